@@ -1,0 +1,95 @@
+"""Every error a user can cause. Each message says what is wrong, where, and what to do.
+
+The command line turns a :class:`KinfolkError` into one line and ``exit_code``; the server turns it
+into an error body with ``http_status``. Anything else that escapes is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class KinfolkError(Exception):
+    """Base of all errors that are answered without a traceback."""
+
+    exit_code = 2
+    http_status = 500
+
+
+class SettingsError(KinfolkError):
+    """An option or environment variable has a value that cannot work; the message names it."""
+
+    http_status = 400
+
+
+# -- model files --------------------------------------------------------------------------------
+
+
+class ModelFormatError(KinfolkError):
+    """A model file is damaged or incomplete.
+
+    ``path`` is the file, ``key`` the metadata key or tensor name at fault, if one can be named.
+    """
+
+    def __init__(self, message: str, *, path: Path | str | None = None, key: str | None = None):
+        self.path = None if path is None else Path(path)
+        self.key = key
+        super().__init__(f"{path}: {message}" if path is not None else message)
+
+
+class UnsupportedModelError(KinfolkError):
+    """A well-formed model asks for something this runtime does not implement."""
+
+
+class UnknownArchitectureError(UnsupportedModelError):
+    """No installed family claims the file's ``general.architecture``."""
+
+
+class FamilyConflictError(KinfolkError):
+    """Several installed families claim one architecture and ``--model-family`` was not given."""
+
+
+# -- plugins ------------------------------------------------------------------------------------
+
+
+class PluginError(KinfolkError):
+    """A plugin is broken. Reported by ``kinfolk plugins``; takes nothing else down."""
+
+
+class HookValueError(PluginError):
+    """A hook returned a value that the core cannot use; names the hook and the plugins asked."""
+
+
+# -- capacity, requests, running ------------------------------------------------------------------
+
+
+class CapacityError(KinfolkError):
+    """Something does not fit; the message carries the arithmetic."""
+
+    http_status = 503
+
+
+class PoolExhausted(CapacityError):
+    """A pool of blocks, slots or checkpoints has no free place."""
+
+
+class StateError(KinfolkError):
+    """The bookkeeping of sequences was used wrongly, or an integrity check failed."""
+
+
+class RequestError(KinfolkError):
+    """A request cannot be served as it stands."""
+
+    http_status = 400
+
+
+class ContextLengthExceeded(RequestError):
+    """Prompt plus requested tokens exceed the context."""
+
+
+class TemplateError(RequestError):
+    """The chat template refused the messages or failed."""
+
+
+class EngineError(KinfolkError):
+    """A step failed; the requests in it end with this error."""
