@@ -1,0 +1,242 @@
+"""What a plugin registers: small frozen records, cheap to build, heavy code behind references.
+
+A reference is the string ``"module:attribute"``, resolved on first use, so that discovery never
+imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kinfolk.config import ModelConfig
+    from kinfolk.gguf.inventory import Inventory
+    from kinfolk.gguf.metadata import Metadata
+    from kinfolk.model_api import Model, ModelInfo
+    from kinfolk.plans import WeightPlan
+
+
+def resolve(reference: str) -> Any:
+    """Import ``"module:attribute"`` and return the attribute."""
+    module, _, attribute = reference.partition(":")
+    value: Any = import_module(module)
+    for part in attribute.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class QuantFormat:
+    """A block format of GGUF.
+
+    ``block`` numbers are stored in ``bytes`` bytes. ``dequantize`` references a function
+    ``(uint8 array [..., n * bytes]) -> float32 array [..., n * block]``; ``quantize`` one in the
+    other direction, empty when the format can only be read.
+    """
+
+    name: str
+    ggml_type: int
+    block: int
+    bytes: int
+    dequantize: str
+    quantize: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An op back end's answer to "can you do this call?"; ``reason`` says why not."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+YES = Verdict(True)
+
+
+@dataclass(frozen=True, slots=True)
+class OpBackend:
+    """One implementation of one op.
+
+    ``function`` references the implementation, ``supports`` a function with the same arguments
+    that returns a :class:`Verdict`-like value (truthy, with ``reason``), empty = always. Higher
+    ``priority`` is asked first. ``option`` names the implementation on the command line
+    (``--op NAME=OPTION``).
+    """
+
+    op: str
+    name: str
+    function: str
+    supports: str = ""
+    priority: int = 0
+
+
+class Drafter(Protocol):
+    """Proposes tokens that probably follow; verification makes the result exact."""
+
+    def propose(self, known: list[int], limit: int) -> list[int]:
+        """At most ``limit`` tokens to follow ``known`` (prompt and everything emitted)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSpec:
+    """A drafter by name; ``create`` references ``(ModelInfo) -> Drafter``."""
+
+    name: str
+    create: str
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A set of model hooks, switched on by ``--policy NAME``.
+
+    ``create`` references ``(ModelInfo) -> object`` with ``@hookimpl`` methods.
+    """
+
+    name: str
+    create: str
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """How a family talks: markers as text, stop tokens, normalisation of messages.
+
+    ``stop_tokens`` are texts that end a turn besides the file's own end-of-text ids;
+    ``keep_tokens`` are texts that look like an end of text and are none. ``think`` holds the texts
+    that open and close reasoning, ``tool_call`` those around a call.
+    """
+
+    stop_tokens: tuple[str, ...] = ()
+    keep_tokens: tuple[str, ...] = ()
+    think: tuple[str, str] | None = None
+    tool_call: tuple[str, str] | None = None
+    role_aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PreTokenizer:
+    """A way to cut text before byte-pair merging, by the id of ``tokenizer.ggml.pre``.
+
+    ``patterns`` are applied one after the other; each isolates its matches.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What is known about a released model; matched by the normalised ``general.name``."""
+
+    name: str
+    sampling: SamplingDefaults = SamplingDefaults()
+    chat: bool = True
+    max_tokens: int = 4096
+    thinking_budget: int | None = None
+    drafter: str = ""
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedShape:
+    """A released size: metadata for a synthetic file, and a mix of quant types.
+
+    ``metadata`` holds the architecture's keys without prefix; ``mix`` maps a tensor name to the
+    format it has in the published file.
+    """
+
+    name: str
+    architecture: str
+    metadata: Mapping[str, Any]
+    vocabulary: int
+    mix: Callable[[str, int], str]
+
+
+@runtime_checkable
+class Family(Protocol):
+    """One model family. A plugin may subclass :class:`FamilyBase` for the optional parts."""
+
+    name: str
+    architectures: tuple[str, ...]
+    drafter_architectures: tuple[str, ...]
+
+    def read_config(self, meta: Metadata) -> ModelConfig: ...
+
+    def weight_plan(self, config: Any, inventory: Inventory) -> WeightPlan: ...
+
+    def build(self, config: Any, weights: Any, context: Any) -> Model: ...
+
+    def hooks(self, config: Any) -> object: ...
+
+
+class FamilyBase:
+    """Defaults for what a family may leave out."""
+
+    name: str = ""
+    architectures: tuple[str, ...] = ()
+    drafter_architectures: tuple[str, ...] = ()
+
+    def chat(self, meta: Metadata) -> ChatFormat:
+        return ChatFormat()
+
+    def pretokenizers(self) -> tuple[PreTokenizer, ...]:
+        return ()
+
+    def shapes(self) -> tuple[ReleasedShape, ...]:
+        return ()
+
+    def model_cards(self) -> tuple[ModelCard, ...]:
+        return ()
+
+    def convert(self, directory: Path) -> Any:
+        """A :class:`kinfolk.convert.plan.Conversion` of a Hugging Face directory, or ``None``."""
+        return None
+
+    def tiny(self) -> Any:
+        """A seconds-fast model for tests."""
+        return None
+
+    def bundled_model(self) -> Path | None:
+        """A model file shipped with the plugin."""
+        return None
+
+
+__all__ = [
+    "YES",
+    "ChatFormat",
+    "Drafter",
+    "DrafterSpec",
+    "Family",
+    "FamilyBase",
+    "ModelCard",
+    "ModelInfo",
+    "OpBackend",
+    "PolicySpec",
+    "PreTokenizer",
+    "QuantFormat",
+    "ReleasedShape",
+    "SamplingDefaults",
+    "Verdict",
+    "resolve",
+]

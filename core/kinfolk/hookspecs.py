@@ -1,0 +1,87 @@
+"""The hooks: discovery hooks (broadcast, once a process) and model hooks (first result).
+
+Discovery hooks live in a plugin's module and return a list of descriptors. Model hooks live on a
+plain object: the core's defaults, the policies switched on, and the family's own, asked in the
+order policies, family, core. ``None`` means "ask the next" and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    import click
+
+    from kinfolk.descriptors import (
+        DrafterSpec,
+        Family,
+        OpBackend,
+        PolicySpec,
+        QuantFormat,
+    )
+    from kinfolk.model_api import GraphShape, Model, StepFn
+    from kinfolk.plans import StateLimits, StatePlan
+
+PROJECT = "kinfolk"
+API = (1, 0)
+"""A plugin states the version it was written for as ``KINFOLK_API``: same major, minor <= ours."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class DiscoveryHooks:
+    """Asked once a process. Each returns a list; must not import torch."""
+
+    @hookspec
+    def register_families(self) -> list[Family]:
+        """Model families this plugin brings. Added in API 1.0."""
+
+    @hookspec
+    def register_op_backends(self) -> list[OpBackend]:
+        """Implementations of ops. Added in API 1.0."""
+
+    @hookspec
+    def register_quant_formats(self) -> list[QuantFormat]:
+        """Block formats of weights. Added in API 1.0."""
+
+    @hookspec
+    def register_drafters(self) -> list[DrafterSpec]:
+        """Drafters for speculative decoding. Added in API 1.0."""
+
+    @hookspec
+    def register_policies(self) -> list[PolicySpec]:
+        """Named sets of model hooks for ``--policy``. Added in API 1.0."""
+
+    @hookspec
+    def register_commands(self, cli: click.Group) -> None:
+        """Add commands to the command line. Added in API 1.0."""
+
+
+class ModelHooks:
+    """Asked for one loaded model; the first answer that is not ``None`` counts."""
+
+    @hookspec(firstresult=True)
+    def allocate_cache(self, config: Any, limits: StateLimits) -> StatePlan | None:
+        """What a sequence keeps, when a model is opened. No default: every family states it.
+
+        ``limits.codec``, if set, is the storage the user asked for. Added in API 1.0.
+        """
+
+    @hookspec(firstresult=True)
+    def build_graph(self, model: Model, shape: GraphShape) -> StepFn | None:
+        """The step function of a shape bucket, at its first use; must not allocate per call.
+
+        Default: the model's layers as built. Added in API 1.0.
+        """
+
+    @hookspec(firstresult=True)
+    def verify(self, step: Any, draft: Any, sampling: Any) -> Any | None:
+        """Choose what to keep of drafted rows: a :class:`kinfolk.spec.verify.Kept`.
+
+        ``step`` holds float32 logits [n, vocabulary] and the rows they belong to; device tensors
+        in and out, no host read. Default: greedy walk, or sampling at every row with acceptance of
+        equal tokens, which leaves the distribution unchanged. Added in API 1.0.
+        """

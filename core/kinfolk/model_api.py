@@ -1,0 +1,191 @@
+"""The contract between a model and the engine: what goes into a step and what comes out.
+
+R rows, B sequences. Every tensor is on the model's device. Rows of one sequence are contiguous.
+Rows are flat: decode, ragged verification, trees and slices of prompts differ in numbers only.
+See ``docs/architecture.md``, "Rows".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from kinfolk.plans import StatePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows ``start:stop`` of one sequence, as host integers.
+
+    ``context`` positions are committed before the step. Drafted rows may be rejected: they leave a
+    trace instead of advancing the sequence. A segment is drafted or certain as a whole.
+    """
+
+    sequence: int
+    slot: int
+    start: int
+    stop: int
+    context: int
+    drafted: bool
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTable:
+    """The resident chunks of each sequence in one pool, in increasing logical order.
+
+    ``blocks`` int32 [B, N] physical places, ``chunks`` int32 [B, N] logical chunk numbers,
+    ``length`` int32 [B] valid entries. ``lengths`` repeats ``length`` on the host.
+    """
+
+    blocks: torch.Tensor
+    chunks: torch.Tensor
+    length: torch.Tensor
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """One step of a model, ready to run.
+
+    tokens, positions      int64 [R]
+    sequence_of_row        int64 [R]
+    parent_row             int64 [R]   row of the previous token, -1 = the committed context
+    limit                  int64 [R]   a row sees pool positions ``<= limit``
+    ancestors              int64 [R]   bit j: the row sees row j of its segment in the arena
+    arena_row              int64 [R]   place in the arena, -1 = the row is written to the pool
+    arena_start            int64 [B]   arena row of the first row of the sequence
+    write_row              int64 [pools, R]   block * 64 + offset; dummy rows for arena rows
+    slot_of_sequence       int64 [B]
+    context_len            int64 [B]
+    last_row               int64 [B]   last row of each sequence
+    logit_rows             int64 [n]   rows whose logits are wanted
+    store_rows, store_slots int64 [c]  checkpoints: store the state after the row in the slot
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    sequence_of_row: torch.Tensor
+    parent_row: torch.Tensor
+    limit: torch.Tensor
+    ancestors: torch.Tensor
+    arena_row: torch.Tensor
+    arena_start: torch.Tensor
+    write_row: torch.Tensor
+    slot_of_sequence: torch.Tensor
+    context_len: torch.Tensor
+    last_row: torch.Tensor
+    logit_rows: torch.Tensor
+    store_rows: torch.Tensor
+    store_slots: torch.Tensor
+    tables: tuple[BlockTable, ...]
+    segments: tuple[Segment, ...]
+
+    @property
+    def rows(self) -> int:
+        return int(self.tokens.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """The kept rows of drafted segments.
+
+    path    int64 [D, T]  kept rows of each drafted segment in order, padded with -1
+    n_keep  int64 [D]     number of kept rows, at least 1
+    slot    int64 [D]     slot of each segment
+    """
+
+    path: torch.Tensor
+    n_keep: torch.Tensor
+    slot: torch.Tensor
+
+
+class PagedView(Protocol):
+    """What one layer may touch of the paged state in one step."""
+
+    pool_index: int
+    window: int | None
+
+    def pool(self, section: str) -> torch.Tensor:
+        """[blocks, heads, 64, dim] view of a section's numbers in the pool."""
+        ...
+
+    def arena(self, section: str) -> torch.Tensor:
+        """[arena blocks, heads, 64, dim] view of the section in the step arena."""
+        ...
+
+
+class StateView(Protocol):
+    """What a model may read and write in one step."""
+
+    def paged(self, layer: int) -> PagedView: ...
+
+    def recurrent(self, layer: int) -> Mapping[str, torch.Tensor]:
+        """Named tensors [slots + checkpoints + 1, ...] of the layer, indexed by slot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Result of a forward: hidden states before the head, and what a commit needs.
+
+    hidden [R, width]; ``trace`` holds one opaque entry a layer, ``None`` where nothing is drafted.
+    """
+
+    hidden: torch.Tensor
+    trace: tuple[Any, ...]
+
+
+class Model(Protocol):
+    """A loaded model. Stateless: everything a sequence owns is in the view."""
+
+    def forward(self, batch: StepBatch, view: StateView) -> Forward:
+        """Run all rows. Advances certain segments in place and drafted segments not at all."""
+        ...
+
+    def commit(self, trace: Sequence[Any], kept: CommitBatch, view: StateView) -> None:
+        """Advance recurrent state along the kept rows of drafted segments."""
+        ...
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[R] ids -> [R, width]."""
+        ...
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[n, width] hidden states -> [n, vocabulary] float32 logits."""
+        ...
+
+    def features(self, layers: Sequence[int]) -> None:
+        """Ask for the residual stream after ``layers`` to be kept by the next forwards."""
+        ...
+
+
+StepFn = Callable[[StepBatch, StateView], Forward]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """The bucket a step function is asked for: what a captured graph would be keyed by."""
+
+    kind: str
+    rows: int
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a policy may know about the model it is created for."""
+
+    name: str
+    family: str
+    architecture: str
+    state: StatePlan
+    vocabulary: int
+    context: int

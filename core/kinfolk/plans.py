@@ -1,0 +1,170 @@
+"""What a family declares about its weights and its state: pure data, no torch.
+
+A :class:`WeightPlan` says which tensors of the file become which weights; the loader executes it.
+A :class:`StatePlan` says what one sequence keeps, layer by layer; allocation, paging, sharing and
+checkpoints follow from it alone, so a family writes no cache code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from kinfolk.types import CHUNK
+
+# -- weights --------------------------------------------------------------------------------------
+
+Role = Literal["matrix", "vector", "embedding", "experts"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """One weight of the model.
+
+    ``name`` is how the model asks for it, ``source`` the tensor in the file (``name`` if empty),
+    ``rows`` the half-open range of its leading dimension when the file stores several weights in
+    one tensor. ``shape`` is the logical torch shape, rows first. ``role`` decides where it may
+    live: vectors are kept in float32, matrices, embeddings and experts may stay quantised.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role = "matrix"
+    source: str = ""
+    rows: tuple[int, int] | None = None
+
+    @property
+    def tensor(self) -> str:
+        return self.source or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """All weights of a model. Every tensor of the file is used or ignored for a stated reason.
+
+    ``ignored`` maps tensor names to the reason they are left alone. A tensor of the file that is
+    in neither is reported as unknown; a weight whose tensor is missing is an error.
+    """
+
+    weights: tuple[WeightSpec, ...]
+    ignored: Mapping[str, str] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[WeightSpec]:
+        return iter(self.weights)
+
+
+# -- state ----------------------------------------------------------------------------------------
+
+StorageFormat = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+Rotation = Literal["none", "hadamard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How the vectors of a section are stored: number format, and a rotation applied before it."""
+
+    format: StorageFormat = "bf16"
+    rotation: Rotation = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One kind of vector kept for every position: ``heads`` vectors of ``dim`` numbers."""
+
+    name: str
+    heads: int
+    dim: int
+    codec: Codec = Codec()
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """Per-position state in pools of 64-position chunks; ``window`` = positions a row may see."""
+
+    sections: tuple[Section, ...]
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentTensor:
+    """A tensor of fixed size that each sequence owns in a layer."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Literal["f32", "bf16", "f16"] = "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """Constant-size state that moves forward with the sequence."""
+
+    tensors: tuple[RecurrentTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The layer reads the state of ``layer`` and owns none."""
+
+    layer: int
+
+
+LayerState = Paged | Recurrent | Shared
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """What one sequence keeps, one entry a layer."""
+
+    layers: tuple[LayerState, ...]
+
+    def __post_init__(self) -> None:
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer, Shared) and not (
+                0 <= layer.layer < index and isinstance(self.layers[layer.layer], Paged)
+            ):
+                raise ValueError(
+                    f"layer {index} shares the state of layer {layer.layer}, "
+                    "which is not an earlier paged layer"
+                )
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The distinct windows, full attention first: one pool each."""
+        found = {layer.window for layer in self.layers if isinstance(layer, Paged)}
+        return tuple(sorted(found, key=lambda window: (window is not None, window or 0)))
+
+    @property
+    def has_recurrent(self) -> bool:
+        return any(isinstance(layer, Recurrent) for layer in self.layers)
+
+    def owner(self, layer: int) -> int:
+        """The layer whose state ``layer`` reads: itself unless it shares."""
+        entry = self.layers[layer]
+        return entry.layer if isinstance(entry, Shared) else layer
+
+    def layout_hash(self) -> str:
+        """Changes whenever stored bytes would be read differently."""
+        text = json.dumps(
+            [CHUNK, [[type(layer).__name__, asdict(layer)] for layer in self.layers]],
+            sort_keys=True,
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class StateLimits:
+    """What the host asks of the state of one model; counts exclude the dummies.
+
+    ``blocks`` gives the size of each pool in the order of ``StatePlan.windows``.
+    """
+
+    slots: int
+    checkpoints: int
+    blocks: tuple[int, ...]
+    context: int
+    step_rows: int
+    tree_rows: int = 64
+    codec: Codec | None = None

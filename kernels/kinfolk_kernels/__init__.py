@@ -1,0 +1,1 @@
+"""Ops: reference, CPU and Triton implementations. Imports torch, triton and numpy only."""

@@ -1,0 +1,1 @@
+"""The laguna family for kinfolk."""

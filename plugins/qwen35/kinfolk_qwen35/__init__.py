@@ -1,0 +1,1 @@
+"""The qwen35 family for kinfolk."""

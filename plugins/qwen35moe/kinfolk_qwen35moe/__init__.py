@@ -1,0 +1,1 @@
+"""The qwen35moe family for kinfolk."""

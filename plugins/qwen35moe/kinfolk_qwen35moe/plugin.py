@@ -1,0 +1,5 @@
+"""The qwen35moe plugin: what it registers with kinfolk. Nothing yet."""
+
+from __future__ import annotations
+
+KINFOLK_API = (1, 0)
