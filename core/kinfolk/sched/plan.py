@@ -1,0 +1,83 @@
+"""What the scheduler tells the engine to do in a step, and what it hears back: integers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kinfolk.state.ledger import SlotLease
+from kinfolk.state.operations import StateOperation
+
+
+class ItemKind(Enum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The rows of one sequence in a step.
+
+    ``tokens`` go to positions ``start, start + 1, ...`` for prefill, decode and chains. A verify
+    item starts with the pending token followed by drafts; ``parents`` gives the index inside the
+    item of each row's predecessor (-1 for the first), ``None`` = a chain. ``budget`` is the largest
+    number of tokens that may still be emitted. ``stores`` asks for checkpoints: (tokens of the
+    item after which to store, slot to store in). ``model`` is 0 for the target.
+    """
+
+    lease: SlotLease
+    request_id: str
+    kind: ItemKind
+    tokens: tuple[int, ...]
+    start: int
+    sample: bool = True
+    budget: int = 1
+    parents: tuple[int, ...] | None = None
+    stores: tuple[tuple[int, int], ...] = ()
+    model: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: state operations first, then the items' rows."""
+
+    step_id: int
+    items: tuple[Item, ...]
+    operations: tuple[StateOperation, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(item.tokens) for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural log-probability of a token before sampling filters, and the best alternatives."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResult:
+    """What became of an item: ``kept`` rows are committed, ``emitted`` tokens were chosen.
+
+    After a decode or verify item ``len(emitted) == kept``; the last emitted token is pending: it is
+    not in the state yet. A prefill item keeps all its rows and emits one token if it samples.
+    """
+
+    lease: SlotLease
+    request_id: str
+    kept: int
+    emitted: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    step_id: int
+    results: tuple[ItemResult, ...]
+    fatal: str | None = None

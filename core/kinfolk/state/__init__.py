@@ -1,0 +1,1 @@
+"""What sequences keep: torch-free bookkeeping (ledger, prefix) and tensors (pools, state)."""

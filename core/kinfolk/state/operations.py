@@ -1,0 +1,89 @@
+"""Changes of state as integers: what a step plan carries and ``State.apply`` executes.
+
+Slots and blocks are indices into device tensors. Recurrent state and its checkpoints share one
+slot space, so saving and restoring a checkpoint is one copy between slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ClearSlot:
+    """Start a sequence: empty tables, zero recurrent state."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapChunk:
+    """Enter ``block`` as the place of logical ``chunk`` in the slot's table."""
+
+    pool: int
+    slot: int
+    chunk: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnmapChunk:
+    """Take a chunk out of the slot's table: evicted, or passed by the window."""
+
+    pool: int
+    slot: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBlock:
+    """Copy a block's bytes, when a fork needs a partial chunk of its own."""
+
+    pool: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecurrent:
+    """Copy all recurrent tensors of a slot: fork, checkpoint or restore."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveBlock:
+    """Keep a block's bytes on the host under the chunk's identity."""
+
+    pool: int
+    block: int
+    identity: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBlock:
+    """Bring kept bytes back into a block."""
+
+    pool: int
+    identity: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSaved:
+    """Forget the host copy of a chunk that nobody owns any more."""
+
+    identity: int
+
+
+StateOperation = (
+    ClearSlot
+    | MapChunk
+    | UnmapChunk
+    | CopyBlock
+    | CopyRecurrent
+    | SaveBlock
+    | LoadBlock
+    | DropSaved
+)

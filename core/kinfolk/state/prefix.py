@@ -1,0 +1,60 @@
+"""Prefixes worth keeping: checkpoints by the tokens that led to them, least recently used out.
+
+A hybrid model can resume only where its recurrent state was stored, so a prefix is a checkpoint,
+for every family alike. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from kinfolk.state.ledger import Checkpoint, Ledger
+
+
+class PrefixCache:
+    """Checkpoints of one ledger, keyed by their token prefix."""
+
+    def __init__(self, ledger: Ledger, capacity: int) -> None:
+        self._ledger = ledger
+        self._capacity = capacity
+        self._entries: OrderedDict[tuple[int, ...], Checkpoint] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, tokens: tuple[int, ...]) -> bool:
+        return tokens in self._entries
+
+    def find(self, prompt: Sequence[int]) -> Checkpoint | None:
+        """The longest checkpoint that leaves at least one token of ``prompt`` to compute."""
+        lengths = sorted({len(key) for key in self._entries}, reverse=True)
+        for length in lengths:
+            if length >= len(prompt):
+                continue
+            key = tuple(prompt[:length])
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+        return None
+
+    def insert(self, tokens: tuple[int, ...], checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint; a second one for the same tokens is dropped at once."""
+        if tokens in self._entries or self._capacity == 0:
+            self._ledger.drop_checkpoint(checkpoint)
+            return
+        while len(self._entries) >= self._capacity:
+            self.evict_one()
+        self._entries[tokens] = checkpoint
+
+    def evict_one(self) -> bool:
+        """Drop the least recently used checkpoint; false when there is none."""
+        if not self._entries:
+            return False
+        _, checkpoint = self._entries.popitem(last=False)
+        self._ledger.drop_checkpoint(checkpoint)
+        return True
+
+    def clear(self) -> None:
+        while self.evict_one():
+            pass
