@@ -113,9 +113,7 @@ class Ledger:
         )
         self._epochs = [0] * (limits.slots + 1)
         self._free_slots = list(range(limits.slots, DUMMY, -1))
-        self._free_checkpoints = list(
-            range(limits.slots + limits.checkpoints, limits.slots, -1)
-        )
+        self._free_checkpoints = list(range(limits.slots + limits.checkpoints, limits.slots, -1))
         self._sequences: dict[int, Sequence] = {}
         self._checkpoints: list[Checkpoint] = []
         self._next_identity = 1
@@ -454,9 +452,7 @@ class Ledger:
                 if (number + 1) * CHUNK <= start.length:
                     self._hold(chunk)
                     seq.tables[index][number] = Entry(chunk)
-                    self._operations.append(
-                        MapChunk(index, seq.lease.slot, number, chunk.block)
-                    )
+                    self._operations.append(MapChunk(index, seq.lease.slot, number, chunk.block))
                 else:
                     self._map_new(seq, index, number)
                     target = seq.tables[index][number].chunk.block

@@ -1,0 +1,126 @@
+"""What a client asks for, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kinfolk.errors import SettingsError
+from kinfolk.state.ledger import SlotLease
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. ``temperature`` 0 = the most probable one.
+
+    Penalties are applied to logits first (repetition, then frequency and presence, over prompt and
+    output for repetition and over output for the others), then bias, temperature, top-k, top-p and
+    min-p. Random numbers depend on ``seed`` and the position alone, so neither neighbours nor order
+    nor drafts change a request. ``logprobs`` = number of alternatives to report, ``None`` = none.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, holds, rule in (
+            ("temperature", 0 <= self.temperature <= 100, "between 0 and 100"),
+            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", 0 <= self.min_p < 1, "at least 0 and below 1"),
+            ("repetition_penalty", 0 < self.repetition_penalty <= 10, "above 0 and at most 10"),
+            ("presence_penalty", abs(self.presence_penalty) <= 10, "between -10 and 10"),
+            ("frequency_penalty", abs(self.frequency_penalty) <= 10, "between -10 and 10"),
+            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "at most 20"),
+        ):
+            if not holds:
+                raise SettingsError(f"{name} must be {rule}, got {getattr(self, name)}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def has_penalties(self) -> bool:
+        return (
+            self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation. ``checkpoints`` are prompt positions worth keeping for later requests.
+
+    ``stop`` holds token ids that end the output (they are emitted as the last token);
+    ``quantum`` overrides the scheduler's number of tokens a turn; lower ``priority`` runs first.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_new: int
+    sampling: Sampling = Sampling()
+    stop: frozenset[int] = frozenset()
+    checkpoints: tuple[int, ...] = ()
+    keep: bool = False
+    draft: bool = True
+    priority: int = 0
+    quantum: int | None = None
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A request on its way. The scheduler is its only writer.
+
+    ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
+    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``.
+    """
+
+    request: Request
+    arrival: int
+    known: list[int] = field(default_factory=list)
+    status: Status = Status.WAITING
+    lease: SlotLease | None = None
+    computed: int = 0
+    reused: int = 0
+    served_in_turn: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    finish: FinishReason | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.known:
+            self.known = list(self.request.prompt)
+
+    @property
+    def emitted(self) -> int:
+        return len(self.known) - len(self.request.prompt)
+
+    @property
+    def remaining(self) -> int:
+        return self.request.max_new - self.emitted
