@@ -1,0 +1,125 @@
+"""A model file, or the parts of a split one, opened for reading."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from kinfolk.errors import ModelFormatError
+from kinfolk.gguf.inventory import Inventory, TensorInfo
+from kinfolk.gguf.metadata import Metadata
+from kinfolk.gguf.reader import Part, read_part
+from kinfolk.gguf.tensor_types import TENSOR_TYPES, TensorType
+from kinfolk.gguf.values import ByteArray
+
+SPLIT_NUMBER: Final = "split.no"
+SPLIT_COUNT: Final = "split.count"
+SPLIT_TENSORS: Final = "split.tensors.count"
+_PART_NAME: Final = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+class GGUFFile:
+    """An open model: ``metadata`` of the first part, ``inventory`` over all parts.
+
+    Nothing is read before it is used: arrays and tensors are views into the mapped files, and stay
+    valid after ``close`` for as long as somebody holds them.
+    """
+
+    def __init__(self, parts: tuple[Part, ...]):
+        first = parts[0]
+        self.path = first.path
+        self.version = first.version
+        self.alignment = first.alignment
+        self.paths = tuple(part.path for part in parts)
+        self.metadata = Metadata(first.metadata, first.path)
+        self._maps: tuple[ByteArray, ...] = tuple(part.data for part in parts)
+        self.inventory = Inventory(
+            (tensor for part in parts for tensor in part.tensors), self._bytes, first.path
+        )
+
+    @classmethod
+    def open(cls, path: Path | str, types: Mapping[int, TensorType] = TENSOR_TYPES) -> GGUFFile:
+        """Open and check a file; of a split model, the first part. ``types`` are those accepted.
+
+        Raises :class:`ModelFormatError`; then nothing stays open.
+        """
+        first = read_part(Path(path), 0, types)
+        meta = Metadata(first.metadata, first.path)
+        count = meta.integer(SPLIT_COUNT, default=1, minimum=1)
+        if count == 1:
+            return cls((first,))
+        parts = [first]
+        for index, name in enumerate(_part_paths(meta, count)[1:], start=1):
+            parts.append(_next_part(name, index, count, types))
+        found = sum(len(part.tensors) for part in parts)
+        expected = meta.integer(SPLIT_TENSORS)
+        if found != expected:
+            raise ModelFormatError(
+                f"the {count} parts hold {found} tensors, key {SPLIT_TENSORS!r} says {expected}",
+                path=first.path,
+                key=SPLIT_TENSORS,
+            )
+        return cls(tuple(parts))
+
+    def close(self) -> None:
+        """Let go of the maps; a map ends with the last view of it."""
+        self._maps = ()
+
+    def __enter__(self) -> GGUFFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _bytes(self, tensor: TensorInfo) -> ByteArray:
+        if not self._maps:
+            raise ValueError(f"{self.path} is closed")
+        return self._maps[tensor.part][tensor.offset : tensor.offset + tensor.nbytes]
+
+
+def _part_paths(meta: Metadata, count: int) -> list[Path]:
+    """The files of a split model, from the name of its first part."""
+    path = meta.path
+    assert path is not None
+    match = _PART_NAME.fullmatch(path.name)
+    if match is None or int(match["count"]) != count:
+        raise ModelFormatError(
+            f"this is one of {count} parts, but its name does not end in "
+            f"-00001-of-{count:05}.gguf, so the others cannot be found; restore the names",
+            path=path,
+            key=SPLIT_COUNT,
+        )
+    paths = [
+        path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf")
+        for number in range(1, count + 1)
+    ]
+    number = meta.integer(SPLIT_NUMBER)
+    if number != 0 or int(match["number"]) != 1:
+        raise ModelFormatError(
+            f"this is part {number + 1} of {count}; open the first part, {paths[0].name}",
+            path=path,
+            key=SPLIT_NUMBER,
+        )
+    return paths
+
+
+def _next_part(path: Path, index: int, count: int, types: Mapping[int, TensorType]) -> Part:
+    part = read_part(path, index, types)
+    meta = Metadata(part.metadata, path)
+    number, total = meta.integer(SPLIT_NUMBER), meta.integer(SPLIT_COUNT)
+    if (number, total) != (index, count):
+        raise ModelFormatError(
+            f"this file says it is part {number + 1} of {total}, expected part {index + 1} "
+            f"of {count}",
+            path=path,
+            key=SPLIT_NUMBER,
+        )
+    return part
