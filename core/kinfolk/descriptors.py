@@ -7,9 +7,11 @@ imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from kinfolk.text.formats import ChatFormat, PreTokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,33 +107,6 @@ class PolicySpec:
     name: str
     create: str
     summary: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatFormat:
-    """How a family talks: markers as text, stop tokens, normalisation of messages.
-
-    ``stop_tokens`` are texts that end a turn besides the file's own end-of-text ids;
-    ``keep_tokens`` are texts that look like an end of text and are none. ``think`` holds the texts
-    that open and close reasoning, ``tool_call`` those around a call.
-    """
-
-    stop_tokens: tuple[str, ...] = ()
-    keep_tokens: tuple[str, ...] = ()
-    think: tuple[str, str] | None = None
-    tool_call: tuple[str, str] | None = None
-    role_aliases: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PreTokenizer:
-    """A way to cut text before byte-pair merging, by the id of ``tokenizer.ggml.pre``.
-
-    ``patterns`` are applied one after the other; each isolates its matches.
-    """
-
-    name: str
-    patterns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
