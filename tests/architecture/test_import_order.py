@@ -1,0 +1,120 @@
+"""Imports go one way: a module of the core imports from its own row or from lower ones."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+# Lowest first. A name is a module or a package directly under kinfolk.
+ROWS = (
+    ("version", "errors", "types", "settings"),
+    ("gguf", "text"),
+    ("config", "plans", "model_api", "descriptors", "comm"),
+    # Above the records: a block format is one, and plugins may bring more of them.
+    ("quant",),
+    ("hookspecs", "hookcheck", "descriptorcheck", "hooks", "loader", "registry"),
+    ("ops", "nn", "weights"),
+    ("state", "residency", "experts"),
+    ("sched",),
+    ("spec",),
+    ("engine", "convert", "synth"),
+    ("dist",),
+    ("server", "daemon", "cli"),
+)
+ROW = {name: index for index, names in enumerate(ROWS) for name in names}
+
+# These stand beside the engine and see little of the rest.
+NARROW = {
+    "convert": {"convert", "gguf", "quant", "text", "hookspecs", "hooks", "loader", "registry"},
+    "synth": {"synth", "gguf", "quant", "text", "hookspecs", "hooks", "loader", "registry"},
+}
+
+KERNELS_MAY_IMPORT = {"torch", "triton", "numpy", "kinfolk_kernels"}
+
+
+def part(module: str) -> str:
+    """`kinfolk.gguf.reader.GGUFFile` -> `gguf`; the package itself -> ``."""
+    pieces = module.split(".")
+    return pieces[1] if len(pieces) > 1 else ""
+
+
+def edges(core):
+    """(source, line, from part, to part) for every import of the core inside the core."""
+    for source in core:
+        for target, line in source.imports():
+            if target.split(".")[0] == "kinfolk" and part(source.module):
+                yield source, line, part(source.module), part(target)
+
+
+def test_every_module_of_the_core_has_a_row(core):
+    parts = {part(source.module) for source in core} - {""}
+    assert sorted(parts - set(ROW)) == []
+
+
+def test_imports_of_the_core_go_down(core):
+    wrong = [
+        f"{source.path}:{line}: {origin} (row {ROW[origin]}) imports {target} (row {ROW[target]})"
+        for source, line, origin, target in edges(core)
+        if target in ROW and ROW[target] > ROW[origin]
+    ]
+    assert wrong == []
+
+
+def test_convert_and_synth_see_files_and_plugins_only(core):
+    low = {name for row in ROWS[:4] for name in row}
+    wrong = [
+        f"{source.path}:{line}: imports {target}"
+        for source, line, origin, target in edges(core)
+        if origin in NARROW and target in ROW and target not in NARROW[origin] | low
+    ]
+    assert wrong == []
+
+
+def test_the_front_ends_are_imported_by_nothing_below(core):
+    front = {"server", "daemon", "cli"}
+    wrong = [
+        f"{source.path}:{line}: imports {target}"
+        for source, line, origin, target in edges(core)
+        if target in front and origin not in front
+    ]
+    assert wrong == []
+
+
+def test_the_core_imports_no_family(core, families):
+    names = {f"kinfolk_{name}" for name in families}
+    wrong = [
+        f"{source.path}:{line}: imports {target}"
+        for source in core
+        for target, line in source.imports()
+        if target.split(".")[0] in names
+    ]
+    assert wrong == []
+
+
+def test_kernels_import_torch_triton_and_numpy_only(kernels):
+    wrong = [
+        f"{source.path}:{line}: imports {target}"
+        for source in kernels
+        for target, line in source.imports()
+        if (top := target.split(".")[0]) not in KERNELS_MAY_IMPORT
+        and top not in sys.stdlib_module_names
+    ]
+    assert wrong == []
+
+
+def test_plugins_never_import_one_another(plugins):
+    wrong = [
+        f"{source.path}:{line}: imports {target}"
+        for source in plugins
+        for target, line in source.imports()
+        if (top := target.split(".")[0]).startswith("kinfolk_")
+        and top not in (source.package, "kinfolk_kernels")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("upper", "lower"), [("engine", "sched"), ("cli", "engine")])
+def test_the_rows_are_what_the_design_says(upper, lower):
+    """The table above is the law; this pins its direction against a reversal."""
+    assert ROW[lower] < ROW[upper]
