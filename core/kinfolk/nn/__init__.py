@@ -1,0 +1,1 @@
+"""Building blocks of models, made of ops and weights."""

@@ -1,0 +1,111 @@
+"""Gated delta net: a linear-attention mixer with a short convolution (Yang et al., 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kinfolk.model_api import CommitBatch, StateView
+from kinfolk.nn.context import BuildContext
+from kinfolk.nn.linear import Linear
+from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.step import Step
+from kinfolk.plans import Recurrent, RecurrentTensor
+
+L2_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaShape:
+    """``key_heads`` heads of ``key_dim``, ``value_heads`` of ``value_dim``, convolution width."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv: int
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    def state(self) -> Recurrent:
+        """What a sequence keeps: the recurrent matrices, and the last inputs of the convolution."""
+        return Recurrent(
+            (
+                RecurrentTensor("delta", (self.value_heads, self.value_dim, self.key_dim)),
+                RecurrentTensor("conv", (self.conv - 1, self.channels)),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaWeights:
+    """``qkv`` [channels, width], ``z`` [value width, width], ``alpha`` and ``beta`` [value heads,
+    width], ``conv`` float32 [channels, taps], ``a`` = -exp(A_log) and ``dt`` float32 [value heads],
+    ``norm`` float32 [value_dim], ``output`` [width, value width]. Value head h belongs to key head
+    h mod key_heads."""
+
+    qkv: Any
+    z: Any
+    alpha: Any
+    beta: Any
+    conv: torch.Tensor
+    a: torch.Tensor
+    dt: torch.Tensor
+    norm: torch.Tensor
+    output: Any
+
+
+class GatedDeltaNet:
+    """One gated delta net layer."""
+
+    def __init__(
+        self,
+        context: BuildContext,
+        layer: int,
+        shape: DeltaShape,
+        weights: DeltaWeights,
+        eps: float,
+    ) -> None:
+        self.ops = context.ops
+        self.layer = layer
+        self.shape = shape
+        self.weights = weights
+        ops = context.ops
+        self.qkv, self.z = Linear(ops, weights.qkv), Linear(ops, weights.z)
+        self.alpha, self.beta = Linear(ops, weights.alpha), Linear(ops, weights.beta)
+        self.output = Linear(ops, weights.output)
+        self.norm = RMSNorm(context, weights.norm, eps)
+
+    def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
+        shape, rows = self.shape, x.shape[0]
+        state = step.view.recurrent(self.layer)
+        u = self.qkv(x)
+        mixed = self.ops.causal_conv(u, self.weights.conv, state["conv"], step.batch).float()
+        keys = shape.key_heads * shape.key_dim
+        q, k, v = mixed[:, :keys], mixed[:, keys : 2 * keys], mixed[:, 2 * keys :]
+        q = _unit(q.view(rows, shape.key_heads, shape.key_dim)) * shape.key_dim**-0.5
+        k = _unit(k.view(rows, shape.key_heads, shape.key_dim))
+        v = v.view(rows, shape.value_heads, shape.value_dim)
+        beta = self.beta(x).float().sigmoid()
+        softplus = torch.nn.functional.softplus(self.alpha(x).float() + self.weights.dt)
+        out, trace = self.ops.gated_delta(
+            q, k, v, self.weights.a * softplus, beta, state["delta"], step.batch
+        )
+        gate = self.z(x).view(rows, shape.value_heads, shape.value_dim)
+        # The norm comes first, then the gate.
+        gated = self.ops.silu_mul(gate, self.norm(out)).reshape(rows, -1)
+        return self.output(gated), None if trace is None else (u, trace)
+
+    def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
+        u, delta = trace
+        state = view.recurrent(self.layer)
+        self.ops.causal_conv_commit(u, state["conv"], kept.path, kept.n_keep, kept.slot)
+        self.ops.gated_delta_commit(delta, state["delta"], kept.path, kept.n_keep, kept.slot)
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + L2_EPS)

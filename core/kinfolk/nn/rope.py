@@ -1,0 +1,63 @@
+"""Rotary embeddings: frequencies, YaRN, and tables of cosines and sines."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from kinfolk.config import Rope, Yarn
+from kinfolk.nn.context import BuildContext
+
+
+def frequencies(rope: Rope) -> torch.Tensor:
+    """Angle per position of each pair, float64 [dims / 2]."""
+    exponent = torch.arange(0, rope.dims, 2, dtype=torch.float64) / rope.dims
+    plain = rope.base**-exponent / rope.linear_factor
+    return plain if rope.yarn is None else _yarn(plain, rope, rope.yarn)
+
+
+def magnitude(rope: Rope) -> float:
+    """Factor on cosine and sine."""
+    if rope.yarn is None:
+        return 1.0
+    if rope.yarn.magnitude is not None:
+        return rope.yarn.magnitude
+    return 0.1 * math.log(rope.yarn.factor) + 1.0 if rope.yarn.factor > 1 else 1.0
+
+
+def _yarn(plain: torch.Tensor, rope: Rope, yarn: Yarn) -> torch.Tensor:
+    """Interpolate slow pairs by the factor, keep fast ones, ramp in between."""
+
+    def pair(rotations: float) -> float:
+        turns = yarn.original_context / (rotations * 2 * math.pi)
+        return rope.dims * math.log(turns) / (2 * math.log(rope.base))
+
+    low = max(0, math.floor(pair(yarn.beta_fast)))
+    high = min(rope.dims - 1, math.ceil(pair(yarn.beta_slow)))
+    index = torch.arange(rope.dims // 2, dtype=torch.float64)
+    ramp = ((index - low) / max(high - low, 0.001)).clamp(0, 1)
+    return plain * (1 - ramp) + plain / yarn.factor * ramp
+
+
+class RotaryEmbedding:
+    """Rotates queries and keys by position; tables are built in float64, kept in float32.
+
+    ``divisors`` [dims / 2] divides the frequencies pair by pair, where a file brings such factors.
+    """
+
+    def __init__(
+        self, context: BuildContext, rope: Rope, divisors: torch.Tensor | None = None
+    ) -> None:
+        angle = frequencies(rope)
+        if divisors is not None:
+            angle = angle / divisors.double().cpu()
+        turns = torch.arange(context.context, dtype=torch.float64)[:, None] * angle
+        scale = magnitude(rope)
+        self.ops = context.ops
+        self.cos = (turns.cos() * scale).float().to(context.device)
+        self.sin = (turns.sin() * scale).float().to(context.device)
+
+    def __call__(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """x [R, heads, D], positions [R] -> like ``x``."""
+        return self.ops.rope(x, positions, self.cos, self.sin)

@@ -1,0 +1,34 @@
+"""The op back ends that come with kinfolk, as descriptors: importing this loads no torch."""
+
+from __future__ import annotations
+
+from kinfolk.descriptors import OpBackend
+
+REFERENCE, CPU = 0, 10
+"""Priorities: the reference is the last resort, an implementation for the CPU comes before it."""
+
+
+def _backend(op: str, folder: str, name: str, priority: int) -> OpBackend:
+    return OpBackend(op, name, f"kinfolk_kernels.{folder}.{name}:{op}", priority=priority)
+
+
+OP_BACKENDS: tuple[OpBackend, ...] = (
+    _backend("embedding", "embedding", "reference", REFERENCE),
+    _backend("linear", "linear", "reference", REFERENCE),
+    _backend("linear", "linear", "torch", CPU),
+    _backend("rms_norm", "rms_norm", "reference", REFERENCE),
+    _backend("rms_norm", "rms_norm", "torch", CPU),
+    _backend("rope", "rope", "reference", REFERENCE),
+    _backend("silu_mul", "silu_mul", "reference", REFERENCE),
+    _backend("kv_write", "kv_write", "reference", REFERENCE),
+    _backend("paged_attention", "paged_attention", "reference", REFERENCE),
+    _backend("paged_attention", "paged_attention", "torch", CPU),
+    _backend("causal_conv", "causal_conv", "reference", REFERENCE),
+    _backend("causal_conv", "causal_conv", "torch", CPU),
+    _backend("causal_conv_commit", "causal_conv", "reference", REFERENCE),
+    _backend("causal_conv_commit", "causal_conv", "torch", CPU),
+    _backend("gated_delta", "gated_delta", "reference", REFERENCE),
+    _backend("gated_delta", "gated_delta", "torch", CPU),
+    _backend("gated_delta_commit", "gated_delta", "reference", REFERENCE),
+    _backend("gated_delta_commit", "gated_delta", "torch", CPU),
+)

@@ -1,0 +1,171 @@
+"""Every op by name: a typed function that asks the back ends in turn and calls the first that can.
+
+Nothing falls back silently: the choice, and every refusal with its reason, is kept in
+``decisions`` for ``kinfolk doctor`` and logged at its first occurrence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kinfolk.descriptors import OpBackend, resolve
+from kinfolk.errors import SettingsError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    import torch
+
+    from kinfolk.model_api import BlockTable, StepBatch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Which back end ran an op, and why the ones asked before it did not."""
+
+    op: str
+    backend: str
+    refused: tuple[tuple[str, str], ...]
+
+
+class Ops:
+    """The ops of one model, over the back ends registered for them.
+
+    ``choose`` maps an op to the name of the back end that must run it.
+    """
+
+    def __init__(
+        self, backends: Iterable[OpBackend], choose: Mapping[str, str] | None = None
+    ) -> None:
+        self.decisions: dict[tuple[str, str], Decision] = {}
+        self._backends: dict[str, list[OpBackend]] = {}
+        for backend in sorted(backends, key=lambda b: -b.priority):
+            self._backends.setdefault(backend.op, []).append(backend)
+        for op, name in (choose or {}).items():
+            offered = self._backends.get(op, [])
+            kept = [backend for backend in offered if backend.name == name]
+            if not kept:
+                known = ", ".join(b.name for b in offered) or f"none; ops: {sorted(self._backends)}"
+                raise SettingsError(f"op {op!r} has no back end {name!r} (installed: {known})")
+            self._backends[op] = kept
+        self._loaded: dict[tuple[str, str], tuple[Callable[..., Any], Callable[..., Any] | None]]
+        self._loaded = {}
+
+    def backends(self, op: str) -> tuple[str, ...]:
+        return tuple(backend.name for backend in self._backends.get(op, ()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._backends))
+
+    def _call(self, op: str, *args: Any) -> Any:
+        refused: list[tuple[str, str]] = []
+        for backend in self._backends.get(op, ()):
+            function, supports = self._load(backend)
+            verdict = None if supports is None else supports(*args)
+            if verdict is None or verdict:
+                if (op, backend.name) not in self.decisions:
+                    self._note(Decision(op, backend.name, tuple(refused)))
+                return function(*args)
+            refused.append((backend.name, getattr(verdict, "reason", "refused")))
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused) or "none is installed"
+        raise UnsupportedModelError(f"no back end can run the op {op!r}: {reasons}")
+
+    def _load(self, backend: OpBackend) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+        key = (backend.op, backend.name)
+        if key not in self._loaded:
+            supports = resolve(backend.supports) if backend.supports else None
+            self._loaded[key] = (resolve(backend.function), supports)
+        return self._loaded[key]
+
+    def _note(self, decision: Decision) -> None:
+        self.decisions[decision.op, decision.backend] = decision
+        why = "".join(f"; {name} refused: {reason}" for name, reason in decision.refused)
+        log.info("op %s runs on %s%s", decision.op, decision.backend, why)
+
+    # -- the ops; shapes in kinfolk_kernels/<op>/reference.py -------------------------------------
+
+    def embedding(self, tokens: torch.Tensor, weight: Any) -> torch.Tensor:
+        return self._call("embedding", tokens, weight)  # type: ignore[no-any-return]
+
+    def linear(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
+        return self._call("linear", x, weight)  # type: ignore[no-any-return]
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
+    ) -> torch.Tensor:
+        return self._call("rms_norm", x, weight, eps, dtype)  # type: ignore[no-any-return]
+
+    def rope(
+        self, x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        return self._call("rope", x, positions, cos, sin)  # type: ignore[no-any-return]
+
+    def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return self._call("silu_mul", gate, up)  # type: ignore[no-any-return]
+
+    def kv_write(
+        self,
+        pool: torch.Tensor,
+        arena: torch.Tensor,
+        x: torch.Tensor,
+        rows: StepBatch,
+        pool_index: int,
+    ) -> None:
+        self._call("kv_write", pool, arena, x, rows, pool_index)
+
+    def paged_attention(
+        self,
+        q: torch.Tensor,
+        pools: tuple[torch.Tensor, torch.Tensor],
+        arenas: tuple[torch.Tensor, torch.Tensor],
+        rows: StepBatch,
+        table: BlockTable,
+        window: int | None,
+        scale: float,
+    ) -> torch.Tensor:
+        return self._call(  # type: ignore[no-any-return]
+            "paged_attention", q, pools, arenas, rows, table, window, scale
+        )
+
+    def causal_conv(
+        self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: StepBatch
+    ) -> torch.Tensor:
+        return self._call("causal_conv", x, weight, state, rows)  # type: ignore[no-any-return]
+
+    def causal_conv_commit(
+        self,
+        x: torch.Tensor,
+        state: torch.Tensor,
+        path: torch.Tensor,
+        n_keep: torch.Tensor,
+        slot: torch.Tensor,
+    ) -> None:
+        self._call("causal_conv_commit", x, state, path, n_keep, slot)
+
+    def gated_delta(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        state: torch.Tensor,
+        rows: StepBatch,
+    ) -> tuple[torch.Tensor, Any]:
+        return self._call(  # type: ignore[no-any-return]
+            "gated_delta", q, k, v, g, beta, state, rows
+        )
+
+    def gated_delta_commit(
+        self,
+        trace: Any,
+        state: torch.Tensor,
+        path: torch.Tensor,
+        n_keep: torch.Tensor,
+        slot: torch.Tensor,
+    ) -> None:
+        self._call("gated_delta_commit", trace, state, path, n_keep, slot)

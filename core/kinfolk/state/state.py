@@ -1,0 +1,167 @@
+"""The tensors that sequences keep. ``State.apply`` is the only thing that changes their layout.
+
+Pools are bytes [blocks + 1, block bytes], block 0 for padding rows; recurrent tensors are
+[slots + checkpoints + 1, ...], slot 0 for padding rows. Trees write to an arena with the same
+sections, from which accepted rows are copied as raw bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from kinfolk.errors import StateError
+from kinfolk.plans import Paged, Recurrent, StateLimits, StatePlan
+from kinfolk.state.layout import PoolLayout, SectionLayout, pool_layouts
+from kinfolk.state.operations import (
+    ClearSlot,
+    CopyBlock,
+    CopyRecurrent,
+    DropSaved,
+    LoadBlock,
+    MapChunk,
+    SaveBlock,
+    StateOperation,
+    UnmapChunk,
+)
+from kinfolk.types import CHUNK, DUMMY
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Pool:
+    """Blocks of one pool, the arena of drafted trees, and every slot's table."""
+
+    def __init__(self, layout: PoolLayout, blocks: int, limits: StateLimits, device: torch.device):
+        self.layout = layout
+        # Memory that was never written is read and masked: it must be finite.
+        self.data = torch.zeros(blocks + 1, layout.block_bytes, dtype=torch.uint8, device=device)
+        arena = -(-limits.tree_rows // CHUNK)
+        self.arena = torch.zeros(arena, layout.block_bytes, dtype=torch.uint8, device=device)
+        self.tables: list[dict[int, int]] = [{} for _ in range(limits.slots + 1)]
+
+    def view(self, data: torch.Tensor, section: SectionLayout) -> torch.Tensor:
+        """[blocks, heads, 64, dim] numbers of a section."""
+        spec = section.section
+        flat = data[:, section.offset : section.offset + section.nbytes]
+        numbers = flat.view(DTYPES[spec.codec.format])
+        return numbers.view(data.shape[0], spec.heads, CHUNK, spec.dim)
+
+    def place(self, slot: int, position: int) -> int:
+        """Row of the pool in which a position of a slot is stored: block * 64 + offset."""
+        block = self.tables[slot].get(position // CHUNK)
+        if block is None:
+            raise StateError(f"position {position} of slot {slot} has no block")
+        return block * CHUNK + position % CHUNK
+
+    def copy_from_arena(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy arena rows ``source`` to pool rows ``target``, both int64 [n]."""
+        for section in self.layout.sections.values():
+            pool, arena = self.view(self.data, section), self.view(self.arena, section)
+            pool[target // CHUNK, :, target % CHUNK] = arena[source // CHUNK, :, source % CHUNK]
+
+
+class PagedLayer:
+    """What one layer may touch of the paged state."""
+
+    def __init__(self, pool: Pool, pool_index: int, layer: int) -> None:
+        self.pool_index = pool_index
+        self.window = pool.layout.window
+        found = {name: s for (owner, name), s in pool.layout.sections.items() if owner == layer}
+        self._pool = {name: pool.view(pool.data, section) for name, section in found.items()}
+        self._arena = {name: pool.view(pool.arena, section) for name, section in found.items()}
+
+    def pool(self, section: str) -> torch.Tensor:
+        return self._pool[section]
+
+    def arena(self, section: str) -> torch.Tensor:
+        return self._arena[section]
+
+
+class State:
+    """All sequences of one model on one device."""
+
+    def __init__(self, plan: StatePlan, limits: StateLimits, device: torch.device) -> None:
+        self.plan = plan
+        self.limits = limits
+        self.device = device
+        self.pools = tuple(
+            Pool(layout, blocks, limits, device)
+            for layout, blocks in zip(pool_layouts(plan), limits.blocks, strict=True)
+        )
+        rows = limits.slots + limits.checkpoints + 1
+        self._recurrent: dict[int, dict[str, torch.Tensor]] = {
+            index: {
+                tensor.name: torch.zeros(
+                    rows, *tensor.shape, dtype=DTYPES[tensor.dtype], device=device
+                )
+                for tensor in layer.tensors
+            }
+            for index, layer in enumerate(plan.layers)
+            if isinstance(layer, Recurrent)
+        }
+        self._paged: dict[int, PagedLayer] = {}
+        for index in range(len(plan.layers)):
+            layer = plan.layers[plan.owner(index)]
+            if isinstance(layer, Paged):
+                pool = plan.windows.index(layer.window)
+                self._paged[index] = PagedLayer(self.pools[pool], pool, plan.owner(index))
+        self._saved: dict[int, torch.Tensor] = {}
+
+    # -- what a model sees --------------------------------------------------------------------
+
+    def paged(self, layer: int) -> PagedLayer:
+        return self._paged[layer]
+
+    def recurrent(self, layer: int) -> Mapping[str, torch.Tensor]:
+        return self._recurrent[layer]
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def apply(self, operations: Iterable[StateOperation]) -> None:
+        """Execute a plan's operations in order."""
+        for operation in operations:
+            self._apply(operation)
+
+    def commit_tree(self, source: torch.Tensor, targets: torch.Tensor) -> None:
+        """Move accepted arena rows ``source`` [n] to pool rows ``targets`` [pools, n]."""
+        for pool, target in zip(self.pools, targets, strict=True):
+            pool.copy_from_arena(source, target)
+
+    def check_integrity(self) -> None:
+        """Every table entry is a real block, and no block stands twice in one table."""
+        for index, pool in enumerate(self.pools):
+            for slot, table in enumerate(pool.tables):
+                blocks = list(table.values())
+                if len(set(blocks)) != len(blocks) or any(
+                    not DUMMY < block < pool.data.shape[0] for block in blocks
+                ):
+                    raise StateError(f"integrity: table of slot {slot} in pool {index}: {table}")
+
+    def _apply(self, operation: StateOperation) -> None:
+        match operation:
+            case MapChunk(pool, slot, chunk, block):
+                self.pools[pool].tables[slot][chunk] = block
+            case UnmapChunk(pool, slot, chunk):
+                del self.pools[pool].tables[slot][chunk]
+            case ClearSlot(slot):
+                for each in self.pools:
+                    each.tables[slot] = {}
+                for tensor in self._recurrent_tensors():
+                    tensor[slot].zero_()
+            case CopyBlock(pool, source, target):
+                self.pools[pool].data[target] = self.pools[pool].data[source]
+            case CopyRecurrent(source, target):
+                for tensor in self._recurrent_tensors():
+                    tensor[target] = tensor[source]
+            case SaveBlock(pool, block, identity):
+                self._saved[identity] = self.pools[pool].data[block].cpu()
+            case LoadBlock(pool, identity, block):
+                self.pools[pool].data[block] = self._saved[identity].to(self.device)
+            case DropSaved(identity):
+                del self._saved[identity]
+
+    def _recurrent_tensors(self) -> Iterable[torch.Tensor]:
+        for tensors in self._recurrent.values():
+            yield from tensors.values()

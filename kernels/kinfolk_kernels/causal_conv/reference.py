@@ -1,0 +1,51 @@
+"""Depthwise causal convolution with SiLU, for rows with parents, and its commit.
+
+y_t[c] = silu(sum_j w[c, j] x_{t-K+1+j}[c]): the last tap meets the current row, earlier taps the
+row's ancestors and, where the chain of parents ends, the last K-1 committed inputs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kinfolk_kernels.rows import Rows
+
+
+def causal_conv(
+    x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
+) -> torch.Tensor:
+    """x [R, C], weight [C, K], state [slots, K-1, C] float32 -> [R, C] in the type of ``x``.
+
+    Certain segments advance ``state`` in place; drafted ones leave it. Rows in ``store_rows`` leave
+    the inputs that a continuation would need in ``store_slots``.
+    """
+    taps = weight.shape[1]
+    out = torch.empty_like(x)
+    history: dict[int, torch.Tensor] = {}
+    committed = state[rows.slot_of_sequence].clone()
+    for segment in rows.segments:
+        for row in range(segment.start, segment.stop):
+            parent = int(rows.parent_row[row])
+            past = history[parent] if parent >= 0 else committed[segment.sequence]
+            seen = torch.cat([past, x[row : row + 1].float()])
+            out[row] = torch.nn.functional.silu((seen * weight.T.float()).sum(0)).to(x.dtype)
+            history[row] = seen[-(taps - 1) :]
+        if not segment.drafted:
+            state[segment.slot] = history[segment.stop - 1]
+    for row, slot in zip(rows.store_rows.tolist(), rows.store_slots.tolist(), strict=True):
+        state[slot] = history[row]
+    return out
+
+
+def causal_conv_commit(
+    x: torch.Tensor,
+    state: torch.Tensor,
+    path: torch.Tensor,
+    n_keep: torch.Tensor,
+    slot: torch.Tensor,
+) -> None:
+    """Advance ``state[slot]`` along the kept rows: x [R, C], path [D, T] padded with -1."""
+    for d in range(path.shape[0]):
+        kept = path[d, : int(n_keep[d])]
+        seen = torch.cat([state[slot[d]], x[kept].float()])
+        state[slot[d]] = seen[-state.shape[1] :]

@@ -1,0 +1,21 @@
+"""Rows of the token table."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+
+class PackedRows(Protocol):
+    """A matrix in quantised blocks whose rows can be taken out."""
+
+    def rows(self, index: torch.Tensor) -> PackedRows: ...
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
+
+
+def embedding(tokens: torch.Tensor, weight: torch.Tensor | PackedRows) -> torch.Tensor:
+    """tokens int64 [R], weight [V, width] -> float32 [R, width]."""
+    if isinstance(weight, torch.Tensor):
+        return weight[tokens].float()
+    return weight.rows(tokens).dequantize(torch.float32)

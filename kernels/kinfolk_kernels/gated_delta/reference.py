@@ -1,0 +1,85 @@
+"""The gated delta rule (Yang et al., 2024) for rows with parents, and its commit.
+
+State S [dv, dk] of a value head, per row with decay g <= 0 and rate beta:
+    S <- e^g S;  d = beta (v - S k);  S <- S + d k^T;  o = S q.
+Value head h reads key head h mod Hk. A row starts from its parent's state, a root from the slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kinfolk_kernels.rows import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTrace:
+    """What a commit needs: k [R, Hk, dk], d [R, Hv, dv], and the decay summed along the path from
+    the committed state to each row, ``total`` [R, Hv]. Filled for drafted rows only."""
+
+    k: torch.Tensor
+    d: torch.Tensor
+    total: torch.Tensor
+
+
+def gated_delta(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
+    rows: Rows,
+) -> tuple[torch.Tensor, DeltaTrace | None]:
+    """q (scaled), k [R, Hk, dk], v [R, Hv, dv], g and beta [R, Hv], all float32; state
+    [slots, Hv, dv, dk] float32 -> o [R, Hv, dv] and the trace if anything is drafted.
+
+    Certain segments advance ``state`` in place, drafted ones leave it. The state after each of
+    ``store_rows`` is left in ``store_slots``.
+    """
+    heads = torch.arange(v.shape[1], device=v.device) % k.shape[1]
+    trace = empty_trace(k, v, g) if any(s.drafted for s in rows.segments) else None
+    out = torch.empty_like(v)
+    states: dict[int, torch.Tensor] = {}
+    totals: dict[int, torch.Tensor] = {}
+    for segment in rows.segments:
+        root = state[segment.slot].clone()
+        for row in range(segment.start, segment.stop):
+            parent = int(rows.parent_row[row])
+            entry = states[parent] if parent >= 0 else root
+            decayed = entry * g[row].exp()[:, None, None]
+            kr, qr = k[row, heads], q[row, heads]
+            d = beta[row][:, None] * (v[row] - torch.einsum("hvk,hk->hv", decayed, kr))
+            states[row] = decayed + torch.einsum("hv,hk->hvk", d, kr)
+            totals[row] = g[row] + (totals[parent] if parent >= 0 else 0)
+            out[row] = torch.einsum("hvk,hk->hv", states[row], qr)
+            if trace is not None and segment.drafted:
+                trace.k[row], trace.d[row], trace.total[row] = k[row], d, totals[row]
+        if not segment.drafted:
+            state[segment.slot] = states[segment.stop - 1]
+    for row, slot in zip(rows.store_rows.tolist(), rows.store_slots.tolist(), strict=True):
+        state[slot] = states[row]
+    return out, trace
+
+
+def gated_delta_commit(
+    trace: DeltaTrace,
+    state: torch.Tensor,
+    path: torch.Tensor,
+    n_keep: torch.Tensor,
+    slot: torch.Tensor,
+) -> None:
+    """S <- e^{G_n} S + sum_j e^{G_n - G_j} d_j k_j^T over the kept rows of ``path`` [D, T]."""
+    heads = torch.arange(state.shape[1], device=state.device) % trace.k.shape[1]
+    for i in range(path.shape[0]):
+        kept = path[i, : int(n_keep[i])]
+        end = trace.total[kept[-1]]
+        weight = (end - trace.total[kept]).exp()
+        update = torch.einsum("th,thv,thk->hvk", weight, trace.d[kept], trace.k[kept][:, heads])
+        state[slot[i]] = state[slot[i]] * end.exp()[:, None, None] + update
+
+
+def empty_trace(k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> DeltaTrace:
+    return DeltaTrace(torch.zeros_like(k), torch.zeros_like(v), torch.zeros_like(g))

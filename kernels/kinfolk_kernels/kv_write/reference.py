@@ -1,0 +1,24 @@
+"""Store one vector a row and head into a pool or, for tree rows, into the step arena."""
+
+from __future__ import annotations
+
+import torch
+
+from kinfolk_kernels.rows import CHUNK, Rows
+
+
+def kv_write(
+    pool: torch.Tensor, arena: torch.Tensor, x: torch.Tensor, rows: Rows, pool_index: int
+) -> None:
+    """x [R, heads, dim] -> pool and arena [blocks, heads, 64, dim], converted to their type.
+
+    A row goes to ``arena_row`` if that is not -1, else to ``write_row[pool_index]``. Arena rows
+    carry a dummy place in the pool, pool rows are not written to the arena.
+    """
+    target = rows.write_row[pool_index]
+    stored = x.to(pool.dtype)
+    pool[target // CHUNK, :, target % CHUNK] = stored
+    held = rows.arena_row >= 0
+    if any(segment.drafted for segment in rows.segments) and bool(held.any()):
+        place = rows.arena_row[held]
+        arena[place // CHUNK, :, place % CHUNK] = stored[held]

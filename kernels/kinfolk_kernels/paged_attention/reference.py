@@ -1,0 +1,57 @@
+"""Softmax attention over block tables, straight from the definition, one row at a time."""
+
+from __future__ import annotations
+
+import torch
+
+from kinfolk_kernels.rows import CHUNK, Rows, Table
+
+
+def paged_attention(
+    q: torch.Tensor,
+    pools: tuple[torch.Tensor, torch.Tensor],
+    arenas: tuple[torch.Tensor, torch.Tensor],
+    rows: Rows,
+    table: Table,
+    window: int | None,
+    scale: float,
+) -> torch.Tensor:
+    """q [R, Hq, D] -> [R, Hq, Dv] in the type of ``q``; query head h reads key head h // (Hq/Hkv).
+
+    ``pools`` and ``arenas`` are keys and values [blocks, Hkv, 64, D]. A row sees the keys of its
+    sequence with ``pos <= limit[row]``, the arena rows in ``ancestors[row]``, and of both only
+    those with ``pos > positions[row] - window``.
+    """
+    out = torch.zeros(q.shape[0], q.shape[1], pools[1].shape[-1], dtype=q.dtype, device=q.device)
+    for segment in rows.segments:
+        n = table.lengths[segment.sequence]
+        blocks = table.blocks[segment.sequence, :n].long()
+        chunks = table.chunks[segment.sequence, :n].long()
+        for row in range(segment.start, segment.stop):
+            keys, values = [], []
+            newest, limit = int(rows.positions[row]), int(rows.limit[row])
+            oldest = -1 if window is None else newest - window
+            for block, chunk in zip(blocks.tolist(), chunks.tolist(), strict=True):
+                for offset in range(CHUNK):
+                    if oldest < chunk * CHUNK + offset <= limit:
+                        keys.append(pools[0][block, :, offset])
+                        values.append(pools[1][block, :, offset])
+            for j in range(segment.start, segment.stop):
+                seen = int(rows.ancestors[row]) >> (j - segment.start) & 1
+                if seen and int(rows.positions[j]) > oldest:
+                    place = int(rows.arena_row[j])
+                    keys.append(arenas[0][place // CHUNK, :, place % CHUNK])
+                    values.append(arenas[1][place // CHUNK, :, place % CHUNK])
+            out[row] = _attend(q[row], torch.stack(keys), torch.stack(values), scale)
+    return out
+
+
+def _attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """q [Hq, D], keys [n, Hkv, D], values [n, Hkv, Dv] -> [Hq, Dv]."""
+    group = q.shape[0] // keys.shape[1]
+    k = keys.float().repeat_interleave(group, dim=1)
+    v = values.float().repeat_interleave(group, dim=1)
+    scores = torch.einsum("hd,nhd->hn", q.float(), k) * scale
+    return torch.einsum("hn,nhd->hd", scores.softmax(-1), v).to(q.dtype)

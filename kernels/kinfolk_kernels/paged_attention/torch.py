@@ -1,0 +1,68 @@
+"""Attention over block tables, one sequence at a time, by torch's fused attention."""
+
+from __future__ import annotations
+
+import torch
+
+from kinfolk_kernels.rows import CHUNK, Rows, Segment, Table
+
+
+def paged_attention(
+    q: torch.Tensor,
+    pools: tuple[torch.Tensor, torch.Tensor],
+    arenas: tuple[torch.Tensor, torch.Tensor],
+    rows: Rows,
+    table: Table,
+    window: int | None,
+    scale: float,
+) -> torch.Tensor:
+    """See the reference. A sequence's blocks are gathered in logical order and masked by position,
+    so neither their places nor the neighbours can change a bit."""
+    out = torch.empty(q.shape[0], q.shape[1], pools[1].shape[-1], dtype=q.dtype, device=q.device)
+    inside = torch.arange(CHUNK, device=q.device)
+    for segment in rows.segments:
+        n = table.lengths[segment.sequence]
+        span = slice(segment.start, segment.stop)
+        blocks = table.blocks[segment.sequence, :n].long()
+        chunks = table.chunks[segment.sequence, :n].long()
+        places = (chunks[:, None] * CHUNK + inside).flatten()
+        visible = places <= rows.limit[span, None]
+        keys, values = (_gather(pool, blocks) for pool in pools)
+        if segment.drafted:
+            seen = _arena_mask(rows, segment)
+            if seen is not None:
+                places = torch.cat([places, rows.positions[span]])
+                visible = torch.cat([visible, seen], 1)
+                keys = torch.cat([keys, _arena_rows(arenas[0], rows, segment)], 1)
+                values = torch.cat([values, _arena_rows(arenas[1], rows, segment)], 1)
+        if window is not None:
+            visible &= places > rows.positions[span, None] - window
+        out[span] = torch.nn.functional.scaled_dot_product_attention(
+            q[span].transpose(0, 1)[None],
+            keys[None].to(q.dtype),
+            # Rows that were never written may hold anything; a zero weight times that is NaN.
+            torch.where(visible.any(0)[:, None], values, 0)[None].to(q.dtype),
+            attn_mask=visible,
+            scale=scale,
+            enable_gqa=True,
+        )[0].transpose(0, 1)
+    return out
+
+
+def _gather(pool: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+    """[blocks, H, 64, D] -> [H, n * 64, D]."""
+    return pool[blocks].transpose(0, 1).flatten(1, 2)
+
+
+def _arena_rows(arena: torch.Tensor, rows: Rows, segment: Segment) -> torch.Tensor:
+    place = rows.arena_row[segment.start : segment.stop]
+    return arena[place // CHUNK, :, place % CHUNK].transpose(0, 1)
+
+
+def _arena_mask(rows: Rows, segment: Segment) -> torch.Tensor | None:
+    """[rows, rows] of the segment: who sees whom in the arena; ``None`` for a chain."""
+    span = slice(segment.start, segment.stop)
+    if int(rows.arena_row[segment.start]) < 0:
+        return None
+    bits = torch.arange(segment.stop - segment.start, device=rows.ancestors.device)
+    return (rows.ancestors[span, None] >> bits & 1).bool()

@@ -1,0 +1,67 @@
+"""What the ops need to know about the rows of a step, as protocols.
+
+R rows, B sequences; rows of one sequence are contiguous. Tensors are int64 unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+CHUNK = 64
+"""Positions in a block of a pool."""
+
+
+class Segment(Protocol):
+    """The rows ``start:stop`` of one sequence, host integers."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def drafted(self) -> bool: ...
+
+
+class Table(Protocol):
+    """Resident blocks of each sequence, in logical order: int32 [B, N], [B, N] and [B]."""
+
+    @property
+    def blocks(self) -> torch.Tensor: ...
+    @property
+    def chunks(self) -> torch.Tensor: ...
+    @property
+    def lengths(self) -> Sequence[int]: ...
+
+
+class Rows(Protocol):
+    """The rows of a step."""
+
+    @property
+    def positions(self) -> torch.Tensor: ...
+    @property
+    def sequence_of_row(self) -> torch.Tensor: ...
+    @property
+    def parent_row(self) -> torch.Tensor: ...
+    @property
+    def limit(self) -> torch.Tensor: ...
+    @property
+    def ancestors(self) -> torch.Tensor: ...
+    @property
+    def arena_row(self) -> torch.Tensor: ...
+    @property
+    def write_row(self) -> torch.Tensor: ...
+    @property
+    def slot_of_sequence(self) -> torch.Tensor: ...
+    @property
+    def store_rows(self) -> torch.Tensor: ...
+    @property
+    def store_slots(self) -> torch.Tensor: ...
+    @property
+    def segments(self) -> Sequence[Segment]: ...
