@@ -150,19 +150,45 @@ class ReleasedShape:
 
 @runtime_checkable
 class Family(Protocol):
-    """One model family. A plugin may subclass :class:`FamilyBase` for the optional parts."""
+    """One model family. Subclass :class:`FamilyBase`: it has an answer for the optional parts.
+
+    ``architectures`` and ``drafter_architectures`` are exact values of ``general.architecture``:
+    of models this family runs, and of files that only draft for another model.
+    """
 
     name: str
     architectures: tuple[str, ...]
     drafter_architectures: tuple[str, ...]
 
-    def read_config(self, meta: Metadata) -> ModelConfig: ...
+    def read_config(self, meta: Metadata) -> ModelConfig:
+        """Typed shape of the model; refuses by key and value what is not implemented."""
+        ...
 
-    def weight_plan(self, config: Any, inventory: Inventory) -> WeightPlan: ...
+    def weight_plan(self, config: Any, inventory: Inventory) -> WeightPlan:
+        """Which tensors of the file become which weights."""
+        ...
 
-    def build(self, config: Any, weights: Any, context: Any) -> Model: ...
+    def build(self, config: Any, weights: Any, context: Any) -> Model:
+        """The model over loaded weights."""
+        ...
 
-    def hooks(self, config: Any) -> object: ...
+    def hooks(self, config: Any) -> object:
+        """A new object with ``@hookimpl`` methods for one loaded model."""
+        ...
+
+    def chat(self, meta: Metadata) -> ChatFormat: ...
+
+    def pretokenizers(self) -> tuple[PreTokenizer, ...]: ...
+
+    def shapes(self) -> tuple[ReleasedShape, ...]: ...
+
+    def model_cards(self) -> tuple[ModelCard, ...]: ...
+
+    def convert(self, directory: Path) -> Any: ...
+
+    def tiny(self) -> Any: ...
+
+    def bundled_model(self) -> Path | None: ...
 
 
 class FamilyBase:

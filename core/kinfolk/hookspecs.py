@@ -1,13 +1,17 @@
 """The hooks: discovery hooks (broadcast, once a process) and model hooks (first result).
 
-Discovery hooks live in a plugin's module and return a list of descriptors. Model hooks live on a
-plain object: the core's defaults, the policies switched on, and the family's own, asked in the
-order policies, family, core. ``None`` means "ask the next" and nothing else.
+Discovery hooks are functions of a plugin's module and return a list of descriptors; the empty list
+is nothing. Model hooks are methods of a plain object, one object for each loaded model: the core's
+defaults, the policies switched on, and the family's own. They are asked in the order policies,
+family, core. ``None`` means "ask the next" and nothing else.
+
+An implementation names the arguments it wants and may leave out others, so a later version of the
+core can add one. ``docs/plugins.md`` has a section for each hook.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
     from kinfolk.model_api import GraphShape, Model, StepFn
     from kinfolk.plans import StateLimits, StatePlan
 
-PROJECT = "kinfolk"
-API = (1, 0)
+PROJECT: Final = "kinfolk"
+API: Final = (1, 0)
 """A plugin states the version it was written for as ``KINFOLK_API``: same major, minor <= ours."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -33,35 +37,53 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DiscoveryHooks:
-    """Asked once a process. Each returns a list; must not import torch."""
+    """Asked once when a registry is built; each plugin on its own, in the order of their names.
+
+    None of them may import torch. A plugin that raises, or returns anything but a list of valid
+    descriptors, loses all its registrations and is reported; the others stay. A name that two
+    plugins register belongs to neither. Wrappers, ``tryfirst`` and ``trylast`` are refused.
+    """
 
     @hookspec
     def register_families(self) -> list[Family]:
         """Model families this plugin brings. Added in API 1.0."""
+        return []
 
     @hookspec
     def register_op_backends(self) -> list[OpBackend]:
         """Implementations of ops. Added in API 1.0."""
+        return []
 
     @hookspec
     def register_quant_formats(self) -> list[QuantFormat]:
         """Block formats of weights. Added in API 1.0."""
+        return []
 
     @hookspec
     def register_drafters(self) -> list[DrafterSpec]:
         """Drafters for speculative decoding. Added in API 1.0."""
+        return []
 
     @hookspec
     def register_policies(self) -> list[PolicySpec]:
         """Named sets of model hooks for ``--policy``. Added in API 1.0."""
+        return []
 
     @hookspec
     def register_commands(self, cli: click.Group) -> None:
-        """Add commands to the command line. Added in API 1.0."""
+        """Add commands to ``cli``, a group of the plugin's own that the command line merges.
+
+        The names of the core's commands are taken. Added in API 1.0.
+        """
 
 
 class ModelHooks:
-    """Asked for one loaded model; the first answer that is not ``None`` counts."""
+    """Asked for one loaded model; the first answer that is not ``None`` counts.
+
+    All are called on the engine's thread. A value the core cannot use is an error that names the
+    plugin; an exception ends what was being done (opening the model, or the step). Wrappers
+    (``@hookimpl(wrapper=True)``) may change the answer; ``tryfirst`` and ``trylast`` are refused.
+    """
 
     @hookspec(firstresult=True)
     def allocate_cache(self, config: Any, limits: StateLimits) -> StatePlan | None:

@@ -1,0 +1,200 @@
+"""Settings: the only reader of the environment.
+
+Every field is an environment variable with the prefix ``KINFOLK_`` and, where the command line has
+it, a flag of the same name (``step_tokens`` = ``KINFOLK_STEP_TOKENS`` = ``--step-tokens``). A flag
+wins over the variable. Objects are frozen; nothing else in the project looks at ``os.environ``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from kinfolk.errors import SettingsError
+
+if TYPE_CHECKING:
+    import click
+
+PREFIX = "KINFOLK_"
+
+
+def _split(value: object) -> object:
+    """``"a, b"`` -> ``("a", "b")``; the empty string is the empty tuple."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return ()
+    return tuple(part.strip() for part in value.split(","))
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in names:
+        raise ValueError("has an empty name; write names separated by single commas")
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"names {name!r} twice")
+    return names
+
+
+def _pairs(value: object) -> object:
+    """``"rope=torch,rms_norm=reference"`` or a sequence of ``NAME=OPTION`` -> a mapping."""
+    parts = _split(value)
+    if not isinstance(parts, tuple | list):
+        return value
+    pairs: dict[str, str] = {}
+    for part in parts:
+        name, equals, option = str(part).partition("=")
+        if not (name.strip() and equals and option.strip()):
+            raise ValueError(f"{part!r} is not of the form NAME=OPTION")
+        if name.strip() in pairs:
+            raise ValueError(f"names {name.strip()!r} twice")
+        pairs[name.strip()] = option.strip()
+    return pairs
+
+
+def _blank_is_unset(value: object) -> object:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _default_cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "kinfolk"
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_distinct)]
+OptionalNames = Annotated[
+    tuple[str, ...] | None,
+    NoDecode,
+    BeforeValidator(_split),
+    AfterValidator(lambda names: None if names is None else _distinct(names)),
+]
+Overrides = Annotated[
+    Mapping[str, str],
+    NoDecode,
+    BeforeValidator(_pairs),
+    AfterValidator(lambda pairs: MappingProxyType(dict(pairs))),
+]
+OptionalText = Annotated[str | None, BeforeValidator(_blank_is_unset)]
+
+
+class Settings(BaseSettings):
+    """What the user asked for. Build it with :func:`load_settings`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=False
+    )
+
+    # -- plugins
+    plugins: OptionalNames = Field(
+        None, description="plugins to load: unset = all installed, empty = none, or exact names"
+    )
+    strict_plugins: bool = Field(False, description="a broken plugin is an error")
+    trace_plugins: bool = Field(False, description="log every call of a hook and who answered")
+    model_family: OptionalText = Field(
+        None, description="family to use, whatever the file's architecture says"
+    )
+    policy: Names = Field((), description="policies asked before the family, in this order")
+
+    # -- process
+    cache_dir: Path = Field(
+        default_factory=_default_cache_dir, description="where derived files are kept"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "warning", description="least severity of log lines that are shown"
+    )
+    device: Annotated[
+        str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    ] = "auto"
+    dtype: Literal["auto", "f32", "f16", "bf16"] = Field(
+        "auto", description="numbers in which the model computes"
+    )
+    op: Overrides = Field(
+        default_factory=lambda: MappingProxyType({}),
+        description="back end of an op, NAME=OPTION",
+    )
+
+    # -- engine
+    slots: int = Field(8, ge=1, le=1024, description="sequences that can be in flight at once")
+    context: int | None = Field(
+        None, ge=1, description="positions a sequence may have; unset = what the model states"
+    )
+    step_tokens: int | None = Field(
+        None, ge=1, description="rows in one step over all sequences; unset = by device"
+    )
+    quantum: int = Field(
+        16, ge=1, description="tokens a sequence may emit before others that wait get its place"
+    )
+    checkpoints: int = Field(
+        8, ge=0, description="states kept for prompts that begin alike, over all sequences"
+    )
+    kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
+        None, description="storage of keys and values; unset = the family's choice"
+    )
+    drafter: OptionalText = Field(None, description="drafter for speculative decoding")
+    draft_tokens: int = Field(8, ge=1, le=63, description="most tokens drafted for a sequence")
+
+
+def load_settings(**options: Any) -> Settings:
+    """Settings from the environment and ``options``, which win; an option ``None`` is not set.
+
+    Raises :class:`SettingsError` naming the flag or variable at fault.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, given)) from error
+
+
+def options_given(context: click.Context) -> dict[str, Any]:
+    """The settings among a command's parameters that the user really typed.
+
+    Parameters left at their default are absent, so that a default of the command line cannot hide
+    an environment variable.
+    """
+    given: dict[str, Any] = {}
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        if name in Settings.model_fields and source is not None and source.name == "COMMANDLINE":
+            given[name] = value
+    return given
+
+
+def flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def variable(field: str) -> str:
+    return PREFIX + field.upper()
+
+
+def unknown_variables() -> dict[str, str]:
+    """Variables with our prefix that mean nothing, each with the closest one that does, or ""."""
+    known = [variable(field) for field in Settings.model_fields]
+    found: dict[str, str] = {}
+    for name in sorted(os.environ):
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            close = difflib.get_close_matches(name.upper(), known, n=1)
+            found[name] = close[0] if close else ""
+    return found
+
+
+def _explain(error: ValidationError, given: Mapping[str, object]) -> str:
+    """One line for all the problems: where, what, and the value."""
+    lines = []
+    for problem in error.errors():
+        field = str(problem["loc"][0]) if problem["loc"] else ""
+        where = flag(field) if field in given else variable(field)
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{field!r} is no setting of kinfolk")
+            continue
+        text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        lines.append(f"{where}: {text} (got {problem['input']!r})")
+    return "; ".join(lines)
