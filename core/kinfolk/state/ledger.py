@@ -66,13 +66,17 @@ class Entry:
 
 @dataclass(slots=True)
 class Sequence:
-    """What a slot holds: committed ``length``, and per pool a table chunk number -> entry."""
+    """What a slot holds: committed ``length``, and per pool a table chunk number -> entry.
+
+    Tables are in increasing chunk order; ``evicted`` counts their entries that are not resident.
+    """
 
     lease: SlotLease
     promised: tuple[int, ...]
     tables: tuple[dict[int, Entry], ...]
     length: int = 0
     extended: int = 0
+    evicted: int = 0
     exact: bool = True
 
 
@@ -200,6 +204,8 @@ class Ledger:
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
+        if start is not None and not start.live:
+            raise StateError("a sequence cannot start from a checkpoint that was dropped")
         if not self.can_open(positions, start):
             room = ", ".join(str(self.available(i)) for i in range(len(self.pools)))
             raise PoolExhausted(
@@ -223,13 +229,18 @@ class Ledger:
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
         seq = self._of(lease)
-        for index in range(len(self.pools)):
-            if chunks_for(stop) > seq.promised[index] and self.pools[index].window is None:
+        chunks = range(chunks_for(seq.extended), chunks_for(stop))
+        for index, pool in enumerate(self.pools):
+            held = len(chunks) + (
+                len(seq.tables[index]) if pool.window is not None else chunks.start
+            )
+            if chunks and held > seq.promised[index]:
                 raise StateError(
-                    f"slot {lease.slot} was promised {seq.promised[index] * CHUNK} positions, "
-                    f"asked for {stop}"
+                    f"slot {lease.slot} was promised {seq.promised[index]} blocks of pool {index}, "
+                    f"position {stop - 1} would take {held}"
                 )
-            for number in range(chunks_for(seq.extended), chunks_for(stop)):
+        for number in chunks:
+            for index in range(len(self.pools)):
                 self._map_new(seq, index, number)
         seq.extended = max(seq.extended, stop)
 
@@ -241,7 +252,7 @@ class Ledger:
                 f"slot {lease.slot} cannot move from {seq.length} to {length} positions "
                 f"({seq.extended} have a place)"
             )
-        if length > seq.length and self._has_evicted(seq):
+        if length > seq.length and seq.evicted:
             seq.exact = False
         if not seq.exact:
             for entries in seq.tables:
@@ -252,13 +263,14 @@ class Ledger:
             if pool.window is None:
                 continue
             first = max(0, length - pool.window + 1) // CHUNK
-            for number in [n for n in seq.tables[index] if n < first]:
-                self._unmap(seq, index, number)
+            entries = seq.tables[index]
+            while entries and (oldest := next(iter(entries))) < first:
+                self._unmap(seq, index, oldest)
 
     def fork(self, lease: SlotLease, positions: int) -> SlotLease:
         """A second sequence with the same committed state; full chunks are shared."""
         source = self._of(lease)
-        if self._has_evicted(source):
+        if source.evicted:
             raise StateError("a sequence with evicted chunks cannot be forked: recall them first")
         view = Checkpoint(
             source.length,
@@ -335,13 +347,10 @@ class Ledger:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is not resident")
         if (chunk + 1) * CHUNK > seq.length:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is still being written")
-        held = entry.chunk
-        if held.refs == 1 and not held.saved:
-            self._operations.append(SaveBlock(pool, held.block, held.identity))
-            held.saved = True
         entry.resident = False
+        seq.evicted += 1
         self._operations.append(UnmapChunk(pool, lease.slot, chunk))
-        self._unref(pool, held)
+        self._unref(pool, entry.chunk)
 
     def recall(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
         """Bring an evicted chunk back, from a block another holder sees or from its kept bytes."""
@@ -357,6 +366,7 @@ class Ledger:
             self._operations.append(LoadBlock(pool, held.identity, held.block))
         held.refs += 1
         entry.resident = True
+        seq.evicted -= 1
         self._operations.append(MapChunk(pool, lease.slot, chunk, held.block))
 
     # -- plan ---------------------------------------------------------------------------------
@@ -374,6 +384,7 @@ class Ledger:
             owners: dict[int, int] = {}
             found: dict[int, Chunk] = {}
             for seq in self._sequences.values():
+                _require(list(seq.tables[index]) == sorted(seq.tables[index]), "table order")
                 for entry in seq.tables[index].values():
                     found[entry.chunk.identity] = entry.chunk
                     _count(owners, entry.chunk.identity)
@@ -395,6 +406,9 @@ class Ledger:
                 f"blocks of pool {index}: every block is free or has one chunk",
             )
             _require(self.available(index) >= 0, f"promises of pool {index} are covered")
+        for seq in self._sequences.values():
+            absent = [e for table in seq.tables for e in table.values() if not e.resident]
+            _require(seq.evicted == len(absent), f"evicted chunks of slot {seq.lease.slot}")
         slots = sorted(list(self._sequences) + self._free_slots)
         _require(slots == list(range(1, self.limits.slots + 1)), "slots")
         if self.recurrent:
@@ -441,9 +455,6 @@ class Ledger:
             for chunk in checkpoint.chunks[pool].values():
                 found[chunk.identity] = chunk
         return list(found.values())
-
-    def _has_evicted(self, seq: Sequence) -> bool:
-        return any(not entry.resident for entries in seq.tables for entry in entries.values())
 
     def _restore(self, seq: Sequence, start: Checkpoint) -> None:
         for index, held in enumerate(start.chunks):
@@ -494,6 +505,10 @@ class Ledger:
     def _unref(self, pool: int, chunk: Chunk) -> None:
         chunk.refs -= 1
         if chunk.refs == 0:
+            if chunk.owners and not chunk.saved:
+                # Somebody evicted it while others still saw it: the last of them leaves the bytes.
+                self._operations.append(SaveBlock(pool, chunk.block, chunk.identity))
+                chunk.saved = True
             self.pools[pool].free.append(chunk.block)
             chunk.block = DUMMY
 

@@ -6,7 +6,7 @@ for every family alike. Torch-free.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from kinfolk.state.ledger import Checkpoint, Ledger
@@ -46,6 +46,29 @@ class PrefixCache:
         while len(self._entries) >= self._capacity:
             self.evict_one()
         self._entries[tokens] = checkpoint
+
+    def reclaimable(self, keep: Checkpoint | None = None) -> tuple[int, ...]:
+        """Blocks of each pool that become available when all checkpoints but ``keep`` go.
+
+        In a pool of full attention those are the blocks that nobody else holds. In a windowed
+        pool every reference counts: a block with other holders was charged for this one.
+        """
+        dropped = [held for held in self._entries.values() if held is not keep]
+        gain = []
+        for index, pool in enumerate(self._ledger.pools):
+            counts = Counter(
+                chunk.identity for held in dropped for chunk in held.chunks[index].values()
+            )
+            if pool.window is not None:
+                gain.append(counts.total())
+                continue
+            refs = {
+                chunk.identity: chunk.refs
+                for held in dropped
+                for chunk in held.chunks[index].values()
+            }
+            gain.append(sum(refs[identity] == count for identity, count in counts.items()))
+        return tuple(gain)
 
     def evict_one(self) -> bool:
         """Drop the least recently used checkpoint; false when there is none."""

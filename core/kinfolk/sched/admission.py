@@ -1,0 +1,126 @@
+"""Who gets a slot: requests wait in order, and enter when everything they may need is free."""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from kinfolk.errors import ContextLengthExceeded, RequestError
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.request import Request, Sequence
+from kinfolk.state.ledger import Checkpoint, Ledger
+from kinfolk.state.prefix import PrefixCache
+
+
+def positions_of(request: Request) -> int:
+    """Positions to reserve. Drafts add none: they are cut to what may still be emitted."""
+    return len(request.prompt) + request.max_new
+
+
+class Admission:
+    """The waiting line. Its head is never overtaken by a request behind it."""
+
+    def __init__(self, limits: SchedulerLimits, ledger: Ledger, prefixes: PrefixCache) -> None:
+        self._limits = limits
+        self._ledger = ledger
+        self._prefixes = prefixes
+        self._waiting: list[Sequence] = []
+        self._blocked = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def check(self, request: Request) -> None:
+        """Raise :class:`RequestError` for a request that could never run."""
+        where = f"request {request.id!r}"
+        if not request.prompt:
+            raise RequestError(f"{where}: the prompt is empty; send at least one token")
+        if request.max_new < 1:
+            raise RequestError(f"{where}: max_new must be at least 1, got {request.max_new}")
+        if request.quantum is not None and request.quantum < 1:
+            raise RequestError(f"{where}: quantum must be at least 1, got {request.quantum}")
+        positions = positions_of(request)
+        if positions > self._limits.context:
+            raise ContextLengthExceeded(
+                f"{where}: {len(request.prompt)} prompt tokens + {request.max_new} new tokens = "
+                f"{positions}, the context holds {self._limits.context}; shorten either"
+            )
+        vocabulary = self._limits.vocabulary
+        if min(request.prompt) < 0 or (
+            vocabulary is not None and max(request.prompt) >= vocabulary
+        ):
+            raise RequestError(
+                f"{where}: token ids must be between 0 and {(vocabulary or 0) - 1}, "
+                f"the prompt has {min(request.prompt)}..{max(request.prompt)}"
+                if vocabulary is not None
+                else f"{where}: token ids must not be negative, got {min(request.prompt)}"
+            )
+        bad = [p for p in request.checkpoints if not 1 <= p <= len(request.prompt)]
+        if bad:
+            raise RequestError(
+                f"{where}: checkpoints must lie in the prompt of {len(request.prompt)} tokens, "
+                f"got {bad}"
+            )
+        if not self._ledger.fits_ever(positions):
+            raise ContextLengthExceeded(
+                f"{where}: {positions} positions need {self._ledger.needed(positions)} blocks, the "
+                f"pools have {self._ledger.limits.blocks}; shorten the prompt or max_new, or give "
+                "the cache more memory"
+            )
+
+    def enqueue(self, sequence: Sequence) -> None:
+        insort(self._waiting, sequence, key=_order)
+        if self._waiting[0] is sequence:
+            self._blocked = False
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence out of the line."""
+        self._waiting = [other for other in self._waiting if other is not sequence]
+        self._blocked = False
+
+    def room_changed(self) -> None:
+        """Something was freed or kept: the head may try again."""
+        self._blocked = False
+
+    def admit(self, places: int) -> list[Sequence]:
+        """Lease slots to the head of the line as long as it fits, ``places`` at most.
+
+        Trying costs time in proportion to what is held, so a head that did not fit is not tried
+        again before :meth:`room_changed`.
+        """
+        admitted: list[Sequence] = []
+        while self._waiting and not self._blocked and len(admitted) < places:
+            sequence = self._waiting[0]
+            if not self._open(sequence):
+                self._blocked = True
+                break
+            admitted.append(self._waiting.pop(0))
+        return admitted
+
+    def _open(self, sequence: Sequence) -> bool:
+        if not self._ledger.free_slots:
+            return False
+        positions = positions_of(sequence.request)
+        found = self._prefixes.find(sequence.request.prompt)
+        for start in (None,) if found is None else (found, None):
+            if self._make_room(positions, start):
+                sequence.lease = self._ledger.open(positions, start)
+                sequence.reused = sequence.computed = 0 if start is None else start.length
+                return True
+        return False
+
+    def _make_room(self, positions: int, start: Checkpoint | None) -> bool:
+        """Evict old checkpoints, but only if that is enough. ``start`` is the newest and stays."""
+        if self._ledger.can_open(positions, start):
+            return True
+        gain = self._prefixes.reclaimable(keep=start)
+        need = self._ledger.needed(positions, start)
+        if any(self._ledger.available(pool) + gain[pool] < need[pool] for pool in range(len(need))):
+            return False
+        while not self._ledger.can_open(positions, start):
+            if not self._prefixes.evict_one():
+                return False
+        return True
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.request.priority, sequence.arrival

@@ -1,0 +1,67 @@
+"""Checkpoints on behalf of requests: inside a slice, and at the end of a generation."""
+
+from __future__ import annotations
+
+from kinfolk.sched.request import Sequence
+from kinfolk.state.ledger import Checkpoint, Ledger, SlotLease
+from kinfolk.state.prefix import PrefixCache
+
+
+class Checkpoints:
+    """Takes checkpoints and hands them to the prefix cache once their state is real.
+
+    A checkpoint inside a slice is taken before the step and stays pending until the step has
+    succeeded. A new checkpoint may push out one old one.
+    """
+
+    def __init__(self, ledger: Ledger, prefixes: PrefixCache) -> None:
+        self._ledger = ledger
+        self._prefixes = prefixes
+        self._pending: dict[SlotLease, list[tuple[tuple[int, ...], Checkpoint]]] = {}
+
+    def take(self, seq: Sequence, lease: SlotLease, stop: int) -> tuple[tuple[int, int], ...]:
+        """Checkpoints wanted in the slice ``computed..stop``: (tokens after which, slot)."""
+        stores = []
+        for position in sorted(set(seq.request.checkpoints)):
+            if not seq.computed < position <= stop:
+                continue
+            tokens = seq.request.prompt[:position]
+            made = self._make(lease, position, tokens)
+            if made is not None:
+                self._pending.setdefault(lease, []).append((tokens, made))
+                if self._ledger.recurrent:
+                    stores.append((position - seq.computed, made.slot))
+        return tuple(stores)
+
+    def settle(self, lease: SlotLease, *, stored: bool) -> None:
+        """The step of a pending checkpoint is over: keep it, or forget it if the step failed.
+
+        A request cancelled meanwhile does not matter: its slice was computed all the same.
+        """
+        for tokens, checkpoint in self._pending.pop(lease, ()):
+            if stored:
+                self._prefixes.insert(tokens, checkpoint)
+            else:
+                self._ledger.drop_checkpoint(checkpoint)
+
+    def keep_end(self, seq: Sequence, lease: SlotLease) -> None:
+        """Keep the state after ``known[:computed]``, if there is room."""
+        tokens = tuple(seq.known[: seq.computed])
+        made = self._make(lease, seq.computed, tokens)
+        if made is not None:
+            self._prefixes.insert(tokens, made)
+
+    def forget_all(self) -> None:
+        """After a fault of unknown reach no stored state is trusted."""
+        for lease in list(self._pending):
+            self.settle(lease, stored=False)
+        self._prefixes.clear()
+
+    def _make(self, lease: SlotLease, position: int, tokens: tuple[int, ...]) -> Checkpoint | None:
+        if tokens in self._prefixes:
+            return None
+        if not self._ledger.can_checkpoint(lease, position):
+            self._prefixes.evict_one()
+            if not self._ledger.can_checkpoint(lease, position):
+                return None
+        return self._ledger.checkpoint(lease, position)

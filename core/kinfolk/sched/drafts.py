@@ -1,0 +1,62 @@
+"""How many drafted rows each decoding sequence gets in a step."""
+
+from __future__ import annotations
+
+import logging
+
+from kinfolk.descriptors import Drafter
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.request import Sequence
+
+log = logging.getLogger(__name__)
+
+
+class Drafts:
+    """Asks the drafter, and shrinks drafts to the rows that are left.
+
+    A drafter can never harm a request: its exceptions are logged and counted, and tokens that do
+    not exist end the draft.
+    """
+
+    def __init__(self, limits: SchedulerLimits, drafter: Drafter | None) -> None:
+        self._limits = limits
+        self._drafter = drafter
+        self.failures = 0
+
+    def propose(self, sequences: list[Sequence], rows: int) -> list[tuple[int, ...]]:
+        """One draft for each sequence, ``rows`` tokens at most in all."""
+        drafter = self._drafter
+        if drafter is None or rows <= 0:
+            return [()] * len(sequences)
+        drafts = [self._ask(drafter, sequence, rows) for sequence in sequences]
+        if sum(map(len, drafts)) <= rows:
+            return drafts
+        widths = fair_widths([len(draft) for draft in drafts], rows)
+        return [draft[:width] for draft, width in zip(drafts, widths, strict=True)]
+
+    def _ask(self, drafter: Drafter, sequence: Sequence, rows: int) -> tuple[int, ...]:
+        # A step emits one token more than it accepts, so more drafts could not be used.
+        limit = min(self._limits.max_draft, sequence.remaining - 1, rows)
+        if limit <= 0 or not sequence.request.draft:
+            return ()
+        try:
+            draft = tuple(drafter.propose(sequence.known, limit))[:limit]
+        except Exception:
+            self.failures += 1
+            log.exception("drafter %r failed; going on without a draft", drafter)
+            return ()
+        if self._limits.vocabulary is not None:
+            for index, token in enumerate(draft):
+                if not 0 <= token < self._limits.vocabulary:
+                    return draft[:index]
+        return draft
+
+
+def fair_widths(wanted: list[int], total: int) -> list[int]:
+    """Max-min fair shares of ``total``: nobody gets more than wanted, the smallest wishes first."""
+    given = [0] * len(wanted)
+    left = total
+    for rank, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        given[index] = min(wanted[index], left // (len(wanted) - rank))
+        left -= given[index]
+    return given

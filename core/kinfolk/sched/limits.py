@@ -1,0 +1,53 @@
+"""What a step may hold and how turns are shared out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kinfolk.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Fixed for the life of a scheduler; counts of tokens and rows.
+
+    slots            sequences that may be live at once
+    context          positions a sequence may reach, prompt and output together
+    step_tokens      rows of one step, all items together
+    slice            prefill slices end at multiples of this from position 0
+    step_sequences   decoding sequences of one step; ``None`` = as many as have a row
+    quantum          tokens a sequence emits before its turn ends, unless the request says otherwise
+    max_draft        drafted rows of one sequence in one step
+    prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
+    vocabulary       token ids are below this; ``None`` = not checked
+    """
+
+    slots: int
+    context: int
+    step_tokens: int = 1024
+    slice: int = 512
+    step_sequences: int | None = None
+    quantum: int = 16
+    max_draft: int = 15
+    prefill_share: float = 0.25
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, holds, rule in (
+            ("slots", self.slots >= 1, "at least 1"),
+            ("context", self.context >= 2, "at least 2"),
+            ("slice", self.slice >= 1, "at least 1"),
+            # A slice is never cut, and one decoding row must fit beside it.
+            ("step_tokens", self.step_tokens > self.slice, f"above the slice length {self.slice}"),
+            (
+                "step_sequences",
+                self.step_sequences is None or self.step_sequences >= 1,
+                "1 or more",
+            ),
+            ("quantum", self.quantum >= 1, "at least 1"),
+            ("max_draft", 0 <= self.max_draft <= 63, "between 0 and 63"),
+            ("prefill_share", 0 <= self.prefill_share < 1, "at least 0 and below 1"),
+            ("vocabulary", self.vocabulary is None or self.vocabulary >= 1, "at least 1"),
+        ):
+            if not holds:
+                raise SettingsError(f"{name} must be {rule}, got {getattr(self, name)}")

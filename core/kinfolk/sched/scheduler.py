@@ -1,0 +1,296 @@
+"""Who runs next: requests in, step plans out, results in, events out.
+
+One step is ``plan()``, the engine's work, ``commit(result)``. Nothing here knows a tensor. A
+request is promised all the room it may need before it starts, so nothing is ever preempted. A
+result is applied only if its step is the one outstanding and its lease is still the request's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinfolk.descriptors import Drafter
+from kinfolk.errors import EngineError, RequestError, SettingsError
+from kinfolk.sched.admission import Admission
+from kinfolk.sched.checkpoints import Checkpoints
+from kinfolk.sched.drafts import Drafts
+from kinfolk.sched.events import Emitted, Event, Finished, Usage
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.sched.request import FinishReason, Request, Sequence, Status
+from kinfolk.sched.turns import Turns
+from kinfolk.sched.validation import match_results
+from kinfolk.state.ledger import Ledger, SlotLease
+from kinfolk.state.prefix import PrefixCache
+
+
+class Scheduler:
+    """Plans the steps of one model. Not thread-safe: the engine's thread owns it.
+
+    The ledger must promise ``limits.slots`` slots and steps as long as a slice or a draft.
+    """
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        ledger: Ledger,
+        prefixes: PrefixCache,
+        drafter: Drafter | None = None,
+    ) -> None:
+        longest = max(limits.slice, limits.max_draft + 1)
+        if ledger.limits.slots < limits.slots or ledger.limits.step_rows < longest:
+            raise SettingsError(
+                f"the scheduler wants {limits.slots} slots and {longest} rows a sequence and step, "
+                f"the state was made for {ledger.limits.slots} and {ledger.limits.step_rows}"
+            )
+        self.limits = limits
+        self._ledger = ledger
+        self._checkpoints = Checkpoints(ledger, prefixes)
+        self._admission = Admission(limits, ledger, prefixes)
+        self._drafts = Drafts(limits, drafter)
+        self._turns = Turns(limits.quantum)
+        self._prefilling: list[Sequence] = []
+        self._alive: dict[str, Sequence] = {}
+        self._outstanding: StepPlan | None = None
+        self._arrivals = 0
+        self._steps = 0
+        self.stale_results = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a slot."""
+        return len(self._admission)
+
+    @property
+    def running(self) -> int:
+        """Requests with a slot."""
+        return len(self._prefilling) + len(self._turns)
+
+    @property
+    def idle(self) -> bool:
+        return not self._alive and self._outstanding is None
+
+    @property
+    def draft_failures(self) -> int:
+        return self._drafts.failures
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Put a request in line. Raises :class:`RequestError` if it could never run."""
+        if request.id in self._alive:
+            raise RequestError(f"request {request.id!r} is still running; use another id")
+        self._admission.check(request)
+        sequence = Sequence(request, self._arrivals)
+        self._arrivals += 1
+        self._alive[request.id] = sequence
+        self._admission.enqueue(sequence)
+
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> list[Event]:
+        """End a request now, whatever it is doing; unknown and finished ids are no fault.
+
+        What the outstanding step computes for it is dropped. ``reason`` is ``STOP`` when the
+        output is complete for a reason that only the caller sees, such as a stop string.
+        """
+        sequence = self._alive.get(request_id)
+        if sequence is None:
+            return []
+        # In the middle of a step the state is neither the old one nor the new one.
+        settled = sequence.status is Status.DECODE and self._outstanding is None
+        return [self._finish(sequence, reason, settled=settled)]
+
+    # -- one step -----------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or ``None`` when nothing can run. Commit it before asking again."""
+        if self._outstanding is not None:
+            raise EngineError(f"step {self._outstanding.step_id} was planned and not committed")
+        for sequence in self._admission.admit(self.limits.slots - self.running):
+            sequence.status = Status.PREFILL
+            self._prefilling.append(sequence)
+        rows = self.limits.step_tokens
+        items = self._decode_items(rows - self._prefill_rows())
+        rows -= sum(len(item.tokens) for item in items)
+        items += self._prefill_items(rows)
+        if not items:
+            return None
+        self._steps += 1
+        self._outstanding = StepPlan(self._steps, tuple(items), self._ledger.take_operations())
+        return self._outstanding
+
+    def commit(self, result: StepResult) -> list[Event]:
+        """Apply what became of the outstanding step.
+
+        Raises :class:`EngineError`, with nothing changed, if the result does not fit the plan; the
+        caller then commits a fatal result, since the step cannot be repeated.
+        """
+        plan = self._outstanding
+        if plan is None or result.step_id != plan.step_id:
+            self.stale_results += 1
+            return []
+        if result.fatal is not None:
+            return self.fail_all(result.fatal)
+        outcomes = match_results(plan, result)
+        self._outstanding = None
+        events: list[Event] = []
+        for item, outcome in zip(plan.items, outcomes, strict=True):
+            if item.stores or item.kind is ItemKind.PREFILL:
+                self._settle(item.lease, outcome.error)
+            sequence = self._alive.get(item.request_id)
+            if sequence is None or sequence.lease != item.lease:
+                self.stale_results += 1
+            elif outcome.error is not None:
+                events.append(self._finish(sequence, FinishReason.ERROR, error=outcome.error))
+            else:
+                self._apply(sequence, item, outcome, events.append)
+        self._turns.rotate()
+        return events
+
+    def fail_all(self, error: str) -> list[Event]:
+        """The state on the device is lost: end all that have a slot, trust nothing stored."""
+        self._outstanding = None
+        self._checkpoints.forget_all()
+        live = [sequence for sequence in self._alive.values() if sequence.lease is not None]
+        return [self._finish(sequence, FinishReason.ERROR, error=error) for sequence in live]
+
+    # -- planning -----------------------------------------------------------------------------
+
+    def _prefill_rows(self) -> int:
+        """Rows that decoding leaves to prompts: the head's next slice, or the share if larger."""
+        if not self._prefilling:
+            return 0
+        head = self._next_slice(self._prefilling[0])
+        share = int(self.limits.prefill_share * self.limits.step_tokens)
+        if head >= share:
+            return head
+        return max(head, min(share, sum(map(self._next_slice, self._prefilling))))
+
+    def _next_slice(self, sequence: Sequence) -> int:
+        """Tokens up to the next multiple of the slice length, or to the end of the prompt."""
+        size = self.limits.slice
+        end = min((sequence.computed // size + 1) * size, len(sequence.request.prompt))
+        return end - sequence.computed
+
+    def _decode_items(self, rows: int) -> list[Item]:
+        if not self._turns:
+            return []
+        served = self._turns.front(min(rows, self.limits.step_sequences or rows))
+        drafts = self._drafts.propose(served, rows - len(served))
+        items = []
+        for sequence, draft in zip(served, drafts, strict=True):
+            lease, start = _lease(sequence), sequence.computed
+            self._ledger.extend(lease, start + 1 + len(draft))
+            items.append(
+                Item(
+                    lease,
+                    sequence.request.id,
+                    ItemKind.VERIFY if draft else ItemKind.DECODE,
+                    (sequence.known[start], *draft),
+                    start,
+                    budget=sequence.remaining,
+                )
+            )
+        return items
+
+    def _prefill_items(self, rows: int) -> list[Item]:
+        items = []
+        for sequence in self._prefilling:
+            size = self._next_slice(sequence)
+            if size > rows:
+                continue
+            rows -= size
+            items.append(self._slice_item(sequence, size))
+        return items
+
+    def _slice_item(self, sequence: Sequence, size: int) -> Item:
+        lease, start, stop = _lease(sequence), sequence.computed, sequence.computed + size
+        self._ledger.extend(lease, stop)
+        return Item(
+            lease,
+            sequence.request.id,
+            ItemKind.PREFILL,
+            sequence.request.prompt[start:stop],
+            start,
+            sample=stop == len(sequence.request.prompt),
+            budget=sequence.remaining,
+            stores=self._checkpoints.take(sequence, lease, stop),
+        )
+
+    # -- committing ---------------------------------------------------------------------------
+
+    def _settle(self, lease: SlotLease, error: str | None) -> None:
+        self._checkpoints.settle(lease, stored=error is None)
+        self._admission.room_changed()
+
+    def _apply(
+        self,
+        sequence: Sequence,
+        item: Item,
+        outcome: ItemResult,
+        send: Callable[[Event], None],
+    ) -> None:
+        """Move a sequence on by its item: tokens behind a stop token do not exist."""
+        tokens = _until_stop(outcome.emitted, sequence.request.stop)
+        computed = item.start + outcome.kept
+        if item.kind is ItemKind.PREFILL:
+            if item.sample:
+                self._prefilling.remove(sequence)
+                sequence.status = Status.DECODE
+                self._turns.join(sequence)
+        else:
+            computed -= len(outcome.emitted) - len(tokens)
+            sequence.steps += 1
+            sequence.served_in_turn += len(tokens)
+            sequence.drafted += len(item.tokens) - 1
+            sequence.accepted += min(len(tokens), outcome.kept - 1)
+        self._ledger.advance(_lease(sequence), computed)
+        sequence.computed = computed
+        if not tokens:
+            return
+        sequence.known.extend(tokens)
+        send(Emitted(item.request_id, tokens, outcome.logprobs[: len(tokens)]))
+        stopped = tokens[-1] in sequence.request.stop
+        if stopped or sequence.remaining == 0:
+            # Recurrent state cannot step back over rows that were kept behind a stop token.
+            settled = len(tokens) == len(outcome.emitted) or not self._ledger.recurrent
+            reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+            send(self._finish(sequence, reason, settled=settled))
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        error: str | None = None,
+        settled: bool = False,
+    ) -> Finished:
+        """End a request for good. ``settled``: its state holds exactly ``known[:computed]``."""
+        if sequence.lease is None:
+            self._admission.withdraw(sequence)
+        else:
+            if sequence.status is Status.PREFILL:
+                self._prefilling.remove(sequence)
+            else:
+                self._turns.leave(sequence)
+            if settled and sequence.request.keep:
+                self._checkpoints.keep_end(sequence, sequence.lease)
+            self._ledger.release(sequence.lease)
+            sequence.lease = None
+            self._admission.room_changed()
+        del self._alive[sequence.request.id]
+        sequence.status = Status.FINISHED
+        sequence.finish = reason
+        sequence.error = error
+        return Finished(sequence.request.id, reason, Usage.of(sequence), error)
+
+
+def _lease(sequence: Sequence) -> SlotLease:
+    if sequence.lease is None:
+        raise EngineError(f"request {sequence.request.id!r} has no slot")
+    return sequence.lease
+
+
+def _until_stop(tokens: tuple[int, ...], stop: frozenset[int]) -> tuple[int, ...]:
+    if stop.isdisjoint(tokens):
+        return tokens
+    return tokens[: next(i for i, token in enumerate(tokens) if token in stop) + 1]
