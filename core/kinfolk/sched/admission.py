@@ -7,7 +7,8 @@ from bisect import insort
 from kinfolk.errors import ContextLengthExceeded, RequestError
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sequence
-from kinfolk.state.ledger import Checkpoint, Ledger
+from kinfolk.state.chunks import Checkpoint
+from kinfolk.state.ledger import Ledger
 from kinfolk.state.prefix import PrefixCache
 
 

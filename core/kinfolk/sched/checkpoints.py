@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kinfolk.sched.request import Sequence
-from kinfolk.state.ledger import Checkpoint, Ledger, SlotLease
+from kinfolk.state.chunks import Checkpoint, SlotLease
+from kinfolk.state.ledger import Ledger
 from kinfolk.state.prefix import PrefixCache
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from kinfolk.state.ledger import SlotLease
+from kinfolk.state.chunks import SlotLease
 from kinfolk.state.operations import StateOperation
 
 

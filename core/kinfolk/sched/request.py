@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kinfolk.errors import SettingsError
-from kinfolk.state.ledger import SlotLease
+from kinfolk.state.chunks import SlotLease
 
 
 @dataclass(frozen=True, slots=True)

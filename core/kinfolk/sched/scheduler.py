@@ -20,7 +20,8 @@ from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
-from kinfolk.state.ledger import Ledger, SlotLease
+from kinfolk.state.chunks import SlotLease
+from kinfolk.state.ledger import Ledger
 from kinfolk.state.prefix import PrefixCache
 
 

@@ -14,10 +14,18 @@ running sequence never fails for lack of room.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.plans import StateLimits
+from kinfolk.state.chunks import (
+    BlockPool,
+    Checkpoint,
+    Chunk,
+    Entry,
+    Sequence,
+    SlotLease,
+    chunks_for,
+)
+from kinfolk.state.integrity import check_books, require
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
@@ -30,76 +38,6 @@ from kinfolk.state.operations import (
     UnmapChunk,
 )
 from kinfolk.types import CHUNK, DUMMY
-
-
-def chunks_for(positions: int) -> int:
-    """Chunks that ``positions`` positions from 0 occupy."""
-    return -(-positions // CHUNK)
-
-
-@dataclass(frozen=True, slots=True)
-class SlotLease:
-    """The right to use a slot; void once the slot's epoch has moved on."""
-
-    slot: int
-    epoch: int
-
-
-@dataclass(slots=True)
-class Chunk:
-    """Identity of 64 positions. ``block`` 0 = not resident; ``refs`` tables and checkpoints that
-    see it on the device, ``owners`` those plus the tables it was evicted from."""
-
-    identity: int
-    block: int
-    refs: int = 0
-    owners: int = 0
-    saved: bool = False
-    exact: bool = True
-
-
-@dataclass(slots=True)
-class Entry:
-    chunk: Chunk
-    resident: bool = True
-
-
-@dataclass(slots=True)
-class Sequence:
-    """What a slot holds: committed ``length``, and per pool a table chunk number -> entry.
-
-    Tables are in increasing chunk order; ``evicted`` counts their entries that are not resident.
-    """
-
-    lease: SlotLease
-    promised: tuple[int, ...]
-    tables: tuple[dict[int, Entry], ...]
-    length: int = 0
-    extended: int = 0
-    evicted: int = 0
-    exact: bool = True
-
-
-@dataclass(eq=False, slots=True)
-class Checkpoint:
-    """A sequence's state after ``length`` positions; ``slot`` keeps the recurrent part."""
-
-    length: int
-    slot: int
-    chunks: tuple[dict[int, Chunk], ...]
-    live: bool = True
-
-
-@dataclass(slots=True)
-class BlockPool:
-    """Free blocks of one pool, lowest first out of fairness to readers of dumps."""
-
-    size: int
-    window: int | None
-    free: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.free = list(range(self.size, DUMMY, -1))
 
 
 class Ledger:
@@ -379,42 +317,16 @@ class Ledger:
 
     def check_integrity(self) -> None:
         """Recount everything; raises :class:`StateError` at the first disagreement."""
+        held = list(self._sequences.values())
         for index, pool in enumerate(self.pools):
-            refs: dict[int, int] = {}
-            owners: dict[int, int] = {}
-            found: dict[int, Chunk] = {}
-            for seq in self._sequences.values():
-                _require(list(seq.tables[index]) == sorted(seq.tables[index]), "table order")
-                for entry in seq.tables[index].values():
-                    found[entry.chunk.identity] = entry.chunk
-                    _count(owners, entry.chunk.identity)
-                    if entry.resident:
-                        _count(refs, entry.chunk.identity)
-            for checkpoint in self._checkpoints:
-                for chunk in checkpoint.chunks[index].values():
-                    found[chunk.identity] = chunk
-                    _count(owners, chunk.identity)
-                    _count(refs, chunk.identity)
-            for identity, chunk in found.items():
-                _require(chunk.refs == refs.get(identity, 0), f"refs of chunk {identity}")
-                _require(chunk.owners == owners[identity], f"owners of chunk {identity}")
-                _require((chunk.block != DUMMY) == (chunk.refs > 0), f"block of chunk {identity}")
-                _require(chunk.refs > 0 or chunk.saved, f"chunk {identity} is nowhere")
-            used = sorted(chunk.block for chunk in found.values() if chunk.refs)
-            _require(
-                sorted(used + pool.free) == list(range(1, pool.size + 1)),
-                f"blocks of pool {index}: every block is free or has one chunk",
-            )
-            _require(self.available(index) >= 0, f"promises of pool {index} are covered")
-        for seq in self._sequences.values():
-            absent = [e for table in seq.tables for e in table.values() if not e.resident]
-            _require(seq.evicted == len(absent), f"evicted chunks of slot {seq.lease.slot}")
+            check_books(index, pool, held, self._checkpoints)
+            require(self.available(index) >= 0, f"promises of pool {index} are covered")
         slots = sorted(list(self._sequences) + self._free_slots)
-        _require(slots == list(range(1, self.limits.slots + 1)), "slots")
+        require(slots == list(range(1, self.limits.slots + 1)), "slots")
         if self.recurrent:
             places = sorted([c.slot for c in self._checkpoints] + self._free_checkpoints)
             first = self.limits.slots + 1
-            _require(
+            require(
                 places == list(range(first, first + self.limits.checkpoints)), "checkpoint slots"
             )
 
@@ -511,12 +423,3 @@ class Ledger:
                 chunk.saved = True
             self.pools[pool].free.append(chunk.block)
             chunk.block = DUMMY
-
-
-def _count(counts: dict[int, int], key: int) -> None:
-    counts[key] = counts.get(key, 0) + 1
-
-
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise StateError(f"integrity: {what}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from kinfolk.state.ledger import Checkpoint, Ledger
+from kinfolk.state.chunks import Checkpoint
+from kinfolk.state.ledger import Ledger
 
 
 class PrefixCache:

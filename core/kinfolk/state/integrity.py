@@ -1,0 +1,53 @@
+"""Recounting a ledger's books from what sequences and checkpoints hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from kinfolk.errors import StateError
+from kinfolk.state.chunks import BlockPool, Checkpoint, Chunk, Sequence
+from kinfolk.types import DUMMY
+
+
+def require(holds: bool, what: str) -> None:
+    if not holds:
+        raise StateError(f"integrity: {what}")
+
+
+def check_books(
+    index: int, pool: BlockPool, sequences: Iterable[Sequence], checkpoints: Iterable[Checkpoint]
+) -> None:
+    """Raise :class:`StateError` unless counts and blocks of pool ``index`` agree with its holders.
+
+    Every block is free or has one chunk; every chunk has as many references and owners as it is
+    counted for, and its bytes are somewhere.
+    """
+    refs: Counter[int] = Counter()
+    owners: Counter[int] = Counter()
+    found: dict[int, Chunk] = {}
+    for seq in sequences:
+        table = seq.tables[index]
+        require(list(table) == sorted(table), f"table of slot {seq.lease.slot} is in order")
+        absent = [entry for entry in table.values() if not entry.resident]
+        # Only a pool of full attention evicts, and there is at most one.
+        require(pool.window is not None or seq.evicted == len(absent), "evicted chunks")
+        for entry in table.values():
+            found[entry.chunk.identity] = entry.chunk
+            owners[entry.chunk.identity] += 1
+            refs[entry.chunk.identity] += entry.resident
+    for checkpoint in checkpoints:
+        for chunk in checkpoint.chunks[index].values():
+            found[chunk.identity] = chunk
+            owners[chunk.identity] += 1
+            refs[chunk.identity] += 1
+    for identity, chunk in found.items():
+        require(chunk.refs == refs[identity], f"refs of chunk {identity}")
+        require(chunk.owners == owners[identity], f"owners of chunk {identity}")
+        require((chunk.block != DUMMY) == (chunk.refs > 0), f"block of chunk {identity}")
+        require(chunk.refs > 0 or chunk.saved, f"chunk {identity} is nowhere")
+    used = [chunk.block for chunk in found.values() if chunk.refs]
+    require(
+        sorted(used + pool.free) == list(range(1, pool.size + 1)),
+        f"blocks of pool {index}: every block is free or has one chunk",
+    )
