@@ -12,20 +12,14 @@ from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.step import Step
-from kinfolk.plans import Codec, Paged, Section
-
-
-def kv_sections(heads: int, dim: int, codec: Codec, value_dim: int | None = None) -> Paged:
-    """The state of an attention layer: keys and values of every position."""
-    return Paged((Section("k", heads, dim, codec), Section("v", heads, value_dim or dim, codec)))
 
 
 class Attention:
     """Grouped-query attention of one layer.
 
     ``q``, ``k``, ``v`` and ``output`` are the projections; query and key norms work on single
-    heads. ``gate`` maps (layer input, query projection) to a factor for the attention result, and
-    ``split_query`` says that the query projection holds, per head, a query and a gate part.
+    heads. ``gated_query``: the query projection holds, per head, a query and then a gate whose
+    sigmoid multiplies the attention result.
     """
 
     def __init__(

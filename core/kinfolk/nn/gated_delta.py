@@ -12,7 +12,6 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.step import Step
-from kinfolk.plans import Recurrent, RecurrentTensor
 
 L2_EPS = 1e-6
 
@@ -26,19 +25,6 @@ class DeltaShape:
     key_dim: int
     value_dim: int
     conv: int
-
-    @property
-    def channels(self) -> int:
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-
-    def state(self) -> Recurrent:
-        """What a sequence keeps: the recurrent matrices, and the last inputs of the convolution."""
-        return Recurrent(
-            (
-                RecurrentTensor("delta", (self.value_heads, self.value_dim, self.key_dim)),
-                RecurrentTensor("conv", (self.conv - 1, self.channels)),
-            )
-        )
 
 
 @dataclass(frozen=True, slots=True)

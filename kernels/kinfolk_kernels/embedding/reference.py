@@ -10,7 +10,7 @@ import torch
 class PackedRows(Protocol):
     """A matrix in quantised blocks whose rows can be taken out."""
 
-    def rows(self, index: torch.Tensor) -> PackedRows: ...
+    def select(self, rows: torch.Tensor) -> PackedRows: ...
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
 
 
@@ -18,4 +18,4 @@ def embedding(tokens: torch.Tensor, weight: torch.Tensor | PackedRows) -> torch.
     """tokens int64 [R], weight [V, width] -> float32 [R, width]."""
     if isinstance(weight, torch.Tensor):
         return weight[tokens].float()
-    return weight.rows(tokens).dequantize(torch.float32)
+    return weight.select(tokens).dequantize(torch.float32)

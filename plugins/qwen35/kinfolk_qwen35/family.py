@@ -1,0 +1,52 @@
+"""The qwen35 family: dense hybrid decoders of gated delta nets and full attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinfolk.descriptors import FamilyBase
+from kinfolk.plans import WeightPlan, WeightSpec
+
+if TYPE_CHECKING:
+    from kinfolk.gguf.inventory import Inventory
+    from kinfolk.gguf.metadata import Metadata
+    from kinfolk.nn.context import BuildContext
+    from kinfolk.nn.decoder import Decoder
+    from kinfolk.weights.loader import Weights
+    from kinfolk_qwen35.config import Qwen35Config
+    from kinfolk_qwen35.hooks import Qwen35Hooks
+
+
+class Qwen35(FamilyBase):
+    """Qwen3.5 and its successors of the same graph, dense sizes."""
+
+    name = "qwen35"
+    architectures: tuple[str, ...] = ("qwen35",)
+
+    def read_config(self, meta: Metadata) -> Qwen35Config:
+        from kinfolk_qwen35.config import read_config
+
+        return read_config(meta)
+
+    def weight_plan(self, config: Qwen35Config, inventory: Inventory) -> WeightPlan:
+        from kinfolk.nn.hybrid.weights import ignored_tensors, trunk_weights
+
+        weights = list(trunk_weights(config, inventory))
+        for layer in range(config.layers):
+            up = (config.feed_forward, config.width)
+            weights += [
+                WeightSpec(f"blk.{layer}.ffn_gate.weight", up),
+                WeightSpec(f"blk.{layer}.ffn_up.weight", up),
+                WeightSpec(f"blk.{layer}.ffn_down.weight", up[::-1]),
+            ]
+        return WeightPlan(tuple(weights), ignored_tensors(config, inventory))
+
+    def build(self, config: Qwen35Config, weights: Weights, context: BuildContext) -> Decoder:
+        from kinfolk_qwen35.model import build
+
+        return build(config, weights, context)
+
+    def hooks(self, config: Qwen35Config) -> Qwen35Hooks:
+        from kinfolk_qwen35.hooks import Qwen35Hooks
+
+        return Qwen35Hooks()
