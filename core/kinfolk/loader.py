@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module, metadata
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -28,6 +29,8 @@ logger = logging.getLogger("kinfolk.plugins")
 GROUP: Final = PROJECT
 CORE: Final = PROJECT
 """Name of the plugin that holds the core's own registrations; no other plugin may use it."""
+
+_HERE: Final = Path(__file__).parent
 
 Status = Literal["ok", "failed", "conflict", "skipped"]
 T_co = TypeVar("T_co", covariant=True)
@@ -199,7 +202,7 @@ def _import(value: str) -> ModuleType:
     try:
         return import_module(value)
     except (Exception, SystemExit) as error:
-        raise PluginError(f"importing {value} failed: {_cause(error)}") from error
+        raise PluginError(f"importing {value} failed: {cause(error)}") from error
 
 
 def _check_api(module: ModuleType) -> None:
@@ -242,7 +245,7 @@ def _collect(record: PluginRecord, module: ModuleType) -> Mapping[str, tuple[Pro
             except PluginError:
                 raise
             except (Exception, SystemExit) as error:
-                raise PluginError(f"{caller.name} failed: {_cause(error)}") from error
+                raise PluginError(f"{caller.name} failed: {cause(error)}") from error
         _check_distinct(caller.name, values)
         logger.debug("%s: %s brought %d", record.source, caller.name, len(values))
         provided[caller.name] = tuple(
@@ -283,13 +286,13 @@ def _check_distinct(hook: str, values: Sequence[Any]) -> None:
         seen.add(name)
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """One line for an exception: type, text, and the last line of the plugin that was running."""
     text = " ".join(str(error).split())
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and frame.filename != __file__
+        if not frame.filename.startswith("<") and Path(frame.filename).parent != _HERE
     ]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}{': ' if text else ''}{text}{where}"

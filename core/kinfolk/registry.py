@@ -174,11 +174,6 @@ class Registry:
         """A policy by name; :class:`SettingsError` if there is none."""
         return self._named(_POLICY, self.policies, name, "--policy")
 
-    def backends(self, op: str) -> tuple[OpBackend, ...]:
-        """The implementations of an op in the order to ask them: by priority, then by name."""
-        found = [item.value for item in self.op_backends if item.value.op == op]
-        return tuple(sorted(found, key=lambda backend: (-backend.priority, backend.name)))
-
     def _named(
         self, kind: _Kind, table: Mapping[str, Provided[T]], name: str, flag: str
     ) -> Provided[T]:
