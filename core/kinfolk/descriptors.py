@@ -81,10 +81,18 @@ class OpBackend:
 
 
 class Drafter(Protocol):
-    """Proposes tokens that probably follow; verification makes the result exact."""
+    """Proposes tokens that probably follow; verification makes the result exact.
+
+    ``known`` is the prompt and everything emitted: one list for the life of a request, which only
+    grows, so that its identity tells requests apart.
+    """
 
     def propose(self, known: list[int], limit: int) -> list[int]:
-        """At most ``limit`` tokens to follow ``known`` (prompt and everything emitted)."""
+        """At most ``limit`` tokens to follow ``known``."""
+        ...
+
+    def release(self, known: list[int]) -> None:
+        """The request has ended: forget what was kept for it, if anything was."""
         ...
 
 

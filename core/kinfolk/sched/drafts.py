@@ -34,6 +34,16 @@ class Drafts:
         widths = fair_widths([len(draft) for draft in drafts], rows)
         return [draft[:width] for draft, width in zip(drafts, widths, strict=True)]
 
+    def release(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        if self._drafter is None:
+            return
+        try:
+            self._drafter.release(sequence.known)
+        except Exception:
+            self.failures += 1
+            log.exception("drafter %r failed to release a request", self._drafter)
+
     def _ask(self, drafter: Drafter, sequence: Sequence, rows: int) -> tuple[int, ...]:
         # A step emits one token more than it accepts, so more drafts could not be used.
         limit = min(self._limits.max_draft, sequence.remaining - 1, rows)

@@ -273,6 +273,7 @@ class Scheduler:
                 self._prefilling.remove(sequence)
             else:
                 self._turns.leave(sequence)
+                self._drafts.release(sequence)
             if settled and sequence.request.keep:
                 self._checkpoints.keep_end(sequence, sequence.lease)
             self._ledger.release(sequence.lease)

@@ -1,0 +1,1 @@
+"""Drafting and verification of several tokens a step."""

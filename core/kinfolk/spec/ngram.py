@@ -1,0 +1,96 @@
+"""Prompt lookup: what followed the last time these tokens stood here will probably follow again.
+
+Saxena, "Prompt Lookup Decoding" (2023). The draft continues the earlier occurrence of the longest
+suffix of the text, up to ``MAX_N`` tokens. Costs no model and pays where output repeats input:
+editing code, quoting, lists.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kinfolk.model_api import ModelInfo
+
+MIN_N = 2
+MAX_N = 4
+CANDIDATES = 32
+"""Occurrences of the last ``MIN_N`` tokens that are compared, the latest first."""
+GROWTH = 16384
+"""Tokens indexed in one call: a long prompt is taken in over a few steps, a few ms each."""
+
+_NONE = -1
+
+
+class SuffixIndex:
+    """Where each pair of tokens occurred in one growing text.
+
+    ``_latest`` maps a pair to the position behind its last occurrence, ``_earlier`` chains from
+    there to the occurrences before: adding a token and finding a candidate are constant work.
+    """
+
+    def __init__(self, text: list[int]) -> None:
+        self.text = text
+        self._latest: dict[tuple[int, ...], int] = {}
+        self._earlier: list[int] = [_NONE] * MIN_N
+
+    def grow(self) -> None:
+        """Index what was appended. The pair at the very end waits: it is what is looked up."""
+        first = len(self._earlier)
+        for stop in range(first, min(len(self.text), first + GROWTH)):
+            pair = tuple(self.text[stop - MIN_N : stop])
+            self._earlier.append(self._latest.get(pair, _NONE))
+            self._latest[pair] = stop
+
+    def longest(self) -> int | None:
+        """Position behind the best earlier occurrence of the text's suffix, latest among equals."""
+        text, end = self.text, len(self.text)
+        found = self._latest.get(tuple(text[end - MIN_N :]), _NONE)
+        best, best_size = None, 0
+        for _ in range(CANDIDATES):
+            if found == _NONE or best_size == MAX_N:
+                break
+            size = MIN_N
+            while size < min(MAX_N, found) and text[found - size - 1] == text[end - size - 1]:
+                size += 1
+            if size > best_size:
+                best, best_size = found, size
+            found = self._earlier[found]
+        return best
+
+
+class PromptLookup:
+    """A drafter without a model.
+
+    Texts are told apart by the identity of their list, which a sequence keeps for life and only
+    appends to; the index holds on to the list, so an identity cannot come to mean another one.
+    """
+
+    def __init__(self) -> None:
+        self._indexes: dict[int, SuffixIndex] = {}
+
+    def propose(self, known: list[int], limit: int) -> list[int]:
+        """At most ``limit`` tokens; none if the last two tokens never stood together before."""
+        if limit <= 0 or len(known) <= MIN_N:
+            return []
+        index = self._indexes.get(id(known))
+        if index is None:
+            index = self._indexes[id(known)] = SuffixIndex(known)
+        index.grow()
+        start = index.longest()
+        if start is None:
+            return []
+        draft: list[int] = []
+        # A match that overlaps the end is a loop: it goes on with what was just drafted.
+        for position in range(start, start + limit):
+            inside = position - len(known)
+            draft.append(known[position] if inside < 0 else draft[inside])
+        return draft
+
+    def release(self, known: list[int]) -> None:
+        self._indexes.pop(id(known), None)
+
+
+def create(info: ModelInfo) -> PromptLookup:
+    """The drafter of ``--drafter ngram``; it works for every model."""
+    return PromptLookup()

@@ -1,0 +1,73 @@
+"""Which drafted rows are kept.
+
+Every row is sampled as if nothing had been drafted; a drafted token is kept when it equals what
+its parent's row chose. So the output is a draw from the model's own distribution with any drafts,
+and the same draw as without them, because a row's random number depends on its position alone.
+
+L lanes, one a sampled sequence, of at most T rows; a plain decode step has T = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kinfolk.spec.sampling import RowSampling, sample
+
+NO_ROW = -2
+"""Parent of padding in a lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyStep:
+    """logits float32 [n, V]; rows int64 [L, T]: the logits of each row of a lane, -1 = padding."""
+
+    logits: torch.Tensor
+    rows: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """tokens int64 [L, T]: the pending token, then drafts; parents int64 [L, T]: index in the lane
+    of each row's predecessor, -1 for the first, -2 for padding; budget int64 [L]: most rows that
+    may be kept."""
+
+    tokens: torch.Tensor
+    parents: torch.Tensor
+    budget: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """path int64 [L, T]: kept rows of each lane in order, padded with -1; n_keep int64 [L], at
+    least 1; next int64 [L]: the token chosen at the last kept row. A lane emits the tokens of
+    path[1:] and then ``next``."""
+
+    path: torch.Tensor
+    n_keep: torch.Tensor
+    next: torch.Tensor
+
+
+def verify(step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
+    """Sample every row and walk each lane from its root along equal tokens."""
+    chosen = sample(step.logits, sampling)[step.rows.clamp_min(0)]
+    return walk(chosen, draft)
+
+
+def walk(chosen: torch.Tensor, draft: Draft) -> Kept:
+    """chosen int64 [L, T]: the token that each row wants next."""
+    lanes, width = draft.tokens.shape
+    current = torch.zeros(lanes, dtype=torch.int64, device=chosen.device)
+    n_keep = torch.ones_like(current)
+    path = torch.full_like(draft.tokens, -1)
+    path[:, 0] = 0
+    alive = torch.ones(lanes, dtype=torch.bool, device=chosen.device)
+    for depth in range(1, width):
+        wanted = chosen.gather(1, current[:, None])
+        match = (draft.parents == current[:, None]) & (draft.tokens == wanted)
+        alive = alive & match.any(1) & (n_keep < draft.budget)
+        current = torch.where(alive, match.int().argmax(1), current)
+        path[:, depth] = torch.where(alive, current, -1)
+        n_keep = n_keep + alive
+    return Kept(path, n_keep, chosen.gather(1, current[:, None])[:, 0])
