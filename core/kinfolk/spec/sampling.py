@@ -113,7 +113,7 @@ def candidates(logits: torch.Tensor, rows: RowSampling) -> tuple[torch.Tensor, t
         kept = scaled.topk(rows.largest_top_k, 1).indices.sort(1).values
     else:
         kept = torch.arange(logits.shape[1], device=logits.device).expand_as(scaled)
-    values, order = scaled.gather(1, kept).sort(1, descending=True, stable=True)
+    values, order = scaled.gather(1, kept).sort(dim=1, descending=True, stable=True)
     rank = torch.arange(values.shape[1], device=logits.device)
     limit = torch.where(rows.top_k == 0, values.shape[1], rows.top_k)[:, None]
     p = torch.where(rank < limit, values, -torch.inf).softmax(1)
