@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         PolicySpec,
         QuantFormat,
     )
-    from kinfolk.model_api import GraphShape, Kept, Model, StepFn
+    from kinfolk.model_api import GraphShape, Model, StepFn
     from kinfolk.plans import StateLimits, StatePlan
 
 PROJECT: Final = "kinfolk"
@@ -100,8 +100,8 @@ class ModelHooks:
         """
 
     @hookspec(firstresult=True)
-    def verify(self, step: Any, draft: Any, sampling: Any) -> Kept | None:
-        """Choose what to keep of drafted rows: a :class:`kinfolk.model_api.Kept`.
+    def verify(self, step: Any, draft: Any, sampling: Any) -> Any | None:
+        """Choose what to keep of drafted rows: a :class:`kinfolk.spec.verify.Kept`.
 
         ``step`` holds float32 logits [n, vocabulary] and the rows they belong to; device tensors
         in and out, no host read. Default: greedy walk, or sampling at every row with acceptance of

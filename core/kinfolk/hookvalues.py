@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from kinfolk.model_api import Kept
+from kinfolk.descriptors import resolve
 from kinfolk.plans import (
     Codec,
     Paged,
@@ -22,6 +22,9 @@ from kinfolk.plans import (
     StatePlan,
     StorageFormat,
 )
+
+KEPT: Final = "kinfolk.spec.verify:Kept"
+"""By name, because verification stands above the hooks and imports torch."""
 
 
 def check_state_plan(value: object) -> str:
@@ -41,8 +44,8 @@ def check_step_fn(value: object) -> str:
 
 
 def check_kept(value: object) -> str:
-    if not isinstance(value, Kept):
-        return "is no kinfolk.model_api.Kept"
+    if not isinstance(value, resolve(KEPT)):
+        return f"is no {KEPT.replace(':', '.')}"
     shapes = []
     for name, dimensions in (("path", 2), ("n_keep", 1), ("next", 1)):
         tensor: Any = getattr(value, name)
@@ -56,7 +59,7 @@ def check_kept(value: object) -> str:
     if not (path[0] == n_keep[0] == following[0]):
         return (
             f"has path {path}, n_keep {n_keep} and next {following}; "
-            "the first dimension of all three is the number of drafted segments"
+            "the first dimension of all three is the number of lanes"
         )
     devices = {str(getattr(value, name).device) for name in ("path", "n_keep", "next")}
     if len(devices) > 1:

@@ -107,20 +107,6 @@ class CommitBatch:
     slot: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What the hook ``verify`` chose: D drafted segments, at most T rows kept of each.
-
-    path    int64 [D, T]  kept rows of each segment in order, padded with -1
-    n_keep  int64 [D]     number of kept rows, at least 1
-    next    int64 [D]     the token that follows the last kept row
-    """
-
-    path: torch.Tensor
-    n_keep: torch.Tensor
-    next: torch.Tensor
-
-
 class PagedView(Protocol):
     """What one layer may touch of the paged state in one step."""
 
