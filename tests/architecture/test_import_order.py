@@ -13,11 +13,14 @@ ROWS = (
     ("config", "plans", "model_api", "descriptors", "comm"),
     # Above the records: a block format is one, and plugins may bring more of them.
     ("quant",),
-    ("hookspecs", "hookcheck", "descriptorcheck", "hooks", "loader", "registry"),
+    ("hookspecs", "hookcheck", "hookvalues", "descriptorcheck", "hooks", "loader", "registry"),
     ("ops", "nn", "weights"),
+    # The core's own plugin: names what the rows around it bring; the loader finds it by name.
+    ("builtin",),
     ("state", "residency", "experts"),
     ("sched",),
-    ("spec",),
+    # What the core registers; the registry imports it by name, like any other plugin.
+    ("spec", "builtin"),
     ("engine", "convert", "synth"),
     ("dist",),
     ("server", "daemon", "cli"),

@@ -31,21 +31,3 @@ def test_functions_are_short(library):
             if lines > (KERNEL_LINES if is_kernel(function) else HOST_LINES):
                 long.append(f"{source.path}:{function.lineno}: {function.name} has {lines} lines")
     assert long == []
-
-
-def test_every_function_is_annotated(library):
-    """Kernels are exempt: what their parameters are is Triton's business."""
-    bare = []
-    for source in library:
-        for function in functions(source.tree):
-            if is_kernel(function):
-                continue
-            positional = [*function.args.posonlyargs, *function.args.args]
-            arguments = [*positional, *function.args.kwonlyargs]
-            missing = [a.arg for a in arguments if a.annotation is None]
-            if positional and missing and missing[0] == positional[0].arg in ("self", "cls"):
-                missing = missing[1:]
-            returns = function.returns is not None or function.name == "__init__"
-            if missing or not returns:
-                bare.append(f"{source.path}:{function.lineno}: {function.name} {missing}")
-    assert bare == []
