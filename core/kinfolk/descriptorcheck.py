@@ -42,7 +42,7 @@ _METHODS: Final = MappingProxyType(
 
 def check_family(family: Any) -> str:
     if inspect.isclass(family):
-        return f"is the class {family.__name__}; register an instance of it"
+        return "is a class; register an instance of it"
     missing = [name for name in (*_ATTRIBUTES, *_METHODS) if not hasattr(family, name)]
     if missing:
         return (
@@ -105,9 +105,10 @@ def label(value: object) -> str:
     """A short name for an object in a message."""
     if isinstance(value, str | int | float | bool | None):
         return repr(value)
-    name = getattr(value, "name", None)
-    kind = value.__name__ if inspect.isclass(value) else type(value).__name__
-    return f"{kind} {name!r}" if isinstance(name, str) and not inspect.isclass(value) else kind
+    if inspect.isclass(value):
+        return f"the class {value.__name__}"
+    name, kind = getattr(value, "name", None), type(value).__name__
+    return f"{kind} {name!r}" if isinstance(name, str) else f"an object of type {kind}"
 
 
 def _instance(value: object, kind: type) -> str:

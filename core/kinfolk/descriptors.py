@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kinfolk.config import ModelConfig
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
-    from kinfolk.model_api import Model, ModelInfo
+    from kinfolk.model_api import Model
     from kinfolk.plans import WeightPlan
 
 
@@ -239,7 +239,6 @@ __all__ = [
     "Family",
     "FamilyBase",
     "ModelCard",
-    "ModelInfo",
     "OpBackend",
     "PolicySpec",
     "PreTokenizer",

@@ -216,7 +216,7 @@ def _check_api(module: ModuleType) -> None:
     if stated[0] != API[0] or stated[1] > API[1]:
         raise PluginError(
             f"needs plugin API {stated[0]}.{stated[1]}, this kinfolk has {API[0]}.{API[1]}; "
-            f"install a {'newer' if stated > API else 'older'} kinfolk, or a version of the "
+            f"install {'a newer' if stated > API else 'an older'} kinfolk, or a version of the "
             f"plugin for API {API[0]}.{API[1]}"
         )
 
