@@ -97,7 +97,8 @@ class ModelHookCaller:
 
     ``core`` are objects with the core's defaults, asked last and in that order. A model is opened
     in two steps, because a policy is told the state it is created for: make a caller without
-    policies, ask ``allocate_cache``, create the policies, and go on :meth:`with_policies`.
+    policies and ask ``allocate_cache``; create the policies; then go on :meth:`with_policies` and
+    ask ``allocate_cache`` again, for a policy may answer or wrap it.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class ModelHookCaller:
                 self._answers.append((label, value))
             return value
 
-        call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        call.__wrapped__ = function  # type: ignore[attr-defined]  # where pluggy reads names
         return call
 
     # -- messages
