@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kinfolk.hookspecs import hookimpl
 from kinfolk.spec.sampling import RowSampling, sample
 
 NO_ROW = -2
@@ -71,3 +72,11 @@ def walk(chosen: torch.Tensor, draft: Draft) -> Kept:
         path[:, depth] = torch.where(alive, current, -1)
         n_keep = n_keep + alive
     return Kept(path, n_keep, chosen.gather(1, current[:, None])[:, 0])
+
+
+class DefaultVerify:
+    """The core's answer to the hook ``verify``."""
+
+    @hookimpl
+    def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
+        return verify(step, draft, sampling)

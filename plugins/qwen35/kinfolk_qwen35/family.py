@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kinfolk.descriptors import FamilyBase
+from kinfolk.descriptors import ChatFormat, FamilyBase, PreTokenizer
 from kinfolk.plans import WeightPlan, WeightSpec
+from kinfolk_qwen35.text import CHAT, PRETOKENIZERS
 
 if TYPE_CHECKING:
+    from kinfolk.convert.checkpoint import Checkpoint
+    from kinfolk.convert.plan import Conversion
+    from kinfolk.descriptors import ReleasedShape
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
     from kinfolk.nn.context import BuildContext
@@ -50,3 +54,19 @@ class Qwen35(FamilyBase):
         from kinfolk_qwen35.hooks import Qwen35Hooks
 
         return Qwen35Hooks()
+
+    def pretokenizers(self) -> tuple[PreTokenizer, ...]:
+        return PRETOKENIZERS
+
+    def chat(self, meta: Metadata) -> ChatFormat:
+        return CHAT
+
+    def convert(self, checkpoint: Checkpoint) -> Conversion | None:
+        from kinfolk_qwen35.convert import conversion
+
+        return conversion(checkpoint)
+
+    def shapes(self) -> tuple[ReleasedShape, ...]:
+        from kinfolk_qwen35.shapes import shapes
+
+        return shapes()

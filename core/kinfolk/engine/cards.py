@@ -1,0 +1,59 @@
+"""What is known about a released model: a file beside it, then the family's card, then the file.
+
+A card beside the model is ``<model>.card.json``; its fields are those of ``ModelCard``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from kinfolk.descriptors import Family, ModelCard, SamplingDefaults
+from kinfolk.errors import ModelFormatError
+from kinfolk.gguf.metadata import Metadata
+
+_SAMPLING_KEYS = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+}
+
+
+def find_card(path: Path, meta: Metadata, family: Family) -> ModelCard | None:
+    """The card of a model, or ``None`` if nobody says anything about it."""
+    beside = path.with_suffix(".card.json")
+    if beside.is_file():
+        return _read(beside)
+    name = normalised(meta.string("general.name", default=path.stem))
+    for card in family.model_cards():
+        if normalised(card.name) == name:
+            return card
+    return _from_metadata(name, meta)
+
+
+def normalised(name: str) -> str:
+    """``Some Model_27B`` -> ``some-model-27b``."""
+    return re.sub(r"[^a-z0-9.-]", "", re.sub(r"[\s_]+", "-", name.lower()))
+
+
+def _read(path: Path) -> ModelCard:
+    try:
+        return TypeAdapter(ModelCard).validate_python(json.loads(path.read_text("utf-8")))
+    except (ValueError, ValidationError) as error:
+        raise ModelFormatError(f"is no model card: {error}", path=path) from error
+
+
+def _from_metadata(name: str, meta: Metadata) -> ModelCard | None:
+    stated = {
+        field: meta.number(f"general.sampling.{key}")
+        for key, field in _SAMPLING_KEYS.items()
+        if f"general.sampling.{key}" in meta
+    }
+    if not stated:
+        return None
+    sampling = TypeAdapter(SamplingDefaults).validate_python(stated)
+    return ModelCard(name, sampling)

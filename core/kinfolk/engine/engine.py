@@ -1,0 +1,202 @@
+"""The engine: one thread that plans, runs and commits, and tickets through which clients listen."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
+
+import torch
+
+from kinfolk.descriptors import Drafter
+from kinfolk.engine.history import History
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.runner import Runner
+from kinfolk.errors import EngineError, KinfolkError
+from kinfolk.sched.events import Emitted, Event, Finished
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.plan import StepPlan, StepResult
+from kinfolk.sched.request import FinishReason, Request
+from kinfolk.sched.scheduler import Scheduler
+from kinfolk.state.prefix import PrefixCache
+
+log = logging.getLogger(__name__)
+
+OnEvent = Callable[[Event], None]
+
+
+class Ticket:
+    """A submitted request. Iterating blocks and yields its events, the last one ``Finished``."""
+
+    def __init__(self, engine: Engine, request_id: str, on_event: OnEvent | None) -> None:
+        self.request_id = request_id
+        self._engine = engine
+        self._on_event = on_event
+        self._events: SimpleQueue[Event] = SimpleQueue()
+
+    def __iter__(self) -> Iterator[Event]:
+        while True:
+            event = self._events.get()
+            yield event
+            if isinstance(event, Finished):
+                return
+
+    def cancel(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        self._engine.cancel(self.request_id, reason)
+
+    def deliver(self, event: Event) -> None:
+        """Called on the engine's thread; must not block."""
+        if self._on_event is None:
+            self._events.put(event)
+        else:
+            self._on_event(event)
+
+
+class Engine:
+    """Runs the requests of one loaded model.
+
+    ``submit`` and ``cancel`` may be called from any thread. ``close`` ends what is running and
+    stops the thread; the engine is a context manager.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, limits: SchedulerLimits, drafter: Drafter | None = None
+    ) -> None:
+        self._ledger, state = loaded.new_state()
+        self._runner = Runner(loaded, state)
+        self._scheduler = Scheduler(
+            limits, self._ledger, PrefixCache(self._ledger, loaded.limits.checkpoints), drafter
+        )
+        self._tickets: dict[str, Ticket] = {}
+        self._histories: dict[str, History] = {}
+        self._inbox: deque[Callable[[], Sequence[Event]]] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
+        self._thread.start()
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def submit(self, request: Request, on_event: OnEvent | None = None) -> Ticket:
+        """Queue a request. ``on_event`` is called on the engine's thread and must not block.
+
+        Raises :class:`RequestError` at once when the request could never run.
+        """
+        ticket = Ticket(self, request.id, on_event)
+        refused: list[KinfolkError] = []
+        accepted = threading.Event()
+
+        def enter() -> Sequence[Event]:
+            try:
+                self._scheduler.submit(request)
+                self._tickets[request.id] = ticket
+                self._histories[request.id] = History(request)
+            except KinfolkError as error:
+                refused.append(error)
+            finally:
+                accepted.set()
+            return ()
+
+        self._post(enter)
+        while not accepted.wait(1.0):
+            if not self._thread.is_alive():
+                raise EngineError("the engine has stopped")
+        if refused:
+            raise refused[0]
+        return ticket
+
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """End a request; unknown and finished ids are ignored."""
+        self._post(lambda: self._scheduler.cancel(request_id, reason))
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start, and how many requests run and wait."""
+        return {
+            **self._runner.counters,
+            "running": self._scheduler.running,
+            "waiting": self._scheduler.waiting,
+            "draft_failures": self._scheduler.draft_failures,
+        }
+
+    def close(self) -> None:
+        """Cancel everything and stop. Safe to call twice."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Plan, run, commit. False when there is nothing to do."""
+        plan = self._scheduler.plan()
+        if plan is None:
+            return False
+        result = self._run(plan)
+        self._dispatch(self._commit(result))
+        return True
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        try:
+            return self._runner.run(plan, self._histories)
+        except Exception as error:
+            log.exception("step %d failed", plan.step_id)
+            return StepResult(plan.step_id, (), fatal=_explain(error))
+
+    def _commit(self, result: StepResult) -> Sequence[Event]:
+        try:
+            return self._scheduler.commit(result)
+        except EngineError as error:
+            log.exception("the result of step %d does not fit its plan", result.step_id)
+            return self._scheduler.fail_all(str(error))
+
+    def _loop(self) -> None:
+        while self._take_inbox():
+            try:
+                if not self.step():
+                    with self._wake:
+                        self._wake.wait_for(lambda: self._inbox or self._closing)
+            except Exception as error:
+                log.exception("the scheduler failed")
+                self._dispatch(self._scheduler.fail_all(_explain(error)))
+        for request_id in list(self._tickets):
+            self._dispatch(self._scheduler.cancel(request_id))
+
+    def _take_inbox(self) -> bool:
+        """Execute what clients asked for; false when the engine is to stop."""
+        while self._inbox:
+            self._dispatch(self._inbox.popleft()())
+        return not self._closing
+
+    def _dispatch(self, events: Sequence[Event]) -> None:
+        for event in events:
+            ticket = self._tickets.get(event.request_id)
+            if isinstance(event, Emitted):
+                self._histories[event.request_id].extend(event.tokens)
+            else:
+                self._tickets.pop(event.request_id, None)
+                self._histories.pop(event.request_id, None)
+            if ticket is not None:
+                ticket.deliver(event)
+
+    def _post(self, action: Callable[[], Sequence[Event]]) -> None:
+        with self._wake:
+            if self._closing:
+                raise EngineError("the engine has stopped")
+            self._inbox.append(action)
+            self._wake.notify()
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the device ran out of memory: lower --context or --slots"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,131 @@
+"""A loaded model with everything that text needs: engine, tokenizer, chat template, card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinfolk.descriptors import Drafter, ModelCard, resolve
+from kinfolk.engine.cards import find_card
+from kinfolk.engine.engine import Engine
+from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.errors import SettingsError
+from kinfolk.gguf.file import GGUFFile
+from kinfolk.model_api import ModelInfo
+from kinfolk.registry import Registry
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.settings import Settings
+from kinfolk.text.chat import ChatTemplate
+from kinfolk.text.formats import ChatFormat
+from kinfolk.text.tokenizer import Tokenizer
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What the command line and the server work with. Close it, or use it as a context manager."""
+
+    name: str
+    loaded: LoadedModel
+    engine: Engine
+    tokenizer: Tokenizer
+    chat: ChatTemplate | None
+    chat_format: ChatFormat
+    card: ModelCard | None
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.loaded.info
+
+    @property
+    def config(self) -> Any:
+        return self.loaded.config
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | None,
+        settings: Settings,
+        registry: Registry,
+        progress: Progress | None = None,
+    ) -> Runtime:
+        """Load a model file, or the bundled model if ``path`` is ``None``."""
+        path = path or bundled_model(registry)
+        with ThreadPoolExecutor(1) as pool:
+            # A large vocabulary takes as long as the weights: both at once.
+            text = pool.submit(open_text, path, settings, registry)
+            loaded = load_model(path, settings, registry, progress)
+            tokenizer, chat, chat_format = text.result()
+        engine = Engine(
+            loaded, scheduler_limits(loaded, settings), _drafter(loaded, settings, registry)
+        )
+        return cls(
+            loaded.info.name,
+            loaded,
+            engine,
+            tokenizer,
+            chat,
+            chat_format,
+            find_card(path, loaded.file.metadata, loaded.family),
+        )
+
+    def close(self) -> None:
+        self.engine.close()
+        self.loaded.file.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def bundled_model(registry: Registry) -> Path:
+    """The model file that an installed family ships; :class:`SettingsError` if there is none."""
+    for provided in registry.families.values():
+        path = provided.value.bundled_model()
+        if path is not None:
+            return path
+    raise SettingsError("no installed family brings a model of its own: name a file with -m")
+
+
+def open_text(
+    path: Path, settings: Settings, registry: Registry
+) -> tuple[Tokenizer, ChatTemplate | None, ChatFormat]:
+    """Tokenizer and chat template of a file, without its weights."""
+    with GGUFFile.open(path) as file:
+        meta = file.metadata
+        family = registry.family_for(meta.architecture, settings.model_family)
+        chat_format = family.chat(meta)
+        tokenizer = Tokenizer.from_metadata(
+            meta,
+            [provided.value for provided in registry.families.values()],
+            own=family.name,
+            chat=chat_format,
+        )
+        return tokenizer, ChatTemplate.from_metadata(meta, tokenizer, chat_format), chat_format
+
+
+def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:
+    rows = loaded.slice_rows
+    return SchedulerLimits(
+        slots=settings.slots,
+        context=loaded.limits.context,
+        step_tokens=settings.step_tokens or 2 * rows,
+        slice=rows,
+        quantum=settings.quantum,
+        max_draft=settings.draft_tokens if settings.drafter else 0,
+        vocabulary=loaded.info.vocabulary,
+    )
+
+
+def _drafter(loaded: LoadedModel, settings: Settings, registry: Registry) -> Drafter | None:
+    if settings.drafter is None:
+        return None
+    spec = registry.drafter(settings.drafter).value
+    drafter: Drafter = resolve(spec.create)(loaded.info)
+    return drafter
