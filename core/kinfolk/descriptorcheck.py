@@ -33,7 +33,7 @@ _METHODS: Final = MappingProxyType(
         "pretokenizers": (),
         "shapes": (),
         "model_cards": (),
-        "convert": ("directory",),
+        "convert": ("checkpoint",),
         "tiny": (),
         "bundled_model": (),
     }

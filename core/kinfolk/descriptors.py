@@ -7,7 +7,7 @@ imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kinfolk.config import ModelConfig
+    from kinfolk.gguf.file_types import TypeMix
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
     from kinfolk.model_api import Model
@@ -142,18 +143,51 @@ class ModelCard:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleasedShape:
-    """A released size: metadata for a synthetic file, and a mix of quant types.
+class ModelOutline:
+    """What a file of some model holds besides its vocabulary, weights left open.
 
-    ``metadata`` holds the architecture's keys without prefix; ``mix`` maps a tensor name to the
-    format it has in the published file.
+    ``metadata`` are the architecture's keys in file order, without prefix; ``tensors`` names and
+    shapes in torch order. ``group`` query heads share a key head. ``ranges`` bounds the numbers of
+    vectors that are no norms, by name without ``blk.N.``, so that random ones behave.
+    """
+
+    metadata: Mapping[str, object]
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    group: int = 1
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyOutline:
+    """A byte-level vocabulary of ``size`` tokens whose ordinary ones may be anything.
+
+    ``specials`` are the texts from id ``first_special`` on, each with whether it is a control
+    token; ids after them are padding. ``eos`` and ``padding`` are texts among them.
+    """
+
+    size: int
+    pre: str
+    first_special: int
+    specials: tuple[tuple[str, bool], ...]
+    eos: str
+    padding: str
+    chat_template: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedShape:
+    """A released size: enough to plan for it, and to write a file of it with random weights.
+
+    ``outline`` describes the model cut or stretched to a number of layers; the release has
+    ``layers``. ``mixes`` are the types of published files by name, the usual one first.
     """
 
     name: str
     architecture: str
-    metadata: Mapping[str, Any]
-    vocabulary: int
-    mix: Callable[[str, int], str]
+    layers: int
+    outline: Callable[[int], ModelOutline]
+    vocabulary: VocabularyOutline
+    mixes: Mapping[str, TypeMix]
 
 
 @runtime_checkable
@@ -192,7 +226,7 @@ class Family(Protocol):
 
     def model_cards(self) -> tuple[ModelCard, ...]: ...
 
-    def convert(self, directory: Path) -> Any: ...
+    def convert(self, checkpoint: Any) -> Any: ...
 
     def tiny(self) -> Any: ...
 
@@ -218,8 +252,12 @@ class FamilyBase:
     def model_cards(self) -> tuple[ModelCard, ...]:
         return ()
 
-    def convert(self, directory: Path) -> Any:
-        """A :class:`kinfolk.convert.plan.Conversion` of a Hugging Face directory, or ``None``."""
+    def convert(self, checkpoint: Any) -> Any:
+        """How to convert a Hugging Face model, or ``None`` if it is of another family.
+
+        From :class:`kinfolk.convert.checkpoint.Checkpoint` to
+        :class:`kinfolk.convert.plan.Conversion`.
+        """
         return None
 
     def tiny(self) -> Any:
@@ -239,6 +277,7 @@ __all__ = [
     "Family",
     "FamilyBase",
     "ModelCard",
+    "ModelOutline",
     "OpBackend",
     "PolicySpec",
     "PreTokenizer",
@@ -246,5 +285,6 @@ __all__ = [
     "ReleasedShape",
     "SamplingDefaults",
     "Verdict",
+    "VocabularyOutline",
     "resolve",
 ]

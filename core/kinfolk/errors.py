@@ -37,6 +37,14 @@ class ModelFormatError(KinfolkError):
         super().__init__(f"{path}: {message}" if path is not None else message)
 
 
+class ConversionError(KinfolkError):
+    """A model directory cannot be converted; the message names the file and the key or tensor."""
+
+
+class OutputError(KinfolkError):
+    """A file cannot be written where it was asked for."""
+
+
 class UnsupportedModelError(KinfolkError):
     """A well-formed model asks for something this runtime does not implement."""
 
@@ -84,7 +92,14 @@ class RequestError(KinfolkError):
 
 
 class ContextLengthExceeded(RequestError):
-    """Prompt plus requested tokens exceed the context."""
+    """Prompt plus requested tokens exceed the context; both counts if they are known."""
+
+    def __init__(
+        self, message: str, *, prompt_tokens: int | None = None, context: int | None = None
+    ):
+        self.prompt_tokens = prompt_tokens
+        self.context = context
+        super().__init__(message)
 
 
 class TemplateError(RequestError):

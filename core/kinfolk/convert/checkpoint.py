@@ -1,0 +1,226 @@
+"""A Hugging Face model directory: its configuration, and its tensors one piece at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from kinfolk.convert.plan import FloatArray, Shape, Source
+from kinfolk.errors import ConversionError
+
+T = TypeVar("T")
+
+CONFIG: Final = "config.json"
+_FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
+
+
+class Config:
+    """Typed access to a JSON object; complaints name the file and the key.
+
+    A key without ``default`` must be there. ``null`` counts as missing.
+    """
+
+    def __init__(self, values: Mapping[str, Any], path: Path, prefix: str = ""):
+        self.path = path
+        self._values = values
+        self._prefix = prefix
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
+        value = int(self._get(key, default, int, "an integer"))
+        if value < minimum:
+            raise self.fail(key, f"is {value}, expected at least {minimum}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return float(self._get(key, default, (int, float), "a number"))
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        return bool(self._get(key, default, bool, "true or false"))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return str(self._get(key, default, str, "a string"))
+
+    def items(self, key: str, kind: type[T], default: Sequence[T] | None = None) -> list[T]:
+        """A list whose elements are of one kind."""
+        values = self._get(key, default, list, "a list")
+        if not all(isinstance(item, kind) for item in values):
+            raise self.fail(key, f"is {values!r}, expected a list of {kind.__name__}")
+        return list(values)
+
+    def section(self, key: str) -> Config:
+        """The object under ``key``; empty if it is missing."""
+        values = self._get(key, {}, dict, "an object")
+        return Config(values, self.path, f"{self._prefix}{key}.")
+
+    def require(self, key: str, expected: object, default: object) -> None:
+        """Refuse a value other than the one that is implemented."""
+        value = self._values.get(key, default)
+        if value is not None and value != expected:
+            raise self.fail(key, f"is {value!r}; only {expected!r} can be converted")
+
+    def fail(self, key: str, message: str) -> ConversionError:
+        return ConversionError(f"{self.path}: key '{self._prefix}{key}' {message}")
+
+    def _get(self, key: str, default: Any, kind: Any, expected: str) -> Any:
+        value = self._values.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.fail(key, "is missing")
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.fail(key, f"is {value!r}, expected {expected}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor stands: its name there, the file, its shape and element type."""
+
+    name: str
+    path: Path
+    shape: Shape
+    dtype: str
+
+
+class Checkpoint:
+    """A directory with ``config.json`` and ``*.safetensors``; opens and checks, loads nothing.
+
+    Raises :class:`ConversionError` on anything that is missing or damaged.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        if not directory.is_dir():
+            raise ConversionError(
+                f"{directory} is not a directory; name the directory of a model with {CONFIG} "
+                "and its *.safetensors files"
+            )
+        path = directory / CONFIG
+        self.config = Config(read_json(path), path)
+        self._shards: dict[Path, Any] = {}
+        self.tensors: Mapping[str, StoredTensor] = {t.name: t for t in self._scan()}
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._shards.clear()
+
+    def rename(self, name_of: Callable[[str], str]) -> None:
+        """Know the tensors by other names. Raises when two of them would share one."""
+        renamed: dict[str, StoredTensor] = {}
+        for name, tensor in self.tensors.items():
+            other = renamed.setdefault(name_of(name), tensor)
+            if other is not tensor:
+                raise ConversionError(
+                    f"{self.directory}: tensors {other.name!r} and {tensor.name!r} are the same "
+                    f"part of the model, {name_of(name)!r}; remove one"
+                )
+        self.tensors = renamed
+
+    def check(self, sources: Iterable[Source], dropped: Mapping[str, str]) -> None:
+        """Compare with what is expected: nothing missing, misshapen or left over."""
+        expected = {source.name: source.shape for source in sources}
+        missing = [name for name in expected if name not in self.tensors]
+        if missing:
+            raise ConversionError(f"{self.directory}: {_listed(missing)} missing")
+        for name, shape in expected.items():
+            if self.tensors[name].shape != shape:
+                raise ConversionError(
+                    f"{self.tensors[name].path}: tensor {self.tensors[name].name!r} has shape "
+                    f"{list(self.tensors[name].shape)}, the configuration asks for {list(shape)}"
+                )
+        left = [
+            tensor.name
+            for name, tensor in self.tensors.items()
+            if name not in expected and not name.startswith(tuple(dropped))
+        ]
+        if left:
+            raise ConversionError(
+                f"{self.directory}: {_listed(left)} not part of the model that {CONFIG} describes"
+            )
+        self._check_dtypes(expected)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> FloatArray:
+        """Rows ``start:stop`` of a tensor as float32; safe in several threads."""
+        import torch
+
+        tensor = self.tensors[name]
+        part = self._shards[tensor.path].get_slice(tensor.name)[start:stop]
+        result: FloatArray = part.to(torch.float32).numpy()
+        return result
+
+    def _scan(self) -> Iterator[StoredTensor]:
+        from safetensors import SafetensorError, safe_open
+
+        paths = self._shard_paths()
+        for path in paths:
+            try:
+                shard: Any = safe_open(path, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise ConversionError(f"{path}: not a complete safetensors file: {error}") from None
+            self._shards[path] = shard
+            for name in shard.keys():  # noqa: SIM118 - no mapping
+                part = shard.get_slice(name)
+                yield StoredTensor(name, path, tuple(part.get_shape()), part.get_dtype())
+
+    def _shard_paths(self) -> list[Path]:
+        """The files the index names, or all there are."""
+        index = self.directory / "model.safetensors.index.json"
+        if index.is_file():
+            names = set(read_json(index).get("weight_map", {}).values())
+            absent = sorted(name for name in names if not (self.directory / name).is_file())
+            if absent:
+                raise ConversionError(
+                    f"{index}: {_listed(absent, 'file')} missing from {self.directory}; "
+                    "download the model in full"
+                )
+            return sorted(self.directory / name for name in names)
+        paths = sorted(self.directory.glob("*.safetensors"))
+        if not paths:
+            raise ConversionError(
+                f"{self.directory} holds no *.safetensors; weights in other formats must be saved "
+                "as safetensors first"
+            )
+        return paths
+
+    def _check_dtypes(self, names: Iterable[str]) -> None:
+        for name in names:
+            tensor = self.tensors[name]
+            if tensor.dtype not in _FLOATS:
+                raise ConversionError(
+                    f"{tensor.path}: tensor {tensor.name!r} is stored as {tensor.dtype}; convert "
+                    "from a checkpoint in float32, float16 or bfloat16"
+                )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises :class:`ConversionError`."""
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConversionError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConversionError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConversionError(f"{path}: holds a {type(values).__name__}, expected an object")
+    return values
+
+
+def _listed(names: Sequence[str], kind: str = "tensor") -> str:
+    """``tensor 'a' is`` or ``tensors 'a', 'b' and 3 more are``."""
+    shown = ", ".join(repr(name) for name in names[:5])
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{kind} {shown} is" if len(names) == 1 else f"{kind}s {shown}{more} are"

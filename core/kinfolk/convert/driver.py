@@ -1,0 +1,218 @@
+"""Executes a family's conversion: checks everything first, then writes tensor by tensor."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kinfolk.convert.checkpoint import Checkpoint
+from kinfolk.convert.general import QUANTIZATION_VERSION, general_keys
+from kinfolk.convert.plan import Conversion, FloatArray, TensorRecipe
+from kinfolk.descriptors import Family, QuantFormat, resolve
+from kinfolk.errors import ConversionError
+from kinfolk.gguf.file_types import MIXES, TypeMix, choose_types
+from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor, Progress, check_target
+from kinfolk.quant.formats import QuantFormats
+
+if TYPE_CHECKING:
+    from kinfolk.gguf.values import ByteArray
+
+_PIECE: Final = 1 << 22
+"""Numbers converted at a time: bounds memory and gives progress a heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What was written: ``types`` counts tensors by the name of their type."""
+
+    path: Path
+    family: str
+    nbytes: int
+    parameters: int
+    types: Mapping[str, int]
+
+
+def convert(
+    directory: Path,
+    path: Path,
+    *,
+    outtype: str,
+    families: Iterable[Family],
+    formats: QuantFormats | None = None,
+    name: str = "",
+    tokenizer: bool = True,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    workers: int = 0,
+) -> Converted:
+    """Convert the Hugging Face model in ``directory`` to the file ``path``.
+
+    ``outtype`` is the name of a mix (:func:`outtypes`). Without ``tokenizer`` the file holds the
+    size of the vocabulary only. ``workers`` threads convert, as many as there are cores if 0.
+
+    Raises :class:`ConversionError`, :class:`OutputError` or :class:`CapacityError`; then, as after
+    an interruption, there is no file under ``path`` that was not there before.
+    """
+    check_target(path, overwrite)
+    formats = formats or QuantFormats()
+    mix = _mix(outtype, formats)
+    with Checkpoint(directory) as checkpoint:
+        family, conversion = find_conversion(checkpoint, families)
+        checkpoint.rename(conversion.source_name)
+        checkpoint.check(
+            (source for recipe in conversion.tensors for source in recipe.sources),
+            conversion.dropped,
+        )
+        plan = _plan(conversion, mix, formats)
+        parameters = sum(prod(recipe.shape) for recipe in conversion.tensors)
+        keys = _metadata(conversion, checkpoint, mix, parameters, name, tokenizer)
+        layouts = [_layout(recipe, plan[recipe.name]) for recipe in conversion.tensors]
+        with GGUFOutput(path, keys, layouts, overwrite=overwrite) as output:
+            output.run(
+                _jobs(conversion, plan, checkpoint),
+                workers=workers or os.cpu_count() or 1,
+                progress=progress,
+            )
+    types = Counter(format_.name for format_ in plan.values())
+    return Converted(path, family.name, path.stat().st_size, parameters, types)
+
+
+def outtypes(formats: QuantFormats | None = None) -> tuple[str, ...]:
+    """The mixes whose every type can be written."""
+    formats = formats or QuantFormats()
+    return tuple(name for name in MIXES if _writable(MIXES[name], formats))
+
+
+def find_conversion(
+    checkpoint: Checkpoint, families: Iterable[Family]
+) -> tuple[Family, Conversion]:
+    """The one family that knows the checkpoint, and what it says. Raises otherwise."""
+    families = tuple(families)
+    found = [
+        (family, conversion)
+        for family in families
+        if (conversion := family.convert(checkpoint)) is not None
+    ]
+    if len(found) == 1:
+        return found[0]
+    model_type = checkpoint.config.text("model_type", "unknown")
+    if found:
+        names = " and ".join(family.name for family, _ in found)
+        raise ConversionError(
+            f"{checkpoint.config.path}: both {names} claim models of type {model_type!r}; choose "
+            "one with --model-family"
+        )
+    names = ", ".join(sorted(family.name for family in families)) or "none"
+    raise ConversionError(
+        f"{checkpoint.config.path}: no installed family converts models of type {model_type!r} "
+        f"(installed: {names})"
+    )
+
+
+# -- planning -------------------------------------------------------------------------------------
+
+
+def _mix(outtype: str, formats: QuantFormats) -> TypeMix:
+    possible = outtypes(formats)
+    if outtype.lower() not in possible:
+        raise ConversionError(f"unknown --outtype {outtype!r}; choose one of {', '.join(possible)}")
+    return MIXES[outtype.lower()]
+
+
+def _writable(mix: TypeMix, formats: QuantFormats) -> bool:
+    known = {format_.name for format_ in formats if format_.quantize}
+    return {mix.base, mix.output} <= known
+
+
+def _plan(conversion: Conversion, mix: TypeMix, formats: QuantFormats) -> Mapping[str, QuantFormat]:
+    """The format of every tensor."""
+    chosen = choose_types(
+        ((recipe.name, recipe.shape) for recipe in conversion.tensors),
+        mix.overridden(conversion.type_overrides),
+        group=conversion.group,
+    )
+    return {name: formats.named(kind) for name, kind in chosen.items()}
+
+
+def _layout(recipe: TensorRecipe, format_: QuantFormat) -> OutputTensor:
+    nbytes = prod(recipe.shape) // format_.block * format_.bytes
+    return OutputTensor(recipe.name, recipe.shape, format_.ggml_type, nbytes)
+
+
+def _metadata(
+    conversion: Conversion,
+    checkpoint: Checkpoint,
+    mix: TypeMix,
+    parameters: int,
+    name: str,
+    tokenizer: bool,
+) -> Mapping[str, object]:
+    """All keys in file order."""
+    architecture, directory = conversion.architecture, checkpoint.directory
+    keys = dict(general_keys(architecture, directory, parameters, name))
+    for key, value in conversion.metadata.items():
+        keys[f"{architecture}.{key}"] = value
+    keys["general.file_type"] = mix.file_type
+    keys["general.quantization_version"] = QUANTIZATION_VERSION
+    if tokenizer:
+        return keys | dict(conversion.tokenizer(directory))
+    keys[f"{architecture}.vocab_size"] = conversion.vocabulary
+    return keys | {"tokenizer.ggml.model": "none"}
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def _jobs(
+    conversion: Conversion, plan: Mapping[str, QuantFormat], checkpoint: Checkpoint
+) -> Iterator[Job]:
+    """A job for every piece of a tensor that can be made by itself."""
+    for recipe in conversion.tensors:
+        format_ = plan[recipe.name]
+        rows = recipe.shape[0]
+        step = rows
+        if recipe.transform.rowwise:
+            step = max(1, _PIECE * rows // prod(recipe.shape))
+        row_bytes = prod(recipe.shape[1:]) * format_.bytes // format_.block
+        if len(recipe.shape) == 1:
+            step, row_bytes = rows, 0
+        for start in range(0, rows, step):
+            produce = partial(_produce, recipe, format_, checkpoint, start, start + step)
+            yield Job(recipe.name, start * row_bytes, produce)
+
+
+def _produce(
+    recipe: TensorRecipe, format_: QuantFormat, checkpoint: Checkpoint, start: int, stop: int
+) -> ByteArray:
+    """Rows ``start:stop`` of the tensor in its format, a flat uint8 array."""
+    arrays = [checkpoint.read(source.name, start, stop) for source in recipe.sources]
+    numbers = recipe.transform.apply(*arrays)
+    expected = (min(stop, recipe.shape[0]) - start, *recipe.shape[1:])
+    if numbers.shape != expected:
+        raise ValueError(f"{recipe.name}: the transform gives {numbers.shape}, not {expected}")
+    if not np.isfinite(numbers).all():
+        raise ConversionError(
+            f"{checkpoint.tensors[recipe.sources[0].name].path}: tensor "
+            f"{checkpoint.tensors[recipe.sources[0].name].name!r} holds numbers that are not finite"
+        )
+    return encode(numbers, format_)
+
+
+def encode(numbers: FloatArray, format_: QuantFormat) -> ByteArray:
+    """The numbers in a format, piece by piece, as a flat uint8 array."""
+    quantize = resolve(format_.quantize)
+    rows = numbers.reshape(-1, numbers.shape[-1])
+    step = max(1, _PIECE // rows.shape[1])
+    parts = [
+        quantize(np.ascontiguousarray(rows[start : start + step])).reshape(-1)
+        for start in range(0, len(rows), step)
+    ]
+    return np.concatenate(parts)

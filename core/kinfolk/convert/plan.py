@@ -1,0 +1,73 @@
+"""What a family states about conversion: data and small functions, executed by the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float32]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """From the arrays of the sources to the array of the file, all float32.
+
+    ``rowwise`` says that rows ``a:b`` of the result depend on rows ``a:b`` of the sources alone,
+    so that a large tensor can be converted a few rows at a time.
+    """
+
+    apply: Callable[..., FloatArray]
+    rowwise: bool = True
+
+
+AS_STORED = Transform(lambda array: array)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor of the checkpoint and the shape it must have."""
+
+    name: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecipe:
+    """One tensor of the file: its name and shape in torch order, and what it is made from."""
+
+    name: str
+    shape: Shape
+    sources: tuple[Source, ...]
+    transform: Transform = AS_STORED
+
+
+TokenizerReader = Callable[[Path], Mapping[str, object]]
+"""From the directory of a model to its ``tokenizer.*`` keys in file order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Everything about one checkpoint of a family.
+
+    ``metadata`` holds the keys of the architecture in file order, without its prefix.
+    ``tensors`` come in file order. ``dropped`` maps prefixes of names of the checkpoint to the
+    reason why they have no place in the file; a tensor that is neither used nor dropped is an
+    error. ``source_name`` maps the names of the checkpoint to those used here. ``group`` query
+    heads share a key head. ``type_overrides`` maps names of tensors without ``blk.N.`` to the type
+    they get in a quantised file, whatever its mix.
+    """
+
+    architecture: str
+    metadata: Mapping[str, object]
+    tensors: tuple[TensorRecipe, ...]
+    vocabulary: int
+    tokenizer: TokenizerReader
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    source_name: Callable[[str], str] = field(default=lambda name: name)
+    group: int = 1
+    type_overrides: Mapping[str, str] = field(default_factory=dict)

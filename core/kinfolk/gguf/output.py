@@ -1,0 +1,251 @@
+"""A model file being written: complete under its own name, or not there at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+
+from kinfolk.errors import CapacityError, OutputError
+from kinfolk.gguf.metadata import ARCHITECTURE_KEY
+from kinfolk.gguf.reader import DEFAULT_ALIGNMENT
+from kinfolk.gguf.values import ByteArray, Value, value_of
+
+PARTIAL: Final = ".partial"
+"""Added to the name of a file until it is complete."""
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the bytes of tensors written and to be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """A tensor to be written: ``shape`` in torch order, ``nbytes`` in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    ggml_type: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A stretch of a tensor: ``produce()`` gives the bytes from ``offset`` on, in any thread."""
+
+    tensor: str
+    offset: int
+    produce: Callable[[], ByteArray]
+
+
+class GGUFOutput:
+    """Writes a GGUF file whose tensors may come in any order and from several threads.
+
+    ``metadata`` holds plain values or :class:`Value`; keys are written in their order. Until the
+    ``with`` block ends without an exception the file is called ``NAME.partial``; otherwise it is
+    removed, so an interrupted run leaves nothing behind and a killed one only the partial file,
+    which the next run replaces.
+
+    Raises :class:`OutputError` when the file exists (unless ``overwrite``) or cannot be written,
+    :class:`CapacityError` when the disk has no room for it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        metadata: Mapping[str, object],
+        tensors: Iterable[OutputTensor],
+        *,
+        overwrite: bool = False,
+    ):
+        self.path = path
+        self.partial = path.with_name(path.name + PARTIAL)
+        self._metadata = {key: value_of(key, item) for key, item in metadata.items()}
+        self._tensors = tuple(tensors)
+        self._overwrite = overwrite
+        self._starts: dict[str, int] = {}
+        self._missing = {tensor.name: tensor.nbytes for tensor in self._tensors}
+        self._lock = threading.Lock()
+        self._file = -1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, without padding."""
+        return sum(tensor.nbytes for tensor in self._tensors)
+
+    def __enter__(self) -> GGUFOutput:
+        check_target(self.path, self._overwrite)
+        try:
+            _write_header(self.partial, self._metadata, self._tensors)
+            end = self._place(self.partial.stat().st_size)
+            self._check_room(end)
+            self._file = os.open(self.partial, os.O_WRONLY)
+            os.ftruncate(self._file, end)
+        except OSError as error:
+            self._discard()
+            raise self._failure(error) from None
+        except BaseException:
+            self._discard()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._discard()
+            return
+        incomplete = [name for name, missing in self._missing.items() if missing]
+        if incomplete:
+            self._discard()
+            raise ValueError(f"tensors that were not written in full: {', '.join(incomplete[:5])}")
+        try:
+            os.fsync(self._file)
+            os.close(self._file)
+            os.replace(self.partial, self.path)
+        except OSError as failure:
+            raise self._failure(failure) from None
+
+    def write(self, name: str, data: ByteArray, offset: int = 0) -> None:
+        """Write ``data`` from byte ``offset`` of the tensor on; every byte exactly once."""
+        view = np.ascontiguousarray(data).reshape(-1).data.cast("B")
+        with self._lock:
+            self._missing[name] -= len(view)
+            if self._missing[name] < 0:
+                raise ValueError(f"more bytes than tensor {name!r} has")
+        position = self._starts[name] + offset
+        try:
+            while view:
+                written = os.pwrite(self._file, view, position)
+                position, view = position + written, view[written:]
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def run(self, jobs: Iterable[Job], *, workers: int, progress: Progress | None = None) -> None:
+        """Execute the jobs in ``workers`` threads, a few at a time, and report after each.
+
+        The first job to fail ends the run with its exception.
+        """
+        total, done = self.nbytes, 0
+        report = progress or (lambda done, total: None)
+        running: set[Future[int]] = set()
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                for job in jobs:
+                    running.add(pool.submit(self._execute, job))
+                    if len(running) > 2 * workers:
+                        finished, running = wait(running, return_when=FIRST_COMPLETED)
+                        done += sum(future.result() for future in finished)
+                        report(done, total)
+                for future in running:
+                    done += future.result()
+                    report(done, total)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _execute(self, job: Job) -> int:
+        data = job.produce()
+        self.write(job.tensor, data, job.offset)
+        return data.nbytes
+
+    def _place(self, header: int) -> int:
+        """Assign every tensor its start; returns the size of the file."""
+        position = _aligned(header)
+        for tensor in self._tensors:
+            self._starts[tensor.name] = position
+            position += _aligned(tensor.nbytes)
+        return position
+
+    def _check_room(self, size: int) -> None:
+        free = shutil.disk_usage(self.partial.parent).free + self.partial.stat().st_size
+        if size > free:
+            raise CapacityError(
+                f"{self.path} needs {size / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free "
+                f"on its disk; free {(size - free) / 1e9:.2f} GB or choose another place"
+            )
+
+    def _discard(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self.partial.unlink(missing_ok=True)
+
+    def _failure(self, error: OSError) -> OutputError:
+        return OutputError(f"{self.path}: cannot be written: {error.strerror or error}")
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Refuse a place where no new file can be put. Raises :class:`OutputError`."""
+    if path.is_dir():
+        raise OutputError(f"{path} is a directory; name the file to write")
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists; choose another name, or overwrite it with --force")
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: the directory {path.parent} does not exist; create it first")
+
+
+def _aligned(size: int) -> int:
+    return -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
+
+
+# -- header ---------------------------------------------------------------------------------------
+
+_WRITER_TYPES: Final = {
+    "u8": "UINT8",
+    "i8": "INT8",
+    "u16": "UINT16",
+    "i16": "INT16",
+    "u32": "UINT32",
+    "i32": "INT32",
+    "u64": "UINT64",
+    "i64": "INT64",
+    "f32": "FLOAT32",
+    "f64": "FLOAT64",
+    "bool": "BOOL",
+    "string": "STRING",
+}
+
+
+def _write_header(
+    path: Path, metadata: Mapping[str, Value], tensors: Iterable[OutputTensor]
+) -> None:
+    """Everything before the tensors' bytes, written by gguf-py."""
+    from gguf import GGUFValueType, GGUFWriter
+
+    writer = GGUFWriter(None, str(metadata[ARCHITECTURE_KEY].content))
+    writer.kv_data[0].clear()
+    for key, value in metadata.items():
+        kind = GGUFValueType[_WRITER_TYPES[value.type]]
+        if not value.is_array:
+            writer.add_key_value(key, value.content, kind)
+        elif len(value):
+            writer.add_key_value(key, _items(value), GGUFValueType.ARRAY, kind)
+    for tensor in tensors:
+        # The type of the numpy array is ignored where the raw type is given.
+        writer.add_tensor_info(
+            tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, tensor.ggml_type
+        )
+    try:
+        writer.write_header_to_file(path)
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+    finally:
+        for file in writer.fout or ():
+            file.close()
+
+
+def _items(value: Value) -> list[object]:
+    content = value.content
+    assert not isinstance(content, int | float | str)
+    return content.tolist() if isinstance(content, np.ndarray) else list(content)
