@@ -15,9 +15,11 @@ from kinfolk.quant.encode import ByteArray, FloatArray, Numbers, encode_blocks
 from kinfolk.quant.ranged_search import Ranged, RangedFit, ridge, search_ranged, square
 from kinfolk.quant.signed_search import Signed, search_signed
 
-_Q2_K: Final = Ranged(3, 15, ranges=(1.0, 0.9, 0.8, 0.7), rounds=1, neighbours=square(1))
-_Q4_K: Final = Ranged(15, 63, ranges=(1.0, 0.96, 0.92, 0.86), rounds=1, neighbours=square(1))
-_Q5_K: Final = Ranged(31, 63, ranges=(1.0, 0.98, 0.96, 0.93), rounds=1, neighbours=ridge(2))
+_Q2_K: Final = Ranged(3, 15, ranges=(1.0, 0.9, 0.8, 0.7), neighbours=square(1))
+_Q4_K: Final = Ranged(15, 63, ranges=(1.0, 0.96, 0.92, 0.86), neighbours=square(1))
+_Q5_K: Final = Ranged(
+    31, 63, ranges=(1.0, 0.98, 0.96, 0.93), neighbours=ridge(2), stretches=(0.98, 1.02)
+)
 _Q3_K: Final = Signed(
     -4,
     3,

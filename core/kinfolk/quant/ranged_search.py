@@ -20,15 +20,15 @@ from kinfolk.quant.least_squares import FloatArray, as_half, dot, nearest, quoti
 class Ranged:
     """Codes ``0..high``, scales and minima ``0..scale_high``.
 
-    ``ranges`` are the starting widths as fractions of a group's width, ``rounds`` how often ``d``
-    and ``dmin`` are fitted again, ``neighbours`` the steps of (scale, minimum) that are tried.
+    ``ranges`` are the starting widths as fractions of a group's width, ``neighbours`` the steps of
+    (scale, minimum) that are tried, ``stretches`` the factors on ``d`` and ``dmin`` tried at last.
     """
 
     high: int
     scale_high: int
     ranges: tuple[float, ...]
-    rounds: int
     neighbours: tuple[tuple[int, int], ...]
+    stretches: tuple[float, ...] = ()
 
 
 class RangedFit(NamedTuple):
@@ -71,22 +71,42 @@ class _Ranges(NamedTuple):
         return positions
 
 
+class _Trial(NamedTuple):
+    """Scales of every block and the squared error [n] they lead to; ``d``, ``dmin`` [n, 1]."""
+
+    d: FloatArray
+    dmin: FloatArray
+    scales: FloatArray
+    minima: FloatArray
+    errors: FloatArray
+
+    def better(self, other: _Trial) -> _Trial:
+        """Block by block the one with the smaller error."""
+        wins = other.errors < self.errors
+        column = wins[:, None]
+        return _Trial(
+            np.where(column, other.d, self.d),
+            np.where(column, other.dmin, self.dmin),
+            np.where(column, other.scales, self.scales),
+            np.where(column, other.minima, self.minima),
+            np.where(wins, other.errors, self.errors),
+        )
+
+
 def search_ranged(numbers: FloatArray, kind: Ranged) -> RangedFit:
     groups = _Ranges(numbers, numbers.sum(-1), dot(numbers, numbers))
     scale, minimum = _free_ranges(groups, kind)
     d = as_half(scale.max(-1, keepdims=True) / np.float32(kind.scale_high))
     dmin = as_half(minimum.max(-1, keepdims=True) / np.float32(kind.scale_high))
-    scales, minima, best = _ranged_neighbours(groups, scale, minimum, d, dmin, kind)
-    for _ in range(kind.rounds):
-        new_d, new_dmin = _refit(groups, d, dmin, scales, minima, kind)
-        found = _ranged_neighbours(groups, new_d * scales, new_dmin * minima, new_d, new_dmin, kind)
-        better = found[2] < best
-        best = np.where(better, found[2], best)
-        d, dmin = np.where(better[:, None], new_d, d), np.where(better[:, None], new_dmin, dmin)
-        scales = np.where(better[:, None], found[0], scales)
-        minima = np.where(better[:, None], found[1], minima)
-    codes = groups.codes(d * scales, dmin * minima, kind.high)
-    return RangedFit(d[:, 0], dmin[:, 0], scales, minima, codes)
+    best = _neighbours(groups, scale, minimum, d, dmin, kind)
+    d, dmin = _refit(groups, best, kind)
+    best = best.better(_neighbours(groups, d * best.scales, dmin * best.minima, d, dmin, kind))
+    for factor in kind.stretches:
+        scale, minimum = best.d * best.scales, best.dmin * best.minima
+        d, dmin = (as_half(value * np.float32(factor)) for value in (best.d, best.dmin))
+        best = best.better(_neighbours(groups, scale, minimum, d, dmin, kind))
+    codes = groups.codes(best.d * best.scales, best.dmin * best.minima, kind.high)
+    return RangedFit(best.d[:, 0], best.dmin[:, 0], best.scales, best.minima, codes)
 
 
 def _free_ranges(groups: _Ranges, kind: Ranged) -> tuple[FloatArray, FloatArray]:
@@ -118,15 +138,15 @@ def _least_squares(groups: _Ranges, codes: FloatArray) -> tuple[FloatArray, Floa
     return scale, np.where(bound, 0, minimum)
 
 
-def _ranged_neighbours(
+def _neighbours(
     groups: _Ranges,
     scale: FloatArray,
     minimum: FloatArray,
     d: FloatArray,
     dmin: FloatArray,
     kind: Ranged,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The best whole scales and minima near the real ones, and the error of every block [n]."""
+) -> _Trial:
+    """The best whole scales and minima near the real ones [n, groups]."""
     centre, floor = np.rint(quotient(scale, d)), np.rint(quotient(minimum, dmin))
     best = np.full(scale.shape, np.inf, np.float32)
     scales, minima = np.zeros_like(centre), np.zeros_like(floor)
@@ -137,19 +157,13 @@ def _ranged_neighbours(
         better = errors < best
         best = np.where(better, errors, best)
         scales, minima = np.where(better, one, scales), np.where(better, two, minima)
-    return scales, minima, best.sum(-1)
+    return _Trial(d, dmin, scales, minima, best.sum(-1))
 
 
-def _refit(
-    groups: _Ranges,
-    d: FloatArray,
-    dmin: FloatArray,
-    scales: FloatArray,
-    minima: FloatArray,
-    kind: Ranged,
-) -> tuple[FloatArray, FloatArray]:
+def _refit(groups: _Ranges, trial: _Trial, kind: Ranged) -> tuple[FloatArray, FloatArray]:
     """``d`` and ``dmin`` [n, 1] by least squares over the whole block, all integers fixed."""
-    codes = groups.codes(d * scales, dmin * minima, kind.high)
+    scales, minima = trial.scales, trial.minima
+    codes = groups.codes(trial.d * scales, trial.dmin * minima, kind.high)
     a = (scales * scales * dot(codes, codes)).sum(-1)
     b = -(scales * codes.sum(-1) * minima).sum(-1)
     c = groups.size * (minima * minima).sum(-1)
@@ -157,12 +171,9 @@ def _refit(
     below = -(groups.total * minima).sum(-1)
     determinant = a * c - b * b
     solvable = determinant > 1e-6 * a * c
-    new_d = np.where(solvable, quotient(c * right - b * below, determinant), quotient(right, a))
-    new_dmin = np.where(solvable, quotient(a * below - b * right, determinant), 0)
-    return (
-        as_half(np.maximum(new_d, 0))[:, None],
-        as_half(np.maximum(new_dmin, 0))[:, None],
-    )
+    d = np.where(solvable, quotient(c * right - b * below, determinant), quotient(right, a))
+    dmin = np.where(solvable, quotient(a * below - b * right, determinant), 0)
+    return as_half(np.maximum(d, 0))[:, None], as_half(np.maximum(dmin, 0))[:, None]
 
 
 def square(reach: int) -> tuple[tuple[int, int], ...]:
