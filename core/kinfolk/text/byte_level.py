@@ -1,0 +1,64 @@
+"""Byte-level vocabularies: each byte is written as one printable letter, and letters are merged.
+
+Printable characters of Latin-1 stand for their own byte; the other 68 bytes take the characters
+from U+0100 on, in order. Source: the byte encoder of GPT-2 (Radford et al., 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kinfolk.text.pretokenizers import split_steps
+
+if TYPE_CHECKING:
+    import tokenizers
+
+    from kinfolk.text.formats import PreTokenizer
+
+_PRINTABLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS: Final = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
+_NEVER_IN_UTF8: Final = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
+
+LETTER_OF_BYTE: Final[Mapping[int, str]] = {byte: chr(byte) for byte in _PRINTABLE} | {
+    byte: chr(0x100 + index) for index, byte in enumerate(_OTHERS)
+}
+_BYTE_OF_LETTER: Final[Mapping[int, int]] = {
+    ord(letter): byte for byte, letter in LETTER_OF_BYTE.items()
+}
+
+
+class ByteLevel:
+    """The kind of :class:`kinfolk.text.symbols.Symbols` whose symbols are bytes."""
+
+    def token_bytes(self, text: str) -> bytes:
+        """The bytes the letters stand for; a text of other characters stands for itself."""
+        try:
+            return bytes([_BYTE_OF_LETTER[ord(letter)] for letter in text])
+        except KeyError:
+            return text.encode("utf-8")
+
+    def build(
+        self,
+        ids: dict[str, int],
+        merges: list[tuple[str, str]],
+        pre: PreTokenizer,
+    ) -> tokenizers.Tokenizer:
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        model = models.BPE(vocab=ids, merges=merges, ignore_merges=pre.ignore_merges)
+        result = Tokenizer(model)
+        result.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                *split_steps(pre),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        return result
+
+    def unspelled(self, ids: Mapping[str, int]) -> Sequence[str]:
+        return tuple(
+            f"0x{byte:02X}"
+            for byte, letter in LETTER_OF_BYTE.items()
+            if letter not in ids and byte not in _NEVER_IN_UTF8
+        )

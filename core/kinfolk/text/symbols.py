@@ -1,0 +1,53 @@
+"""What byte-pair merging starts from, and so how a token's text stands for bytes.
+
+There is one kind now, the 256 letters of byte-level vocabularies. A kind is a class with the two
+methods of :class:`Symbols` and a line in :data:`SYMBOLS`; a family asks for it by name in
+:attr:`kinfolk.text.formats.PreTokenizer.symbols`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kinfolk.errors import UnsupportedModelError
+from kinfolk.text.byte_level import ByteLevel
+
+if TYPE_CHECKING:
+    import tokenizers
+
+    from kinfolk.text.formats import PreTokenizer
+
+
+class Symbols(Protocol):
+    """One way to spell bytes as the symbols that are merged."""
+
+    def token_bytes(self, text: str) -> bytes:
+        """What an ordinary token of this text prints."""
+        ...
+
+    def build(
+        self,
+        ids: dict[str, int],
+        merges: list[tuple[str, str]],
+        pre: PreTokenizer,
+    ) -> tokenizers.Tokenizer:
+        """A tokenizer of plain text: special tokens are none of its business."""
+        ...
+
+    def unspelled(self, ids: Mapping[str, int]) -> Sequence[str]:
+        """Symbols without a token: text with these loses them."""
+        ...
+
+
+SYMBOLS: Final[Mapping[str, Symbols]] = {"bytes": ByteLevel()}
+
+
+def symbols_of(pre: PreTokenizer) -> Symbols:
+    """The symbols a pre-tokenizer asks for."""
+    if pre.symbols not in SYMBOLS:
+        raise UnsupportedModelError(
+            f"pre-tokenizer {pre.name!r} merges {pre.symbols!r} symbols; this version of kinfolk "
+            f"knows {', '.join(map(repr, SYMBOLS))}: install a newer one"
+        )
+    return SYMBOLS[pre.symbols]

@@ -1,0 +1,170 @@
+"""The tokens a model file lists: their texts, what kind each is, and which of them end a text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kinfolk.gguf.metadata import Metadata
+    from kinfolk.text.formats import ChatFormat
+
+logger = logging.getLogger(__name__)
+
+TOKENS: Final = "tokenizer.ggml.tokens"
+TOKEN_TYPE: Final = "tokenizer.ggml.token_type"
+MERGES: Final = "tokenizer.ggml.merges"
+ADD_BOS: Final = "tokenizer.ggml.add_bos_token"
+BOS: Final = "tokenizer.ggml.bos_token_id"
+EOS: Final = "tokenizer.ggml.eos_token_id"
+EOT: Final = "tokenizer.ggml.eot_token_id"
+EOM: Final = "tokenizer.ggml.eom_token_id"
+
+COMMON_ENDS: Final = frozenset(
+    (
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<eos>",
+        "<EOT>",
+        "</s>",
+    )
+)
+"""Texts that end a text or a turn wherever they are special tokens."""
+
+
+class TokenType(IntEnum):
+    """What ``tokenizer.ggml.token_type`` says about a token."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+HIDDEN: Final = frozenset((TokenType.CONTROL, TokenType.UNKNOWN))
+"""Types that steer a model and are not part of the text it writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The token list of a file. ``texts`` and ``types`` are indexed by id.
+
+    ``ids`` maps texts to ids and has an entry for each id, in their order. ``eog`` are the ids that
+    end a generation: those the file names, and those whose text is known to end a turn, less what
+    the family keeps.
+    """
+
+    texts: tuple[str, ...]
+    types: tuple[TokenType, ...]
+    ids: dict[str, int]
+    bos: int | None
+    eos: int | None
+    eog: frozenset[int]
+    add_bos: bool | None
+
+
+def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
+    """The vocabulary of a file; :class:`ModelFormatError` names the key that cannot be used."""
+    texts = tuple(meta.strings(TOKENS))
+    if not texts:
+        raise meta.fail(f"key {TOKENS!r} is empty", TOKENS)
+    types = _read_types(meta, len(texts))
+    bos, eos, eot, eom = (_read_id(meta, key, len(texts)) for key in (BOS, EOS, EOT, EOM))
+    kept = frozenset(chat.keep_tokens)
+    eog = {token for token in (eos, eot, eom) if token is not None and texts[token] not in kept}
+    for token, text in enumerate(texts):
+        if text in kept or not _ends_text(text, types[token], chat):
+            continue
+        eog.add(token)
+        # What ends a turn is never part of its text, whatever the converter noted.
+        types[token] = TokenType.CONTROL
+    return Vocabulary(
+        texts=texts,
+        types=tuple(types),
+        ids=_unique_ids(texts, types),
+        bos=bos,
+        eos=eos,
+        eog=frozenset(eog),
+        add_bos=meta.boolean(ADD_BOS) if ADD_BOS in meta else None,
+    )
+
+
+def read_merges(meta: Metadata, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The merges of a file in order of rank, each of two tokens into a third."""
+    merges = []
+    for rank, text in enumerate(meta.strings(MERGES)):
+        # The first symbol may itself be a space where spaces are not respelled.
+        cut = text.find(" ", 1)
+        left, right = text[:cut], text[cut + 1 :]
+        if cut < 0 or left not in ids or right not in ids or left + right not in ids:
+            raise meta.fail(
+                f"entry {rank} of key {MERGES!r} is {text!r}, which does not merge two tokens "
+                "into a third; the file is damaged or was converted wrongly",
+                MERGES,
+            )
+        merges.append((left, right))
+    return merges
+
+
+def _unique_ids(texts: Sequence[str], types: Sequence[TokenType]) -> dict[str, int]:
+    """Text -> id for every id, in their order.
+
+    Where several tokens share a text, the last that is in use has it, as in llama.cpp. The others
+    and empty texts get names that no input can spell (NUL is no letter of any kind of symbols), so
+    that no id moves.
+    """
+    owner = {
+        text: token
+        for token, text in enumerate(texts)
+        if text and types[token] is not TokenType.UNUSED
+    }
+    result: dict[str, int] = {}
+    for token, text in enumerate(texts):
+        lost = not text or text in result or owner.get(text, token) != token
+        result[f"\0{token}" if lost else text] = token
+    return result
+
+
+def _read_types(meta: Metadata, count: int) -> list[TokenType]:
+    if TOKEN_TYPE not in meta:
+        return [TokenType.NORMAL] * count
+    numbers: Sequence[int] = meta.integers(TOKEN_TYPE).tolist()
+    if len(numbers) != count:
+        raise meta.fail(
+            f"key {TOKEN_TYPE!r} has {len(numbers)} entries for {count} tokens", TOKEN_TYPE
+        )
+    try:
+        return [TokenType(number) for number in numbers]
+    except ValueError as error:
+        raise meta.fail(
+            f"key {TOKEN_TYPE!r}: {error}, expected 0 to {max(TokenType)}", TOKEN_TYPE
+        ) from None
+
+
+def _read_id(meta: Metadata, key: str, count: int) -> int | None:
+    if key not in meta:
+        return None
+    token = meta.integer(key)
+    if 0 <= token < count:
+        return token
+    logger.warning(
+        "%s: key %r is %d, which is none of the %d tokens; ignored", meta.path, key, token, count
+    )
+    return None
+
+
+def _ends_text(text: str, kind: TokenType, chat: ChatFormat) -> bool:
+    if text in chat.stop_tokens:
+        return True
+    return text in COMMON_ENDS and kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
