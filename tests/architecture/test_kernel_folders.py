@@ -1,0 +1,56 @@
+"""Every op has a reference that defines the truth, and every other form of it is the same op."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from kinfolk.ops.builtin import OP_BACKENDS
+
+
+@pytest.fixture(scope="module")
+def folders(repo):
+    found = [path.parent for path in (repo / "kernels/kinfolk_kernels").glob("*/*.py")]
+    assert found
+    return sorted(set(found))
+
+
+def signatures(path) -> dict[str, list[str]]:
+    """Argument names of the public functions of a module."""
+    return {
+        node.name: [argument.arg for argument in node.args.args]
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def test_every_op_has_a_reference(folders):
+    assert [folder.name for folder in folders if not (folder / "reference.py").is_file()] == []
+
+
+def test_every_op_has_a_test_file(folders, repo):
+    tests = repo / "tests/kernels"
+    assert [f.name for f in folders if not (tests / f"test_{f.name}.py").is_file()] == []
+
+
+def test_every_registered_op_falls_back_on_its_reference():
+    ops = {backend.op for backend in OP_BACKENDS}
+    assert ops == {backend.op for backend in OP_BACKENDS if backend.name == "reference"}
+    lowest = {op: min(b.priority for b in OP_BACKENDS if b.op == op) for op in ops}
+    for backend in OP_BACKENDS:
+        assert (backend.priority == lowest[backend.op]) == (backend.name == "reference"), backend
+
+
+def test_every_implementation_takes_what_its_reference_takes(folders, repo):
+    by_folder = {folder.name: signatures(folder / "reference.py") for folder in folders}
+    for backend in OP_BACKENDS:
+        module, _, function = backend.function.partition(":")
+        _, folder, name = module.split(".")
+        found = signatures(repo / "kernels/kinfolk_kernels" / folder / f"{name}.py")
+        assert found[function] == by_folder[folder][function], backend.function
+
+
+def test_every_reference_is_registered(folders):
+    registered = {backend.function.split(":")[0].split(".")[1] for backend in OP_BACKENDS}
+    assert {folder.name for folder in folders} == registered
