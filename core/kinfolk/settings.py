@@ -177,12 +177,13 @@ def variable(field: str) -> str:
 
 def unknown_variables() -> dict[str, str]:
     """Variables with our prefix that mean nothing, each with the closest one that does, or ""."""
-    known = [variable(field) for field in Settings.model_fields]
+    known = [field.upper() for field in Settings.model_fields]
     found: dict[str, str] = {}
     for name in sorted(os.environ):
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
-            close = difflib.get_close_matches(name.upper(), known, n=1)
-            found[name] = close[0] if close else ""
+        rest = name.upper().removeprefix(PREFIX)
+        if name.upper().startswith(PREFIX) and rest not in known:
+            close = difflib.get_close_matches(rest, known, n=1)
+            found[name] = variable(close[0]) if close else ""
     return found
 
 

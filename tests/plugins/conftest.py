@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from kinfolk.descriptors import FamilyBase
 from kinfolk.loader import PluginRecord, load
 from kinfolk.model_api import ModelInfo

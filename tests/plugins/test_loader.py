@@ -1,6 +1,7 @@
 """Each mistake that a plugin can make has a message that a stranger understands."""
 
 import pytest
+
 from kinfolk.loader import CORE, PluginRecord, load
 
 REGISTER = """
@@ -97,7 +98,7 @@ def test_an_entry_point_must_name_a_module(site, discover):
     assert "'site_odd:register_families'; it must name a module" in record.reason
 
 
-# -- hooks that would be ignored, or called wrongly ------------------------------------------------
+# -- hooks that would be ignored, or called wrongly -----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_an_optional_hook_of_another_version_is_left_alone(record_of):
     assert record_of(body).status == "ok"
 
 
-# -- what hooks return -----------------------------------------------------------------------------
+# -- what hooks return ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def test_two_functions_may_answer_one_hook_under_other_names(plugin):
     assert names == ["a", "b"]
 
 
-# -- commands --------------------------------------------------------------------------------------
+# -- commands -------------------------------------------------------------------------------------
 
 
 def test_commands_are_collected_without_touching_the_command_line(plugin):

@@ -1,0 +1,395 @@
+"""One caller for each loaded model: who is asked, in which order, and who is blamed."""
+
+import dataclasses
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kinfolk import hookimpl
+from kinfolk.errors import CapacityError, HookValueError, PluginError
+from kinfolk.hooks import CoreHooks, ModelHookCaller, Party, family_party
+from kinfolk.plans import Codec, Paged, Section, StatePlan
+from kinfolk.spec.verify import Kept
+
+SHAPE = SimpleNamespace(kind="decode", rows=1, sequences=1)
+
+
+def kept(rows=1, width=2):
+    return Kept(
+        torch.zeros(rows, width, dtype=torch.int64),
+        torch.ones(rows, dtype=torch.int64),
+        torch.zeros(rows, dtype=torch.int64),
+    )
+
+
+class Says:
+    """Answers ``verify`` and ``allocate_cache`` with one value, and notes that it was asked."""
+
+    def __init__(self, value=None, log=None, name=""):
+        self.value, self.log, self.name = value, log if log is not None else [], name
+
+    @hookimpl
+    def verify(self, step):
+        self.log.append(self.name)
+        return self.value
+
+    @hookimpl
+    def allocate_cache(self):
+        self.log.append(self.name)
+        return self.value
+
+
+class Raises:
+    def __init__(self, error):
+        self.error = error
+
+    @hookimpl
+    def verify(self):
+        raise self.error
+
+
+class Wraps:
+    """Replaces the answer to ``verify``."""
+
+    def __init__(self, change):
+        self.change = change
+
+    @hookimpl(wrapper=True)
+    def verify(self, step):
+        value = yield
+        return self.change(value)
+
+
+def ask(caller):
+    return caller.verify(step=1, draft=2, sampling=3)
+
+
+# -- order ----------------------------------------------------------------------------------------
+
+
+def test_policies_are_asked_as_given_then_the_family_then_the_core():
+    log = []
+    answer = kept()
+    caller = ModelHookCaller(
+        Party("family", Says(None, log, "family")),
+        [Says(None, log, "core 1"), Says(answer, log, "core 2")],
+        [Party("p1", Says(None, log, "p1")), Party("p2", Says(None, log, "p2"))],
+    )
+    assert ask(caller) is answer
+    assert log == ["p1", "p2", "family", "core 1", "core 2"]
+    assert caller.asked("verify") == ("p1", "p2", "family", "core", "core")
+
+
+def test_the_first_answer_ends_the_asking():
+    log = []
+    answer = kept()
+    caller = ModelHookCaller(
+        Party("family", Says(kept(), log, "family")),
+        [Says(kept(), log, "core")],
+        [Party("p1", Says(None, log, "p1")), Party("p2", Says(answer, log, "p2"))],
+    )
+    assert ask(caller) is answer
+    assert log == ["p1", "p2"]
+
+
+def test_arguments_arrive_by_name_and_may_be_left_out():
+    seen = {}
+
+    class Looks:
+        @hookimpl
+        def verify(self, sampling, step):
+            seen.update(step=step, sampling=sampling)
+            return kept()
+
+    ask(ModelHookCaller(Party("family", Looks()), []))
+    assert seen == {"step": 1, "sampling": 3}
+
+
+def test_the_core_runs_the_model_as_built_unless_someone_has_a_better_step():
+    model = SimpleNamespace(forward=lambda batch, view: "plain")
+    caller = ModelHookCaller(Party("family", object()))
+    assert caller.build_graph(model, SHAPE) is model.forward
+    assert caller.is_default("build_graph")
+
+    class Fused:
+        @hookimpl
+        def build_graph(self, model, shape):
+            return None if shape.rows > 1 else print
+
+    fused = ModelHookCaller(Party("family", Fused()))
+    assert fused.build_graph(model, SHAPE) is print
+    assert not fused.is_default("build_graph")
+    wide = SimpleNamespace(kind="decode", rows=2, sequences=1)
+    assert fused.build_graph(model, wide) is model.forward
+
+
+def test_policies_can_be_added_to_a_caller_that_has_answered(state_plan, limits):
+    family = Says(state_plan)
+    alone = ModelHookCaller(Party("family", family))
+    assert alone.allocate_cache(None, limits) is state_plan
+    other = StatePlan((Paged((Section("k", 3, 8),)),))
+    both = alone.with_policies([Party("p", Says(other))])
+    assert both.allocate_cache(None, limits) is other
+    assert alone.allocate_cache(None, limits) is state_plan
+    assert [party.label for party in both.parties] == ["p", "family", "core"]
+
+
+# -- identity and isolation -----------------------------------------------------------------------
+
+
+def test_objects_that_compare_equal_stay_two_plugins():
+    @dataclasses.dataclass
+    class Counts:
+        calls: list = dataclasses.field(default_factory=list, compare=False)
+
+        @hookimpl
+        def verify(self):
+            self.calls.append(1)
+
+    one, two = Counts(), Counts()
+    assert one == two
+    caller = ModelHookCaller(
+        Party("family", Says(kept())), [], [Party("p1", one), Party("p2", two)]
+    )
+    ask(caller)
+    assert (one.calls, two.calls) == ([1], [1])
+
+
+def test_two_policies_of_one_label_are_both_asked():
+    log = []
+    parties = [Party("p", Says(None, log, "first")), Party("p", Says(None, log, "second"))]
+    ask(ModelHookCaller(Party("family", Says(kept())), [], parties))
+    assert log == ["first", "second"]
+
+
+def test_two_loaded_models_never_see_each_others_hooks(state_plan, limits):
+    other_plan = StatePlan((Paged((Section("k", 7, 8),)),))
+    one, two = Says(state_plan), Says(other_plan)
+    first = ModelHookCaller(Party("family one", one))
+    second = ModelHookCaller(Party("family two", two), None, [Party("p", Wraps(lambda v: v))])
+    assert first.allocate_cache(None, limits) is state_plan
+    assert (len(one.log), len(two.log)) == (1, 0)
+    assert second.allocate_cache(None, limits) is other_plan
+    assert (len(one.log), len(two.log)) == (1, 1)
+    assert first.asked("verify") == ("family one",)
+    assert second.asked("verify") == ("p", "family two")
+
+
+def test_one_family_gives_each_model_its_own_object(family_class):
+    class Family(family_class):
+        def hooks(self, config):
+            return Says(config)
+
+    family = Family()
+    one, two = family_party(family, "a"), family_party(family, "b")
+    assert one.hooks is not two.hooks
+    assert (one.hooks.value, two.hooks.value) == ("a", "b")
+
+
+def test_no_property_of_a_hooks_object_is_evaluated():
+    class Trap(Says):
+        @property
+        def trap(self):
+            raise AssertionError("looked at")
+
+    ask(ModelHookCaller(Party("family", Trap(kept())), []))
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_static_and_class_methods_can_be_hooks(kind):
+    answer = kept()
+
+    if kind is staticmethod:
+
+        class Hooks:
+            @hookimpl
+            @staticmethod
+            def verify(step):
+                return answer
+    else:
+
+        class Hooks:
+            @hookimpl
+            @classmethod
+            def verify(cls, step):
+                return answer
+
+    assert ask(ModelHookCaller(Party("family", Hooks()), [])) is answer
+
+
+# -- wrappers -------------------------------------------------------------------------------------
+
+
+def test_a_wrapper_changes_one_codec_of_the_familys_plan(state_plan, limits):
+    class Squeezes:
+        @hookimpl(wrapper=True)
+        def allocate_cache(self):
+            plan = yield
+            layer = plan.layers[0]
+            first = dataclasses.replace(layer.sections[0], codec=Codec("q8_0"))
+            return StatePlan((Paged((first, *layer.sections[1:])),))
+
+    caller = ModelHookCaller(Party("family", Says(state_plan)), None, [Party("p", Squeezes())])
+    codecs = [
+        section.codec.format for section in caller.allocate_cache(None, limits).layers[0].sections
+    ]
+    assert codecs == ["q8_0", "bf16"]
+
+
+def test_the_first_policys_wrapper_is_the_outermost():
+    def adds(column):
+        def change(value):
+            path = torch.cat([value.path, torch.full((1, 1), column)], 1)
+            return Kept(path, value.n_keep, value.next)
+
+        return change
+
+    caller = ModelHookCaller(
+        Party("family", Says(kept(1, 1))),
+        [],
+        [Party("outer", Wraps(adds(1))), Party("inner", Wraps(adds(2)))],
+    )
+    assert ask(caller).path.tolist() == [[0, 2, 1]]
+
+
+# -- blame ----------------------------------------------------------------------------------------
+
+
+def test_a_bad_value_names_the_hook_its_author_and_the_order():
+    caller = ModelHookCaller(
+        Party("family 'f'", Says(kept())),
+        [Says(kept())],
+        [Party("policy 'a'", Says(None)), Party("policy 'b'", Says("nonsense"))],
+    )
+    with pytest.raises(HookValueError) as caught:
+        ask(caller)
+    assert str(caught.value) == (
+        "hook verify: policy 'b' returned 'nonsense', which is no kinfolk.spec.verify.Kept; "
+        "asked in this order: policy 'a', policy 'b', family 'f', core"
+    )
+
+
+def test_falsy_values_are_answers_and_not_a_refusal():
+    caller = ModelHookCaller(Party("family 'f'", Says(False)), [Says(kept())])
+    with pytest.raises(HookValueError, match="family 'f' returned False"):
+        ask(caller)
+
+
+def test_a_wrapper_that_spoils_the_answer_is_blamed_and_not_the_family():
+    caller = ModelHookCaller(
+        Party("family 'f'", Says(kept())), [], [Party("policy 'w'", Wraps(lambda value: 7))]
+    )
+    with pytest.raises(HookValueError, match="hook verify: the wrapper of policy 'w' returned 7"):
+        ask(caller)
+
+
+def test_a_wrapper_that_forgets_to_return_is_blamed():
+    caller = ModelHookCaller(
+        Party("family 'f'", Says(kept())), [], [Party("policy 'w'", Wraps(lambda value: None))]
+    )
+    with pytest.raises(
+        HookValueError, match="the wrapper of policy 'w' returned None, which is no answer"
+    ):
+        ask(caller)
+
+
+def test_no_answer_at_all_says_who_must_give_one(limits):
+    with pytest.raises(HookValueError) as caught:
+        ModelHookCaller(Party("family 'f'", object())).allocate_cache(None, limits)
+    assert str(caught.value) == (
+        "hook allocate_cache: no answer; nobody implements it. family 'f' must implement it, "
+        "because the core has no default"
+    )
+    with pytest.raises(HookValueError, match="asked in this order: policy 'p', family 'f'"):
+        ModelHookCaller(
+            Party("family 'f'", Says(None)), None, [Party("policy 'p'", Says(None))]
+        ).allocate_cache(None, limits)
+
+
+def test_an_exception_names_the_plugin_and_keeps_its_cause():
+    error = ZeroDivisionError("division by zero")
+    caller = ModelHookCaller(
+        Party("family 'f'", Says(kept())), [], [Party("policy 'p'", Raises(error))]
+    )
+    with pytest.raises(PluginError) as caught:
+        ask(caller)
+    message = str(caught.value)
+    assert message.startswith(
+        "policy 'p' failed in hook verify: ZeroDivisionError: division by zero ("
+    )
+    assert "test_model_hooks.py, line" in message
+    assert message.endswith("asked in this order: policy 'p', family 'f'")
+    assert caught.value.__cause__ is error
+
+
+def test_an_exception_in_a_wrapper_names_its_policy():
+    def fail(value):
+        raise KeyError("gone")
+
+    caller = ModelHookCaller(
+        Party("family 'f'", Says(kept())), [], [Party("policy 'w'", Wraps(fail))]
+    )
+    with pytest.raises(PluginError, match="the wrapper of policy 'w' failed in hook verify: Key"):
+        ask(caller)
+
+
+def test_our_own_errors_pass_unchanged():
+    error = CapacityError("needs 3 GiB, 2 are free")
+    with pytest.raises(CapacityError) as caught:
+        ask(ModelHookCaller(Party("family 'f'", Raises(error)), []))
+    assert caught.value is error
+
+
+def test_an_exception_of_the_core_is_not_blamed_on_a_plugin():
+    error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError) as caught:
+        ask(ModelHookCaller(Party("family 'f'", object()), [Raises(error)]))
+    assert caught.value is error
+
+
+def test_a_caller_keeps_no_answer_alive():
+    import weakref
+
+    class Holder:
+        def __call__(self):
+            return None
+
+    step = Holder()
+    gone = weakref.ref(step)
+
+    class Gives:
+        @hookimpl
+        def build_graph(self):
+            return steps.pop()
+
+    steps = [step]
+    caller = ModelHookCaller(Party("family 'f'", Gives()))
+    assert caller.build_graph(None, SHAPE) is step
+    del step
+    assert gone() is None
+
+
+def test_tracing_logs_who_answered(caplog):
+    caplog.set_level(logging.INFO, "kinfolk.plugins")
+    family = Party("family 'f'", Says(kept()))
+    ask(ModelHookCaller(family, []))
+    assert caplog.messages == []
+    ask(ModelHookCaller(family, [], [Party("policy 'p'", Says(None))], trace=True))
+    assert caplog.messages == [
+        "verify: family 'f' answered; asked in this order: policy 'p', family 'f'"
+    ]
+
+
+def test_the_core_has_a_default_for_every_hook_but_allocate_cache(limits):
+    """A family that states only its cache is complete."""
+    from kinfolk.hookcheck import MODEL, implementations
+    from kinfolk.spec.verify import DefaultVerify
+
+    defaults = {
+        implementation.hook
+        for core in (CoreHooks(), DefaultVerify())
+        for implementation in implementations(core)
+    }
+    assert defaults == set(MODEL) - {"allocate_cache"}

@@ -1,0 +1,165 @@
+"""Settings: one reader of the environment; a bad value names the variable or the flag."""
+
+import os
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from pydantic import ValidationError
+
+from kinfolk.errors import SettingsError
+from kinfolk.settings import (
+    PREFIX,
+    Settings,
+    flag,
+    load_settings,
+    options_given,
+    unknown_variables,
+    variable,
+)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for name in list(os.environ):
+        if name.upper().startswith(PREFIX):
+            monkeypatch.delenv(name)
+
+
+def test_defaults_need_no_environment():
+    settings = load_settings()
+    assert settings.plugins is None
+    assert settings.policy == ()
+    assert settings.op == {}
+    assert (settings.slots, settings.quantum, settings.device) == (8, 16, "auto")
+    assert settings.cache_dir.name == "kinfolk"
+
+
+def test_settings_are_frozen():
+    settings = load_settings()
+    with pytest.raises(ValidationError):
+        settings.slots = 3
+    with pytest.raises(TypeError):
+        load_settings(op="a=b").op["c"] = "d"
+
+
+def test_a_variable_is_read_and_an_option_wins(monkeypatch):
+    monkeypatch.setenv("KINFOLK_SLOTS", "3")
+    assert load_settings().slots == 3
+    assert load_settings(slots=5).slots == 5
+    assert load_settings(slots=None).slots == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("", ()), ("  ", ()), ("a", ("a",)), ("a,b", ("a", "b")), (" b , a ", ("b", "a"))],
+)
+def test_names_are_separated_by_commas_and_keep_their_order(monkeypatch, text, names):
+    monkeypatch.setenv("KINFOLK_POLICY", text)
+    monkeypatch.setenv("KINFOLK_PLUGINS", text)
+    settings = load_settings()
+    assert settings.policy == names
+    assert settings.plugins == names
+
+
+def test_ops_are_pairs(monkeypatch):
+    monkeypatch.setenv("KINFOLK_OP", "rope=torch, linear=reference")
+    assert load_settings().op == {"rope": "torch", "linear": "reference"}
+    assert load_settings(op=("rope=reference",)).op == {"rope": "reference"}
+
+
+def test_a_blank_text_is_unset(monkeypatch):
+    monkeypatch.setenv("KINFOLK_MODEL_FAMILY", "")
+    monkeypatch.setenv("KINFOLK_DRAFTER", " ")
+    settings = load_settings()
+    assert (settings.model_family, settings.drafter) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("slots", "0", "should be greater than or equal to 1 (got '0')"),
+        ("slots", "many", "should be a valid integer"),
+        ("slots", "", "should be a valid integer"),
+        ("context", "-4", "should be greater than or equal to 1"),
+        ("quantum", "1.5", "should be a valid integer"),
+        ("draft_tokens", "64", "should be less than or equal to 63"),
+        ("dtype", "f64", "should be 'auto', 'f32', 'f16' or 'bf16' (got 'f64')"),
+        ("device", "gpu", "should match pattern"),
+        ("kv_codec", "q5", "should be 'f32', 'f16', 'bf16', 'q8_0' or 'q4_0'"),
+        ("strict_plugins", "perhaps", "should be a valid boolean"),
+        ("policy", "a,,b", "has an empty name"),
+        ("policy", "a,b,a", "names 'a' twice"),
+        ("plugins", "a,a", "names 'a' twice"),
+        ("op", "rope", "'rope' is not of the form NAME=OPTION"),
+        ("op", "rope=", "'rope=' is not of the form NAME=OPTION"),
+        ("op", "a=b,a=c", "names 'a' twice"),
+        ("log_level", "loud", "should be 'debug', 'info', 'warning' or 'error'"),
+    ],
+)
+def test_a_bad_value_names_its_variable_or_its_flag(monkeypatch, name, value, words):
+    with pytest.raises(SettingsError) as caught:
+        load_settings(**{name: value})
+    assert str(caught.value).startswith(f"{flag(name)}: ")
+    assert words in str(caught.value)
+    monkeypatch.setenv(variable(name), value)
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert str(caught.value).startswith(f"{variable(name)}: ")
+    assert words in str(caught.value)
+
+
+def test_every_bad_value_is_named_in_one_line(monkeypatch):
+    monkeypatch.setenv("KINFOLK_SLOTS", "0")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(quantum=0)
+    assert "KINFOLK_SLOTS: " in str(caught.value)
+    assert "--quantum: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_option_that_is_no_setting_is_named():
+    with pytest.raises(SettingsError, match="'colour' is no setting of kinfolk"):
+        load_settings(colour="red")
+
+
+def test_the_cache_follows_the_base_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert load_settings().cache_dir == tmp_path / "kinfolk"
+    monkeypatch.setenv("KINFOLK_CACHE_DIR", str(tmp_path / "mine"))
+    assert load_settings().cache_dir == tmp_path / "mine"
+    monkeypatch.delenv("KINFOLK_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert load_settings().cache_dir == Path.home() / ".cache" / "kinfolk"
+
+
+def test_unknown_variables_are_found_with_what_was_meant(monkeypatch):
+    monkeypatch.setenv("KINFOLK_SLOT", "3")
+    monkeypatch.setenv("KINFOLK_ZZZZZZ", "3")
+    monkeypatch.setenv("KINFOLK_SLOTS", "3")
+    assert unknown_variables() == {"KINFOLK_SLOT": "KINFOLK_SLOTS", "KINFOLK_ZZZZZZ": ""}
+
+
+def test_only_typed_options_count_so_a_default_cannot_hide_a_variable(monkeypatch):
+    monkeypatch.setenv("KINFOLK_SLOTS", "3")
+    seen = []
+
+    @click.command()
+    @click.option("--slots", type=int, default=99)
+    @click.option("--quantum", type=int, default=99)
+    @click.option("--colour", default="red")
+    @click.pass_context
+    def command(context, **parameters):
+        seen.append(options_given(context))
+
+    CliRunner().invoke(command, ["--quantum", "4", "--colour", "blue"], catch_exceptions=False)
+    assert seen == [{"quantum": 4}]
+    assert load_settings(**seen[0]).slots == 3
+
+
+def test_every_setting_is_described():
+    for name, field in Settings.model_fields.items():
+        assert field.description or any(
+            getattr(part, "description", None) for part in field.metadata
+        ), name
