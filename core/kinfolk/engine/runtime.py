@@ -12,8 +12,8 @@ from kinfolk.descriptors import Drafter, ModelCard, resolve
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.engine.text import open_text
 from kinfolk.errors import SettingsError
-from kinfolk.gguf.file import GGUFFile
 from kinfolk.model_api import ModelInfo
 from kinfolk.registry import Registry
 from kinfolk.sched.limits import SchedulerLimits
@@ -91,23 +91,6 @@ def bundled_model(registry: Registry) -> Path:
         if path is not None:
             return path
     raise SettingsError("no installed family brings a model of its own: name a file with -m")
-
-
-def open_text(
-    path: Path, settings: Settings, registry: Registry
-) -> tuple[Tokenizer, ChatTemplate | None, ChatFormat]:
-    """Tokenizer and chat template of a file, without its weights."""
-    with GGUFFile.open(path) as file:
-        meta = file.metadata
-        family = registry.family_for(meta.architecture, settings.model_family)
-        chat_format = family.chat(meta)
-        tokenizer = Tokenizer.from_metadata(
-            meta,
-            [provided.value for provided in registry.families.values()],
-            own=family.name,
-            chat=chat_format,
-        )
-        return tokenizer, ChatTemplate.from_metadata(meta, tokenizer, chat_format), chat_format
 
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:

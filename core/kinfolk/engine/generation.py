@@ -1,0 +1,150 @@
+"""Text generation: what the command line and the server ask of a loaded model.
+
+``Prompt`` and ``GenerationOptions`` go in, pieces of text come out, for each choice ended by one
+``Ended``. Events are read wherever the caller likes: the engine's thread only passes them on.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from kinfolk.descriptors import SamplingDefaults
+from kinfolk.engine.answer import Answer, Ended, Piece
+from kinfolk.engine.options import GenerationOptions, sampling
+from kinfolk.errors import ContextLengthExceeded, EngineError, RequestError
+from kinfolk.sched.events import Event
+from kinfolk.sched.request import FinishReason, Request
+
+if TYPE_CHECKING:
+    from kinfolk.engine.engine import Ticket
+    from kinfolk.engine.prompt import Prompt
+    from kinfolk.engine.runtime import Runtime
+
+Sink = Callable[[int, Event], None]
+"""Takes a choice and an event of it, on the engine's thread: must neither block nor raise."""
+
+
+class Generation:
+    """One prompt, and one or more answers to it.
+
+    ``start`` hands the requests to the engine; the caller gives each event back to ``feed``, on
+    one thread of its choice. Iterating does both. ``cancel`` ends what still runs and may be
+    called at any time, any number of times.
+    """
+
+    def __init__(self, runtime: Runtime, prompt: Prompt, options: GenerationOptions):
+        self.prompt = prompt
+        self.options = options
+        self._runtime = runtime
+        self.requests = _requests(runtime, prompt, options)
+        self._tickets: list[Ticket] = []
+        self._answers: list[Answer] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether more is to come."""
+        return not all(answer.ended for answer in self._answers)
+
+    def start(self, sink: Sink) -> None:
+        """Submit the requests. Raises what the engine refuses them with; then none is running."""
+        stop = self.options.stop
+        # Where the model's own end is ignored it is still no text.
+        silent = self._runtime.tokenizer.eog | self.options.stop_tokens
+        wanted = self.options.logprobs is not None
+        self._answers = [
+            Answer(choice, self._runtime.tokenizer, self.prompt, stop, silent, wanted)
+            for choice in range(len(self.requests))
+        ]
+        try:
+            for choice, request in enumerate(self.requests):
+                self._tickets.append(self._runtime.engine.submit(request, _bind(sink, choice)))
+        except BaseException:
+            self.cancel()
+            raise
+
+    def feed(self, choice: int, event: Event) -> list[Piece | Ended]:
+        """What an event means for the text. A stop string found here ends the request."""
+        answer = self._answers[choice]
+        was_stopped = answer.stopped
+        pieces = answer.feed(event)
+        if answer.stopped and not was_stopped:
+            # The state at this point is good: it may be kept for what follows.
+            self._cancel(choice, FinishReason.STOP)
+        return pieces
+
+    def cancel(self) -> None:
+        for choice in range(len(self._tickets)):
+            if not self._answers[choice].ended:
+                self._cancel(choice, FinishReason.CANCELLED)
+
+    def _cancel(self, choice: int, reason: FinishReason) -> None:
+        # An engine that has stopped runs nothing that could be cancelled.
+        with suppress(EngineError):
+            self._tickets[choice].cancel(reason)
+
+    def __iter__(self) -> Iterator[Piece | Ended]:
+        """Generate, blocking. Whoever stops reading cancels what is left."""
+        inbox: SimpleQueue[tuple[int, Event]] = SimpleQueue()
+        self.start(lambda choice, event: inbox.put((choice, event)))
+        try:
+            while self.open:
+                yield from self.feed(*inbox.get())
+        finally:
+            self.cancel()
+
+
+def _bind(sink: Sink, choice: int) -> Callable[[Event], None]:
+    return lambda event: sink(choice, event)
+
+
+def _requests(runtime: Runtime, prompt: Prompt, options: GenerationOptions) -> tuple[Request, ...]:
+    """A request for each choice; they differ in their ids and seeds."""
+    defaults = runtime.card.sampling if runtime.card is not None else SamplingDefaults()
+    first = sampling(options, defaults, runtime.info.vocabulary)
+    stop = options.stop_tokens
+    if not options.ignore_eos:
+        stop |= runtime.tokenizer.eog
+    if options.choices < 1:
+        raise RequestError(f"n must be at least 1, got {options.choices}")
+    max_new = _max_new(runtime, len(prompt.tokens), options.max_tokens)
+    base = secrets.token_hex(8)
+    return tuple(
+        Request(
+            id=f"{base}-{choice}",
+            prompt=prompt.tokens,
+            max_new=max_new,
+            sampling=replace(first, seed=first.seed + choice),
+            stop=stop,
+            checkpoints=prompt.checkpoints,
+            keep=prompt.keep,
+            draft=options.draft,
+            priority=options.priority,
+        )
+        for choice in range(options.choices)
+    )
+
+
+def _max_new(runtime: Runtime, prompt: int, wanted: int | None) -> int:
+    """How many tokens may be generated: what was asked for, cut to what the context holds.
+
+    A prompt is never cut: one that leaves no room raises :class:`ContextLengthExceeded`.
+    """
+    context = runtime.info.context
+    if wanted is not None and wanted < 1:
+        raise RequestError(f"max_tokens must be at least 1, got {wanted}")
+    room = context - prompt
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"maximum context length is {context} tokens, but the prompt has {prompt} and at "
+            "least one more must fit; shorten the prompt",
+            prompt_tokens=prompt,
+            context=context,
+        )
+    if wanted is None:
+        wanted = runtime.card.max_tokens if runtime.card is not None else room
+    return min(wanted, room)

@@ -1,0 +1,77 @@
+"""What a caller may say about a generation, and what holds where nothing was said.
+
+An option that was given wins over the model's card, the card over what the model file recommends,
+and that over the built-in defaults.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kinfolk.errors import RequestError
+from kinfolk.sched.request import Sampling
+
+if TYPE_CHECKING:
+    from kinfolk.descriptors import SamplingDefaults
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOptions:
+    """Everything optional about a generation; ``None`` = not said.
+
+    ``choices`` answers are sampled, the i-th with ``seed + i``. ``logprobs`` is the number of
+    alternatives to report, ``None`` = report nothing. ``stop`` are texts that end the output and
+    are not part of it; ``stop_tokens`` ids that do. ``ignore_eos`` goes on past the model's own
+    end of text.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    choices: int = 1
+    logprobs: int | None = None
+    draft: bool = True
+    priority: int = 0
+
+
+def sampling(options: GenerationOptions, defaults: SamplingDefaults, vocabulary: int) -> Sampling:
+    """How the first choice is sampled; a random seed where none was given.
+
+    Raises :class:`SettingsError` or :class:`RequestError` naming the option out of range.
+    """
+
+    def said(given: float | None, default: float) -> float:
+        return default if given is None else given
+
+    for token, bias in options.logit_bias.items():
+        if not 0 <= token < vocabulary:
+            raise RequestError(
+                f"logit_bias: token {token} is outside of the vocabulary of {vocabulary} tokens"
+            )
+        if bias != float("-inf") and not -100 <= bias <= 100:
+            raise RequestError(f"logit_bias: {bias} is not between -100 and 100")
+    return Sampling(
+        temperature=said(options.temperature, defaults.temperature),
+        top_k=defaults.top_k if options.top_k is None else options.top_k,
+        top_p=said(options.top_p, defaults.top_p),
+        min_p=said(options.min_p, defaults.min_p),
+        repetition_penalty=said(options.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=said(options.presence_penalty, defaults.presence_penalty),
+        frequency_penalty=said(options.frequency_penalty, defaults.frequency_penalty),
+        logit_bias=tuple(sorted(options.logit_bias.items())),
+        seed=secrets.randbits(48) if options.seed is None else options.seed,
+        logprobs=options.logprobs,
+    )
