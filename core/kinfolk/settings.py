@@ -135,7 +135,7 @@ class Settings(BaseSettings):
         8, ge=0, description="states kept for prompts that begin alike, over all sequences"
     )
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
-        None, description="storage of keys and values; unset = the family's choice"
+        None, description="storage of keys and values; unset = the numbers the model computes in"
     )
     drafter: OptionalText = Field(None, description="drafter for speculative decoding")
     draft_tokens: int = Field(8, ge=1, le=63, description="most tokens drafted for a sequence")
