@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kinfolk.errors import RequestError
@@ -48,17 +48,21 @@ class Tokenizer:
     ):
         ids = vocabulary.ids
         self._vocabulary = vocabulary
+        self.vocab_size = len(vocabulary.texts)
         self._symbols = symbols_of(pre)
         self._plain = self._symbols.build(ids, merges, pre)
-        self._bytes: list[bytes | None] = [None] * len(vocabulary.texts)
-        assert self._plain.get_vocab(with_added_tokens=False) == ids, "an id has moved"
-        written = _of_types(vocabulary, frozenset((TokenType.USER_DEFINED,)))
-        specials = written | _of_types(vocabulary, HIDDEN)
+        self._bytes: list[bytes | None] = [None] * self.vocab_size
+        specials = _special_ids(vocabulary)
+        written = {
+            text: token
+            for text, token in specials.items()
+            if vocabulary.types[token] is TokenType.USER_DEFINED
+        }
         self._all_specials = SpecialMatcher(specials)
         self._written_specials = SpecialMatcher(written)
         self._special_ids = frozenset(specials.values())
+        self._check_ids(specials)
         self._markers = frozenset(ids[text] for text in chat.markers if text in ids)
-        self.vocab_size = len(vocabulary.texts)
         self.bos = vocabulary.bos
         self.eos = vocabulary.eos
         self.eog = vocabulary.eog
@@ -152,6 +156,12 @@ class Tokenizer:
         """Whether a token is found in text as a whole."""
         return token in self._special_ids
 
+    def _check_ids(self, specials: Mapping[str, int]) -> None:
+        """The library must know as many tokens as the file, and under the same ids."""
+        assert self._plain.get_vocab_size(with_added_tokens=False) == self.vocab_size
+        for text, token in specials.items():
+            assert self._plain.token_to_id(text) == token, f"token {text!r} has moved"
+
     def _spell(self, token: int) -> bytes:
         text, kind = self._vocabulary.texts[token], self._vocabulary.types[token]
         if kind is TokenType.UNUSED:
@@ -176,10 +186,12 @@ class Tokenizer:
         return token
 
 
-def _of_types(vocabulary: Vocabulary, types: frozenset[TokenType]) -> dict[str, int]:
-    return {
-        text: token for text, token in vocabulary.ids.items() if vocabulary.types[token] in types
-    }
+def _special_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """Text -> id of the tokens that are found in text as a whole."""
+    kinds = HIDDEN | {TokenType.USER_DEFINED}
+    tokens = [token for token, kind in enumerate(vocabulary.types) if kind in kinds]
+    texts = vocabulary.texts
+    return {texts[token]: token for token in tokens if vocabulary.ids.get(texts[token]) == token}
 
 
 def well_formed(text: str) -> str:

@@ -83,12 +83,11 @@ def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
     bos, eos, eot, eom = (_read_id(meta, key, len(texts)) for key in (BOS, EOS, EOT, EOM))
     kept = frozenset(chat.keep_tokens)
     eog = {token for token in (eos, eot, eom) if token is not None and texts[token] not in kept}
-    for token, text in enumerate(texts):
-        if text in kept or not _ends_text(text, types[token], chat):
-            continue
-        eog.add(token)
-        # What ends a turn is never part of its text, whatever the converter noted.
-        types[token] = TokenType.CONTROL
+    for token in _ends_of_text(texts, types, chat):
+        if texts[token] not in kept:
+            eog.add(token)
+            # What ends a turn is never part of its text, whatever the converter noted.
+            types[token] = TokenType.CONTROL
     return Vocabulary(
         texts=texts,
         types=tuple(types),
@@ -102,19 +101,26 @@ def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
 
 def read_merges(meta: Metadata, ids: Mapping[str, int]) -> list[tuple[str, str]]:
     """The merges of a file in order of rank, each of two tokens into a third."""
-    merges = []
-    for rank, text in enumerate(meta.strings(MERGES)):
-        # The first symbol may itself be a space where spaces are not respelled.
-        cut = text.find(" ", 1)
-        left, right = text[:cut], text[cut + 1 :]
-        if cut < 0 or left not in ids or right not in ids or left + right not in ids:
+    merges = [_pair(text) for text in meta.strings(MERGES)]
+    for rank, (left, right) in enumerate(merges):
+        if left not in ids or right not in ids or left + right not in ids:
             raise meta.fail(
-                f"entry {rank} of key {MERGES!r} is {text!r}, which does not merge two tokens "
-                "into a third; the file is damaged or was converted wrongly",
+                f"entry {rank} of key {MERGES!r} is {meta.strings(MERGES)[rank]!r}, which does not "
+                "merge two tokens into a third; the file is damaged or was converted wrongly",
                 MERGES,
             )
-        merges.append((left, right))
     return merges
+
+
+def _pair(text: str) -> tuple[str, str]:
+    # The first symbol may itself be a space where spaces are not respelled.
+    left, _, right = text.partition(" ") if text[:1] != " " else _after_a_space(text)
+    return left, right
+
+
+def _after_a_space(text: str) -> tuple[str, str, str]:
+    left, space, right = text[1:].partition(" ")
+    return f" {left}", space, right
 
 
 def _unique_ids(texts: Sequence[str], types: Sequence[TokenType]) -> dict[str, int]:
@@ -124,6 +130,9 @@ def _unique_ids(texts: Sequence[str], types: Sequence[TokenType]) -> dict[str, i
     and empty texts get names that no input can spell (NUL is no letter of any kind of symbols), so
     that no id moves.
     """
+    ids = {text: token for token, text in enumerate(texts)}
+    if len(ids) == len(texts) and "" not in ids:
+        return ids
     owner = {
         text: token
         for token, text in enumerate(texts)
@@ -144,11 +153,12 @@ def _read_types(meta: Metadata, count: int) -> list[TokenType]:
         raise meta.fail(
             f"key {TOKEN_TYPE!r} has {len(numbers)} entries for {count} tokens", TOKEN_TYPE
         )
+    known = {int(kind): kind for kind in TokenType}
     try:
-        return [TokenType(number) for number in numbers]
-    except ValueError as error:
+        return [known[number] for number in numbers]
+    except KeyError as error:
         raise meta.fail(
-            f"key {TOKEN_TYPE!r}: {error}, expected 0 to {max(TokenType)}", TOKEN_TYPE
+            f"key {TOKEN_TYPE!r} holds {error}, expected 0 to {max(TokenType)}", TOKEN_TYPE
         ) from None
 
 
@@ -164,7 +174,10 @@ def _read_id(meta: Metadata, key: str, count: int) -> int | None:
     return None
 
 
-def _ends_text(text: str, kind: TokenType, chat: ChatFormat) -> bool:
-    if text in chat.stop_tokens:
-        return True
-    return text in COMMON_ENDS and kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
+def _ends_of_text(texts: Sequence[str], types: Sequence[TokenType], chat: ChatFormat) -> list[int]:
+    """Ids whose text ends a turn: the family's of any type, common ones if they are special."""
+    stops = frozenset(chat.stop_tokens)
+    ends = stops | COMMON_ENDS
+    special = (TokenType.CONTROL, TokenType.USER_DEFINED)
+    found = [token for token, text in enumerate(texts) if text in ends]
+    return [token for token in found if texts[token] in stops or types[token] in special]
