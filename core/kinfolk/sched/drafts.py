@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 class Drafts:
     """Asks the drafter, and shrinks drafts to the rows that are left.
 
-    A drafter can never harm a request: its exceptions are logged and counted, and tokens that do
-    not exist end the draft.
+    A drafter can never harm a request: its first exception is logged, all are counted, and a token
+    that does not exist ends the draft.
     """
 
     def __init__(self, limits: SchedulerLimits, drafter: Drafter | None) -> None:
@@ -41,8 +41,13 @@ class Drafts:
         try:
             self._drafter.release(sequence.known)
         except Exception:
-            self.failures += 1
-            log.exception("drafter %r failed to release a request", self._drafter)
+            self._note_failure()
+
+    def _note_failure(self) -> None:
+        """Called in an ``except`` block. One traceback says it all; the rest is counted."""
+        if not self.failures:
+            log.exception("drafter %r failed; going on without its drafts", self._drafter)
+        self.failures += 1
 
     def _ask(self, drafter: Drafter, sequence: Sequence, rows: int) -> tuple[int, ...]:
         # A step emits one token more than it accepts, so more drafts could not be used.
@@ -52,8 +57,7 @@ class Drafts:
         try:
             draft = tuple(drafter.propose(sequence.known, limit))[:limit]
         except Exception:
-            self.failures += 1
-            log.exception("drafter %r failed; going on without a draft", drafter)
+            self._note_failure()
             return ()
         if self._limits.vocabulary is not None:
             for index, token in enumerate(draft):
