@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,6 @@ def load_model(
     path: Path, settings: Settings, registry: Registry, progress: Progress | None = None
 ) -> LoadedModel:
     """Open ``path`` with the family that claims it; everything is checked before weights load."""
-    for name in settings.policy:
-        registry.policy(name)  # a name that nobody registered is an error before weights load
     formats = QuantFormats([provided.value for provided in registry.quant_formats])
     file = GGUFFile.open(path, formats.tensor_types())
     family = registry.family_for(file.metadata.architecture, settings.model_family)
@@ -98,6 +96,15 @@ def load_model(
     )
     slice_rows = SLICE_ROWS[device.type]
     wanted = _wanted(settings, dtype, slice_rows, config.context)
+    info = ModelInfo(
+        config.name,
+        family.name,
+        config.architecture,
+        hooks.allocate_cache(config, wanted),
+        config.vocabulary,
+        wanted.context,
+    )
+    hooks = hooks.with_policies(policy_parties(registry, settings.policy, info))
     plan = hooks.allocate_cache(config, wanted)
     weights = load_weights(
         weight_plan,
@@ -109,10 +116,7 @@ def load_model(
         progress=progress,
     )
     limits = size_state(plan, wanted, config.context, free_memory(device), settings.context)
-    info = ModelInfo(
-        config.name, family.name, config.architecture, plan, config.vocabulary, limits.context
-    )
-    hooks = hooks.with_policies(policy_parties(registry, settings.policy, info))
+    info = replace(info, state=plan, context=limits.context)
     ops = Ops([provided.value for provided in registry.op_backends], settings.op)
     context = BuildContext(ops, device, dtype, plan, limits.context)
     model = family.build(config, weights, context)

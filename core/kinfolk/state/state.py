@@ -156,7 +156,7 @@ class State:
                 for tensor in self._recurrent_tensors():
                     tensor[target] = tensor[source]
             case SaveBlock(pool, block, identity):
-                self._saved[identity] = self.pools[pool].data[block].cpu()
+                self._saved[identity] = self.pools[pool].data[block].to("cpu", copy=True)
             case LoadBlock(pool, identity, block):
                 self.pools[pool].data[block] = self._saved[identity].to(self.device)
             case DropSaved(identity):

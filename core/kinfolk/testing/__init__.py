@@ -1,0 +1,1 @@
+"""Tools to test a family with; nothing at run time imports them."""

@@ -1,0 +1,100 @@
+"""Drives a loaded model step by step, with full view of logits and of the books."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from kinfolk.engine.batch import build_batch, build_lanes, commit_tree_rows
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.model_api import Forward, StepBatch
+from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.state.chunks import SlotLease
+
+Parents = Sequence[int] | None
+
+
+class Driver:
+    """Sequences of one model, moved by hand. Checks integrity after every step."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded = loaded
+        self.ledger, self.state = loaded.new_state()
+        self._drafted: tuple[list[Item], StepBatch, Forward] | None = None
+
+    def open(self, positions: int = 512) -> SlotLease:
+        return self.ledger.open(positions)
+
+    @torch.inference_mode()
+    def step(self, items: Sequence[Item]) -> list[torch.Tensor]:
+        """Run items together; float32 logits [rows, vocabulary] of each. Certain ones advance."""
+        for item in items:
+            self.ledger.extend(item.lease, item.start + len(item.tokens))
+        self.state.apply(self.ledger.take_operations())
+        batch = build_batch(items, self.state, all_logits=True)
+        forward = self.loaded.model.forward(batch, self.state)
+        logits = self.loaded.model.head(forward.hidden)
+        for item in items:
+            if item.kind is not ItemKind.VERIFY:
+                self.ledger.advance(item.lease, item.start + len(item.tokens))
+        self._drafted = (list(items), batch, forward)
+        self.check_integrity()
+        return [logits[segment.start : segment.stop] for segment in batch.segments]
+
+    def feed(
+        self, sequences: Mapping[SlotLease, Sequence[int]], *, rows: int = 512
+    ) -> dict[SlotLease, torch.Tensor]:
+        """Append certain tokens to several sequences at once, ``rows`` of each a step."""
+        found: dict[SlotLease, list[torch.Tensor]] = {lease: [] for lease in sequences}
+        rest = {lease: list(tokens) for lease, tokens in sequences.items()}
+        while any(rest.values()):
+            items = [
+                Item(lease, "", ItemKind.PREFILL, tuple(tokens[:rows]), self.ledger.length(lease))
+                for lease, tokens in rest.items()
+                if tokens
+            ]
+            for item, logits in zip(items, self.step(items), strict=True):
+                found[item.lease].append(logits)
+                rest[item.lease] = rest[item.lease][len(item.tokens) :]
+        return {lease: torch.cat(parts) for lease, parts in found.items()}
+
+    def draft(
+        self, drafts: Mapping[SlotLease, tuple[Sequence[int], Parents]]
+    ) -> dict[SlotLease, torch.Tensor]:
+        """Run tokens that may be rejected; the first of each is the pending one. Nothing moves."""
+        items = [
+            Item(
+                lease,
+                "",
+                ItemKind.VERIFY,
+                tuple(tokens),
+                self.ledger.length(lease),
+                parents=None if parents is None else tuple(parents),
+            )
+            for lease, (tokens, parents) in drafts.items()
+        ]
+        return dict(zip(drafts, self.step(items), strict=True))
+
+    @torch.inference_mode()
+    def keep(self, paths: Mapping[SlotLease, Sequence[int]]) -> None:
+        """Commit the kept rows of the last draft, as indices inside each sequence's rows."""
+        assert self._drafted is not None
+        items, batch, forward = self._drafted
+        lanes = build_lanes(items, batch, self.state)
+        assert lanes is not None
+        width = lanes.rows.shape[1]
+        kept = [list(paths[item.lease]) for item in items]
+        path = torch.tensor([rows + [-1] * (width - len(rows)) for rows in kept])
+        path = path.to(self.state.device)
+        n_keep = torch.tensor([len(rows) for rows in kept], device=self.state.device)
+        commit = lanes.commit_batch(path, n_keep)
+        self.loaded.model.commit(forward.trace, commit, self.state)
+        commit_tree_rows(self.state, lanes, path)
+        for item, rows in zip(items, kept, strict=True):
+            self.ledger.advance(item.lease, item.start + len(rows))
+        self.check_integrity()
+
+    def check_integrity(self) -> None:
+        self.ledger.check_integrity()
+        self.state.check_integrity()

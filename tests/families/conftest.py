@@ -1,0 +1,72 @@
+"""Loading the reference cases and measuring how far logits are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.registry import Registry
+from kinfolk.settings import load_settings
+from kinfolk.testing.driver import Driver
+
+CASES = Path(__file__).parents[1] / "data" / "cases"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tiny matrices lose more time to waking threads than they gain."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def registry() -> Registry:
+    return Registry.discover(load_settings())
+
+
+@pytest.fixture(scope="session")
+def load(registry: Registry) -> Callable[..., LoadedModel]:
+    """``load(path, **settings)``: a model in float32 on the CPU, with room for eight sequences."""
+
+    def open_model(path: Path, **settings: Any) -> LoadedModel:
+        options = {"device": "cpu", "dtype": "f32", "context": 1024, "slots": 8, **settings}
+        return load_model(path, load_settings(**options), registry)
+
+    return open_model
+
+
+@pytest.fixture(scope="session")
+def driver(load: Callable[..., LoadedModel]) -> Callable[..., Driver]:
+    """``driver(case)``: a driver of a reference case, by its name."""
+
+    def drive(case: str, **settings: Any) -> Driver:
+        return Driver(load(CASES / f"{case}.gguf", **settings))
+
+    return drive
+
+
+@pytest.fixture(scope="session")
+def reference() -> Callable[[str], tuple[list[int], torch.Tensor]]:
+    """``reference(case)``: its tokens [160] and the float32 logits [160, 768] of transformers."""
+
+    def read(case: str) -> tuple[list[int], torch.Tensor]:
+        stored = np.load(CASES / f"{case}.npz")
+        return stored["tokens"].tolist(), torch.from_numpy(stored["logits"])
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def row_error() -> Callable[[torch.Tensor, torch.Tensor], float]:
+    """Largest over rows of max|a - b| / max|b|."""
+
+    def error(a: torch.Tensor, b: torch.Tensor) -> float:
+        assert a.shape == b.shape
+        return float(((a - b).abs().amax(1) / b.abs().amax(1)).max())
+
+    return error

@@ -1,0 +1,116 @@
+"""Random trees, batched over sequences: every path equals linear decoding, every commit too."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from kinfolk.sched.plan import Item, ItemKind
+
+BOUND = 2e-4
+
+
+def random_tree(rng, size):
+    """Parents with at least one branch where there is room for one."""
+    return [-1, *(rng.randrange(row) for row in range(1, size))]
+
+
+def path_to(parents, row):
+    path = []
+    while row >= 0:
+        path.append(row)
+        row = parents[row]
+    return path[::-1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_path_of_a_tree_equals_linear_decoding(driver, reference, row_error, seed):
+    rng = random.Random(seed)
+    tokens, _ = reference("qwen35")
+    lengths, sizes = (5, 64, 77), (9, 21, 14)
+    drive = driver("qwen35")
+    leases = [drive.open() for _ in lengths]
+    starts = [tokens[seed : seed + n] for n in lengths]
+    drive.feed(dict(zip(leases, starts, strict=True)))
+    trees = [
+        ([rng.randrange(5, 700) for _ in range(size)], random_tree(rng, size)) for size in sizes
+    ]
+    found = drive.draft(dict(zip(leases, trees, strict=True)))
+    paths = {}
+    for lease, start, (drafted, parents) in zip(leases, starts, trees, strict=True):
+        leaves = [row for row in range(len(parents)) if row not in parents]
+        for leaf in leaves:
+            path = path_to(parents, leaf)
+            check = driver("qwen35")
+            alone = check.open()
+            check.feed({alone: start})
+            expected = check.feed({alone: [drafted[row] for row in path]}, rows=1)[alone]
+            assert row_error(found[lease][path], expected) <= BOUND
+        path = path_to(parents, rng.choice(leaves))
+        paths[lease] = path[: rng.randint(1, len(path))]
+    drive.keep(paths)
+    assert_same_as_feeding_the_kept(driver, drive, leases, starts, trees, paths, row_error)
+
+
+def assert_same_as_feeding_the_kept(driver, drive, leases, starts, trees, paths, row_error):
+    ahead = [17, 23, 300, 41]
+    after = drive.feed(dict.fromkeys(leases, ahead), rows=2)
+    for lease, start, (drafted, _) in zip(leases, starts, trees, strict=True):
+        check = driver("qwen35")
+        alone = check.open()
+        check.feed({alone: [*start, *(drafted[row] for row in paths[lease])]})
+        assert row_error(after[lease], check.feed({alone: ahead})[alone]) <= BOUND
+
+
+def test_ragged_chains_commit_what_each_keeps(driver, reference, row_error):
+    tokens, _ = reference("qwen35")
+    drive = driver("qwen35")
+    leases = [drive.open() for _ in range(4)]
+    starts = [tokens[:n] for n in (10, 63, 64, 65)]
+    drive.feed(dict(zip(leases, starts, strict=True)))
+    chains = [(tokens[100 : 100 + n], None) for n in (1, 2, 7, 5)]
+    drive.draft(dict(zip(leases, chains, strict=True)))
+    paths = {lease: list(range(n)) for lease, n in zip(leases, (1, 1, 7, 3), strict=True)}
+    drive.keep(paths)
+    assert_same_as_feeding_the_kept(driver, drive, leases, starts, chains, paths, row_error)
+
+
+def test_a_draft_beside_a_slice_and_a_decode(driver, reference, row_error):
+    """One step with a prompt's slice, a plain row, a chain and a tree."""
+    tokens, expected = reference("qwen35")
+    drive = driver("qwen35")
+    prompt, plain, chain, tree = (drive.open() for _ in range(4))
+    drive.feed({plain: tokens[:50], chain: tokens[:70], tree: tokens[:90]})
+    rows = drive.step(
+        [
+            Item(prompt, "", ItemKind.PREFILL, tuple(tokens[:100]), 0),
+            Item(chain, "", ItemKind.VERIFY, tuple(tokens[70:74]), 70),
+            Item(plain, "", ItemKind.DECODE, (tokens[50],), 50),
+            Item(
+                tree,
+                "",
+                ItemKind.VERIFY,
+                (tokens[90], 9, tokens[91], tokens[92]),
+                90,
+                parents=(-1, 0, 0, 2),
+            ),
+        ]
+    )
+    wanted = (expected[:100], expected[70:74], expected[50:51], expected[[90, 91, 92]])
+    found = (rows[0], rows[1], rows[2], rows[3][[0, 2, 3]])
+    for a, b in zip(found, wanted, strict=True):
+        assert row_error(a, b) <= BOUND
+
+
+def test_drafting_changes_nothing_until_it_is_kept(driver, reference):
+    tokens, _ = reference("qwen35")
+    drive = driver("qwen35")
+    lease = drive.open()
+    drive.feed({lease: tokens[:70]})
+    before = [t[lease.slot].clone() for t in drive.state._recurrent_tensors()]
+    drive.draft({lease: ([3, 4, 5, 6], (-1, 0, 0, 1))})
+    drive.draft({lease: ([3, 4, 5, 6], None)})
+    after = [t[lease.slot] for t in drive.state._recurrent_tensors()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
