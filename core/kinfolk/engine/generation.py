@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
@@ -33,7 +33,7 @@ class Generation:
     """One prompt, and one or more answers to it.
 
     ``start`` hands the requests to the engine; the caller gives each event back to ``feed``, on
-    one thread of its choice. Iterating does both. ``cancel`` ends what still runs and may be
+    one thread of its choice. ``pieces`` does both. ``cancel`` ends what still runs and may be
     called at any time, any number of times.
     """
 
@@ -88,7 +88,10 @@ class Generation:
             self._tickets[choice].cancel(reason)
 
     def __iter__(self) -> Iterator[Piece | Ended]:
-        """Generate, blocking. Whoever stops reading cancels what is left."""
+        return self.pieces()
+
+    def pieces(self) -> Generator[Piece | Ended]:
+        """Generate, blocking. Whoever stops reading and closes it cancels what is left."""
         inbox: SimpleQueue[tuple[int, Event]] = SimpleQueue()
         self.start(lambda choice, event: inbox.put((choice, event)))
         try:

@@ -1,0 +1,188 @@
+"""``kinfolk bench``: how fast a model reads prompts and writes answers, through the engine."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinfolk.cli.console import ProgressBar, print_json, table
+from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.options import (
+    ENGINE,
+    LOADING,
+    json_option,
+    model_option,
+    settings_options,
+)
+from kinfolk.errors import EngineError
+from kinfolk.version import __version__
+
+if TYPE_CHECKING:
+    from kinfolk.engine.runtime import Runtime
+    from kinfolk.sched.events import Event
+    from kinfolk.sched.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``sequences`` prompts of ``prompt`` tokens at once, each answered with ``generate``."""
+
+    prompt: int
+    generate: int
+    sequences: int
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Seconds of one repeat: until every first token was there, and from there to the last."""
+
+    prompt: float
+    decode: float
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk bench -m model.gguf
+  kinfolk bench -m model.gguf --prompt 2048 --generate 128 --repeats 5 --json
+  kinfolk bench -m model.gguf --prompt 128 --sequences 16 --slots 16"""
+)
+@model_option
+@click.option("--prompt", type=click.IntRange(min=1), default=512, show_default=True)
+@click.option("--generate", type=click.IntRange(min=2), default=128, show_default=True)
+@click.option("--sequences", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--temperature", type=float, default=0.0, show_default=True)
+@json_option
+@settings_options(*LOADING, *ENGINE)
+@click.pass_context
+def bench(
+    ctx: click.Context,
+    /,
+    model: str | None,
+    prompt: int,
+    generate: int,
+    sequences: int,
+    repeats: int,
+    temperature: float,
+    as_json: bool,
+    **rest: Any,
+) -> None:
+    """Measure a model: prompt and generation speed, the median of several repeats.
+
+    Every repeat and every sequence reads fresh random tokens, so nothing is reused; the model's own
+    end of text is ignored. A prompt's time ends when its first token has reached the host. One
+    repeat before the first is not counted.
+    """
+    work = Workload(prompt, generate, sequences, temperature)
+    settings = read_settings(ctx, slots=sequences, checkpoints=0, context=prompt + generate)
+    with open_runtime(settings, model) as runtime:
+        runs = []
+        with ProgressBar("measuring") as progress:
+            for repeat in range(repeats + 1):
+                runs.append(measure(runtime, work, seed=repeat))
+                progress(repeat + 1, repeats + 1, "")
+        report = _report(runtime, work, runs[1:])
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(_as_text(report))
+
+
+def measure(runtime: Runtime, work: Workload, seed: int) -> Run:
+    """One repeat. Raises :class:`EngineError` if any of the requests fails."""
+    inbox: SimpleQueue[Event] = SimpleQueue()
+    requests = [_request(runtime, work, seed, number) for number in range(work.sequences)]
+    started = time.perf_counter()
+    for request in requests:
+        runtime.engine.submit(request, inbox.put)
+    return _watch(inbox.get, work, started)
+
+
+def _watch(next_event: Callable[[], Event], work: Workload, started: float) -> Run:
+    from kinfolk.sched.events import Finished
+
+    waiting = work.sequences
+    begun: set[str] = set()
+    first = last = started
+    while waiting:
+        event = next_event()
+        last = time.perf_counter()
+        if isinstance(event, Finished):
+            waiting -= 1
+            if event.usage.emitted != work.generate:
+                raise EngineError(event.error or "a request ended before its time")
+        elif event.request_id not in begun:
+            begun.add(event.request_id)
+            first = last
+    return Run(first - started, last - first)
+
+
+def _request(runtime: Runtime, work: Workload, seed: int, number: int) -> Request:
+    import random
+
+    from kinfolk.sched.request import Request, Sampling
+
+    source = random.Random(f"{seed} {number}")
+    vocabulary = runtime.info.vocabulary
+    return Request(
+        id=f"bench-{seed}-{number}",
+        prompt=tuple(source.randrange(vocabulary) for _ in range(work.prompt)),
+        max_new=work.generate,
+        sampling=Sampling(temperature=work.temperature, seed=number),
+    )
+
+
+def _report(runtime: Runtime, work: Workload, runs: list[Run]) -> dict[str, Any]:
+    import torch
+
+    loaded = runtime.loaded
+    device = loaded.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    prompts = [work.sequences * work.prompt / run.prompt for run in runs]
+    decodes = [work.sequences * (work.generate - 1) / run.decode for run in runs]
+    return {
+        "model": runtime.name,
+        "file": str(loaded.file.path),
+        "bytes": loaded.file.inventory.nbytes,
+        "workload": asdict(work),
+        "repeats": len(runs),
+        "prompt_tokens_per_second": round(statistics.median(prompts), 2),
+        "generate_tokens_per_second": round(statistics.median(decodes), 2),
+        "first_token_seconds": round(statistics.median(run.prompt for run in runs), 4),
+        "runs": [asdict(run) for run in runs],
+        "engine": runtime.engine.stats(),
+        "machine": {
+            "device": str(device),
+            "name": name or platform.machine(),
+            "dtype": str(loaded.dtype).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+            "system": platform.platform(),
+        },
+        "versions": {
+            "kinfolk": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _as_text(report: dict[str, Any]) -> str:
+    work, machine = report["workload"], report["machine"]
+    rows = [
+        ("model", report["model"]),
+        ("machine", f"{machine['name']} ({machine['device']}, {machine['dtype']})"),
+        ("work", f"{work['sequences']} x ({work['prompt']} + {work['generate']}) tokens"),
+        ("prompt", f"{report['prompt_tokens_per_second']} tok/s"),
+        ("generate", f"{report['generate_tokens_per_second']} tok/s"),
+        ("first token", f"{report['first_token_seconds']} s"),
+    ]
+    return table(rows)

@@ -1,0 +1,171 @@
+"""``kinfolk chat``: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kinfolk.cli.console import dim, note
+from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.options import (
+    ENGINE,
+    LOADING,
+    generation_options,
+    model_option,
+    sampling_options,
+    settings_options,
+)
+from kinfolk.cli.run import raise_failure, speed
+from kinfolk.errors import KinfolkError, SettingsError
+
+if TYPE_CHECKING:
+    from kinfolk.engine.answer import Ended
+    from kinfolk.engine.options import GenerationOptions
+    from kinfolk.engine.runtime import Runtime
+
+HELP: Final = """\
+/system TEXT  start again with TEXT as the system message; without TEXT, with none
+/reset        forget the conversation, keep the system message
+/stats        switch the line about speed on or off
+/help         this list
+/exit         leave; so does Ctrl-D
+Ctrl-C stops an answer. What was said until then stays part of the conversation."""
+
+PROMPT: Final = "> "
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk chat -m model.gguf
+  kinfolk chat -m model.gguf --system "Answer in one sentence." --temperature 0"""
+)
+@model_option
+@click.option("--system", metavar="TEXT", help="System message of the conversation.")
+@click.option("--stats", is_flag=True, help="Say how fast each answer was.")
+@sampling_options
+@settings_options(*LOADING, *ENGINE)
+@click.pass_context
+def chat(ctx: click.Context, /, model: str | None, **params: Any) -> None:
+    """Talk to a model: it remembers what was said until /reset or /exit.
+
+    Type /help for what else can be done. Lines on stdin work too, one question a line.
+    """
+    settings = read_settings(ctx, slots=1)
+    with open_runtime(settings, model) as runtime:
+        if runtime.chat is None:
+            raise SettingsError(
+                f"{runtime.name!r} has no chat template and cannot hold a conversation; name a "
+                "chat model with -m, or complete a text with 'kinfolk run'"
+            )
+        if runtime.card is not None and not runtime.card.chat:
+            note(f"warning: {runtime.name!r} was not made for conversations")
+        options = generation_options(params)
+        Conversation(runtime, options, params["system"], params["stats"]).hold()
+
+
+class Conversation:
+    """What was said so far, and the loop that adds to it."""
+
+    def __init__(
+        self, runtime: Runtime, options: GenerationOptions, system: str | None, stats: bool
+    ):
+        self._runtime = runtime
+        self._options = options
+        self._system = system
+        self._stats = stats
+        self._messages: list[dict[str, str]] = []
+        self.reset()
+
+    def reset(self) -> None:
+        self._messages = [{"role": "system", "content": self._system}] if self._system else []
+
+    def hold(self) -> None:
+        """Read and answer until the end of input or /exit."""
+        if sys.stdin.isatty():
+            note(dim(f"{self._runtime.name}: /help for help, Ctrl-D to leave"))
+        while (line := _read_line()) is not None:
+            if not line.strip():
+                continue
+            if not line.startswith("/"):
+                self._answer(line)
+            elif not self._obey(*line[1:].partition(" ")[::2]):
+                return
+
+    def _obey(self, command: str, rest: str) -> bool:
+        """Execute a command; false to leave."""
+        if command in ("exit", "quit"):
+            return False
+        if command == "reset":
+            self.reset()
+        elif command == "system":
+            self._system = rest.strip() or None
+            self.reset()
+        elif command == "stats":
+            self._stats = not self._stats
+        elif command == "help":
+            note(HELP)
+        else:
+            note(f"there is no command /{command}; /help lists them")
+        return True
+
+    def _answer(self, question: str) -> None:
+        self._messages.append({"role": "user", "content": question})
+        answer = {"role": "assistant", "content": ""}
+        try:
+            self._generate(answer)
+        except KeyboardInterrupt:
+            note(dim("\n(stopped)"))
+        except KinfolkError as error:
+            # A question that cannot be answered is taken back, and the conversation goes on.
+            note(f"error: {error}")
+            self._messages.pop()
+            return
+        self._messages.append(answer)
+
+    def _generate(self, answer: dict[str, str]) -> None:
+        from kinfolk.engine.answer import Ended
+        from kinfolk.engine.generation import Generation
+        from kinfolk.engine.prompt import chat_prompt
+
+        prompt = chat_prompt(self._runtime, self._messages)
+        generation = Generation(self._runtime, prompt, self._options)
+        with closing(generation.pieces()) as pieces:
+            last = "content"
+            for piece in pieces:
+                if isinstance(piece, Ended):
+                    self._end(piece)
+                    return
+                if piece.kind != last:
+                    click.echo("\n\n" if last == "reasoning" else "", nl=False)
+                    last = piece.kind
+                field = "content" if piece.kind == "content" else "reasoning_content"
+                answer[field] = answer.get(field, "") + piece.text
+                muted = piece.kind == "reasoning" and sys.stdout.isatty()
+                click.echo(dim(piece.text) if muted else piece.text, nl=False)
+
+    def _end(self, end: Ended) -> None:
+        raise_failure(end)
+        click.echo()
+        if self._stats:
+            note(dim(speed(end)))
+
+
+def _read_line() -> str | None:
+    """The next line, or ``None`` at the end. Ctrl-C throws away what was typed."""
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return line.rstrip("\n") if line else None
+    with suppress(ImportError):  # gives input() editing and history, where there is one
+        import readline  # noqa: F401
+    while True:
+        try:
+            return input(PROMPT)
+        except EOFError:
+            note("")
+            return None
+        except KeyboardInterrupt:
+            note("\n" + dim("(Ctrl-D or /exit to leave)"))

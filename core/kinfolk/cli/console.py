@@ -1,0 +1,112 @@
+"""What commands say beside their output: on stderr, and lively only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_SHOW_AFTER: Final = 0.5
+"""Seconds a step may take before a bar appears; most are over by then."""
+
+
+def on_terminal() -> bool:
+    """Whether somebody is looking at stderr."""
+    return sys.stderr.isatty()
+
+
+def note(message: str) -> None:
+    """A line for whoever is watching, not part of the output."""
+    click.echo(message, err=True)
+
+
+def read_stdin() -> str:
+    """All of stdin as UTF-8; bytes that are none become U+FFFD."""
+    return sys.stdin.buffer.read().decode("utf-8", "replace")
+
+
+def dim(text: str) -> str:
+    return click.style(text, dim=True)
+
+
+def print_json(data: Any) -> None:
+    click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of equal width, two spaces apart; the last column is as wide as it is."""
+    if not rows:
+        return ""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return "\n".join(lines)
+
+
+def size(nbytes: int) -> str:
+    """``15.6 GiB``"""
+    amount = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+class ProgressBar:
+    """A bar for a long step, gone when it is over. Silent when nobody is looking.
+
+    Call it with the amount done, the amount in total and what was just finished.
+    """
+
+    def __init__(self, title: str):
+        self._title = title
+        self._started = time.monotonic()
+        self._bar: Progress | None = None
+        self._visible = on_terminal()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, done: int, total: int, what: str = "") -> None:
+        if not self._visible or time.monotonic() - self._started < _SHOW_AFTER:
+            return
+        bar = self._bar or self._open()
+        bar.update(bar.tasks[0].id, completed=done, total=total, what=what)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _open(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            Remaining(),
+            TextColumn("{task.fields[what]}", style="dim"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.add_task(self._title, what="")
+        self._bar.start()
+        return self._bar

@@ -1,0 +1,92 @@
+"""``kinfolk convert``: from a Hugging Face directory to a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kinfolk.cli.console import ProgressBar, note, print_json, size
+from kinfolk.cli.loading import discover, read_settings
+from kinfolk.cli.options import json_option, settings_options
+from kinfolk.errors import SettingsError
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk convert ./model-directory model.gguf
+  kinfolk convert ./model-directory model-q4.gguf --outtype q4_k_m"""
+)
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--outtype",
+    default="bf16",
+    show_default=True,
+    metavar="TYPE",
+    help="Number format or mix of formats, such as f32, f16, bf16, q8_0, q4_0, q4_k_m.",
+)
+@click.option("--name", default="", help="Name of the model in the file. Default: the directory's.")
+@click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer out.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--workers", type=click.IntRange(min=1), help="Threads. Default: one a core.")
+@json_option
+@settings_options("model_family")
+@click.pass_context
+def convert(
+    ctx: click.Context,
+    /,
+    directory: Path,
+    out: Path,
+    outtype: str,
+    name: str,
+    no_tokenizer: bool,
+    overwrite: bool,
+    workers: int | None,
+    as_json: bool,
+    **rest: Any,
+) -> None:
+    """Convert the Hugging Face model in DIRECTORY to the GGUF file OUT.
+
+    The installed family that knows the model decides how. OUT appears under its name when it is
+    complete.
+    """
+    settings = read_settings(ctx)
+    registry = discover(settings)
+    families = [provided.value for provided in registry.families.values()]
+    if settings.model_family is not None:
+        families = [family for family in families if family.name == settings.model_family]
+        if not families:
+            raise SettingsError(f"--model-family {settings.model_family}: no such family")
+    from kinfolk.convert.driver import convert as run
+    from kinfolk.quant.formats import QuantFormats
+
+    formats = QuantFormats([provided.value for provided in registry.quant_formats])
+    with ProgressBar("converting") as progress:
+        done = run(
+            directory,
+            out,
+            outtype=outtype,
+            families=families,
+            formats=formats,
+            name=name,
+            tokenizer=not no_tokenizer,
+            overwrite=overwrite,
+            progress=progress,
+            workers=workers or 0,
+        )
+    if as_json:
+        print_json(
+            {
+                "path": str(done.path),
+                "family": done.family,
+                "bytes": done.nbytes,
+                "parameters": done.parameters,
+                "types": dict(done.types),
+            }
+        )
+        return
+    types = ", ".join(f"{count} {name}" for name, count in done.types.items())
+    note(f"{done.path}: {done.family}, {size(done.nbytes)}, tensors: {types}")

@@ -1,0 +1,190 @@
+"""``kinfolk doctor``: is this installation sound, and what will run on what."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from kinfolk.cli.console import print_json, table
+from kinfolk.cli.loading import find_model, read_settings
+from kinfolk.cli.main import BUILT_IN
+from kinfolk.cli.options import LOADING, json_option, model_option, settings_options
+from kinfolk.errors import KinfolkError
+from kinfolk.registry import Registry
+from kinfolk.settings import Settings, unknown_variables
+
+if TYPE_CHECKING:
+    from kinfolk.engine.runtime import Runtime
+
+Status = Literal["ok", "warning", "failed"]
+
+PACKAGES: Final = ("torch", "triton", "transformers", "tokenizers", "pluggy", "fastapi", "uvicorn")
+OPTIONAL: Final = frozenset({"triton"})
+SMOKE_TOKENS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report: ``area`` groups lines, ``detail`` says what was found."""
+
+    area: str
+    name: str
+    status: Status
+    detail: str
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk doctor
+  kinfolk doctor --json
+  kinfolk doctor -m model.gguf --op linear=reference"""
+)
+@model_option
+@json_option
+@settings_options(*LOADING, "plugins")
+@click.pass_context
+def doctor(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -> None:
+    """Check versions, devices, plugins and op back ends, and compute a few tokens.
+
+    Names for every op the back end that ran it and why others did not. Leaves with exit code 1 if
+    something is wrong.
+    """
+    settings = read_settings(ctx)
+    registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
+    checks = [
+        *_versions(),
+        *_environment(),
+        *_plugins(registry),
+        *_devices(),
+        *_smoke(model, settings, registry),
+    ]
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        click.echo(_as_text(checks))
+    if any(check.status == "failed" for check in checks):
+        ctx.exit(1)
+
+
+def _versions() -> Iterator[Check]:
+    from kinfolk.version import __version__
+
+    yield Check("versions", "kinfolk", "ok", __version__)
+    yield Check("versions", "python", "ok", f"{platform.python_version()} on {sys.platform}")
+    for name in PACKAGES:
+        try:
+            yield Check("versions", name, "ok", metadata.version(name))
+        except metadata.PackageNotFoundError:
+            missing: Status = "warning" if name in OPTIONAL else "failed"
+            yield Check("versions", name, missing, "not installed")
+
+
+def _environment() -> Iterator[Check]:
+    for name, close in unknown_variables().items():
+        hint = f"; did you mean {close}?" if close else ""
+        yield Check("settings", name, "warning", f"means nothing here{hint}")
+
+
+def _plugins(registry: Registry) -> Iterator[Check]:
+    status: dict[str, Status] = {"ok": "ok", "failed": "failed", "conflict": "failed"}
+    for record in registry.records:
+        detail = record.reason or " ".join(filter(None, (record.distribution, record.version)))
+        yield Check("plugins", record.name, status.get(record.status, "warning"), detail)
+
+
+def _devices() -> Iterator[Check]:
+    try:
+        import torch
+    except Exception as error:  # a broken installation fails in its own ways
+        yield Check("devices", "torch", "failed", f"cannot be imported: {error}")
+        return
+    yield Check("devices", "cpu", "ok", f"{torch.get_num_threads()} threads")
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        why = f"torch is built for CUDA {built}, which finds no device" if built else "torch is CPU"
+        yield Check("devices", "cuda", "ok", f"none: {why}")
+        return
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        memory = properties.total_memory / 2**30
+        capability = f"{properties.major}.{properties.minor}"
+        detail = f"{properties.name}, {memory:.0f} GiB, compute capability {capability}"
+        yield Check("devices", f"cuda:{index}", "ok", detail)
+
+
+def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterator[Check]:
+    """Load a model, generate a little, and say what ran on what."""
+    runtime: Runtime | None = None
+    try:
+        from kinfolk.engine.runtime import Runtime as Opened
+
+        path = None if model is None else find_model(model)
+        runtime = Opened.open(path, settings, registry)
+        yield _generate(runtime)
+        yield from _backends(runtime)
+    except KinfolkError as error:
+        yield Check("computation", "model", "failed", str(error))
+    except Exception as error:  # whatever is broken, the report is to be printed
+        yield Check("computation", "model", "failed", f"{type(error).__name__}: {error}")
+    finally:
+        if runtime is not None:
+            runtime.close()
+
+
+def _generate(runtime: Runtime) -> Check:
+    from kinfolk.engine.answer import Ended
+    from kinfolk.engine.generation import Generation
+    from kinfolk.engine.options import GenerationOptions
+    from kinfolk.engine.prompt import token_prompt
+
+    options = GenerationOptions(
+        max_tokens=SMOKE_TOKENS, temperature=0.0, logprobs=0, ignore_eos=True
+    )
+    prompt = token_prompt(runtime, list(range(min(64, runtime.info.vocabulary))))
+    started = time.perf_counter()
+    end = next(piece for piece in Generation(runtime, prompt, options) if isinstance(piece, Ended))
+    seconds = time.perf_counter() - started
+    if end.error is not None or end.tokens != SMOKE_TOKENS:
+        return Check("computation", runtime.name, "failed", end.error or "ended too early")
+    where = f"{runtime.loaded.device}, {str(runtime.loaded.dtype).removeprefix('torch.')}"
+    return Check(
+        "computation", runtime.name, "ok", f"{end.tokens} tokens in {seconds:.2f} s on {where}"
+    )
+
+
+def _backends(runtime: Runtime) -> Iterator[Check]:
+    ops = runtime.loaded.ops
+    for op in ops.names:
+        ran = [decision for (name, _), decision in sorted(ops.decisions.items()) if name == op]
+        others = [name for name in ops.backends(op) if name not in {d.backend for d in ran}]
+        if not ran:
+            yield Check("ops", op, "ok", f"not needed; installed: {', '.join(others)}")
+            continue
+        detail = ", ".join(decision.backend for decision in ran)
+        refused = {pair for decision in ran for pair in decision.refused}
+        reasons = [f"{name} refused: {reason}" for name, reason in sorted(refused)]
+        reasons += [f"{name} not asked" for name in others if name not in dict(refused)]
+        yield Check("ops", op, "ok", "; ".join([detail, *reasons]))
+
+
+def _as_text(checks: list[Check]) -> str:
+    mark: Callable[[Check], str] = lambda c: "" if c.status == "ok" else c.status.upper()  # noqa: E731
+    lines = []
+    for area in dict.fromkeys(check.area for check in checks):
+        rows = [
+            (f"  {check.name}", " ".join(filter(None, (mark(check), check.detail))))
+            for check in checks
+            if check.area == area
+        ]
+        lines += [area, table(rows)]
+    bad = sum(check.status == "failed" for check in checks)
+    lines.append(f"{bad} failed" if bad else "all is well")
+    return "\n".join(lines)

@@ -1,0 +1,146 @@
+"""``kinfolk inspect``: what is in a model file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kinfolk.cli.console import print_json, size, table
+from kinfolk.cli.loading import discover, find_model, read_settings
+from kinfolk.cli.options import json_option, settings_options
+from kinfolk.errors import KinfolkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kinfolk.gguf.file import GGUFFile
+    from kinfolk.gguf.values import Value
+    from kinfolk.registry import Registry
+    from kinfolk.settings import Settings
+
+_SHOWN: Final = 8
+"""Entries of an array that are shown."""
+
+_WIDTH: Final = 100
+"""Characters of a text that are shown."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk inspect model.gguf
+  kinfolk inspect model.gguf --json | jq .metadata
+  kinfolk inspect model.gguf --no-tensors"""
+)
+@click.argument("model")
+@click.option("--tensors/--no-tensors", default=True, help="List the tensors.")
+@json_option
+@settings_options("model_family")
+@click.pass_context
+def inspect(ctx: click.Context, /, model: str, tensors: bool, as_json: bool, **rest: Any) -> None:
+    """Show the metadata, tensors and types of MODEL, and which installed family claims it.
+
+    Reads the head of the file only, however large it is.
+    """
+    settings = read_settings(ctx)
+    registry = discover(settings)
+    from kinfolk.gguf.file import GGUFFile
+    from kinfolk.quant.formats import QuantFormats
+
+    formats = QuantFormats([provided.value for provided in registry.quant_formats])
+    with GGUFFile.open(find_model(model), formats.tensor_types()) as file:
+        report = describe(file, registry, settings)
+    if not tensors:
+        del report["tensors"]
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(_as_text(report))
+
+
+def describe(file: GGUFFile, registry: Registry, settings: Settings) -> dict[str, Any]:
+    """The file as plain data; long arrays are shortened to their beginning."""
+    architecture = file.metadata.architecture
+    family, problem = _family(registry, settings, architecture)
+    types: Counter[str] = Counter()
+    for tensor in file.inventory.values():
+        types[tensor.type_name] += tensor.nbytes
+    return {
+        "files": [str(path) for path in file.paths],
+        "version": file.version,
+        "architecture": architecture,
+        "family": family,
+        "problem": problem,
+        "bytes": file.inventory.nbytes,
+        "parameters": sum(prod(tensor.shape) for tensor in file.inventory.values()),
+        "types": dict(types.most_common()),
+        "metadata": {key: _plain(file.metadata.value(key)) for key in file.metadata},
+        "tensors": [
+            {
+                "name": tensor.name,
+                "type": tensor.type_name,
+                "shape": list(tensor.shape),
+                "bytes": tensor.nbytes,
+            }
+            for tensor in file.inventory.values()
+        ],
+    }
+
+
+def _family(
+    registry: Registry, settings: Settings, architecture: str
+) -> tuple[str | None, str | None]:
+    """The name of the family that loads the file, or what stands in the way."""
+    try:
+        return registry.family_for(architecture, settings.model_family).name, None
+    except KinfolkError as error:
+        return None, str(error)
+
+
+def _plain(value: Value) -> Any:
+    if not value.is_array:
+        return value.content
+    content: Any = value.content
+    first = list(content[:_SHOWN])
+    first = [item.item() if hasattr(item, "item") else item for item in first]
+    if len(value) <= _SHOWN:
+        return first
+    return {"type": f"array of {value.type}", "length": len(value), "first": first}
+
+
+def _as_text(report: dict[str, Any]) -> str:
+    head = [
+        ("file", ", ".join(report["files"])),
+        ("architecture", report["architecture"]),
+        ("family", report["family"] or f"none: {report['problem']}"),
+        ("parameters", f"{report['parameters'] / 1e6:,.1f} M"),
+        ("tensors", size(report["bytes"])),
+        ("types", ", ".join(f"{name} {size(n)}" for name, n in report["types"].items())),
+    ]
+    parts = [table(head), "metadata", _indent(_metadata_rows(report["metadata"].items()))]
+    if "tensors" in report:
+        rows = [
+            (t["name"], t["type"], " x ".join(map(str, t["shape"])), size(t["bytes"]))
+            for t in report["tensors"]
+        ]
+        parts += ["tensors, rows first", _indent(rows)]
+    return "\n\n".join(parts)
+
+
+def _metadata_rows(items: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
+    rows = []
+    for key, value in items:
+        if isinstance(value, dict):
+            text = f"{value['length']} x {value['type'].removeprefix('array of ')}: "
+            text += ", ".join(repr(item) for item in value["first"]) + ", ..."
+        else:
+            text = repr(value)
+        rows.append((key, text if len(text) <= _WIDTH else text[: _WIDTH - 4] + " ..."))
+    return rows
+
+
+def _indent(rows: list[Any]) -> str:
+    return "\n".join("  " + line for line in table(rows).splitlines())

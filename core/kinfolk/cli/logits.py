@@ -1,0 +1,102 @@
+"""``kinfolk logits``: the logits of every position, for comparison with other implementations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinfolk.cli.console import ProgressBar, note
+from kinfolk.cli.loading import open_model, read_settings
+from kinfolk.cli.options import LOADING, settings_options
+from kinfolk.errors import OutputError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk logits model.gguf --tokens ids.npy --out logits.npy
+  kinfolk logits model.gguf --tokens ids.npy --out logits.npy --dtype f32 --chunk 64"""
+)
+@click.argument("model")
+@click.option("--tokens", required=True, metavar="FILE", help="Token ids: a .npy file, [n].")
+@click.option("--out", required=True, metavar="FILE", help="Written: .npy, float32 [n, vocab].")
+@click.option("--chunk", type=click.IntRange(min=1), help="Tokens in one step, at most.")
+@settings_options(*LOADING, "context", "kv_codec")
+@click.pass_context
+def logits(
+    ctx: click.Context, /, model: str, tokens: str, out: str, chunk: int | None, **rest: Any
+) -> None:
+    """Write the logits of MODEL for given tokens: float32, a row for every position.
+
+    Row i is what follows tokens 0 to i. The file appears under its name when it is complete.
+    """
+    ids = read_tokens(Path(tokens))
+    settings = read_settings(ctx, slots=1, checkpoints=0, context=len(ids))
+    target = _checked_target(Path(out))
+    with open_model(settings, model) as loaded:
+        vocabulary = loaded.info.vocabulary
+        if ids.min() < 0 or ids.max() >= vocabulary:
+            raise RequestError(
+                f"{tokens}: ids must be between 0 and {vocabulary - 1}, found "
+                f"{ids.min()} to {ids.max()}"
+            )
+        from kinfolk.engine.score import logits as score
+
+        with ProgressBar("scoring") as progress:
+            parts = score(loaded, ids.tolist(), chunk=chunk, progress=progress)
+            write_rows(target, parts, (len(ids), vocabulary))
+    note(f"{target}: float32 [{len(ids)}, {vocabulary}]")
+
+
+def read_tokens(path: Path) -> npt.NDArray[np.int64]:
+    """Ids [n], at least one; :class:`RequestError` if the file holds something else."""
+    import numpy as np
+
+    try:
+        ids = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise RequestError(f"{path}: cannot be read as a .npy file: {error}") from None
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
+        found = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, np.ndarray) else "an archive"
+        raise RequestError(f"{path}: expected whole numbers [n], found {found}")
+    if ids.size == 0:
+        raise RequestError(f"{path}: holds no tokens")
+    return ids.astype(np.int64)
+
+
+def write_rows(path: Path, parts: Iterable[torch.Tensor], shape: tuple[int, int]) -> None:
+    """Write parts one below the other as they come, and give the file its name at the end."""
+    import numpy as np
+
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        target = np.lib.format.open_memmap(partial, "w+", np.float32, shape)
+        start = 0
+        for part in parts:
+            target[start : start + len(part)] = part.float().cpu().numpy()
+            start += len(part)
+        target.flush()
+        del target
+        partial.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _checked_target(path: Path) -> Path:
+    """Where to write, known to be possible before the model is loaded."""
+    if path.is_dir():
+        raise OutputError(f"{path}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: there is no folder {path.parent}")
+    return path

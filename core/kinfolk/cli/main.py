@@ -1,0 +1,175 @@
+"""The command line: finds commands, and turns what goes wrong into one line and an exit code.
+
+Importing this loads no command. A command's module is imported when it runs or is asked for help;
+plugins are asked for commands only when help lists them or a name is none of ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from kinfolk.errors import KinfolkError
+from kinfolk.version import __version__
+
+BUILT_IN: Final[Mapping[str, str]] = {
+    "run": "Complete a prompt, or answer it with a chat model.",
+    "chat": "Talk to a model.",
+    "serve": "Answer OpenAI clients over HTTP.",
+    "bench": "Measure how fast a model reads and writes.",
+    "inspect": "Show what a model file holds.",
+    "tokenize": "Cut a text into the tokens of a model.",
+    "logits": "Write a model's logits for given tokens to a file.",
+    "perplexity": "Score a text: perplexity and bits per byte.",
+    "convert": "Make a GGUF file of a Hugging Face model.",
+    "synth": "Make a model file of a released shape with random weights.",
+    "plugins": "List installed plugins, what they bring, and what is wrong with them.",
+    "doctor": "Check this installation and machine.",
+}
+"""Command -> what help says of it. The module of ``x`` is ``kinfolk.cli.x``, its command ``x``."""
+
+INTERRUPTED: Final = 130
+UNEXPECTED: Final = 1
+DEBUG: Final = "--debug"
+
+
+class CommandLine(click.Group):
+    """The top of the command line: our commands, and those of plugins."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*BUILT_IN, *sorted(_plugin_commands())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in BUILT_IN:
+            command: click.Command = getattr(import_module(f"kinfolk.cli.{cmd_name}"), cmd_name)
+            return command
+        return _plugin_commands().get(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            _fail_on_unknown(ctx, name)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(BUILT_IN.items()))
+        brought = _plugin_commands()
+        if brought:
+            with formatter.section("Commands of plugins"):
+                limit = formatter.width - 6 - max(map(len, brought))
+                formatter.write_dl(
+                    [(name, brought[name].get_short_help_str(limit)) for name in sorted(brought)]
+                )
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run, and leave the process with the exit code unless ``standalone_mode`` is off."""
+        given = list(sys.argv[1:] if args is None else args)
+        debug, given = _take_debug(given)
+        if not standalone_mode:
+            return super().main(given, prog_name, complete_var, False, **extra)
+        try:
+            result = super().main(given, prog_name, complete_var, False, **extra)
+            code = result if isinstance(result, int) else 0
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            code = INTERRUPTED
+        except Exception as error:
+            code = _report(error, debug)
+        sys.exit(code)
+
+
+@click.group(
+    cls=CommandLine,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  kinfolk run "def fibonacci(n):"             the bundled model, no download
+  kinfolk run -m model.gguf "Why is the sky blue?"
+  kinfolk chat -m model.gguf
+  kinfolk serve -m model.gguf --port 8080
+  kinfolk COMMAND --help                      more about each command""",
+)
+@click.version_option(__version__, prog_name="kinfolk", message="%(prog)s %(version)s")
+@click.option(DEBUG, is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Run language models on this machine.
+
+    Model families are plugins: whatever file an installed family claims can be loaded.
+    """
+
+
+def main() -> None:
+    """Entry point of the ``kinfolk`` program."""
+    cli.main(prog_name="kinfolk")
+
+
+def _take_debug(args: list[str]) -> tuple[bool, list[str]]:
+    """``--debug`` counts wherever it stands, up to a ``--``."""
+    end = args.index("--") if "--" in args else len(args)
+    kept = [arg for arg in args[:end] if arg != DEBUG]
+    return len(kept) < end, kept + args[end:]
+
+
+def _report(error: Exception, debug: bool) -> int:
+    """Say what went wrong on stderr; the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, KinfolkError):
+        _say(str(error))
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        _say("this machine has not enough memory for that")
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        hint = "" if debug else f"; add {DEBUG} to see where"
+        _say(f"unexpected {text}; this is a bug of kinfolk or of a plugin{hint}")
+    return UNEXPECTED
+
+
+def _say(message: str) -> None:
+    click.echo("error: " + " ".join(message.split("\n")), err=True)
+
+
+def _fail_on_unknown(ctx: click.Context, name: str) -> NoReturn:
+    if Path(name).is_file() or name.endswith(".gguf"):
+        hint = f'To load a model: kinfolk run -m {name} "your prompt"'
+    else:
+        close = difflib.get_close_matches(name, [*BUILT_IN, *_plugin_commands()], n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else "'kinfolk --help' lists all commands."
+    ctx.fail(f"No such command {name!r}. {hint}")
+
+
+def _plugin_commands() -> dict[str, click.Command]:
+    """Commands that installed plugins bring; a plugin that is broken brings none.
+
+    What is wrong with it is told by ``kinfolk plugins``: help must work whatever is installed.
+    """
+    from kinfolk.registry import Registry
+    from kinfolk.settings import load_settings
+
+    try:
+        registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
+    except KinfolkError as error:
+        click.echo(f"warning: commands of plugins are not available: {error}", err=True)
+        return {}
+    return {name: provided.value for name, provided in registry.commands.items()}

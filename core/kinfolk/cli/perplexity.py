@@ -1,0 +1,146 @@
+"""``kinfolk perplexity``: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinfolk.cli.console import ProgressBar, print_json
+from kinfolk.cli.loading import discover, find_model, open_model, read_settings
+from kinfolk.cli.options import LOADING, json_option, settings_options
+from kinfolk.errors import RequestError
+
+if TYPE_CHECKING:
+    from kinfolk.engine.loading import LoadedModel
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk perplexity model.gguf book.txt
+  kinfolk perplexity model.gguf book.txt --context 2048 --stride 1024 --json"""
+)
+@click.argument("model")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--stride",
+    type=click.IntRange(min=1),
+    help="Tokens from one window to the next. Default: the window's length, so that every token "
+    "is read once; less gives every token more before it.",
+)
+@json_option
+@settings_options(*LOADING, "context", "kv_codec")
+@click.pass_context
+def perplexity(
+    ctx: click.Context,
+    /,
+    model: str,
+    file: Path,
+    stride: int | None,
+    as_json: bool,
+    **rest: Any,
+) -> None:
+    """Score the text in FILE with MODEL.
+
+    The text is cut into windows of --context tokens (default 2048). Every token but the first of
+    the text's first window, and with the default stride the first of each, is predicted from those
+    before it in its window and counted once. Bits per byte divide by the bytes of the tokens that
+    were counted, so models with different vocabularies can be compared.
+    """
+    text = file.read_bytes().decode("utf-8", "replace")
+    settings = read_settings(ctx, slots=1, checkpoints=0, context=2048)
+    from kinfolk.engine.text import open_text
+
+    tokenizer, _, _ = open_text(find_model(model), settings, discover(settings))
+    tokens = tokenizer.encode(text)
+    if len(tokens) < 2:
+        raise RequestError(f"{file}: a text of at least two tokens is needed")
+    score = Score()
+    with open_model(settings, model) as loaded:
+        window = loaded.limits.context
+        spans = list(windows(len(tokens), window, min(stride or window, window)))
+        with ProgressBar("scoring") as progress:
+            for number, (start, stop, first) in enumerate(spans):
+                losses = token_losses(loaded, tokens[start:stop])[first - start - 1 :]
+                counted = tokens[first:stop]
+                nbytes = sum(len(tokenizer.token_bytes(token)) for token in counted)
+                score = score.plus(math.fsum(losses), len(counted), nbytes)
+                progress(number + 1, len(spans), f"perplexity {score.perplexity:.3f}")
+    _report(score, window, as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Sum of -ln p over ``tokens`` tokens that stand for ``bytes`` bytes."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+
+    def plus(self, loss: float, tokens: int, nbytes: int) -> Score:
+        return Score(self.loss + loss, self.tokens + tokens, self.bytes + nbytes)
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss / self.tokens)
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.loss / math.log(2) / self.bytes if self.bytes else 0.0
+
+
+def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Spans (start, stop, first counted token) over ``count`` tokens.
+
+    The first token of a window has nothing before it in the window and is never counted; no token
+    is counted twice.
+    """
+    counted = 0
+    for start in range(0, count, stride):
+        stop = min(start + window, count)
+        first = max(start + 1, counted)
+        if first < stop:
+            yield start, stop, first
+        counted = stop
+        if stop == count:
+            return
+
+
+def token_losses(loaded: LoadedModel, tokens: list[int]) -> list[float]:
+    """-ln p of each token but the first, given those before it."""
+    import torch
+
+    from kinfolk.engine.score import logits
+
+    losses: list[float] = []
+    position = 0
+    for part in logits(loaded, tokens):
+        following = tokens[position + 1 : position + 1 + len(part)]
+        rows = part[: len(following)].float()
+        targets = torch.tensor(following, device=rows.device)
+        losses += torch.nn.functional.cross_entropy(rows, targets, reduction="none").tolist()
+        position += len(part)
+    return losses
+
+
+def _report(score: Score, window: int, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "perplexity": score.perplexity,
+                "bits_per_byte": score.bits_per_byte,
+                "tokens": score.tokens,
+                "bytes": score.bytes,
+                "window": window,
+            }
+        )
+        return
+    click.echo(
+        f"perplexity {score.perplexity:.4f}, {score.bits_per_byte:.4f} bits per byte "
+        f"({score.tokens} tokens, {score.bytes} bytes, windows of {window})"
+    )

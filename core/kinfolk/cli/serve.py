@@ -1,0 +1,127 @@
+"""``kinfolk serve``: a model behind the OpenAI API."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinfolk.cli.console import note
+from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.options import ENGINE, LOADING, model_option, settings_options
+from kinfolk.errors import SettingsError
+
+if TYPE_CHECKING:
+    from kinfolk.server.options import ServerOptions
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk serve -m model.gguf
+  kinfolk serve -m model.gguf --port 9000 --slots 16 --context 32768
+  kinfolk serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt
+\b
+  curl localhost:8080/v1/chat/completions -d '{"messages":
+    [{"role": "user", "content": "Hello"}]}'"""
+)
+@model_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, default=8080, show_default=True, help="0 = any that is free.")
+@click.option("--name", help="Name under which the model is served. Default: that of the file.")
+@click.option("--api-key", multiple=True, metavar="KEY", help="Ask for this key. May be repeated.")
+@click.option(
+    "--api-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Keys, one a line: unlike --api-key not seen in the list of processes.",
+)
+@click.option(
+    "--cors",
+    default="localhost",
+    show_default=True,
+    metavar="off|localhost|*|ORIGIN,...",
+    help="Web pages of which origins may ask.",
+)
+@click.option("--strict-model", is_flag=True, help="Answer other model names with 404.")
+@click.option("--metrics-public", is_flag=True, help="Show /metrics without a key.")
+@click.option(
+    "--max-queue",
+    type=click.IntRange(min=0),
+    default=64,
+    show_default=True,
+    help="Answers that may wait for a slot; more are refused with 429.",
+)
+@click.option(
+    "--max-body-mb", type=click.IntRange(min=1), default=64, show_default=True, metavar="MIB"
+)
+@click.option(
+    "--ping",
+    type=click.FloatRange(min=0.1),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A silent stream sends a comment so often.",
+)
+@click.option(
+    "--shutdown-grace",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Running answers may finish within this time after Ctrl-C.",
+)
+@settings_options(*LOADING, *ENGINE, "checkpoints", "log_level")
+@click.pass_context
+def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
+    """Serve a model to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
+
+    Several requests are answered at once, as many as there are --slots; others wait. Ctrl-C lets
+    running answers finish, a second one leaves at once.
+    """
+    settings = read_settings(ctx)
+    keys = _keys(params["api_key"], params["api_key_file"])
+    from kinfolk.server.lifecycle import LOOPBACK, GracefulServer, bind
+
+    # A port that is taken is worth knowing before a model is loaded.
+    sock = bind(params["host"], params["port"])
+    with sock, open_runtime(settings, model) as runtime:
+        from kinfolk.server.service import Service
+
+        options = _options(params, keys, params["name"] or runtime.name or "kinfolk")
+        server = GracefulServer(Service(runtime, options, settings.slots))
+        host, port = sock.getsockname()[:2]
+        if not keys and params["host"] not in LOOPBACK:
+            note("warning: anybody who can reach this address may ask; set --api-key")
+        where = f"[{host}]" if ":" in host else host
+        note(f"{options.model_name} at http://{where}:{port}/v1  (Ctrl-C to stop)")
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        server.run([sock])
+
+
+def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
+    keys = list(given)
+    if file is not None:
+        keys += [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+        if not keys:
+            raise SettingsError(f"--api-key-file {file}: holds no key")
+    if any(not key.strip() for key in keys):
+        raise SettingsError("--api-key: an empty key would let anybody in")
+    return tuple(keys)
+
+
+def _options(params: dict[str, Any], keys: tuple[str, ...], name: str) -> ServerOptions:
+    from kinfolk.server.options import ServerOptions
+
+    return ServerOptions(
+        model_name=name,
+        api_keys=keys,
+        cors=params["cors"],
+        strict_model=params["strict_model"],
+        public_metrics=params["metrics_public"],
+        max_body=params["max_body_mb"] * 2**20,
+        max_queue=params["max_queue"],
+        ping_after=params["ping"],
+        grace=params["shutdown_grace"],
+    )

@@ -1,0 +1,60 @@
+"""``kinfolk tokenize``: a text as the tokens of a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from kinfolk.cli.console import read_stdin, table
+from kinfolk.cli.loading import discover, find_model, read_settings
+from kinfolk.cli.options import json_option, settings_options
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk tokenize model.gguf --text "Hello, world"
+  kinfolk tokenize model.gguf --json < file.txt
+  kinfolk tokenize model.gguf --text "<|im_end|>" --no-special"""
+)
+@click.argument("model")
+@click.option("--text", help="The text. Default: stdin, to its last byte.")
+@click.option(
+    "--special/--no-special",
+    default=True,
+    help="Whether texts of special tokens become those tokens.",
+)
+@json_option
+@settings_options("model_family")
+@click.pass_context
+def tokenize(
+    ctx: click.Context, /, model: str, text: str | None, special: bool, as_json: bool, **rest: Any
+) -> None:
+    """Cut a text into the tokens of MODEL.
+
+    Prints ids and what they stand for; with --json, a list of ids. No token for the beginning of a
+    text is added.
+    """
+    settings = read_settings(ctx)
+    path = find_model(model)
+    if text is None:
+        text = read_stdin()
+    from kinfolk.engine.text import open_text
+
+    tokenizer, _, _ = open_text(path, settings, discover(settings))
+    tokens = tokenizer.encode(text, add_bos=False, parse_special=special)
+    if as_json:
+        click.echo(json.dumps(tokens))
+    elif tokens:
+        rows = [(str(token), repr(_piece(tokenizer.token_bytes(token)))) for token in tokens]
+        click.echo(table(rows))
+
+
+def _piece(raw: bytes) -> str | bytes:
+    """As text if it is text; a token may be a part of a character."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw

@@ -1,0 +1,89 @@
+"""The web application around a service."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kinfolk.errors import KinfolkError
+from kinfolk.server.chat import chat_router
+from kinfolk.server.completions import completions_router
+from kinfolk.server.errors import ApiError, from_exception
+from kinfolk.server.metrics import metrics_router
+from kinfolk.server.middleware import (
+    PUBLIC,
+    REQUEST_ID,
+    ApiKeys,
+    BodyLimit,
+    RequestIds,
+    error_response,
+)
+from kinfolk.server.models import models_router
+from kinfolk.server.service import Service
+from kinfolk.version import __version__
+
+logger = logging.getLogger(__name__)
+
+LOCAL_ORIGINS: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+
+
+def create_app(service: Service) -> FastAPI:
+    # Bodies are read by hand, so a generated schema would describe nothing.
+    app = FastAPI(title="kinfolk", version=__version__, openapi_url=None)
+    for router in (chat_router, completions_router, models_router, metrics_router):
+        app.include_router(router(service))
+    app.add_exception_handler(ApiError, _answer)
+    app.add_exception_handler(KinfolkError, _answer)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(Exception, _answer_unexpected)
+    _add_middleware(app, service)
+    return app
+
+
+def _add_middleware(app: FastAPI, service: Service) -> None:
+    """The one added last sees a request first: CORS before keys, so that refusals carry it too."""
+    options = service.options
+    app.add_middleware(BodyLimit, limit=options.max_body)
+    if options.api_keys:
+        public = PUBLIC | {"/metrics"} if options.public_metrics else PUBLIC
+        app.add_middleware(ApiKeys, keys=options.api_keys, public=public)
+    app.add_middleware(RequestIds)
+    if options.cors == "off":
+        return
+    local = options.cors == "localhost"
+    origins = [] if local else [origin.strip() for origin in options.cors.split(",")]
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_origin_regex=LOCAL_ORIGINS if local else None,
+        allow_methods=["GET", "POST", "OPTIONS"],
+        allow_headers=["*"],
+        expose_headers=[REQUEST_ID],
+    )
+
+
+async def _answer(_: Request, error: Exception) -> Response:
+    return error_response(from_exception(error))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    """What the framework itself refuses: no such path, no such method."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == 404:
+        return error_response(ApiError(404, f"there is nothing at {path}"))
+    if error.status_code == 405:
+        told = ApiError(405, f"{path} does not answer {request.method}")
+        return error_response(told)
+    return error_response(ApiError(error.status_code, str(error.detail)))
+
+
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return error_response(from_exception(error))

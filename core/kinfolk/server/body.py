@@ -1,0 +1,54 @@
+"""Reading the body of a request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from kinfolk.server.errors import from_validation, invalid
+
+MAX_DEPTH: Final = 64
+B = TypeVar("B", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[B]) -> B:
+    """The body as ``model``, whatever content type it announces. Raises :class:`ApiError` 400."""
+    data = parse_json(await request.body())
+    if not isinstance(data, dict):
+        raise invalid("the body must be a JSON object")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+def parse_json(raw: bytes) -> Any:
+    """JSON as the standard has it: no NaN, no infinity, at most 64 levels deep."""
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON number")
+
+    try:
+        data = json.loads(raw, parse_constant=refuse)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise invalid(f"the body is not valid JSON: {error}") from None
+    if not _is_shallow(data, MAX_DEPTH):
+        raise _too_deep()
+    return data
+
+
+def _is_shallow(data: Any, levels: int) -> bool:
+    if isinstance(data, dict):
+        data = data.values()
+    elif not isinstance(data, list):
+        return True
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in data)
+
+
+def _too_deep() -> Exception:
+    return invalid(f"the body is nested more than {MAX_DEPTH} levels deep")

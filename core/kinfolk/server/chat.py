@@ -1,0 +1,185 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kinfolk.engine.answer import Ended, Piece, SpelledToken, TextLogprob
+from kinfolk.engine.generation import Generation
+from kinfolk.engine.prompt import chat_prompt
+from kinfolk.server.body import read_body
+from kinfolk.server.bridge import Batch
+from kinfolk.server.models import served_name
+from kinfolk.server.responses import CLIENT_GONE, collect, json_response, stream
+from kinfolk.server.schema import ChatBody
+from kinfolk.server.service import Service
+from kinfolk.server.usage import timings_of, usage_of
+from kinfolk.version import __version__
+
+
+def chat_router(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions")
+    @router.post("/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        body = await read_body(request, ChatBody)
+        body.refuse_unsupported()
+        name = served_name(service, body.model)
+        options = body.options(service.options.max_choices)
+        # Rendering and tokenising a long conversation would hold up every stream.
+        prompt = await run_in_threadpool(
+            chat_prompt, service.runtime, body.messages, body.template_options()
+        )
+        generation = Generation(service.runtime, prompt, options)
+        live = await service.launch([generation])
+        if body.streams:
+            encoder = ChatChunks(name, options.choices, body.include_usage)
+            return await stream(service, live, encoder.chunks, encoder.usage)
+        answer = ChatAnswer(name, options.choices)
+        if not await collect(request, service, live, answer.take):
+            return Response(status_code=CLIENT_GONE)
+        return json_response(answer.body())
+
+    return router
+
+
+class _Head:
+    """What the whole answer and each chunk begin with."""
+
+    def __init__(self, model: str, kind: str):
+        self.fields: dict[str, Any] = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": f"kinfolk-{__version__}",
+        }
+
+
+class ChatChunks:
+    """Pieces to chunks: for each choice its role, its text, its finish reason, in this order."""
+
+    def __init__(self, model: str, choices: int, include_usage: bool):
+        self._head = _Head(model, "chat.completion.chunk").fields
+        self._include_usage = include_usage
+        self._choices = choices
+        self._begun: set[int] = set()
+        self._ends: dict[int, Ended] = {}
+
+    def chunks(self, batch: Batch) -> list[dict[str, Any]]:
+        made = []
+        for index, piece in batch:
+            if index not in self._begun:
+                self._begun.add(index)
+                made.append(self._chunk(index, {"role": "assistant", "content": None}))
+            if isinstance(piece, Piece):
+                made.append(self._chunk(index, _delta(piece), logprobs=piece))
+            else:
+                self._ends[index] = piece
+                made.append(self._chunk(index, {}, finish=piece.reason.value))
+        return made
+
+    def usage(self) -> dict[str, Any] | None:
+        """The chunk after the last one, if it was asked for."""
+        if not self._include_usage:
+            return None
+        ends = [self._ends[index] for index in sorted(self._ends)]
+        return {
+            **self._head,
+            "choices": [],
+            "usage": usage_of(ends, self._choices),
+            "timings": timings_of(ends, self._choices),
+        }
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        *,
+        finish: str | None = None,
+        logprobs: Piece | None = None,
+    ) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, "delta": delta, "finish_reason": finish}
+        if logprobs is not None and logprobs.logprobs:
+            choice["logprobs"] = {_field(logprobs): [_entry(e) for e in logprobs.logprobs]}
+        chunk = {**self._head, "choices": [choice]}
+        if self._include_usage:
+            chunk["usage"] = None
+        return chunk
+
+
+class ChatAnswer:
+    """Pieces to one body."""
+
+    def __init__(self, model: str, choices: int):
+        self._head = _Head(model, "chat.completion").fields
+        self._pieces: list[list[Piece]] = [[] for _ in range(choices)]
+        self._ends: dict[int, Ended] = {}
+
+    def take(self, index: int, piece: Piece | Ended) -> None:
+        if isinstance(piece, Piece):
+            self._pieces[index].append(piece)
+        else:
+            self._ends[index] = piece
+
+    def body(self) -> dict[str, Any]:
+        choices = len(self._pieces)
+        ends = [self._ends[index] for index in range(choices)]
+        return {
+            **self._head,
+            "choices": [self._choice(index) for index in range(choices)],
+            "usage": usage_of(ends, choices),
+            "timings": timings_of(ends, choices),
+        }
+
+    def _choice(self, index: int) -> dict[str, Any]:
+        pieces, end = self._pieces[index], self._ends[index]
+        message: dict[str, Any] = {"role": "assistant", "content": _text(pieces, "content")}
+        if reasoning := _text(pieces, "reasoning"):
+            message["reasoning_content"] = reasoning
+        logprobs: dict[str, Any] = {}
+        for piece in pieces:
+            if piece.logprobs:
+                logprobs.setdefault(_field(piece), []).extend(map(_entry, piece.logprobs))
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": logprobs or None,
+            "finish_reason": end.reason.value,
+        }
+
+
+def _text(pieces: list[Piece], kind: str) -> str:
+    return "".join(piece.text for piece in pieces if piece.kind == kind)
+
+
+def _field(piece: Piece) -> str:
+    return "content" if piece.kind == "content" else "reasoning_content"
+
+
+def _delta(piece: Piece) -> dict[str, Any]:
+    return {_field(piece): piece.text}
+
+
+def _entry(logprob: TextLogprob) -> dict[str, Any]:
+    return {
+        **_spelled(logprob.chosen),
+        "top_logprobs": [_spelled(token) for token in logprob.top],
+    }
+
+
+def _spelled(token: SpelledToken) -> dict[str, Any]:
+    return {
+        "id": token.token,
+        "token": token.text,
+        "bytes": list(token.bytes),
+        "logprob": token.logprob,
+    }

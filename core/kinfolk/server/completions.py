@@ -1,0 +1,161 @@
+"""``POST /v1/completions``: text as it stands, no chat template."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kinfolk.engine.answer import Ended, Piece, TextLogprob
+from kinfolk.engine.generation import Generation
+from kinfolk.engine.prompt import Prompt, text_prompt, token_prompt
+from kinfolk.server.body import read_body
+from kinfolk.server.bridge import Batch
+from kinfolk.server.models import served_name
+from kinfolk.server.responses import CLIENT_GONE, collect, json_response, stream
+from kinfolk.server.schema import CompletionBody
+from kinfolk.server.service import Service
+from kinfolk.server.usage import timings_of, usage_of
+from kinfolk.version import __version__
+
+
+def completions_router(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        body = await read_body(request, CompletionBody)
+        body.refuse_unsupported()
+        name = served_name(service, body.model)
+        options = body.options(service.options.max_choices)
+        prompts = await run_in_threadpool(_prompts, service, body)
+        generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
+        echoes = [echo if body.echo else "" for _, echo in prompts]
+        live = await service.launch(generations)
+        encoder = Completions(name, echoes, options.choices, body.include_usage)
+        if body.streams:
+            return await stream(service, live, encoder.chunks, encoder.usage)
+        pieces: Batch = []
+        if not await collect(request, service, live, lambda *item: pieces.append(item)):
+            return Response(status_code=CLIENT_GONE)
+        return json_response(encoder.body(pieces))
+
+    return router
+
+
+def _prompts(service: Service, body: CompletionBody) -> list[tuple[Prompt, str]]:
+    """Each prompt with the text that ``echo`` repeats."""
+    runtime = service.runtime
+    found = []
+    for given in body.prompts():
+        if isinstance(given, str):
+            found.append((text_prompt(runtime, given), given))
+        else:
+            prompt = token_prompt(runtime, given)
+            echo = runtime.tokenizer.decode(given) if body.echo else ""
+            found.append((prompt, echo))
+    return found
+
+
+class Completions:
+    """Pieces to chunks, or to one body. Choice i of prompt p has the index ``p * choices + i``."""
+
+    def __init__(self, model: str, echoes: list[str], choices: int, include_usage: bool):
+        self._head: dict[str, Any] = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": f"kinfolk-{__version__}",
+        }
+        self._echoes = echoes
+        self._choices = choices
+        self._include_usage = include_usage
+        self._offsets = [len(echo) for echo in echoes for _ in range(choices)]
+        self._begun: set[int] = set()
+        self._ends: dict[int, Ended] = {}
+
+    def chunks(self, batch: Batch) -> list[dict[str, Any]]:
+        made = []
+        for index, piece in batch:
+            echo = "" if index in self._begun else self._echoes[index // self._choices]
+            self._begun.add(index)
+            if isinstance(piece, Ended):
+                self._ends[index] = piece
+                if echo:
+                    made.append(self._chunk(index, echo))
+                made.append(self._chunk(index, "", finish=piece.reason.value))
+            else:
+                logprobs = self._logprobs(index, piece.logprobs)
+                made.append(self._chunk(index, echo + piece.text, logprobs=logprobs))
+        return made
+
+    def usage(self) -> dict[str, Any] | None:
+        """The chunk after the last one, if it was asked for."""
+        if not self._include_usage:
+            return None
+        return {**self._head, "choices": [], **self._counts()}
+
+    def body(self, pieces: Batch) -> dict[str, Any]:
+        count = len(self._echoes) * self._choices
+        texts = [self._echoes[index // self._choices] for index in range(count)]
+        logprobs: list[list[TextLogprob]] = [[] for _ in range(count)]
+        for index, piece in pieces:
+            if isinstance(piece, Piece):
+                texts[index] += piece.text
+                logprobs[index] += piece.logprobs
+            else:
+                self._ends[index] = piece
+        choices = [
+            {
+                "index": index,
+                "text": texts[index],
+                "logprobs": self._logprobs(index, tuple(logprobs[index])),
+                "finish_reason": self._ends[index].reason.value,
+            }
+            for index in range(count)
+        ]
+        return {**self._head, "choices": choices, **self._counts()}
+
+    def _counts(self) -> dict[str, Any]:
+        ends = [self._ends[index] for index in sorted(self._ends)]
+        return {
+            "usage": usage_of(ends, self._choices),
+            "timings": timings_of(ends, self._choices),
+        }
+
+    def _chunk(
+        self,
+        index: int,
+        text: str,
+        *,
+        finish: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+        chunk = {**self._head, "choices": [choice]}
+        if self._include_usage:
+            chunk["usage"] = None
+        return chunk
+
+    def _logprobs(self, index: int, entries: tuple[TextLogprob, ...]) -> dict[str, Any] | None:
+        """The four parallel lists of this older form; offsets count characters."""
+        if not entries:
+            return None
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(entry.chosen.text)
+        return {
+            "tokens": [entry.chosen.text for entry in entries],
+            "token_logprobs": [entry.chosen.logprob for entry in entries],
+            "top_logprobs": [
+                {token.text: token.logprob for token in entry.top} for entry in entries
+            ],
+            "text_offset": offsets,
+        }

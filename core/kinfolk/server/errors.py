@@ -1,0 +1,129 @@
+"""What a client hears when something goes wrong: one body form, one place that makes it.
+
+``type`` and ``code`` are what clients switch on; the words "maximum context length" are kept in
+messages because several of them search the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from kinfolk.errors import (
+    CapacityError,
+    ContextLengthExceeded,
+    KinfolkError,
+    RequestError,
+    SettingsError,
+)
+
+_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+
+
+class ApiError(Exception):
+    """An answer other than 200.
+
+    ``param`` names the field at fault, ``kind`` the error's type where the status alone does not
+    say it, ``extra`` holds further members of the error object, and ``retry_after`` the seconds
+    after which trying again makes sense.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        kind: str = "",
+        extra: Mapping[str, Any] | None = None,
+        retry_after: int | None = None,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.kind = kind or _TYPES.get(status, "server_error")
+        self.extra = extra or {}
+        self.retry_after = retry_after
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "code": self.code,
+                "param": self.param,
+                **self.extra,
+            }
+        }
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+
+def invalid(message: str, param: str | None = None) -> ApiError:
+    """The request is not one that can be understood."""
+    return ApiError(400, message, param=param)
+
+
+def unsupported(what: str, param: str) -> ApiError:
+    """The request is understood, and asks for something this server does not do."""
+    return ApiError(
+        400, what, code="unsupported_parameter", param=param, kind="not_supported_error"
+    )
+
+
+def unavailable(message: str, code: str | None = None) -> ApiError:
+    return ApiError(503, message, code=code, retry_after=2)
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The first thing wrong with a body, named by its path in the body."""
+    problem = error.errors(include_url=False, include_context=False)[0]
+    path = ".".join(str(part) for part in problem["loc"])
+    text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    more = error.error_count() - 1
+    also = f" (and {more} more)" if more else ""
+    return invalid(f"{path}: {text}{also}" if path else f"{text}{also}", path or None)
+
+
+def from_kinfolk(error: KinfolkError) -> ApiError:
+    if isinstance(error, ContextLengthExceeded):
+        return ApiError(
+            400,
+            str(error),
+            code="context_length_exceeded",
+            param="messages",
+            kind="exceed_context_size_error",
+            extra={"n_prompt_tokens": error.prompt_tokens, "n_ctx": error.context},
+        )
+    if isinstance(error, RequestError | SettingsError):
+        return ApiError(error.http_status, str(error))
+    if isinstance(error, CapacityError):
+        return unavailable(str(error), "no_capacity")
+    return ApiError(error.http_status, str(error))
+
+
+def from_exception(error: BaseException) -> ApiError:
+    """Any failure as an answer. What is no error of ours says nothing about our insides."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, KinfolkError):
+        return from_kinfolk(error)
+    if isinstance(error, ValidationError):
+        return from_validation(error)
+    return ApiError(500, "internal error; the server's log says more")

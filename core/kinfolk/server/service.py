@@ -1,0 +1,105 @@
+"""The model being served, and the book of what is in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+
+from kinfolk.engine.answer import Ended
+from kinfolk.engine.generation import Generation
+from kinfolk.server.bridge import Live, Mailbox
+from kinfolk.server.errors import ApiError, unavailable
+
+if TYPE_CHECKING:
+    from kinfolk.engine.runtime import Runtime
+    from kinfolk.server.options import ServerOptions
+
+logger = logging.getLogger(__name__)
+
+
+class Service:
+    """State shared by all routes. Lives on the event loop; only ``draining`` is set elsewhere.
+
+    ``capacity`` generations may be in flight: those with a slot and those that wait for one.
+    """
+
+    def __init__(self, runtime: Runtime, options: ServerOptions, slots: int):
+        self.runtime = runtime
+        self.options = options
+        self.capacity = slots + options.max_queue
+        self.created = int(time.time())
+        self.draining = False
+        self.in_flight = 0
+        self.finished: Counter[str] = Counter()
+        self.tokens: Counter[str] = Counter()
+        self._live: set[Live] = set()
+        self._mailbox: Mailbox | None = None
+
+    async def launch(self, generations: Sequence[Generation]) -> Live:
+        """Start generations of one request, or raise :class:`ApiError` if there is no room."""
+        if self.draining:
+            raise unavailable("the server is shutting down", "draining")
+        wanted = sum(len(generation.requests) for generation in generations)
+        if wanted > self.capacity:
+            raise ApiError(
+                400,
+                f"{wanted} answers in one request, this server takes at most {self.capacity}",
+                param="n",
+            )
+        if self.in_flight + wanted > self.capacity:
+            raise ApiError(
+                429,
+                f"the queue is full: {self.in_flight} of {self.capacity} generations in flight",
+                code="queue_full",
+                retry_after=1,
+            )
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop())
+        self.in_flight += wanted
+        live = Live(generations, self._mailbox, lambda: self._release(live, wanted))
+        self._live.add(live)
+        try:
+            await run_in_threadpool(live.start)
+        except BaseException:
+            live.close()
+            raise
+        return live
+
+    def _release(self, live: Live, count: int) -> None:
+        self._live.discard(live)
+        self.in_flight -= count
+        if live.open:
+            self.finished["disconnected"] += 1
+
+    def record(self, ends: Sequence[Ended]) -> None:
+        """Count answers that have ended."""
+        for end in ends:
+            self.finished[end.reason.value] += 1
+            self.tokens["generated"] += end.tokens
+            self.tokens["reasoning"] += end.reasoning_tokens
+            self.tokens["drafted"] += end.usage.drafted
+            self.tokens["accepted"] += end.usage.accepted
+        if ends:
+            usage, times = ends[0].usage, ends[0].timings
+            self.tokens["prompt"] += usage.prompt
+            self.tokens["cached"] += usage.reused
+            logger.info(
+                "%d prompt tokens (%d cached) in %.2f s, %d generated in %.2f s, %s",
+                usage.prompt,
+                usage.reused,
+                times.prompt,
+                sum(end.tokens for end in ends),
+                times.decode,
+                ends[0].reason.value,
+            )
+
+    def abort_all(self) -> None:
+        """End what is still running with an error its clients can understand."""
+        for live in list(self._live):
+            live.abort(unavailable("the server is shutting down", "draining"))

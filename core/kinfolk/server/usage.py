@@ -1,0 +1,73 @@
+"""Counts and times of an answer, in the words of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kinfolk.engine.answer import Ended
+
+
+def usage_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:
+    """``usage`` of a response. Ends in the order of their numbers, ``choices`` a prompt."""
+    prompts = ends[::choices]
+    prompt = sum(end.usage.prompt for end in prompts)
+    completion = sum(end.tokens for end in ends)
+    drafted = sum(end.usage.drafted for end in ends)
+    accepted = sum(end.usage.accepted for end in ends)
+    prompt_seconds, decode_seconds = _seconds(ends)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(end.usage.reused for end in prompts)},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(end.reasoning_tokens for end in ends),
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+        "accept_rate": round(accepted / drafted, 3) if drafted else 0.0,
+        "timings": {
+            "prefill_ms": _milliseconds(prompt_seconds),
+            "decode_ms": _milliseconds(decode_seconds),
+            "decode_tokens_per_sec": _rate(completion - len(ends), decode_seconds),
+        },
+    }
+
+
+def timings_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:
+    """``timings`` at the top of a response. The first token counts as part of the prompt."""
+    prompts = ends[::choices]
+    cached = sum(end.usage.reused for end in prompts)
+    read = sum(end.usage.prompt for end in prompts) - cached
+    generated = sum(end.tokens for end in ends)
+    prompt_seconds, decode_seconds = _seconds(ends)
+    return {
+        "cache_n": cached,
+        "prompt_n": read,
+        "prompt_ms": _milliseconds(prompt_seconds),
+        "prompt_per_token_ms": _milliseconds(prompt_seconds / read if read else 0.0),
+        "prompt_per_second": _rate(read, prompt_seconds),
+        "predicted_n": generated,
+        "predicted_ms": _milliseconds(decode_seconds),
+        "predicted_per_token_ms": _milliseconds(
+            decode_seconds / (generated - len(ends)) if generated > len(ends) else 0.0
+        ),
+        "predicted_per_second": _rate(generated - len(ends), decode_seconds),
+    }
+
+
+def _seconds(ends: Sequence[Ended]) -> tuple[float, float]:
+    """Choices run side by side: the longest counts."""
+    return (
+        max(end.timings.prompt for end in ends),
+        max(end.timings.decode for end in ends),
+    )
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 1)
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 1) if seconds > 0 and count > 0 else 0.0
