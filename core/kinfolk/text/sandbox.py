@@ -1,0 +1,232 @@
+"""The environment in which chat templates of model files run.
+
+It is the one published templates are written for (the sandbox, tags, filters and functions of
+``transformers.utils.chat_template_utils``), plus a budget: a template comes with a downloaded file
+and must not hold the process up. Rounds of loops, calls, and the text that is written or joined
+are counted, and a template that exceeds the budget fails. The count does not depend on the clock.
+
+Not bounded: what a single operation builds before its result is counted (the width of a format,
+the arguments of filters such as ``center`` or ``replace``, printing lists that contain themselves
+many times). Reading files, importing and changing the caller's values are impossible in the
+sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sized
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from jinja2 import Template, TemplateError, nodes, pass_context
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+MAX_STEPS: Final = 10_000_000
+MAX_CHARACTERS: Final = 1 << 27
+MAX_BITS: Final = 4096
+STEPS_OF_A_CALL: Final = 20
+"""A call takes about as long as this many empty rounds of a loop."""
+
+# Templates cannot spell a name with a space, so they cannot reach these.
+BUDGET: Final = "the budget"
+_COUNTED: Final = "counted loop"
+_WEIGHED: Final = "weighed result"
+
+
+class Refusal(TemplateError):
+    """The template itself refused its input, by ``raise_exception``."""
+
+
+class BudgetError(TemplateError):
+    """The template did more than any conversation needs."""
+
+
+class Budget:
+    """What one rendering may still use."""
+
+    def __init__(self, steps: int = MAX_STEPS, characters: int = MAX_CHARACTERS):
+        self._steps = steps
+        self._characters = characters
+
+    def spend(self, steps: int, characters: int = 0) -> None:
+        self._steps -= steps
+        self._characters -= characters
+        if self._steps < 0:
+            raise BudgetError("the template runs too long; it loops or calls itself without end")
+        if self._characters < 0:
+            raise BudgetError("the template writes too much text; it grows without end")
+
+    def weigh(self, value: Any) -> None:
+        """Charge for a value that an operation has built."""
+        if isinstance(value, int):
+            self.check_bits(value.bit_length())
+        if isinstance(value, str | bytes | list | tuple):
+            self.spend(0, len(value))
+
+    @staticmethod
+    def check_bits(bits: int) -> None:
+        if bits > MAX_BITS:
+            raise BudgetError("the template computes with numbers that are too large")
+
+
+class _CountedItems:
+    """The items of a loop; each round is charged when it begins."""
+
+    def __init__(self, items: Iterable[Any], budget: Budget, characters: int):
+        self._items = items
+        self._budget = budget
+        self._characters = characters
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            self._budget.spend(1, self._characters)
+            yield item
+
+    def __len__(self) -> int:
+        # Without a length a loop counts the items itself, as it does for what it is given.
+        if not isinstance(self._items, Sized):
+            raise TypeError("the items have no length")
+        return len(self._items)
+
+
+class _Counting(NodeTransformer):
+    """Puts the budget into a parsed template: around loops, filters and ``~``."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:
+        self.generic_visit(node)
+        written = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+        node.iter = _filtered(cast(nodes.Expr, node.iter), _COUNTED, nodes.Const(written))
+        return node
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Filter:
+        self.generic_visit(node)
+        return _filtered(node, _WEIGHED)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
+        self.generic_visit(node)
+        return _filtered(node, _WEIGHED)
+
+
+def _filtered(node: nodes.Expr, name: str, *arguments: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(arguments), [], None, None, lineno=node.lineno)
+
+
+class _GenerationTag(Extension):
+    """``{% generation %}`` marks what a model wrote, for training; its body is rendered as is."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it as a variable of instances)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """Compiles templates that spend the :class:`Budget` they find among their variables."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_GenerationTag, "jinja2.ext.loopcontrols"],
+            # Constants would be folded while compiling, where no budget is at hand.
+            optimized=False,
+            finalize=_written,
+        )
+        self.filters["tojson"] = _to_json
+        self.filters[_COUNTED] = _counted
+        self.filters[_WEIGHED] = _weighed
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = _strftime_now
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        _Counting().visit(tree)
+        tree.set_environment(self)
+        return tree
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        budget = _budget(__context)
+        budget.spend(STEPS_OF_A_CALL)
+        result = super().call(__context, __obj, *args, **kwargs)
+        budget.weigh(result)
+        return result
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        budget = _budget(context)
+        if operator == "*":
+            budget.spend(0, _repeated(left, right) or _repeated(right, left))
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            budget.check_bits(left.bit_length() * right)
+        result = super().call_binop(context, operator, left, right)
+        budget.weigh(result)
+        return result
+
+
+@lru_cache(maxsize=64)
+def compile_template(source: str) -> Template:
+    """The compiled template; :class:`jinja2.TemplateSyntaxError` if it is none."""
+    return TemplateEnvironment().from_string(source)
+
+
+def _repeated(value: Any, times: Any) -> int:
+    """Length of ``value * times`` if that repeats a sequence."""
+    repeats = isinstance(value, str | bytes | list | tuple) and isinstance(times, int)
+    return len(value) * max(0, times) if repeats else 0
+
+
+def _budget(context: Context) -> Budget:
+    budget = context.resolve(BUDGET)
+    assert isinstance(budget, Budget), "a template was rendered without a budget"
+    return budget
+
+
+@pass_context
+def _written(context: Context, value: Any) -> str:
+    text = str(value)
+    _budget(context).spend(0, len(text))
+    return text
+
+
+@pass_context
+def _counted(context: Context, items: Iterable[Any], characters: int) -> _CountedItems:
+    return _CountedItems(items, _budget(context), characters)
+
+
+@pass_context
+def _weighed(context: Context, value: Any) -> Any:
+    _budget(context).weigh(value)
+    return value
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as models were trained on: neither HTML nor, by default, ASCII escapes."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: Any) -> None:
+    raise Refusal(str(message))
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
