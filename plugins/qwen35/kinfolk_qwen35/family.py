@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kinfolk.descriptors import ChatFormat, FamilyBase, PreTokenizer
+from kinfolk.descriptors import ChatFormat, FamilyBase, ModelCard, PreTokenizer, ReleasedShape
 from kinfolk.plans import WeightPlan, WeightSpec
 from kinfolk_qwen35.text import CHAT, PRETOKENIZERS
 
@@ -60,6 +60,11 @@ class Qwen35(FamilyBase):
 
     def chat(self, meta: Metadata) -> ChatFormat:
         return CHAT
+
+    def model_cards(self) -> tuple[ModelCard, ...]:
+        from kinfolk_qwen35.cards import CARDS
+
+        return CARDS
 
     def convert(self, checkpoint: Checkpoint) -> Conversion | None:
         from kinfolk_qwen35.convert import conversion
