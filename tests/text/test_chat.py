@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kinfolk.errors import RequestError, TemplateError
 from kinfolk.text.chat import ChatTemplate
 from kinfolk.text.formats import ChatFormat
+from kinfolk.text.messages import normalize_messages
 from kinfolk_qwen35.text import CHAT
 
 CONTROL, USER_DEFINED = 3, 4
@@ -73,6 +74,23 @@ def test_tools_are_written_one_a_line_without_escapes(turns) -> None:
         "<|im_start|>system\nYou may call:\n<tools>\n"
         '{"type": "function", "function": {"name": "é<f>"}}\n{"type": "x"}\n</tools>\n\nS<|im_end|>'
     )
+
+
+@pytest.mark.parametrize("messages", [TALK, LOOP], ids=["talk", "loop"])
+@pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "é<f>"}}]])
+@pytest.mark.parametrize("prompted", [True, False])
+def test_rendering_equals_that_of_transformers(turns, messages, tools, prompted) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    (theirs,), _ = render_jinja_template(
+        [normalize_messages(messages, CHAT)],
+        tools=tools,
+        chat_template=SOURCE,
+        add_generation_prompt=prompted,
+        enable_thinking=False,
+    )
+    ours = turns.render(messages, tools, add_generation_prompt=prompted, enable_thinking=False)
+    assert ours == theirs
 
 
 def test_without_a_generation_prompt_the_text_ends_with_the_last_turn(turns) -> None:

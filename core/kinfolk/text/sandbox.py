@@ -20,10 +20,12 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from jinja2 import Template, TemplateError, nodes, pass_context
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 MAX_STEPS: Final = 10_000_000
@@ -127,6 +129,26 @@ class _GenerationTag(Extension):
         return nodes.Scope(body, lineno=line)
 
 
+class _Namespace(Namespace):
+    """``namespace()`` without names that Python itself looks up on objects."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        # As in jinja2, so that ``namespace(self=1)`` is possible.
+        values = dict(*args[1:], **kwargs)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(args[0], values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if str(name).startswith("_"):
+        raise SecurityError(f"a namespace cannot hold {name!r}: names must not begin with '_'")
+
+
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """Compiles templates that spend the :class:`Budget` they find among their variables."""
 
@@ -144,6 +166,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _to_json
         self.filters[_COUNTED] = _counted
         self.filters[_WEIGHED] = _weighed
+        # A function instead of the type, and no text that is made up to any length.
+        self.globals["dict"] = lambda *args, **kwargs: dict(*args, **kwargs)
+        self.globals["namespace"] = _Namespace
+        del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
