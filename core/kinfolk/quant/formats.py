@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 from kinfolk.descriptors import QuantFormat
 from kinfolk.errors import PluginError, UnsupportedModelError
 from kinfolk.gguf.tensor_types import TENSOR_TYPES, TensorType
-from kinfolk.quant.fallback import can_read
 
 K = TypeVar("K", int, str)
 
@@ -111,6 +110,9 @@ class QuantFormats:
 
 
 def _fallback(ggml_type: int) -> QuantFormat:
+    # Imported late: listing the formats, as discovery does, needs no numpy.
+    from kinfolk.quant.fallback import can_read
+
     kind = TENSOR_TYPES.get(ggml_type)
     if kind is None or not can_read(kind.name, kind.bytes):
         name = f"number {ggml_type}" if kind is None else kind.name
