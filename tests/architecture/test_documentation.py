@@ -62,6 +62,16 @@ def test_ci_runs_the_readmes_own_commands(repo):
     assert "readme_command.py test" in (repo / ".ci/run").read_text()
 
 
+def test_the_readme_names_every_command_and_every_plugin(repo, families):
+    from kinfolk.cli.main import BUILT_IN
+
+    page = (repo / "README.md").read_text()
+    assert [
+        name for name in BUILT_IN if f"`{name}`" not in page and f"kinfolk {name}" not in page
+    ] == []
+    assert [name for name in families if f"| `{name}` |" not in page] == []
+
+
 # -- samples --------------------------------------------------------------------------------------
 
 

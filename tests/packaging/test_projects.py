@@ -127,10 +127,11 @@ def test_dependencies_of_the_bundle_are_those_of_its_members(root, members):
     assert {Requirement(line).name: line for line in root["project"]["dependencies"]} == together
 
 
-def test_extras_of_the_core_exist_in_the_bundle(root, members, repo):
+def test_extras_of_the_members_exist_in_the_bundle(root, members):
     extras = root["project"]["optional-dependencies"]
-    for name, lines in members[repo / "core"]["project"]["optional-dependencies"].items():
-        assert extras[name] == [line for line in lines if not ours(Requirement(line).name)]
+    for data in members.values():
+        for name, lines in data["project"].get("optional-dependencies", {}).items():
+            assert extras[name] == [line for line in lines if not ours(Requirement(line).name)]
 
 
 def test_a_plugin_requires_the_core_and_no_other_plugin(families, version):
@@ -151,7 +152,9 @@ def test_a_plugin_is_named_after_its_folder(families):
 
 
 def test_the_version_ranges_admit_what_we_test_with(root):
-    required = requirements(root["project"]["dependencies"])
+    extras = root["project"]["optional-dependencies"]
+    lines = [*root["project"]["dependencies"], *extras["testing"], *extras["triton"]]
+    required = requirements(lines)
     for name in ("torch", "triton", "transformers"):
         for tested in TESTED[name]:
             assert required[name].specifier.contains(Version(tested)), f"{name} {tested}"
@@ -160,17 +163,24 @@ def test_the_version_ranges_admit_what_we_test_with(root):
     assert not python.contains(Version("3.10.9"))
 
 
-def test_triton_is_asked_for_on_linux_only(root):
-    marker = requirements(root["project"]["dependencies"])["triton"].marker
-    assert marker is not None
-    assert marker.evaluate({"sys_platform": "linux"})
-    assert not marker.evaluate({"sys_platform": "darwin"})
+def test_triton_is_asked_for_by_nobody_but_developers_on_linux(root):
+    assert "triton" not in requirements(root["project"]["dependencies"])
+    (triton,) = requirements(root["project"]["optional-dependencies"]["triton"]).values()
+    assert triton.marker is not None
+    assert triton.marker.evaluate({"sys_platform": "linux"})
+    assert not triton.marker.evaluate({"sys_platform": "darwin"})
+    (ours_too,) = (
+        line for line in root["project"]["optional-dependencies"]["dev"] if "kinfolk" in line
+    )
+    assert Requirement(ours_too).extras == {"testing", "triton"}
 
 
 def test_outer_folders_are_no_packages(repo, families):
     outer = [repo / name for name in OUTER_FOLDERS] + families
     assert [str(path) for path in outer if (path / "__init__.py").exists()] == []
-    assert [str(path) for path in (repo / "tests").rglob("__init__.py")] == []
+    inside_tests = (path.relative_to(repo) for path in (repo / "tests").rglob("__init__.py"))
+    # Data may hold whole plugins.
+    assert [str(path) for path in inside_tests if "data" not in path.parts] == []
 
 
 def test_every_import_package_is_typed_and_every_member_has_a_readme(members):
@@ -191,9 +201,15 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported(members):
             for name in requirements(data["project"]["dependencies"])
             if not ours(name)
         }
-        provided = declared | transitively_declared(folder.name)
+        provided = declared | transitively_declared(folder.name) | optional(data)
         assert imported <= provided, f"{folder.name} imports {sorted(imported - provided)}"
         assert declared <= imported, f"{folder.name} never uses {sorted(declared - imported)}"
+
+
+def optional(data: dict) -> set[str]:
+    """Import names that an extra brings: imported where they may be missing."""
+    extras = data["project"].get("optional-dependencies", {})
+    return set(requirements([line for lines in extras.values() for line in lines]))
 
 
 def transitively_declared(folder: str) -> set[str]:

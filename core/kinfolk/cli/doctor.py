@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "warning", "failed"]
 
-PACKAGES: Final = ("torch", "triton", "transformers", "tokenizers", "pluggy", "fastapi", "uvicorn")
+PACKAGES: Final = ("torch", "triton", "tokenizers", "pluggy", "fastapi", "uvicorn")
 OPTIONAL: Final = frozenset({"triton"})
 SMOKE_TOKENS: Final = 8
 
