@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,13 +14,30 @@ from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.step import Step
 
+OutputGate = Callable[[torch.Tensor], torch.Tensor]
+"""Layer input [R, width] -> factor of the attention result, [R, heads, 1 or dim]."""
+
+
+class SoftplusGate:
+    """softplus(W x), one number a head or one an element."""
+
+    def __init__(self, context: BuildContext, weight: Any, heads: int) -> None:
+        self.linear = Linear(context.ops, weight)
+        self.heads = heads
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        factor = torch.nn.functional.softplus(self.linear(x).float())
+        return factor.view(x.shape[0], self.heads, -1)
+
 
 class Attention:
     """Grouped-query attention of one layer.
 
-    ``q``, ``k``, ``v`` and ``output`` are the projections; query and key norms work on single
-    heads. ``gated_query``: the query projection holds, per head, a query and then a gate whose
-    sigmoid multiplies the attention result.
+    ``q``, ``k``, ``v`` and ``output`` are the projections. Without ``v`` the values are the key
+    projection, before norm and rotation. Without ``k`` the layer reads what the layer that owns its
+    state has written. Norms work on single heads. ``gated_query``: the query projection holds, per
+    head, a query and then a gate whose sigmoid multiplies the attention result; ``gate`` is a gate
+    of its own. ``scale`` multiplies the scores, 1 / sqrt(dim) if it is not given.
     """
 
     def __init__(
@@ -31,58 +49,69 @@ class Attention:
         kv_heads: int,
         dim: int,
         q: Any,
-        k: Any,
-        v: Any,
+        k: Any | None,
+        v: Any | None,
         output: Any,
         rope: RotaryEmbedding | None,
         q_norm: RMSNorm | None = None,
         k_norm: RMSNorm | None = None,
+        v_norm: RMSNorm | None = None,
         scale: float | None = None,
         gated_query: bool = False,
+        gate: OutputGate | None = None,
     ) -> None:
         self.ops = context.ops
         self.layer = layer
         self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
-        self.q, self.k, self.v = (Linear(context.ops, weight) for weight in (q, k, v))
+        self.q = Linear(context.ops, q)
+        self.k = None if k is None else Linear(context.ops, k)
+        self.v = None if v is None else Linear(context.ops, v)
         self.output = Linear(context.ops, output)
-        self.q_norm, self.k_norm = q_norm, k_norm
+        self.q_norm, self.k_norm, self.v_norm = q_norm, k_norm, v_norm
         self.rope = rope
         self.scale = dim**-0.5 if scale is None else scale
-        self.gated_query = gated_query
+        self.gated_query, self.gate = gated_query, gate
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
-        rows = x.shape[0]
-        q, gate = self._query(x)
-        k = self.k(x).view(rows, self.kv_heads, self.dim)
-        v = self.v(x).view(rows, self.kv_heads, self.dim)
-        if self.k_norm is not None:
-            k = self.k_norm(k)
-        if self.rope is not None:
-            q = self.rope(q, step.batch.positions)
-            k = self.rope(k, step.batch.positions)
-        mixed = self._attend(q, k, v, step).reshape(rows, -1)
-        if gate is not None:
-            mixed = (mixed.float() * gate.reshape(rows, -1).float().sigmoid()).to(mixed.dtype)
-        return self.output(mixed), None
+        q, factor = self._query(x, step)
+        if self.k is not None:
+            self._write(x, self.k, step)
+        mixed = self._attend(q, step)
+        if factor is not None:
+            mixed = (mixed.float() * factor).to(mixed.dtype)
+        return self.output(mixed.reshape(x.shape[0], -1)), None
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
         """Keys and values of kept rows are moved by the state itself."""
 
-    def _query(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _query(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Query [R, heads, dim], normed and rotated, and the factor of the result."""
         q = self.q(x).view(x.shape[0], self.heads, -1)
-        gate = None
+        factor = None if self.gate is None else self.gate(x)
         if self.gated_query:
-            q, gate = q[..., : self.dim], q[..., self.dim :]
-        return (q if self.q_norm is None else self.q_norm(q)), gate
+            factor = q[..., self.dim :].float().sigmoid()
+            q = q[..., : self.dim]
+        q = q if self.q_norm is None else self.q_norm(q)
+        return (q if self.rope is None else self.rope(q, step.batch.positions)), factor
 
-    def _attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Step
-    ) -> torch.Tensor:
+    def _write(self, x: torch.Tensor, project: Linear, step: Step) -> None:
+        """Store the keys and values of the rows."""
+        shape = (x.shape[0], self.kv_heads, self.dim)
+        k = project(x).view(shape)
+        v = k if self.v is None else self.v(x).view(shape)
+        if self.k_norm is not None:
+            k = self.k_norm(k)
+        if self.v_norm is not None:
+            v = self.v_norm(v)
+        if self.rope is not None:
+            k = self.rope(k, step.batch.positions)
         paged = step.view.paged(self.layer)
         for name, value in (("k", k), ("v", v)):
-            self.ops.kv_write(
-                paged.pool(name), paged.arena(name), value, step.batch, paged.pool_index
-            )
+            pool, arena = paged.pool(name), paged.arena(name)
+            self.ops.kv_write(pool, arena, value, step.batch, paged.pool_index)
+
+    def _attend(self, q: torch.Tensor, step: Step) -> torch.Tensor:
+        paged = step.view.paged(self.layer)
         return self.ops.paged_attention(
             q,
             (paged.pool("k"), paged.pool("v")),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kinfolk.experts.placement import Placement
 from kinfolk.ops.table import Ops
 from kinfolk.plans import StatePlan
 
@@ -22,3 +23,10 @@ class BuildContext:
     dtype: torch.dtype
     state: StatePlan
     context: int
+    placement: Placement | None = None
+
+    def bays(self, layer: int, experts: int) -> tuple[int, ...]:
+        """The expert in each bay of a layer; the identity where nothing was placed."""
+        if self.placement is None:
+            return tuple(range(experts))
+        return self.placement.bays[layer]

@@ -6,18 +6,22 @@ from typing import Any
 
 import torch
 
+from kinfolk.config import Activation
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear
 
 
-class SwiGLU:
-    """W_down (silu(W_gate x) * W_up x)."""
+class GatedMLP:
+    """W_down (act(W_gate x) * W_up x): SwiGLU with ``silu``, GeGLU with ``gelu_tanh``."""
 
-    def __init__(self, context: BuildContext, gate: Any, up: Any, down: Any) -> None:
-        self.ops = context.ops
+    def __init__(
+        self, context: BuildContext, gate: Any, up: Any, down: Any, activation: Activation = "silu"
+    ) -> None:
         self.gate, self.up = Linear(context.ops, gate), Linear(context.ops, up)
         self.down = Linear(context.ops, down)
+        ops = context.ops
+        self.multiply = ops.silu_mul if activation == "silu" else ops.gelu_mul
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, width] -> [R, width]."""
-        return self.down(self.ops.silu_mul(self.gate(x), self.up(x)))
+        return self.down(self.multiply(self.gate(x), self.up(x)))

@@ -107,6 +107,37 @@ class Ops:
     def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return self._call("silu_mul", gate, up)  # type: ignore[no-any-return]
 
+    def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return self._call("gelu_mul", gate, up)  # type: ignore[no-any-return]
+
+    def route(
+        self,
+        logits: torch.Tensor,
+        score: str,
+        top_k: int,
+        bias: torch.Tensor | None,
+        scale: float,
+        expert_scale: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._call(  # type: ignore[no-any-return]
+            "route", logits, score, top_k, bias, scale, expert_scale
+        )
+
+    def experts(
+        self,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        gate: Any,
+        up: Any,
+        down: Any,
+        bay_of_expert: torch.Tensor,
+        activation: str,
+    ) -> torch.Tensor:
+        return self._call(  # type: ignore[no-any-return]
+            "experts", x, ids, weights, gate, up, down, bay_of_expert, activation
+        )
+
     def kv_write(
         self,
         pool: torch.Tensor,

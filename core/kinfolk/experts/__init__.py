@@ -1,0 +1,1 @@
+"""Where the experts of mixture-of-experts layers lie."""

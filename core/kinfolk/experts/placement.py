@@ -1,0 +1,68 @@
+"""Which experts get a bay, and which. Torch-free.
+
+A bay is the place of one expert's weights on the device. A placement names, for each layer, the
+experts in its bays, in order; an expert in no bay is not resident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kinfolk.errors import HookValueError
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertStats:
+    """What is known when experts are placed: ``layers`` holds the expert count of each layer (0 =
+    no experts); ``counts`` how often each was used, by layer, if that was ever recorded."""
+
+    layers: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """``bays[layer]``: the expert in each bay of a layer."""
+
+    bays: tuple[tuple[int, ...], ...]
+
+
+def place_by_frequency(stats: ExpertStats, budget: int) -> Placement:
+    """Give ``budget`` bays to the most used experts; without counts, evenly over the layers.
+
+    Within a layer the order is that of the ids, so that a full placement is the identity.
+    """
+    total = sum(stats.layers)
+    if budget >= total:
+        return Placement(tuple(tuple(range(experts)) for experts in stats.layers))
+    if stats.counts is None:
+        ranked = [(expert, layer) for layer, n in enumerate(stats.layers) for expert in range(n)]
+        ranked.sort()
+    else:
+        weighted = [
+            (-uses, expert, layer)
+            for layer, row in enumerate(stats.counts)
+            for expert, uses in enumerate(row)
+        ]
+        ranked = [(expert, layer) for _, expert, layer in sorted(weighted)]
+    kept = ranked[:budget]
+    return Placement(
+        tuple(
+            tuple(sorted(expert for expert, where in kept if where == layer))
+            for layer in range(len(stats.layers))
+        )
+    )
+
+
+def bay_map(bays: Sequence[int], experts: int, layer: int) -> list[int]:
+    """The bay of each expert of a layer. Raises :class:`HookValueError` for a wrong placement."""
+    found = [-1] * experts
+    for bay, expert in enumerate(bays):
+        if not 0 <= expert < experts or found[expert] >= 0:
+            raise HookValueError(
+                f"hook place_experts: layer {layer} has expert {expert} in bay {bay}, but the "
+                f"layer's experts are 0 to {experts - 1}, each in one bay at most"
+            )
+        found[expert] = bay
+    return found
