@@ -537,6 +537,25 @@ def test_old_checkpoints_make_room_for_a_request(make_world):
     assert len(world.prefixes) == 0
 
 
+def test_a_checkpoint_that_leaves_no_room_for_the_rest_is_given_up(make_world):
+    """The start's half-filled chunk would have to be held twice; computed cold, all fits."""
+    world = make_world(slots=1, blocks=(4,))
+    run(world, Request("a", prompt(110), 1, checkpoints=(100,)))
+    request = Request("b", prompt(200), 56)
+    run(world, request)
+    assert world.finished["b"].usage.reused == 0
+    assert world.streams["b"] == world.expected(request)
+
+
+def test_a_prompt_that_is_cached_whole_still_computes_its_last_part(make_world):
+    world = make_world()
+    request = Request("a", prompt(40), 5, checkpoints=(30, 40))
+    run(world, request)
+    run(world, replace(request, id="b"))
+    assert world.finished["b"].usage.reused == 30
+    assert world.streams["b"] == world.streams["a"]
+
+
 def test_checkpoints_stay_when_evicting_them_would_not_be_enough(make_world):
     world = make_world(slots=3, blocks=(6,))
     run(world, Request("a", prompt(64, 1), 1, checkpoints=(64,)))
