@@ -49,7 +49,7 @@ class Config:
 
     def items(self, key: str, kind: type[T], default: Sequence[T] | None = None) -> list[T]:
         """A list whose elements are of one kind."""
-        values = self._get(key, default, list, "a list")
+        values = self._get(key, None if default is None else list(default), list, "a list")
         if not all(isinstance(item, kind) for item in values):
             raise self.fail(key, f"is {values!r}, expected a list of {kind.__name__}")
         return list(values)

@@ -190,7 +190,7 @@ def check_target(path: Path, overwrite: bool) -> None:
     if path.is_dir():
         raise OutputError(f"{path} is a directory; name the file to write")
     if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; choose another name, or overwrite it with --force")
+        raise OutputError(f"{path} exists; choose another name, or replace it with --overwrite")
     if not path.parent.is_dir():
         raise OutputError(f"{path}: the directory {path.parent} does not exist; create it first")
 
