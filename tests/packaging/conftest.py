@@ -19,9 +19,6 @@ from pathlib import Path
 
 import pytest
 
-OFFLINE = ("--no-index", "--no-build-isolation")
-SOURCES = {"core": "kinfolk", "kernels": "kinfolk_kernels"}
-
 
 def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command away from the repository; its whole output is in the failure's message."""
@@ -73,6 +70,11 @@ class Environment:
 
     def kinfolk(self, *arguments: str | Path) -> str:
         return run(self.path / "bin" / "kinfolk", *arguments, cwd=self.work).stdout
+
+    def answer(self) -> subprocess.CompletedProcess[str]:
+        """The first thing a newcomer types, cut short."""
+        words = ("run", "--max-tokens", "8", "def fibonacci(n):")
+        return run(self.path / "bin" / "kinfolk", *words, cwd=self.work, check=False)
 
     def distributions(self) -> dict[str, str]:
         listed = json.loads(self.pip("list", "--format", "json"))
@@ -133,7 +135,7 @@ class FreshInstall:
     plugins: str
     help: str
     consumer: subprocess.CompletedProcess[str]
-    answer: str
+    answer: subprocess.CompletedProcess[str]
     left_behind: list[str]
 
 
@@ -148,7 +150,7 @@ def fresh(room: Path, constraints: Path, wheels: dict[str, Path], consumer: str)
         "plugins": environment.kinfolk("plugins", "--json"),
         "help": environment.kinfolk("--help"),
         "consumer": environment.type_check(consumer),
-        "answer": environment.kinfolk("run", "def fibonacci(n):", "--max-tokens", "8"),
+        "answer": environment.answer(),
     }
     environment.pip("uninstall", "-y", "kinfolk")
     left = sorted(path.name for path in environment.site.glob("kinfolk*"))

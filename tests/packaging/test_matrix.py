@@ -19,7 +19,7 @@ FAMILIES = ("gemma4", "laguna", "qwen35", "qwen35moe")
 
 def active(report: str) -> list[str]:
     """Names of the plugins that `kinfolk plugins --json` calls usable, but the core's own."""
-    entries = json.loads(report)["plugins"]
+    entries = [entry for entry in json.loads(report) if entry["name"] != "kinfolk"]
     return sorted(entry["name"] for entry in entries if entry["status"] == "ok")
 
 
@@ -38,7 +38,8 @@ def test_the_bundle_installs_from_its_declared_dependencies(fresh):
 
 
 def test_the_bundle_answers_where_it_was_just_installed(fresh):
-    assert len(fresh.answer.strip()) > len("def fibonacci(n):")
+    assert fresh.answer.returncode == 0, fresh.answer.stderr
+    assert fresh.answer.stdout.strip()
 
 
 def test_the_constraint_keeps_cuda_out(fresh):
@@ -85,8 +86,7 @@ def test_kernels_core_and_one_plugin_make_a_whole(borrowing, repo, consumer):
     folders = [repo / "kernels", repo / "core", repo / "plugins/qwen35"]
     environment.pip("install", *OFFLINE, *folders)
     assert active(environment.kinfolk("plugins", "--json")) == ["qwen35"]
-    answer = environment.kinfolk("run", "def fibonacci(n):", "--max-tokens", "8")
-    assert len(answer.strip()) > len("def fibonacci(n):")
+    assert environment.answer().returncode == 0
     assert environment.type_check(consumer).returncode == 0
     assert "No broken requirements found" in environment.pip("check")
 
@@ -106,7 +106,7 @@ def test_the_kernels_install_alone(borrowing, repo):
     code = (
         "import torch\n"
         "from kinfolk_kernels.rms_norm.reference import rms_norm\n"
-        "print(rms_norm(torch.ones(1, 4), torch.ones(4), 0.0).tolist())\n"
+        "print(rms_norm(torch.ones(1, 4), torch.ones(4), 0.0, torch.float32).tolist())\n"
     )
     assert environment.execute(code).stdout.strip() == "[[1.0, 1.0, 1.0, 1.0]]"
     assert environment.execute("import kinfolk", check=False).returncode == 1
