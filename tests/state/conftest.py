@@ -1,0 +1,90 @@
+"""A ledger with the tensors it keeps the books of."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kinfolk.plans import Codec, Paged, Recurrent, RecurrentTensor, Section, StateLimits, StatePlan
+from kinfolk.state.chunks import SlotLease
+from kinfolk.state.ledger import Ledger
+from kinfolk.state.state import State
+from kinfolk.types import CHUNK
+
+
+class Books:
+    """A ledger and a real state whose paged rows and recurrent tensors are single numbers."""
+
+    def __init__(
+        self,
+        *,
+        windows: tuple[int | None, ...] = (None,),
+        blocks: tuple[int, ...] = (12,),
+        slots: int = 3,
+        checkpoints: int = 3,
+        step_rows: int = 128,
+        recurrent: bool = True,
+    ) -> None:
+        limits = StateLimits(
+            slots=slots, checkpoints=checkpoints, blocks=blocks, context=4096, step_rows=step_rows
+        )
+        number = Section("k", 1, 1, Codec("f32"))
+        layers = [Paged((number,), window) for window in windows]
+        self.plan = StatePlan(
+            (*layers, Recurrent((RecurrentTensor("sum", (1,)),))) if recurrent else tuple(layers)
+        )
+        assert self.plan.windows == windows
+        self.ledger = Ledger(windows, limits, recurrent=recurrent)
+        self.state = State(self.plan, limits, torch.device("cpu"))
+        self.rows = [self.state.paged(layer).pool("k")[:, 0, :, 0] for layer in range(len(windows))]
+        self.sums = self.state.recurrent(len(windows))["sum"] if recurrent else None
+
+    def apply(self) -> tuple:
+        """Carry out what the ledger decided; returns the operations."""
+        operations = self.ledger.take_operations()
+        self.state.apply(operations)
+        return operations
+
+    def write(self, lease: SlotLease, start: int, numbers: list[int]) -> None:
+        for pool, rows in zip(self.state.pools, self.rows, strict=True):
+            for position, number in enumerate(numbers, start=start):
+                place = pool.place(lease.slot, position)
+                rows[place // CHUNK, place % CHUNK] = number
+
+    def set_sum(self, slot: int, numbers: list[int]) -> None:
+        if self.sums is not None:
+            self.sums[slot] = sum(numbers) % 2**20
+
+    def grow(self, lease: SlotLease, numbers: list[int], history: list[int]) -> None:
+        """Feed certain rows after ``history``."""
+        self.ledger.extend(lease, len(history) + len(numbers))
+        self.apply()
+        self.write(lease, len(history), numbers)
+        self.set_sum(lease.slot, [*history, *numbers])
+        self.ledger.advance(lease, len(history) + len(numbers))
+        self.apply()
+
+    def check(self, lease: SlotLease, history: list[int]) -> None:
+        """The slot's tensors hold ``history`` wherever its tables say so."""
+        assert self.ledger.length(lease) == len(history)
+        if self.sums is not None:
+            assert self.sums[lease.slot].item() == sum(history) % 2**20
+        for index, pool in enumerate(self.state.pools):
+            table = self.ledger.table(lease, index)
+            assert pool.tables[lease.slot] == dict(table)
+            for chunk, block in table:
+                numbers = history[chunk * CHUNK : (chunk + 1) * CHUNK]
+                assert self.rows[index][block, : len(numbers)].tolist() == numbers
+
+
+@pytest.fixture(scope="session")
+def state_toys() -> SimpleNamespace:
+    """``Books``: a ledger and the tensors it keeps the books of."""
+    return SimpleNamespace(Books=Books)
+
+
+@pytest.fixture
+def make_books():
+    return Books
