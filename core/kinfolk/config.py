@@ -32,7 +32,11 @@ class Rope(Frozen):
 
 
 class ModelConfig(Frozen):
-    """What every model has. ``layers`` counts the blocks of the trunk."""
+    """What every model has. ``layers`` counts the blocks of the trunk.
+
+    ``experts`` holds the number of experts of each layer, 0 where the layer has none; empty = none
+    anywhere.
+    """
 
     architecture: str
     name: str = ""
@@ -41,6 +45,7 @@ class ModelConfig(Frozen):
     vocabulary: int = Field(gt=0)
     context: int = Field(gt=0)
     norm_eps: float = Field(gt=0)
+    experts: tuple[int, ...] = ()
 
 
 Activation = Literal["silu", "gelu_tanh"]

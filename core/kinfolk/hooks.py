@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kinfolk.descriptors import Family, PolicySpec
     from kinfolk.loader import Provided
     from kinfolk.model_api import GraphShape, Model, ModelInfo, StepFn
-    from kinfolk.plans import StateLimits, StatePlan
+    from kinfolk.plans import ExpertStats, Placement, SlotMapping, StateLimits, StatePlan
     from kinfolk.registry import Registry
 
 logger = logging.getLogger("kinfolk.plugins")
@@ -136,6 +136,27 @@ class ModelHookCaller:
     def build_graph(self, model: Model, shape: GraphShape) -> StepFn:
         """The function that runs a step of this shape."""
         return cast("StepFn", self._ask("build_graph", model=model, shape=shape))
+
+    def map_slots(self, plan: StatePlan, residency: StateLimits) -> SlotMapping:
+        """What may leave each pool of this model."""
+        mapping = cast("SlotMapping", self._ask("map_slots", plan=plan, residency=residency))
+        windows = tuple(rule.window for rule in mapping.rules)
+        if windows != plan.windows:
+            raise HookValueError(
+                f"hook map_slots: the rules have windows {windows}, the state plan has "
+                f"{plan.windows}; {self._order('map_slots')}"
+            )
+        return mapping
+
+    def place_experts(self, stats: ExpertStats, budget: int) -> Placement:
+        """Which experts get a bay."""
+        placement = cast("Placement", self._ask("place_experts", stats=stats, budget=budget))
+        if len(placement.bays) != len(stats.layers):
+            raise HookValueError(
+                f"hook place_experts: bays for {len(placement.bays)} layers, the model has "
+                f"{len(stats.layers)}; {self._order('place_experts')}"
+            )
+        return placement
 
     def verify(self, step: Any, draft: Any, sampling: Any) -> Any:
         """Which drafted rows are kept, and the token after them: a kinfolk.spec.verify.Kept."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         QuantFormat,
     )
     from kinfolk.model_api import GraphShape, Model, StepFn
-    from kinfolk.plans import StateLimits, StatePlan
+    from kinfolk.plans import ExpertStats, Placement, SlotMapping, StateLimits, StatePlan
 
 PROJECT: Final = "kinfolk"
 API: Final = (1, 0)
@@ -97,6 +97,21 @@ class ModelHooks:
         """The step function of a shape bucket, at its first use; must not allocate per call.
 
         Default: the model's layers as built. Added in API 1.0.
+        """
+
+    @hookspec(firstresult=True)
+    def map_slots(self, plan: StatePlan, residency: StateLimits) -> SlotMapping | None:
+        """What may leave each pool, when a model is opened: a rule for each of ``plan.windows``.
+
+        ``residency`` says how large the pools are. Default: chunks of full attention may be
+        evicted but for the first and the last few; windows decide for themselves. Added in API 1.0.
+        """
+
+    @hookspec(firstresult=True)
+    def place_experts(self, stats: ExpertStats, budget: int) -> Placement | None:
+        """Which experts get the ``budget`` bays there is room for, when a model with experts opens.
+
+        Default: the most used ones, spread evenly where nothing was recorded. Added in API 1.0.
         """
 
     @hookspec(firstresult=True)

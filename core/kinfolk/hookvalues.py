@@ -14,11 +14,14 @@ from kinfolk.descriptors import resolve
 from kinfolk.plans import (
     Codec,
     Paged,
+    Placement,
+    PoolRule,
     Recurrent,
     RecurrentTensor,
     Rotation,
     Section,
     Shared,
+    SlotMapping,
     StatePlan,
     StorageFormat,
 )
@@ -67,10 +70,37 @@ def check_kept(value: object) -> str:
     return ""
 
 
+def check_slot_mapping(value: object) -> str:
+    if not isinstance(value, SlotMapping):
+        return "is no kinfolk.plans.SlotMapping"
+    for index, rule in enumerate(value.rules):
+        if not isinstance(rule, PoolRule):
+            return f"has {rule!r} as rule {index}; it must be a PoolRule"
+        if not (isinstance(rule.sink, int) and isinstance(rule.tail, int)):
+            return f"has rule {index} with sink {rule.sink!r} and tail {rule.tail!r}; both are ints"
+        if rule.sink < 0 or rule.tail < 1:
+            return (
+                f"has rule {index} that keeps the first {rule.sink} and the last {rule.tail} "
+                "chunks; the last one is always written to"
+            )
+    return ""
+
+
+def check_placement(value: object) -> str:
+    if not isinstance(value, Placement):
+        return "is no kinfolk.plans.Placement"
+    for layer, bays in enumerate(value.bays):
+        if not (isinstance(bays, tuple) and all(isinstance(expert, int) for expert in bays)):
+            return f"has {bays!r} for layer {layer}; it must be a tuple of expert ids"
+    return ""
+
+
 CHECKS: Final[Mapping[str, Callable[[object], str]]] = MappingProxyType(
     {
         "allocate_cache": check_state_plan,
         "build_graph": check_step_fn,
+        "map_slots": check_slot_mapping,
+        "place_experts": check_placement,
         "verify": check_kept,
     }
 )

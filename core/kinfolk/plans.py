@@ -168,3 +168,42 @@ class StateLimits:
     step_rows: int
     tree_rows: int = 64
     codec: Codec | None = None
+
+
+# -- residency ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRule:
+    """What may leave a pool.
+
+    With a ``window`` chunks leave by themselves once the window has passed them, and only then.
+    Without one they may be evicted, except the first ``sink`` and the last ``tail`` of a sequence.
+    """
+
+    window: int | None = None
+    sink: int = 1
+    tail: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMapping:
+    """How sequences use the pools: one rule each, in the order of ``StatePlan.windows``."""
+
+    rules: tuple[PoolRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertStats:
+    """What is known when experts are placed: ``layers`` holds the expert count of each layer (0 =
+    no experts); ``counts`` how often each was used, by layer, if that was ever recorded."""
+
+    layers: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which expert lies in each bay of each layer. An expert in no bay is not resident."""
+
+    bays: tuple[tuple[int, ...], ...]

@@ -385,11 +385,13 @@ def test_tracing_logs_who_answered(caplog):
 def test_the_core_has_a_default_for_every_hook_but_allocate_cache(limits):
     """A family that states only its cache is complete."""
     from kinfolk.hookcheck import MODEL, implementations
+    from kinfolk.experts.placement import DefaultPlacement
     from kinfolk.spec.verify import DefaultVerify
+    from kinfolk.state.mapping import DefaultMapping
 
     defaults = {
         implementation.hook
-        for core in (CoreHooks(), DefaultVerify())
+        for core in (CoreHooks(), DefaultMapping(), DefaultPlacement(), DefaultVerify())
         for implementation in implementations(core)
     }
     assert defaults == set(MODEL) - {"allocate_cache"}

@@ -12,17 +12,27 @@ import torch
 from kinfolk.descriptors import Family
 from kinfolk.engine.sizing import free_memory, size_state
 from kinfolk.errors import SettingsError
+from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.hooks import CoreHooks, ModelHookCaller, family_party, policy_parties
 from kinfolk.model_api import Model, ModelInfo
 from kinfolk.nn.context import BuildContext
 from kinfolk.ops.table import Ops
-from kinfolk.plans import Codec, StateLimits, StatePlan, StorageFormat, WeightPlan
+from kinfolk.plans import (
+    Codec,
+    ExpertStats,
+    SlotMapping,
+    StateLimits,
+    StatePlan,
+    StorageFormat,
+    WeightPlan,
+)
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
 from kinfolk.spec.verify import DefaultVerify
 from kinfolk.state.ledger import Ledger
+from kinfolk.state.mapping import DefaultMapping
 from kinfolk.state.state import State
 from kinfolk.weights.loader import load_weights
 
@@ -50,13 +60,19 @@ class LoadedModel:
     ops: Ops
     plan: StatePlan
     limits: StateLimits
+    mapping: SlotMapping
     device: torch.device
     dtype: torch.dtype
     slice_rows: int
 
     def new_state(self) -> tuple[Ledger, State]:
         """Empty state and its books."""
-        ledger = Ledger(self.plan.windows, self.limits, recurrent=self.plan.has_recurrent)
+        ledger = Ledger(
+            self.plan.windows,
+            self.limits,
+            recurrent=self.plan.has_recurrent,
+            rules=self.mapping.rules,
+        )
         return ledger, State(self.plan, self.limits, self.device)
 
 
@@ -91,7 +107,7 @@ def load_model(
     dtype = choose_dtype(settings.dtype, device)
     hooks = ModelHookCaller(
         family_party(family, config),
-        (CoreHooks(), DefaultVerify()),
+        (CoreHooks(), DefaultMapping(), DefaultPlacement(), DefaultVerify()),
         trace=settings.trace_plugins,
     )
     slice_rows = SLICE_ROWS[device.type]
@@ -118,10 +134,26 @@ def load_model(
     limits = size_state(plan, wanted, config.context, free_memory(device), settings.context)
     info = replace(info, state=plan, context=limits.context)
     ops = Ops([provided.value for provided in registry.op_backends], settings.op)
-    context = BuildContext(ops, device, dtype, plan, limits.context)
+    placement = None
+    if any(config.experts):
+        # All of them: experts that stay on the host come later.
+        placement = hooks.place_experts(ExpertStats(config.experts), sum(config.experts))
+    context = BuildContext(ops, device, dtype, plan, limits.context, placement)
     model = family.build(config, weights, context)
     return LoadedModel(
-        file, family, config, info, model, hooks, ops, plan, limits, device, dtype, slice_rows
+        file=file,
+        family=family,
+        config=config,
+        info=info,
+        model=model,
+        hooks=hooks,
+        ops=ops,
+        plan=plan,
+        limits=limits,
+        mapping=hooks.map_slots(plan, limits),
+        device=device,
+        dtype=dtype,
+        slice_rows=slice_rows,
     )
 
 

@@ -7,25 +7,18 @@ experts in its bays, in order; an expert in no bay is not resident.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kinfolk.errors import HookValueError
+from kinfolk.hookspecs import hookimpl
+from kinfolk.plans import ExpertStats, Placement
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertStats:
-    """What is known when experts are placed: ``layers`` holds the expert count of each layer (0 =
-    no experts); ``counts`` how often each was used, by layer, if that was ever recorded."""
+class DefaultPlacement:
+    """The core's answer to the hook ``place_experts``."""
 
-    layers: tuple[int, ...]
-    counts: tuple[tuple[int, ...], ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """``bays[layer]``: the expert in each bay of a layer."""
-
-    bays: tuple[tuple[int, ...], ...]
+    @hookimpl
+    def place_experts(self, stats: ExpertStats, budget: int) -> Placement:
+        return place_by_frequency(stats, budget)
 
 
 def place_by_frequency(stats: ExpertStats, budget: int) -> Placement:

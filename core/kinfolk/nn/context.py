@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk.experts.placement import Placement
 from kinfolk.ops.table import Ops
-from kinfolk.plans import StatePlan
+from kinfolk.plans import Placement, StatePlan
 
 
 @dataclass(frozen=True, slots=True)

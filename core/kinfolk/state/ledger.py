@@ -15,7 +15,7 @@ running sequence never fails for lack of room.
 from __future__ import annotations
 
 from kinfolk.errors import PoolExhausted, StateError
-from kinfolk.plans import StateLimits
+from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.chunks import (
     BlockPool,
     Checkpoint,
@@ -41,14 +41,23 @@ from kinfolk.types import CHUNK, DUMMY
 
 
 class Ledger:
-    """Bookkeeping of one model's state. Not thread-safe: the engine's thread owns it."""
+    """Bookkeeping of one model's state. Not thread-safe: the engine's thread owns it.
+
+    ``rules`` say what may be evicted; without them all that is sealed.
+    """
 
     def __init__(
-        self, windows: tuple[int | None, ...], limits: StateLimits, *, recurrent: bool
+        self,
+        windows: tuple[int | None, ...],
+        limits: StateLimits,
+        *,
+        recurrent: bool,
+        rules: tuple[PoolRule, ...] = (),
     ) -> None:
         if len(limits.blocks) != len(windows):
             raise StateError(f"{len(windows)} pools need {len(windows)} sizes, got {limits.blocks}")
         self.limits = limits
+        self.rules = rules or tuple(PoolRule(window, sink=0, tail=0) for window in windows)
         self.recurrent = recurrent
         self.pools = tuple(
             BlockPool(size, window) for size, window in zip(limits.blocks, windows, strict=True)
@@ -275,6 +284,14 @@ class Ledger:
 
     # -- paging -------------------------------------------------------------------------------
 
+    def evictable(self, lease: SlotLease, pool: int = 0) -> range:
+        """Sealed chunks between those that the pool's rule protects."""
+        length, rule = self._of(lease).length, self.rules[pool]
+        if rule.window is not None:
+            return range(0)
+        stop = min(length // CHUNK, chunks_for(length) - rule.tail)
+        return range(rule.sink, max(rule.sink, stop))
+
     def evict(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
         """Take a sealed chunk out of one table. Its bytes are kept if nobody else sees them."""
         seq = self._of(lease)
@@ -285,6 +302,12 @@ class Ledger:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is not resident")
         if (chunk + 1) * CHUNK > seq.length:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is still being written")
+        if chunk not in self.evictable(lease, pool):
+            rule = self.rules[pool]
+            raise StateError(
+                f"chunk {chunk} of slot {lease.slot} is protected: the first {rule.sink} and the "
+                f"last {rule.tail} chunks stay"
+            )
         entry.resident = False
         seq.evicted += 1
         self._operations.append(UnmapChunk(pool, lease.slot, chunk))

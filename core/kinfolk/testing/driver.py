@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from kinfolk.engine.batch import build_batch, build_lanes, commit_tree_rows
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.model_api import Forward, StepBatch
+from kinfolk.plans import PoolRule, SlotMapping
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.chunks import SlotLease
 
@@ -16,9 +18,14 @@ Parents = Sequence[int] | None
 
 
 class Driver:
-    """Sequences of one model, moved by hand. Checks integrity after every step."""
+    """Sequences of one model, moved by hand. Checks integrity after every step.
+
+    Any sealed chunk may be evicted, whatever the model's own rules protect.
+    """
 
     def __init__(self, loaded: LoadedModel) -> None:
+        free = tuple(PoolRule(window, sink=0, tail=0) for window in loaded.plan.windows)
+        loaded = replace(loaded, mapping=SlotMapping(free))
         self.loaded = loaded
         self.ledger, self.state = loaded.new_state()
         self._drafted: tuple[list[Item], StepBatch, Forward] | None = None
