@@ -1,0 +1,170 @@
+"""Measure the pocket model: ``python -m pocket.evaluate bits|prompts|choose ...``.
+
+The model is either a Hugging Face directory (read by the training model) or a GGUF file (run by
+the ``kinfolk`` command, as a user would). Results are JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from tokenizers import Tokenizer
+
+from pocket import data, scoring, tokenizer
+from pocket.command import CommandCompleter, CommandScorer
+from pocket.criterion import judge
+from pocket.export import read
+from pocket.model import PocketModel
+from pocket.sampling import Completion, Sampling, complete
+
+log = logging.getLogger("pocket.evaluate")
+
+PROMPTS = Path(__file__).with_name("prompts.json")
+GRID = (
+    *(Sampling(t, top_p=p) for t, p in product((0.2, 0.4, 0.6, 0.8), (0.9, 0.95))),
+    *(Sampling(t, top_p=0.95, repetition=r) for t, r in product((0.2, 0.4, 0.6), (1.05, 1.1))),
+    *(Sampling(t, min_p=0.1) for t in (0.6, 0.8, 1.0)),
+)
+
+
+class Completer(Protocol):
+    def complete(
+        self, prompts: list[str], seeds: list[int], how: Sampling, count: int
+    ) -> list[Completion]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TorchCompleter:
+    """The training model as a completer."""
+
+    model: PocketModel
+    tokenizer: Tokenizer
+
+    def complete(
+        self, prompts: list[str], seeds: list[int], how: Sampling, count: int
+    ) -> list[Completion]:
+        end = tokenizer.end_of_text(self.tokenizer)
+        return complete(self.model, self.tokenizer, prompts, seeds, how, count, end)
+
+
+def try_prompts(completer: Completer, group: str, how: Sampling) -> dict[str, Any]:
+    """Every prompt of a group with every seed, judged."""
+    stated = json.loads(PROMPTS.read_text(encoding="utf-8"))
+    pairs = list(product(stated[group], stated["seeds"]))
+    prompts, seeds = [p for p, _ in pairs], [s for _, s in pairs]
+    found = completer.complete(prompts, seeds, how, stated["tokens"])
+    results = []
+    for prompt, seed, completion in zip(prompts, seeds, found, strict=True):
+        verdict = judge(prompt, completion.text, completion.tokens, completion.ended)
+        results.append(
+            {
+                "prompt": prompt,
+                "seed": seed,
+                "passed": verdict.passed,
+                "parses": verdict.parses,
+                "statements": verdict.statements,
+                "repeats": verdict.repeats,
+                "ended": completion.ended,
+                "completion": completion.text,
+            }
+        )
+    passes = sum(bool(result["passed"]) for result in results)
+    return {
+        "group": group,
+        "sampling": how.to_json(),
+        "passes": passes,
+        "of": len(results),
+        "results": results,
+    }
+
+
+def choose_sampling(completer: Completer) -> Iterator[dict[str, Any]]:
+    """Pass counts of the choosing prompts over a grid of samplings."""
+    for how in GRID:
+        report = try_prompts(completer, "choosing", how)
+        yield {key: report[key] for key in ("sampling", "passes", "of")}
+
+
+def measure_bits(scorer: scoring.Scorer, folder: Path, file: Path, limit: int | None) -> Any:
+    """Bits per byte of the texts of a held-out file."""
+    plain = tokenizer.without_specials(folder / "tokenizer.json")
+    end = tokenizer.end_of_text(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    texts = data.read_texts(file, limit)
+    whole = scoring.total(scoring.score(scorer, plain, end, texts))
+    return {
+        "bits_per_byte": whole.bits_per_byte,
+        "files": len(texts),
+        "bytes": whole.bytes,
+        "tokens": whole.tokens,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("bits", "prompts", "choose"))
+    parser.add_argument("--hf", type=Path, required=True, help="exported directory (tokenizer)")
+    parser.add_argument("--gguf", type=Path, help="measure this file instead of the directory")
+    parser.add_argument("--held-out", type=Path, help="held_out.jsonl.gz of pocket.data")
+    parser.add_argument("--limit", type=int, help="bytes of held-out text")
+    parser.add_argument("--temperature", type=float, default=0.6)
+    parser.add_argument("--top-p", type=float, default=0.95)
+    parser.add_argument("--min-p", type=float, default=0.0)
+    parser.add_argument("--repetition", type=float, default=1.0)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    json.dump(run(arguments), sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def run(arguments: argparse.Namespace) -> Any:
+    """What was asked for, as JSON."""
+    if arguments.what == "bits":
+        if arguments.held_out is None:
+            raise SystemExit("bits needs --held-out FILE, written by python -m pocket.data")
+        return measure_bits(_scorer(arguments), arguments.hf, arguments.held_out, arguments.limit)
+    completer = _completer(arguments)
+    if arguments.what == "choose":
+        return list(choose_sampling(completer))
+    how = Sampling(
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        min_p=arguments.min_p,
+        repetition=arguments.repetition,
+    )
+    return try_prompts(completer, "card", how)
+
+
+def _model(folder: Path) -> PocketModel:
+    if not torch.cuda.is_available():
+        return read(folder)
+    model = read(folder, "cuda")
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.data = parameter.data.bfloat16()
+    return model
+
+
+def _scorer(arguments: argparse.Namespace) -> scoring.Scorer:
+    if arguments.gguf is not None:
+        return CommandScorer(arguments.gguf)
+    return scoring.TorchScorer(_model(arguments.hf), 65_536 if torch.cuda.is_available() else 8192)
+
+
+def _completer(arguments: argparse.Namespace) -> Completer:
+    words = Tokenizer.from_file(str(arguments.hf / "tokenizer.json"))
+    if arguments.gguf is not None:
+        return CommandCompleter(arguments.gguf, words)
+    return TorchCompleter(_model(arguments.hf), words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The licence gate: which installed distributions may be learned from.
+
+The metadata of a distribution decides, in this order: its SPDX expression (PEP 639), its licence
+classifiers, its free ``License`` field. Every licence that applies must be permissive; where an
+expression offers a choice (OR), one permissive branch is enough. No statement, no admission.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import Distribution
+from typing import Any
+
+PERMISSIVE = frozenset(
+    {
+        "0bsd",
+        "apache-2.0",
+        "apache-2.0 with llvm-exception",
+        "blueoak-1.0.0",
+        "bsd-1-clause",
+        "bsd-2-clause",
+        "bsd-3-clause",
+        "bsd-3-clause-open-mpi",
+        "bsl-1.0",
+        "cc0-1.0",
+        "cnri-python",
+        "hpnd",
+        "isc",
+        "mit",
+        "mit-0",
+        "mit-cmu",
+        "ncsa",
+        "psf-2.0",
+        "python-2.0",
+        "unicode-3.0",
+        "unicode-dfs-2016",
+        "unlicense",
+        "wtfpl",
+        "zlib",
+    }
+)
+
+CLASSIFIERS = frozenset(
+    {
+        "Apache Software License",
+        "BSD License",
+        "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication",
+        "Historical Permission Notice and Disclaimer (HPND)",
+        "ISC License (ISCL)",
+        "MIT License",
+        "MIT No Attribution License (MIT-0)",
+        "Python Software Foundation License",
+        "The Unlicense (Unlicense)",
+        "Zope Public License",
+        "zlib/libpng License",
+    }
+)
+
+# The words people write into the free field, lower case, without punctuation.
+FREE_FIELD = frozenset(
+    {
+        "apache",
+        "apache 2",
+        "apache 20",
+        "apache 20 license",
+        "apache license",
+        "apache license 20",
+        "apache license version 20",
+        "apache software license",
+        "apache software license 20",
+        "apache-20",
+        "asl 20",
+        "bsd",
+        "bsd 2-clause",
+        "bsd 3-clause",
+        "bsd 3-clause license",
+        "bsd license",
+        "bsd-2-clause",
+        "bsd-3-clause",
+        "isc",
+        "isc license",
+        "mit",
+        "mit license",
+        "mit or apache-20",
+        "new bsd",
+        "new bsd license",
+        "psf",
+        "psf license",
+        "psf-20",
+        "python-20",
+        "the mit license",
+        "the mit license mit",
+        "zlib",
+    }
+)
+
+# Folders that carry other projects' files: the distribution's metadata does not speak for them.
+FOREIGN_FOLDERS = frozenset(
+    {"_vendor", "vendor", "vendored", "_vendored", "third_party", "extern", "externals"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The gate's answer about one distribution; ``evidence`` is what the metadata says."""
+
+    name: str
+    version: str
+    admitted: bool
+    evidence: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def admit(distribution: Distribution) -> Admission:
+    """Ask the metadata of an installed distribution."""
+    metadata = distribution.metadata
+    classifiers = [str(c) for c in metadata.get_all("Classifier") or []]
+    admitted, evidence = judge(
+        _text(metadata.get("License-Expression")), classifiers, _text(metadata.get("License"))
+    )
+    return Admission(str(metadata["Name"]), distribution.version, admitted, evidence)
+
+
+def judge(expression: str, classifiers: Iterable[str], free: str) -> tuple[bool, str]:
+    """Whether these three metadata fields admit, and the field that decided."""
+    if expression:
+        return permissive_expression(expression), expression
+    names = [c.split(" :: ")[-1] for c in classifiers if c.startswith("License ::")]
+    names = [name for name in names if name not in ("OSI Approved", "DFSG approved")]
+    if names:
+        return all(name in CLASSIFIERS for name in names), " and ".join(sorted(names))
+    first = free.strip().splitlines()[0] if free.strip() else ""
+    words = re.sub(r"[^a-z0-9 -]", "", first.lower()).strip()
+    return words in FREE_FIELD, first or "no licence stated"
+
+
+def permissive_expression(expression: str) -> bool:
+    """Evaluate an SPDX expression: AND needs both sides, OR one. Malformed means no."""
+    tokens = re.findall(r"\(|\)|[^\s()]+", expression)
+    try:
+        value, rest = _either(tokens)
+    except (IndexError, ValueError):
+        return False
+    return value and not rest
+
+
+def _either(tokens: list[str]) -> tuple[bool, list[str]]:
+    value, tokens = _both(tokens)
+    while tokens and tokens[0].upper() == "OR":
+        right, tokens = _both(tokens[1:])
+        value = value or right
+    return value, tokens
+
+
+def _both(tokens: list[str]) -> tuple[bool, list[str]]:
+    value, tokens = _term(tokens)
+    while tokens and tokens[0].upper() == "AND":
+        right, tokens = _term(tokens[1:])
+        value = value and right
+    return value, tokens
+
+
+def _term(tokens: list[str]) -> tuple[bool, list[str]]:
+    head, rest = tokens[0], tokens[1:]
+    if head == "(":
+        value, rest = _either(rest)
+        if not rest or rest[0] != ")":
+            raise ValueError("an opening parenthesis without its closing one")
+        return value, rest[1:]
+    if head == ")" or head.upper() in ("AND", "OR", "WITH"):
+        raise ValueError("a licence was expected")
+    name = head.lower()
+    if rest and rest[0].upper() == "WITH":
+        return f"{name} with {rest[1].lower()}" in PERMISSIVE, rest[2:]
+    return name in PERMISSIVE, rest
+
+
+def foreign(path: str) -> bool:
+    """Whether a file sits in a folder of other projects' code."""
+    return any(part in FOREIGN_FOLDERS for part in path.split("/"))
+
+
+def _text(value: object) -> str:
+    text = "" if value is None else str(value)
+    return "" if text.strip().upper() == "UNKNOWN" else text

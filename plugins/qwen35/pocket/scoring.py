@@ -1,0 +1,116 @@
+"""Bits per byte of texts, and the windows that long texts are scored in.
+
+A text is scored after one end-of-text token, as a document of its own. Texts longer than a window
+go on in the next one behind ``OVERLAP`` tokens that are context only; every token is scored once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch.nn import functional as F
+
+from pocket.model import PocketModel
+
+WINDOW = 4096
+OVERLAP = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """``ids`` fed to the model; tokens ``ids[first:]`` are scored from what precedes them."""
+
+    ids: NDArray[np.int64]
+    first: int
+
+
+class Scorer(Protocol):
+    """Anything that can say how surprised a model is."""
+
+    def nats(self, windows: list[Window]) -> Iterator[float]:
+        """For each window, the negative log-likelihood of its scored tokens, summed."""
+
+
+def windows(ids: list[int], end: int, window: int = WINDOW, overlap: int = OVERLAP) -> list[Window]:
+    """Cut one text's tokens; ``end`` is the end-of-text token that goes before the first."""
+    whole = np.array([end, *ids], dtype=np.int64)
+    found, scored = [], 1
+    while scored < len(whole):
+        begin = max(0, scored - overlap) if scored > 1 else 0
+        found.append(Window(whole[begin : begin + window], scored - begin))
+        scored = min(len(whole), begin + window)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Totals over texts."""
+
+    nats: float
+    bytes: int
+    tokens: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.nats / math.log(2) / max(1, self.bytes)
+
+
+def score(scorer: Scorer, plain: Tokenizer, end: int, texts: Iterable[str]) -> list[Score]:
+    """One score for each text; ``plain`` encodes without special tokens."""
+    encoded = [(text, plain.encode(text, add_special_tokens=False).ids) for text in texts]
+    cuts = [windows(ids, end) for _, ids in encoded]
+    nats = scorer.nats([window for cut in cuts for window in cut])
+    return [
+        Score(sum(next(nats) for _ in cut), len(text.encode()), len(ids))
+        for (text, ids), cut in zip(encoded, cuts, strict=True)
+    ]
+
+
+def total(scores: Iterable[Score]) -> Score:
+    scores = list(scores)
+    return Score(
+        sum(s.nats for s in scores), sum(s.bytes for s in scores), sum(s.tokens for s in scores)
+    )
+
+
+class TorchScorer:
+    """Score with the training model, windows of similar length batched together."""
+
+    def __init__(self, model: PocketModel, batch_tokens: int = 65_536) -> None:
+        self.model = model
+        self.batch_tokens = batch_tokens
+        self.device = next(model.parameters()).device
+
+    def nats(self, windows: list[Window]) -> Iterator[float]:
+        order = sorted(range(len(windows)), key=lambda i: len(windows[i].ids))
+        results = [0.0] * len(windows)
+        while order:
+            count = max(1, self.batch_tokens // len(windows[order[-1]].ids))
+            batch, order = order[-count:], order[:-count]
+            for index, value in zip(batch, self._batch([windows[i] for i in batch]), strict=True):
+                results[index] = value
+        return iter(results)
+
+    @torch.no_grad()
+    def _batch(self, windows: list[Window]) -> list[float]:
+        longest = max(len(w.ids) for w in windows)
+        ids = torch.zeros(len(windows), longest, dtype=torch.int64)
+        counted = torch.zeros(len(windows), longest)
+        for row, window in enumerate(windows):
+            ids[row, : len(window.ids)] = torch.from_numpy(window.ids)
+            counted[row, window.first : len(window.ids)] = 1
+        ids, counted = ids.to(self.device), counted.to(self.device)
+        hidden = self.model.model(ids[:, :-1])
+        sums = []
+        for row in range(len(windows)):
+            logits = F.linear(hidden[row], self.model.model.embed_tokens.weight).float()
+            losses = F.cross_entropy(logits, ids[row, 1:], reduction="none")
+            sums.append((losses * counted[row, 1:]).sum())
+        return [float(x) for x in torch.stack(sums).double().cpu()]

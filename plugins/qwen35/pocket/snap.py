@@ -1,0 +1,70 @@
+"""Put weights on the grid of Q4_K while they train, so that quantising the result costs nothing.
+
+Q4_K: super-blocks of 256 columns, eight blocks of 32; a weight is ``d * s * q - dmin * m`` with
+q in 0..15, s and m in 0..63 for each block, d and dmin in f16 for each super-block. Which
+matrices the Q4_K_M mix keeps at Q6_K (whose error is far smaller) follows llama.cpp's rule; those
+stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor
+
+from pocket.config import ModelConfig
+
+SUPER = 256
+BLOCK = 32
+
+
+def more_bits(index: int, count: int) -> bool:
+    """llama.cpp's choice of the tensors that get six bits in the Q4_K_M mix."""
+    eighth = count // 8
+    return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
+
+
+def in_q4_k(name: str, config: ModelConfig) -> bool:
+    """Whether the Q4_K_M mix stores this matrix as Q4_K."""
+    found = re.fullmatch(r"model\.layers\.(\d+)\.\w+\.(\w+)\.weight", name)
+    if found is None or found[2] in ("in_proj_a", "in_proj_b"):
+        return False
+    if found[2] in ("in_proj_qkv", "v_proj", "down_proj"):
+        return not more_bits(int(found[1]), config.num_hidden_layers)
+    return True
+
+
+def snap(name: str, weight: Tensor, config: ModelConfig) -> Tensor:
+    """The nearest weights that the file can hold, for an fp32 matrix [rows, columns]."""
+    if not in_q4_k(name, config):
+        return weight
+    if not name.endswith("linear_attn.out_proj.weight"):
+        return q4_k(weight)
+    # The file orders value heads by their place in the group, so other columns share a block.
+    heads = (config.linear_num_key_heads, -1, config.linear_value_head_dim)
+    tiled = weight.unflatten(1, heads).transpose(1, 2).reshape(weight.shape)
+    tiled = q4_k(tiled).unflatten(1, (-1, heads[0], heads[2]))
+    return tiled.transpose(1, 2).reshape(weight.shape)
+
+
+def q4_k(weight: Tensor) -> Tensor:
+    """Round fp32 [rows, columns] to Q4_K values; columns is a multiple of 256."""
+    blocks = weight.reshape(-1, SUPER // BLOCK, BLOCK)
+    low = blocks.amin(-1).clamp_max(0)
+    scale = (blocks.amax(-1) - low) / 15
+    d = _f16(scale.amax(-1, keepdim=True) / 63)
+    d_min = _f16((-low).amax(-1, keepdim=True) / 63)
+    step = (d * _divide(scale, d).round().clamp(0, 63)).unsqueeze(-1)
+    offset = (d_min * _divide(-low, d_min).round().clamp(0, 63)).unsqueeze(-1)
+    level = _divide(blocks + offset, step).round().clamp(0, 15)
+    return (step * level - offset).reshape(weight.shape)
+
+
+def _f16(x: Tensor) -> Tensor:
+    return x.to(torch.float16).float()
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    """``a / b``, zero where ``b`` is zero."""
+    return torch.where(b != 0, a / torch.where(b != 0, b, torch.ones_like(b)), torch.zeros_like(a))

@@ -1,0 +1,74 @@
+"""The pocket model's tokenizer: byte-level BPE behind the qwen35 pre-tokenizer.
+
+Ordinary tokens come first, the special ones last. There is no normaliser and no BOS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCABULARY = 8192
+END_OF_TEXT = "<|endoftext|>"
+END_OF_TURN = "<|im_end|>"
+CONTROLS = (END_OF_TEXT, "<|im_start|>", END_OF_TURN)
+# Matched as whole tokens and printed when decoding.
+MARKS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|"
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def untrained() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Tokenizer:
+    """A tokenizer without special tokens, as documents are encoded: text cannot forge a special."""
+    tokenizer = untrained()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(CONTROLS) - len(MARKS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        special_tokens=[],
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def with_specials(plain: Tokenizer) -> Tokenizer:
+    """The same tokenizer with the special tokens behind the ordinary ones."""
+    tokenizer = Tokenizer.from_str(plain.to_str())
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROLS])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in MARKS])
+    return tokenizer
+
+
+def without_specials(file: Path) -> Tokenizer:
+    """Read a tokenizer.json for documents: the specials' texts are ordinary characters."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["added_tokens"] = []
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def end_of_text(tokenizer: Tokenizer) -> int:
+    return int(tokenizer.token_to_id(END_OF_TEXT))
