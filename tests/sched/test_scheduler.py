@@ -413,6 +413,27 @@ def test_a_result_that_does_not_fit_names_the_item_and_changes_nothing(make_worl
     assert world.streams["r"] == world.expected(request)
 
 
+def test_kept_drafts_must_be_the_emitted_tokens_and_within_the_budget(make_world):
+    world = make_world(quality=1.0, max_draft=15)
+    whole = world.expected(Request("r", prompt(5), 5))
+    world.submit(Request("r", prompt(5), 5))
+    world.step()
+    world.drafter.propose = lambda known, limit: whole[1 : 1 + limit]
+    plan = world.plan()
+    item, result = plan.items[0], world.engine.run(plan)
+    outcome = result.results[0]
+    assert (item.budget, len(item.tokens), outcome.kept) == (4, 4, 4)
+    other = (outcome.emitted[0] + 1, *outcome.emitted[1:])
+    for wrong, message in (
+        (replace(outcome, emitted=other), "tokens it did not emit"),
+        (replace(outcome, kept=5, emitted=(*outcome.emitted, 1)), "kept 5 rows of 4"),
+    ):
+        with pytest.raises(EngineError, match=message):
+            world.scheduler.commit(StepResult(plan.step_id, (wrong,)))
+    world.take(world.scheduler.commit(result))
+    assert world.streams["r"] == whole
+
+
 def test_results_may_come_in_any_order(make_world):
     world = make_world(slots=3)
     requests = [Request(name, prompt(10, seed), 6) for seed, name in enumerate("abc")]

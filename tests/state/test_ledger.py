@@ -144,6 +144,24 @@ def test_shared_chunks_are_promised_once(make_books):
     books.ledger.check_integrity()
 
 
+def test_the_copy_of_a_partial_chunk_counts_as_a_block(make_books):
+    books = make_books(blocks=(3,))
+    parent = books.ledger.open(100)
+    books.grow(parent, list(range(100)), [])
+    with pytest.raises(PoolExhausted, match=r"needs \(2,\) blocks, available 1"):
+        books.ledger.fork(parent, 192)
+    books.ledger.fork(parent, 128)
+    books.ledger.check_integrity()
+
+
+def test_a_fork_cannot_be_shorter_than_its_parent(make_books):
+    books = make_books()
+    parent = books.ledger.open(100)
+    books.grow(parent, list(range(100)), [])
+    with pytest.raises(StateError, match="of 99 positions cannot start from 100"):
+        books.ledger.fork(parent, 99)
+
+
 def test_a_sequence_with_evicted_chunks_is_not_forked(make_books):
     books = make_books()
     lease = books.ledger.open(256)
@@ -174,6 +192,20 @@ def test_a_long_sequence_needs_no_more_of_a_windowed_pool_than_its_window(make_b
         history += [len(history)] * 64
         books.check(lease, history)
     books.ledger.check_integrity()
+
+
+def test_sharing_a_window_costs_neither_more_nor_less_than_a_window_of_its_own(make_books):
+    books = make_books(windows=(64,), blocks=(8,), slots=2, step_rows=64)
+    parent, history = books.ledger.open(1000), list(range(200))
+    for start in range(0, 200, 50):
+        books.grow(parent, history[start : start + 50], history[:start])
+    assert books.ledger.available(0) == 4
+    child = books.ledger.fork(parent, 1000)
+    assert books.ledger.available(0) == 0
+    for lease in (child, parent):
+        for start in range(200, 800, 50):
+            books.grow(lease, [start] * 50, history + [0] * (start - 200))
+            books.ledger.check_integrity()
 
 
 def test_windowed_chunks_cannot_be_evicted(make_books):

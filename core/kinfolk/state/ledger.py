@@ -101,9 +101,8 @@ class Ledger:
                 shared = 0 if start is None else start.length // CHUNK
                 need.append(chunks_for(positions) - shared)
             else:
-                # Shared chunks of a window are charged again when the window moves on.
-                extra = 0 if start is None else len(start.chunks[index])
-                need.append(self._promise(index, positions) + extra)
+                # Sharing saves nothing here: each holder needs a block when the window moves on.
+                need.append(self._promise(index, positions))
         return tuple(need)
 
     def fits_ever(self, positions: int) -> bool:
@@ -153,6 +152,10 @@ class Ledger:
         """
         if start is not None and not start.live:
             raise StateError("a sequence cannot start from a checkpoint that was dropped")
+        if start is not None and start.length > positions:
+            raise StateError(
+                f"a sequence of {positions} positions cannot start from {start.length} of them"
+            )
         if not self.can_open(positions, start):
             room = ", ".join(str(self.available(i)) for i in range(len(self.pools)))
             raise PoolExhausted(

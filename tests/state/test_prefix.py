@@ -1,0 +1,97 @@
+"""The prefix cache: longest match, least recently used out, and what it would give back."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinfolk.state.prefix import PrefixCache
+
+
+def tokens(length: int, seed: int = 0) -> tuple[int, ...]:
+    return tuple(seed * 1000 + position for position in range(length))
+
+
+@pytest.fixture
+def shelf(make_books):
+    """A ledger with a cache, and ``keep(tokens)`` that computes a prefix and keeps it."""
+
+    class Shelf:
+        def __init__(self, capacity: int = 3, **options) -> None:
+            self.books = make_books(**{"checkpoints": 4, "blocks": (30,), **options})
+            self.ledger = self.books.ledger
+            self.cache = PrefixCache(self.ledger, capacity)
+
+        def keep(self, *prefixes: tuple[int, ...]) -> None:
+            """Compute the longest of nested prefixes once and keep all of them."""
+            longest = max(prefixes, key=len)
+            lease = self.ledger.open(len(longest))
+            history: list[int] = []
+            for prefix in sorted(prefixes, key=len):
+                self.books.grow(lease, list(prefix[len(history) :]), history)
+                history = list(prefix)
+                self.cache.insert(prefix, self.ledger.checkpoint(lease, len(prefix)))
+            self.ledger.release(lease)
+            self.books.apply()
+
+    return Shelf
+
+
+def test_the_longest_prefix_is_found(shelf):
+    here = shelf()
+    here.keep(tokens(10), tokens(70))
+    assert here.cache.find(tokens(100)).length == 70
+    assert here.cache.find(tokens(70)).length == 10
+    assert here.cache.find((*tokens(69), 5)).length == 10
+    assert here.cache.find((5, *tokens(99))) is None
+    assert here.cache.find(tokens(10)) is None
+
+
+def test_the_least_recently_used_goes_first(shelf):
+    here = shelf(capacity=2)
+    here.keep(tokens(10, 1))
+    here.keep(tokens(10, 2))
+    here.cache.find(tokens(11, 1))
+    here.keep(tokens(10, 3))
+    assert [tokens(10, seed) in here.cache for seed in (1, 2, 3)] == [True, False, True]
+    here.ledger.check_integrity()
+
+
+def test_the_same_prefix_is_held_once(shelf):
+    here = shelf()
+    here.keep(tokens(10))
+    here.keep(tokens(10))
+    assert len(here.cache) == 1
+    assert here.ledger.free_checkpoints == 3
+
+
+def test_without_capacity_nothing_is_held(shelf):
+    here = shelf(capacity=0)
+    here.keep(tokens(10))
+    assert len(here.cache) == 0
+    assert here.ledger.free_checkpoints == 4
+
+
+def test_clearing_gives_everything_back(shelf):
+    here = shelf()
+    here.keep(tokens(10), tokens(70), tokens(200))
+    here.cache.clear()
+    assert not here.cache.evict_one()
+    assert here.ledger.available(0) == 30
+    assert here.ledger.free_checkpoints == 4
+
+
+@pytest.mark.parametrize("window", [None, 64])
+@pytest.mark.parametrize("kept", [None, 60, 100, 110])
+def test_what_could_be_reclaimed_is_what_becomes_available(shelf, window, kept):
+    """Nested prefixes share chunks with each other, and with a sequence that started from one."""
+    here = shelf(windows=(window,))
+    here.keep(tokens(60), tokens(100), tokens(110))
+    here.ledger.open(300, here.cache.find((*tokens(100), 7)))
+    keep = None if kept is None else here.cache.find((*tokens(kept), 7))
+    gain = here.cache.reclaimable(keep)
+    before = here.ledger.available(0)
+    while len(here.cache) > (keep is not None):
+        here.cache.evict_one()
+    assert keep is None or keep.live
+    assert here.ledger.available(0) == before + gain[0]
+    here.ledger.check_integrity()
