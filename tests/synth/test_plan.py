@@ -63,6 +63,13 @@ def test_layers_can_be_left_out(family):
     } == set("01234")
 
 
+def test_a_short_model_keeps_a_layer_of_each_kind(family):
+    """llama.cpp aborts on hybrid models without an attention layer."""
+    metadata = plan_synthetic(find_shape("qwen3.5-27b", [family]), layers=2).metadata
+    assert metadata["qwen35.attention.recurrent_layers"].tolist() == [True, False]
+    assert metadata["qwen35.full_attention_interval"] == 2
+
+
 def test_the_vocabulary_is_whole(family):
     for shape in family.shapes():
         keys = plan_synthetic(shape, layers=1).metadata

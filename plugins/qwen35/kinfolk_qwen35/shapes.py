@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from kinfolk.convert.hybrid.keys import metadata
-from kinfolk.convert.hybrid.shape import HybridShape, interval_layers
+from kinfolk.convert.hybrid.shape import DEFAULT_INTERVAL, HybridShape, interval_layers
 from kinfolk.convert.hybrid.tensors import DECAY_TYPES, dense_feed_forward, tensors
 from kinfolk.descriptors import ModelOutline, ReleasedShape, VocabularyOutline
 from kinfolk.gguf.file_types import MIXES, TypeMix
@@ -91,6 +91,8 @@ def shapes() -> tuple[ReleasedShape, ...]:
 def _outline(
     hidden: int, width: int, heads: int, kv_heads: int, value_heads: int, tied: bool, layers: int
 ) -> ModelOutline:
+    # A model of a few layers keeps one of each kind; not every reader can do without.
+    interval = min(DEFAULT_INTERVAL, layers)
     shape = HybridShape(
         vocabulary=VOCABULARY,
         hidden=hidden,
@@ -104,7 +106,8 @@ def _outline(
         value_heads=value_heads,
         key_dim=128,
         value_dim=128,
-        linear=interval_layers(layers),
+        linear=interval_layers(layers, interval),
+        interval=interval,
         tied=tied,
     )
     recipes = tensors(shape, dense_feed_forward(hidden, width))
