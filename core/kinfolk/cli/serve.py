@@ -108,6 +108,8 @@ def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
             raise SettingsError(f"--api-key-file {file}: holds no key")
     if any(not key.strip() for key in keys):
         raise SettingsError("--api-key: an empty key would let anybody in")
+    if not all(key.isascii() for key in keys):
+        raise SettingsError("--api-key: a key travels in a header and must be plain ASCII")
     return tuple(keys)
 
 

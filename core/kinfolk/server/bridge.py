@@ -26,7 +26,7 @@ class Mailbox:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
-        self._loop = loop
+        self.loop = loop
         self._items: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._woken = False
 
@@ -37,7 +37,7 @@ class Mailbox:
         self._woken = True
         # The loop is closed when the server is gone, and nobody reads any more.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._deliver)
+            self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         # In this order an item posted meanwhile is either seen below or wakes the loop again.

@@ -6,7 +6,6 @@ Plain ASGI: a middleware that wraps the response would hide a client's disconnec
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 from collections.abc import Iterable
 
@@ -14,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kinfolk.server.encoding import encode_json
 from kinfolk.server.errors import ApiError
 
 PUBLIC = frozenset({"/", "/health", "/v1/health", "/healthz"})
@@ -21,12 +21,7 @@ REQUEST_ID = "X-Request-Id"
 
 
 def error_response(error: ApiError) -> Response:
-    return Response(
-        json.dumps(error.body(), ensure_ascii=False),
-        error.status,
-        error.headers(),
-        "application/json",
-    )
+    return Response(encode_json(error.body()), error.status, error.headers(), "application/json")
 
 
 class RequestIds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kinfolk.engine.answer import Ended, Piece
+from kinfolk.server.encoding import encode_json
 from kinfolk.server.errors import ApiError, from_exception
 from kinfolk.server.sse import DONE, EventStream, cancelled, event, until_disconnect
 
@@ -26,9 +26,7 @@ CLIENT_GONE = 499
 
 
 def json_response(data: Any, status: int = 200) -> Response:
-    # A lone surrogate in what a client sent must not break the answer that repeats it.
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
-    return Response(text.encode("utf-8", "replace"), status, media_type="application/json")
+    return Response(encode_json(data), status, media_type="application/json")
 
 
 async def stream(

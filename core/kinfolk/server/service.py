@@ -59,10 +59,8 @@ class Service:
                 code="queue_full",
                 retry_after=1,
             )
-        if self._mailbox is None:
-            self._mailbox = Mailbox(asyncio.get_running_loop())
         self.in_flight += wanted
-        live = Live(generations, self._mailbox, lambda: self._release(live, wanted))
+        live = Live(generations, self._current_mailbox(), lambda: self._release(live, wanted))
         self._live.add(live)
         try:
             await run_in_threadpool(live.start)
@@ -70,6 +68,12 @@ class Service:
             live.close()
             raise
         return live
+
+    def _current_mailbox(self) -> Mailbox:
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox.loop is not loop:
+            self._mailbox = Mailbox(loop)
+        return self._mailbox
 
     def _release(self, live: Live, count: int) -> None:
         self._live.discard(live)

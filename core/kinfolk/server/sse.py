@@ -8,7 +8,6 @@ the source is closed, which cancels its generation.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Final
@@ -16,14 +15,15 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from kinfolk.server.encoding import encode_json
+
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
 
 
 def event(data: Any) -> bytes:
     """One event with ``data`` as JSON."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()
+    return b"data: " + encode_json(data) + b"\n\n"
 
 
 async def until_disconnect(receive: Receive) -> None:

@@ -1,0 +1,223 @@
+"""What a client hears when it asks for what cannot be had: a status, a type, a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinfolk.errors import CapacityError, EngineError, KinfolkError, RequestError
+from kinfolk.server.errors import from_exception
+
+CHAT = "/v1/chat/completions"
+COMPLETE = "/v1/completions"
+
+
+def error_of(response, status):
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    assert {"message", "type", "code", "param"} <= set(body["error"])
+    return body["error"]
+
+
+@pytest.fixture
+def client(make_client, make_engine):
+    return make_client(make_engine("x"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": "warm"}, "temperature"),
+        ({"messages": "Hi"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"stop": 5}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": "x" * 257}, "stop.0"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -5}, "max_tokens"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"7": 101}}, "logit_bias.7"),
+        ({"stream_options": {"include_usage": True}}, None),
+        ({"logprobs": False, "top_logprobs": 3}, None),
+    ],
+)
+def test_a_malformed_field_is_named(client, user, fields, param):
+    error = error_of(client.post(CHAT, json=user(**fields)), 400)
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"min_p": 1}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"presence_penalty": 11}, "presence_penalty"),
+        ({"logit_bias": {"7": -101}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"messages": [{"content": "Hi"}]}, "role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "content"),
+        ({"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}, "content"),
+        ({"chat_template_kwargs": {"messages": []}}, "messages"),
+    ],
+)
+def test_a_value_out_of_range_is_named(client, user, fields, word):
+    error = error_of(client.post(CHAT, json=user(**fields)), 400)
+    assert word in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (CHAT, {"functions": [{"name": "f"}]}, "functions"),
+        (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
+        (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
+        (CHAT, {"continue_final_message": True}, "continue_final_message"),
+        (CHAT, {"grammar": "root ::= x"}, "grammar"),
+        (CHAT, {"min_tokens": 3}, "min_tokens"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages.0.content.0",
+        ),
+        (COMPLETE, {"suffix": "end"}, "suffix"),
+        (COMPLETE, {"best_of": 3}, "best_of"),
+        (COMPLETE, {"echo": True, "logprobs": 1}, "logprobs"),
+    ],
+)
+def test_what_is_not_done_here_is_refused_by_name(client, user, path, fields, param):
+    body = user(**fields) if path == CHAT else {"prompt": "Hi", **fields}
+    error = error_of(client.post(path, json=body), 400)
+    assert (error["type"], error["code"]) == ("not_supported_error", "unsupported_parameter")
+    assert error["param"] == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": []},
+        {"tools": [{"type": "function"}], "tool_choice": "none"},
+        {"response_format": {"type": "text"}},
+        {"modalities": ["text"]},
+        {"min_tokens": 0},
+        {"logit_bias": None},
+        {"stop": None},
+        {"max_tokens": -1},
+    ],
+)
+def test_fields_that_ask_for_nothing_are_no_error(client, user, fields):
+    assert client.post(CHAT, json=user(**fields)).status_code == 200
+
+
+def test_an_unknown_format_is_invalid_rather_than_unsupported(client, user):
+    error = error_of(client.post(CHAT, json=user(response_format={"type": "yaml"})), 400)
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_longer_than_the_context_is_told_with_its_numbers(
+    make_client, make_engine, user, stream
+):
+    client = make_client(make_engine("x"), runtime={"context": 32})
+    long = [{"role": "user", "content": "word " * 100}]
+    error = error_of(client.post(CHAT, json={"messages": long, "stream": stream}), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert error["type"] == "exceed_context_size_error"
+    assert "maximum context length is 32 tokens" in error["message"]
+    assert error["n_ctx"] == 32
+    assert error["n_prompt_tokens"] > 100
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b'"x"', b'{"messages": NaN}', b'{"a": Infinity}', b"\xff", b"nul"],
+)
+def test_what_is_no_json_object_is_refused(client, raw):
+    error = error_of(client.post(CHAT, content=raw), 400)
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("depth", [70, 100_000])
+def test_deep_nesting_is_refused(client, depth):
+    raw = b'{"messages": ' + b"[" * depth + b"]" * depth + b"}"
+    assert "levels deep" in error_of(client.post(CHAT, content=raw), 400)["message"]
+
+
+def test_the_content_type_does_not_matter(client):
+    raw = b'{"messages": [{"role": "user", "content": "Hi"}]}'
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert client.post(CHAT, content=raw, headers=headers).status_code == 200
+
+
+def test_paths_and_methods_that_do_not_exist_are_told_in_the_same_form(client):
+    assert error_of(client.get("/v1/nothing"), 404)["type"] == "not_found_error"
+    assert error_of(client.get(CHAT), 405)["type"] == "invalid_request_error"
+
+
+def test_a_model_without_a_template_cannot_chat(make_client, make_engine, user):
+    client = make_client(make_engine("x"), runtime={"chat": False})
+    assert "chat template" in error_of(client.post(CHAT, json=user()), 400)["message"]
+    assert client.post(COMPLETE, json={"prompt": "Hi"}).status_code == 200
+
+
+def test_any_model_name_is_taken_unless_the_server_is_strict(make_client, make_engine, user):
+    assert make_client(make_engine("x")).post(CHAT, json=user(model="gpt")).status_code == 200
+    strict = make_client(make_engine("x"), strict_model=True)
+    assert error_of(strict.post(CHAT, json=user(model="gpt")), 404)["code"] == "model_not_found"
+    assert strict.post(CHAT, json=user(model="tiny")).status_code == 200
+    assert strict.post(CHAT, json=user()).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_before_the_first_token_has_a_status_of_its_own(
+    make_client, make_engine, user, broken, stream
+):
+    client = make_client(make_engine(broken))
+    error = error_of(client.post(CHAT, json=user(stream=stream)), 500)
+    assert error["type"] == "server_error"
+    assert "out of order" in error["message"]
+
+
+def test_a_failure_after_the_first_token_is_told_in_the_stream(
+    make_client, make_engine, user, broken, read_stream
+):
+    client = make_client(make_engine("Hello", 0.3, broken))
+    events = read_stream(client.post(CHAT, json=user(stream=True))).events
+    assert events[1]["choices"][0]["delta"]["content"] == "Hello"
+    assert events[-1]["error"]["type"] == "server_error"
+
+
+def test_what_the_engine_refuses_is_told_with_its_reason(make_client, make_engine, user):
+    refusing = make_engine("x", refuse=RequestError("the pool is too small for this"))
+    client = make_client(refusing)
+    assert "too small" in error_of(client.post(CHAT, json=user()), 400)["message"]
+
+
+def test_a_bug_tells_a_stranger_nothing(make_client, make_engine, user):
+    client = make_client(make_engine("x", refuse=ZeroDivisionError("secret")))
+    error = error_of(client.post(CHAT, json=user()), 500)
+    assert "secret" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (RequestError("no"), 400, "invalid_request_error"),
+        (CapacityError("full"), 503, "unavailable_error"),
+        (EngineError("dead"), 500, "server_error"),
+        (KinfolkError("other"), 500, "server_error"),
+        (ValueError("bug"), 500, "server_error"),
+    ],
+)
+def test_every_kind_of_error_has_a_status_and_a_type(error, status, kind):
+    told = from_exception(error)
+    assert (told.status, told.kind) == (status, kind)
+    assert (told.retry_after is not None) == (status == 503)

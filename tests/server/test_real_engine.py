@@ -1,0 +1,161 @@
+"""The whole path: the openai client, the server, the engine, and the reference case's weights."""
+
+from __future__ import annotations
+
+import threading
+
+import openai
+import pytest
+
+from kinfolk.engine.runtime import Runtime
+from kinfolk.registry import Registry
+from kinfolk.server.options import ServerOptions
+from kinfolk.server.service import Service
+from kinfolk.settings import load_settings
+
+SLOTS = 8
+LONGEST = 160
+# Prompts of different lengths, from a token to several chunks, and answers of different lengths.
+PROMPTS = [
+    [(7 * number + place) % 700 + 10 for place in range(length)]
+    for number, length in enumerate([200, 1, 63, 64, 65, 130, 17, 99])
+]
+LENGTHS = [LONGEST, 40, 60, 25, 80, 50, 30, 70]
+CANCELLED = 4
+
+
+@pytest.fixture(scope="module")
+def runtime(cases):
+    settings = load_settings(slots=SLOTS, context=512, dtype="f32", device="cpu", plugins=None)
+    with Runtime.open(cases / "qwen35.gguf", settings, Registry.discover(settings)) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def client(runtime, run_server):
+    running = run_server(Service(runtime, ServerOptions("case"), SLOTS))
+    client = openai.OpenAI(base_url=running.url + "/v1", api_key="unused", max_retries=0)
+    yield client
+    client.close()
+
+
+def complete(client, number, **fields):
+    extra = {"ignore_eos": True, **fields.pop("extra_body", {})}
+    return client.completions.create(
+        model="case",
+        prompt=PROMPTS[number],
+        max_tokens=LENGTHS[number],
+        temperature=0,
+        logprobs=0,
+        extra_body=extra,
+        **fields,
+    )
+
+
+def tokens_of(answer):
+    return answer.choices[0].text, answer.choices[0].logprobs.tokens
+
+
+def test_eight_staggered_requests_say_what_each_says_alone(client, runtime):
+    answers = [complete(client, number) for number in range(8)]
+    assert [answer.usage.completion_tokens for answer in answers] == LENGTHS
+    alone = [tokens_of(answer) for answer in answers]
+    assert len({text for text, _ in alone}) == 8, "the answers would not tell requests apart"
+
+    before = runtime.engine.stats()["decode_steps"]
+    together: list[tuple[str, list[str]] | None] = [None] * 8
+    begun = [threading.Event() for _ in range(8)]
+
+    def ask(number):
+        if number:
+            # Each enters when the one before it is already answering.
+            assert begun[number - 1].wait(30)
+        text, tokens = "", []
+        for chunk in complete(client, number, stream=True):
+            begun[number].set()
+            text += chunk.choices[0].text
+            tokens += chunk.choices[0].logprobs.tokens if chunk.choices[0].logprobs else []
+            if number == CANCELLED and len(tokens) >= 5:
+                return
+        together[number] = (text, tokens)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+
+    for number in range(8):
+        expected = None if number == CANCELLED else alone[number]
+        assert together[number] == expected, number
+    steps = runtime.engine.stats()["decode_steps"] - before
+    assert LONGEST - 1 <= steps <= 1.2 * LONGEST
+    assert (runtime.engine.stats()["running"], runtime.engine.stats()["waiting"]) == (0, 0)
+
+
+def test_a_seed_says_what_is_sampled_whoever_runs_beside_it(client):
+    def sample(seed):
+        return (
+            client.completions.create(
+                model="case", prompt=PROMPTS[3], max_tokens=30, temperature=1.0, seed=seed
+            )
+            .choices[0]
+            .text
+        )
+
+    alone = [sample(seed) for seed in (1, 2, 3)]
+    assert len(set(alone)) == 3
+    together = client.completions.create(
+        model="case", prompt=PROMPTS[3], max_tokens=30, temperature=1.0, seed=1, n=3
+    )
+    assert [choice.text for choice in together.choices] == alone
+
+
+def test_a_stop_string_cuts_what_would_have_been_said(client):
+    text, tokens = tokens_of(complete(client, 0))
+    stop = next(token for token in tokens[10:] if len(token) > 2 and "�" not in token)
+    answer = complete(client, 0, stop=stop)
+    assert answer.choices[0].text == text[: text.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+    assert "".join(tokens_of(answer)[1]) == answer.choices[0].text
+
+
+def test_the_likeliest_token_alone_is_what_greedy_takes_at_any_temperature(client):
+    greedy = complete(client, 2)
+    extra = {"top_k": 1, "ignore_eos": True}
+    assert tokens_of(complete(client, 2, extra_body=extra)) == tokens_of(greedy)
+    hot = client.completions.create(
+        model="case",
+        prompt=PROMPTS[2],
+        max_tokens=LENGTHS[2],
+        temperature=5,
+        logprobs=0,
+        extra_body=extra,
+    )
+    assert tokens_of(hot) == tokens_of(greedy)
+
+
+def test_a_bias_forces_and_forbids_tokens(client, runtime):
+    (comma,) = runtime.tokenizer.encode(",", add_bos=False)
+    forced = complete(client, 2, logit_bias={str(comma): 100})
+    assert forced.choices[0].text == "," * LENGTHS[2]
+    first = tokens_of(complete(client, 2))[1][0]
+    (banned,) = runtime.tokenizer.encode(first, add_bos=False)
+    answer = complete(client, 2, extra_body={"logit_bias": {str(banned): False}})
+    assert first not in tokens_of(answer)[1]
+
+
+def test_penalties_stop_repetition(client, runtime):
+    (comma,) = runtime.tokenizer.encode(",", add_bos=False)
+    bias = {str(comma): 6}
+    repeating = complete(client, 2, logit_bias=bias).choices[0].text.count(",")
+    penalised = complete(client, 2, logit_bias=bias, frequency_penalty=2)
+    assert 0 < penalised.choices[0].text.count(",") < repeating
+
+
+def test_drafts_and_reuse_are_counted(client):
+    usage = complete(client, 1).usage
+    assert usage.completion_tokens == LENGTHS[1]
+    assert usage.prompt_tokens == 1
+    assert usage.completion_tokens_details.accepted_prediction_tokens == 0
