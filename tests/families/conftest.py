@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from kinfolk.settings import load_settings
 from kinfolk.testing.driver import Driver
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
+NAMES = sorted(path.stem for path in CASES.glob("*.npz"))
+
+
+@pytest.fixture(scope="session", params=NAMES)
+def case(request: pytest.FixtureRequest) -> str:
+    """The name of each reference case in turn: a family's files in the folder are all it takes."""
+    name: str = request.param
+    return name
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,8 +53,12 @@ def load(registry: Registry) -> Callable[..., LoadedModel]:
 def driver(load: Callable[..., LoadedModel]) -> Callable[..., Driver]:
     """``driver(case)``: a driver of a reference case, by its name."""
 
+    @cache
+    def loaded(case: str, **settings: Any) -> LoadedModel:
+        return load(CASES / f"{case}.gguf", **settings)
+
     def drive(case: str, **settings: Any) -> Driver:
-        return Driver(load(CASES / f"{case}.gguf", **settings))
+        return Driver(loaded(case, **settings))
 
     return drive
 

@@ -1,4 +1,4 @@
-"""Logits of the reference case, against those that transformers computed in float32."""
+"""Logits of the reference cases, against those that transformers computed in float32."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ BOUND = 2e-4
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 160])
-def test_logits_equal_transformers_in_slices(driver, reference, row_error, rows):
-    tokens, expected = reference("qwen35")
-    drive = driver("qwen35")
+def test_logits_equal_transformers_in_slices(case, driver, reference, row_error, rows):
+    tokens, expected = reference(case)
+    drive = driver(case)
     lease = drive.open()
     assert row_error(drive.feed({lease: tokens}, rows=rows)[lease], expected) <= BOUND
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 160])
-def test_logits_equal_transformers_beside_two_other_sequences(driver, reference, row_error, rows):
-    tokens, expected = reference("qwen35")
-    drive = driver("qwen35")
+def test_logits_equal_transformers_beside_two_other_sequences(
+    case, driver, reference, row_error, rows
+):
+    tokens, expected = reference(case)
+    drive = driver(case)
     first, middle, last = drive.open(), drive.open(), drive.open()
     others = {first: tokens[40:110][::-1], last: tokens[3:90]}
     found = drive.feed({first: others[first], middle: tokens, last: others[last]}, rows=rows)
     assert row_error(found[middle], expected) <= BOUND
 
 
-def test_reference_ops_give_the_same_logits(driver, reference, row_error):
+def test_reference_ops_give_the_same_logits(case, driver, reference, row_error):
     """The ops as defined, without the implementations for the CPU."""
-    ops = (
-        "linear rms_norm paged_attention causal_conv causal_conv_commit gated_delta "
-        "gated_delta_commit"
-    )
-    drive = driver("qwen35", op=",".join(f"{op}=reference" for op in ops.split()))
-    tokens, expected = reference("qwen35")
+    tokens, expected = reference(case)
+    usual = driver(case)
+    usual.feed({usual.open(): tokens[:2]})
+    used = {decision.op for decision in usual.loaded.ops.decisions.values()}
+    drive = driver(case, op=",".join(f"{op}=reference" for op in sorted(used)))
     lease = drive.open()
     assert row_error(drive.feed({lease: tokens[:80]}, rows=33)[lease], expected[:80]) <= BOUND
     assert {decision.backend for decision in drive.loaded.ops.decisions.values()} == {"reference"}
 
 
 @pytest.mark.parametrize("codec", ["f16", "bf16"])
-def test_narrow_keys_and_values_stay_close(driver, reference, codec):
-    tokens, expected = reference("qwen35")
-    drive = driver("qwen35", kv_codec=codec)
+def test_narrow_keys_and_values_stay_close(case, driver, reference, codec):
+    tokens, expected = reference(case)
+    drive = driver(case, kv_codec=codec)
     lease = drive.open()
     found = drive.feed({lease: tokens})[lease]
     error = (found - expected).norm(dim=1) / expected.norm(dim=1)

@@ -17,23 +17,23 @@ TREE = [-1, 0, 1, 0, 3, 4, 3, 1]
 
 
 @pytest.fixture
-def tokens(reference):
-    return reference("qwen35")[0]
+def tokens(case, reference):
+    return reference(case)[0]
 
 
 @pytest.fixture
-def linear(driver, reference):
+def linear(case, driver, reference):
     """Logits of tokens fed one by one, without drafts or sharing; those of transformers as far as
     the tokens are those of the reference case."""
-    case, expected = reference("qwen35")
+    known, expected = reference(case)
 
     def decode(tokens):
         same = 0
-        while same < len(tokens) and tokens[same] == case[same]:
+        while same < len(tokens) and tokens[same] == known[same]:
             same += 1
         if same == len(tokens):
             return expected[:same]
-        drive = driver("qwen35")
+        drive = driver(case)
         lease = drive.open()
         drive.feed({lease: tokens[:same]})
         tail = drive.feed({lease: tokens[same:]}, rows=1)[lease]
@@ -42,8 +42,8 @@ def linear(driver, reference):
     return decode
 
 
-def test_the_whole_life_of_a_sequence(driver, tokens, linear, row_error):
-    drive = driver("qwen35")
+def test_the_whole_life_of_a_sequence(case, driver, tokens, linear, row_error):
+    drive = driver(case)
     lease = drive.open()
     known = tokens[:70]
     assert row_error(drive.feed({lease: known}, rows=64)[lease], linear(known)) <= BOUND
@@ -86,8 +86,8 @@ def test_the_whole_life_of_a_sequence(driver, tokens, linear, row_error):
     assert row_error(found, linear(tokens[:160])[144:]) <= BOUND
 
 
-def test_a_chunk_seen_by_nobody_is_kept_aside_and_recalled(driver, tokens, linear, row_error):
-    drive = driver("qwen35")
+def test_a_chunk_seen_by_nobody_is_kept_aside_and_recalled(case, driver, tokens, linear, row_error):
+    drive = driver(case)
     lease = drive.open()
     drive.feed({lease: tokens[:130]}, rows=64)
     drive.ledger.evict(lease, 0)
@@ -98,8 +98,8 @@ def test_a_chunk_seen_by_nobody_is_kept_aside_and_recalled(driver, tokens, linea
     assert row_error(found, linear(tokens[:150])[130:]) <= BOUND
 
 
-def test_an_evicted_chunk_is_not_seen(driver, tokens, linear, row_error):
-    drive = driver("qwen35")
+def test_an_evicted_chunk_is_not_seen(case, driver, tokens, linear, row_error):
+    drive = driver(case)
     lease = drive.open()
     drive.feed({lease: tokens[:130]}, rows=64)
     drive.ledger.evict(lease, 0)
@@ -107,8 +107,8 @@ def test_an_evicted_chunk_is_not_seen(driver, tokens, linear, row_error):
     assert row_error(found, linear(tokens[:140])[130:]) > 10 * BOUND
 
 
-def test_rows_computed_without_a_chunk_are_not_exact(driver, tokens):
-    drive = driver("qwen35")
+def test_rows_computed_without_a_chunk_are_not_exact(case, driver, tokens):
+    drive = driver(case)
     lease = drive.open()
     drive.feed({lease: tokens[:130]}, rows=64)
     assert drive.ledger.can_checkpoint(lease, 130)
@@ -118,8 +118,8 @@ def test_rows_computed_without_a_chunk_are_not_exact(driver, tokens):
     assert not drive.ledger.can_checkpoint(lease, 131)
 
 
-def test_a_checkpoint_inside_a_slice_restores_that_row(driver, tokens, linear, row_error):
-    drive = driver("qwen35")
+def test_a_checkpoint_inside_a_slice_restores_that_row(case, driver, tokens, linear, row_error):
+    drive = driver(case)
     lease = drive.open()
     drive.ledger.extend(lease, 120)
     checkpoint = drive.ledger.checkpoint(lease, 77)
@@ -132,8 +132,8 @@ def test_a_checkpoint_inside_a_slice_restores_that_row(driver, tokens, linear, r
     assert row_error(found, linear(tokens[:140])[77:]) <= BOUND
 
 
-def test_a_reused_slot_remembers_nothing(driver, tokens, linear, row_error):
-    drive = driver("qwen35", slots=1)
+def test_a_reused_slot_remembers_nothing(case, driver, tokens, linear, row_error):
+    drive = driver(case, slots=1)
     lease = drive.open()
     drive.feed({lease: tokens[::-1]})
     drive.ledger.release(lease)
@@ -141,8 +141,8 @@ def test_a_reused_slot_remembers_nothing(driver, tokens, linear, row_error):
     assert row_error(drive.feed({again: tokens[:80]})[again], linear(tokens[:80])) <= BOUND
 
 
-def test_a_released_lease_is_void(driver, tokens):
-    drive = driver("qwen35")
+def test_a_released_lease_is_void(case, driver, tokens):
+    drive = driver(case)
     lease = drive.open()
     drive.ledger.release(lease)
     with pytest.raises(StateError, match="is over"):

@@ -26,11 +26,11 @@ def path_to(parents, row):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_path_of_a_tree_equals_linear_decoding(driver, reference, row_error, seed):
+def test_every_path_of_a_tree_equals_linear_decoding(case, driver, reference, row_error, seed):
     rng = random.Random(seed)
-    tokens, _ = reference("qwen35")
+    tokens, _ = reference(case)
     lengths, sizes = (5, 64, 77), (9, 21, 14)
-    drive = driver("qwen35")
+    drive = driver(case)
     leases = [drive.open() for _ in lengths]
     starts = [tokens[seed : seed + n] for n in lengths]
     drive.feed(dict(zip(leases, starts, strict=True)))
@@ -43,7 +43,7 @@ def test_every_path_of_a_tree_equals_linear_decoding(driver, reference, row_erro
         leaves = [row for row in range(len(parents)) if row not in parents]
         for leaf in leaves:
             path = path_to(parents, leaf)
-            check = driver("qwen35")
+            check = driver(case)
             alone = check.open()
             check.feed({alone: start})
             expected = check.feed({alone: [drafted[row] for row in path]}, rows=1)[alone]
@@ -51,22 +51,22 @@ def test_every_path_of_a_tree_equals_linear_decoding(driver, reference, row_erro
         path = path_to(parents, rng.choice(leaves))
         paths[lease] = path[: rng.randint(1, len(path))]
     drive.keep(paths)
-    assert_same_as_feeding_the_kept(driver, drive, leases, starts, trees, paths, row_error)
+    assert_same_as_feeding_the_kept(case, driver, drive, leases, starts, trees, paths, row_error)
 
 
-def assert_same_as_feeding_the_kept(driver, drive, leases, starts, trees, paths, row_error):
+def assert_same_as_feeding_the_kept(case, driver, drive, leases, starts, trees, paths, row_error):
     ahead = [17, 23, 300, 41]
     after = drive.feed(dict.fromkeys(leases, ahead), rows=2)
     for lease, start, (drafted, _) in zip(leases, starts, trees, strict=True):
-        check = driver("qwen35")
+        check = driver(case)
         alone = check.open()
         check.feed({alone: [*start, *(drafted[row] for row in paths[lease])]})
         assert row_error(after[lease], check.feed({alone: ahead})[alone]) <= BOUND
 
 
-def test_ragged_chains_commit_what_each_keeps(driver, reference, row_error):
-    tokens, _ = reference("qwen35")
-    drive = driver("qwen35")
+def test_ragged_chains_commit_what_each_keeps(case, driver, reference, row_error):
+    tokens, _ = reference(case)
+    drive = driver(case)
     leases = [drive.open() for _ in range(4)]
     starts = [tokens[:n] for n in (10, 63, 64, 65)]
     drive.feed(dict(zip(leases, starts, strict=True)))
@@ -74,13 +74,13 @@ def test_ragged_chains_commit_what_each_keeps(driver, reference, row_error):
     drive.draft(dict(zip(leases, chains, strict=True)))
     paths = {lease: list(range(n)) for lease, n in zip(leases, (1, 1, 7, 3), strict=True)}
     drive.keep(paths)
-    assert_same_as_feeding_the_kept(driver, drive, leases, starts, chains, paths, row_error)
+    assert_same_as_feeding_the_kept(case, driver, drive, leases, starts, chains, paths, row_error)
 
 
-def test_a_draft_beside_a_slice_and_a_decode(driver, reference, row_error):
+def test_a_draft_beside_a_slice_and_a_decode(case, driver, reference, row_error):
     """One step with a prompt's slice, a plain row, a chain and a tree."""
-    tokens, expected = reference("qwen35")
-    drive = driver("qwen35")
+    tokens, expected = reference(case)
+    drive = driver(case)
     prompt, plain, chain, tree = (drive.open() for _ in range(4))
     drive.feed({plain: tokens[:50], chain: tokens[:70], tree: tokens[:90]})
     rows = drive.step(
@@ -104,13 +104,25 @@ def test_a_draft_beside_a_slice_and_a_decode(driver, reference, row_error):
         assert row_error(a, b) <= BOUND
 
 
-def test_drafting_changes_nothing_until_it_is_kept(driver, reference):
-    tokens, _ = reference("qwen35")
-    drive = driver("qwen35")
+def test_drafting_changes_nothing_until_it_is_kept(case, driver, reference):
+    tokens, _ = reference(case)
+    drive = driver(case)
     lease = drive.open()
     drive.feed({lease: tokens[:70]})
-    before = [t[lease.slot].clone() for t in drive.state._recurrent_tensors()]
+    before = committed(drive, lease)
     drive.draft({lease: ([3, 4, 5, 6], (-1, 0, 0, 1))})
     drive.draft({lease: ([3, 4, 5, 6], None)})
-    after = [t[lease.slot] for t in drive.state._recurrent_tensors()]
+    after = committed(drive, lease)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def committed(drive, lease):
+    """Copies of all that the sequence keeps of its committed positions."""
+    found = [tensor[lease.slot].clone() for tensor in drive.state._recurrent_tensors()]
+    length = drive.ledger.length(lease)
+    for pool in drive.state.pools:
+        for chunk, block in pool.tables[lease.slot].items():
+            rows = max(0, min(64, length - chunk * 64))
+            for section in pool.layout.sections.values():
+                found.append(pool.view(pool.data, section)[block, :, :rows].clone())
+    return found
