@@ -1,7 +1,239 @@
-"""Triton exists for Linux only; elsewhere its tests are not collected."""
+"""Rows of a step without an engine, and how far numbers are apart.
+
+Triton exists for Linux only; elsewhere its tests are not collected.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 
+import pytest
+import torch
+
 collect_ignore = [] if find_spec("triton") else ["test_interpreter_tier.py"]
+
+CHUNK = 64
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tiny matrices lose more time to waking threads than they gain."""
+    torch.set_num_threads(1)
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one sequence brings to a step: ``rows`` after ``context`` committed positions.
+
+    ``parents`` are indices inside the part, ``None`` = a chain. ``drafted`` rows may be rejected.
+    """
+
+    context: int
+    rows: int
+    drafted: bool = False
+    parents: tuple[int, ...] | None = None
+
+    @property
+    def ups(self) -> tuple[int, ...]:
+        return tuple(range(-1, self.rows - 1)) if self.parents is None else self.parents
+
+    def path(self, row: int) -> list[int]:
+        """Rows from the root to ``row``."""
+        found = []
+        while row >= 0:
+            found.append(row)
+            row = self.ups[row]
+        return found[::-1]
+
+
+@dataclass(frozen=True)
+class Segment:
+    sequence: int
+    slot: int
+    start: int
+    stop: int
+    drafted: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    blocks: torch.Tensor
+    chunks: torch.Tensor
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A step: the fields that ops ask for, and how it was made."""
+
+    positions: torch.Tensor
+    sequence_of_row: torch.Tensor
+    parent_row: torch.Tensor
+    limit: torch.Tensor
+    ancestors: torch.Tensor
+    arena_row: torch.Tensor
+    write_row: torch.Tensor
+    slot_of_sequence: torch.Tensor
+    store_rows: torch.Tensor
+    store_slots: torch.Tensor
+    segments: tuple[Segment, ...]
+    parts: tuple[Part, ...]
+    table: Table
+    blocks: int
+
+    def span(self, sequence: int) -> slice:
+        return slice(self.segments[sequence].start, self.segments[sequence].stop)
+
+
+class Steps:
+    """Makes parts, and steps of them."""
+
+    @staticmethod
+    def certain(context: int, rows: int) -> Part:
+        return Part(context, rows)
+
+    @staticmethod
+    def chain(context: int, rows: int) -> Part:
+        return Part(context, rows, drafted=True)
+
+    @staticmethod
+    def tree(context: int, parents: Sequence[int]) -> Part:
+        return Part(context, len(parents), drafted=True, parents=tuple(parents))
+
+    @staticmethod
+    def random_tree(context: int, rows: int, seed: int = 0) -> Part:
+        generator = torch.Generator().manual_seed(seed)
+        ups = [int(torch.randint(row, (), generator=generator)) for row in range(1, rows)]
+        return Steps.tree(context, [-1, *ups])
+
+    @staticmethod
+    def build(
+        *parts: Part,
+        slots: Sequence[int] | None = None,
+        places: int | None = None,
+        stores: Sequence[tuple[int, int]] = (),
+    ) -> Rows:
+        """``places`` seeds the order in which blocks are handed out, ``None`` = one after another;
+        ``stores`` are (row, slot); slots count down from the number of parts if not given."""
+        return _build(parts, slots or range(len(parts), 0, -1), places, stores)
+
+
+def _build(
+    parts: Sequence[Part],
+    slots: Sequence[int],
+    places: int | None,
+    stores: Sequence[tuple[int, int]],
+) -> Rows:
+    tables, blocks = _tables(parts, places)
+    columns: dict[str, list[int]] = {
+        name: [] for name in ("position", "sequence", "parent", "limit", "seen", "arena", "write")
+    }
+    segments = []
+    for index, (part, slot) in enumerate(zip(parts, slots, strict=True)):
+        start = len(columns["position"])
+        segments.append(Segment(index, slot, start, start + part.rows, part.drafted))
+        for row in range(part.rows):
+            _append(columns, part, row, start, index, tables[index])
+    width = max(map(len, tables)) + 1  # one more than anybody has: padding that must not be read
+    table = Table(
+        torch.tensor([row + [0] * (width - len(row)) for row in tables], dtype=torch.int32),
+        torch.tensor(
+            [[*range(len(row))] + [0] * (width - len(row)) for row in tables], dtype=torch.int32
+        ),
+        tuple(map(len, tables)),
+    )
+    tensors = {name: torch.tensor(values, dtype=torch.int64) for name, values in columns.items()}
+    return Rows(
+        tensors["position"],
+        tensors["sequence"],
+        tensors["parent"],
+        tensors["limit"],
+        tensors["seen"],
+        tensors["arena"],
+        tensors["write"][None],
+        torch.tensor(list(slots)),
+        torch.tensor([row for row, _ in stores], dtype=torch.int64),
+        torch.tensor([slot for _, slot in stores], dtype=torch.int64),
+        tuple(segments),
+        tuple(parts),
+        table,
+        blocks,
+    )
+
+
+def _tables(parts: Sequence[Part], places: int | None) -> tuple[list[list[int]], int]:
+    """Blocks of each part, 0 left out, some blocks owned by nobody."""
+    counts = [-(-(part.context + part.rows) // CHUNK) for part in parts]
+    total = sum(counts) + 3
+    order = list(range(1, total + 1))
+    if places is not None:
+        generator = torch.Generator().manual_seed(places)
+        order = (torch.randperm(total, generator=generator) + 1).tolist()
+    tables = []
+    for count in counts:
+        tables.append(order[:count])
+        order = order[count:]
+    return tables, total + 1
+
+
+def _append(
+    columns: dict[str, list[int]], part: Part, row: int, start: int, index: int, blocks: list[int]
+) -> None:
+    path = part.path(row)
+    position = part.context + len(path) - 1
+    up = part.ups[row]
+    arena = -1
+    if part.parents is not None:
+        arena = sum(place >= 0 for place in columns["arena"])
+    columns["position"].append(position)
+    columns["sequence"].append(index)
+    columns["parent"].append(start + up if up >= 0 else -1)
+    columns["limit"].append(position if arena < 0 else part.context - 1)
+    seen = sum(1 << ancestor for ancestor in path) if arena >= 0 else 0
+    columns["seen"].append(seen - (1 << 64) if seen >> 63 else seen)
+    columns["arena"].append(arena)
+    place = blocks[position // CHUNK] * CHUNK + position % CHUNK
+    columns["write"].append(place if arena < 0 else row % CHUNK)
+
+
+@pytest.fixture(scope="session")
+def steps() -> type[Steps]:
+    return Steps
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def numbers() -> Callable[..., torch.Tensor]:
+    """``numbers(*shape)``: float32 with heavy tails, a few of them 50 times too large."""
+    generator = torch.Generator().manual_seed(11)
+
+    def draw(*shape: int) -> torch.Tensor:
+        x = torch.randn(*shape, generator=generator)
+        x = x * (0.5 * torch.randn(*shape, generator=generator)).exp()
+        return torch.where(torch.rand(*shape, generator=generator) < 0.01, 50 * x, x)
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def assert_near() -> Callable[[torch.Tensor, torch.Tensor, tuple[float, float]], None]:
+    """``assert_near(y, expected, (l2, peak))``: relative L2 of every row, and the largest error
+    against the root mean square of everything expected. Rows are the last dimension."""
+
+    def check(y: torch.Tensor, expected: torch.Tensor, bound: tuple[float, float]) -> None:
+        assert y.shape == expected.shape
+        assert y.isfinite().all()
+        y, expected = y.double(), expected.double()
+        error = (y - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)
+        rms = expected.square().mean().sqrt()
+        assert float(error.max()) <= bound[0]
+        assert float((y - expected).abs().max() / rms) <= bound[1]
+
+    return check

@@ -37,11 +37,12 @@ def paged_attention(
                 values = torch.cat([values, _arena_rows(arenas[1], rows, segment)], 1)
         if window is not None:
             visible &= places > rows.positions[span, None] - window
+        # Places that nobody sees may hold anything, and NaN survives a mask: NaN - inf, 0 * NaN.
+        unseen = ~visible.any(0)[:, None]
         out[span] = torch.nn.functional.scaled_dot_product_attention(
             q[span].transpose(0, 1)[None],
-            keys[None].to(q.dtype),
-            # Rows that were never written may hold anything; a zero weight times that is NaN.
-            torch.where(visible.any(0)[:, None], values, 0)[None].to(q.dtype),
+            keys.masked_fill(unseen, 0)[None].to(q.dtype),
+            values.masked_fill(unseen, 0)[None].to(q.dtype),
             attn_mask=visible,
             scale=scale,
             enable_gqa=True,
