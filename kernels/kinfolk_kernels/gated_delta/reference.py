@@ -17,7 +17,8 @@ from kinfolk_kernels.rows import Rows
 @dataclass(frozen=True, slots=True)
 class DeltaTrace:
     """What a commit needs: k [R, Hk, dk], d [R, Hv, dv], and the decay summed along the path from
-    the committed state to each row, ``total`` [R, Hv]. Filled for drafted rows only."""
+    the committed state to each row, ``total`` [R, Hv] float64: differences are used, and behind a
+    strong decay those of float32 have few digits. Filled for drafted rows only."""
 
     k: torch.Tensor
     d: torch.Tensor
@@ -53,7 +54,7 @@ def gated_delta(
             kr, qr = k[row, heads], q[row, heads]
             d = beta[row][:, None] * (v[row] - torch.einsum("hvk,hk->hv", decayed, kr))
             states[row] = decayed + torch.einsum("hv,hk->hvk", d, kr)
-            totals[row] = g[row] + (totals[parent] if parent >= 0 else 0)
+            totals[row] = g[row].double() + (totals[parent] if parent >= 0 else 0)
             out[row] = torch.einsum("hvk,hk->hv", states[row], qr)
             if trace is not None and segment.drafted:
                 trace.k[row], trace.d[row], trace.total[row] = k[row], d, totals[row]
@@ -76,10 +77,11 @@ def gated_delta_commit(
     for i in range(path.shape[0]):
         kept = path[i, : int(n_keep[i])]
         end = trace.total[kept[-1]]
-        weight = (end - trace.total[kept]).exp()
+        weight = (end - trace.total[kept]).float().exp()
         update = torch.einsum("th,thv,thk->hvk", weight, trace.d[kept], trace.k[kept][:, heads])
-        state[slot[i]] = state[slot[i]] * end.exp()[:, None, None] + update
+        state[slot[i]] = state[slot[i]] * end.float().exp()[:, None, None] + update
 
 
 def empty_trace(k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> DeltaTrace:
-    return DeltaTrace(torch.zeros_like(k), torch.zeros_like(v), torch.zeros_like(g))
+    total = torch.zeros_like(g, dtype=torch.float64)
+    return DeltaTrace(torch.zeros_like(k), torch.zeros_like(v), total)

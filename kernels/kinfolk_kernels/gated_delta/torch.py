@@ -3,7 +3,8 @@
 With G the decay summed along a row's path and anc its ancestors, the rows of a block obey
     (I + A) d = beta (v - e^G S0 k),   A_ij = beta_i e^{G_i - G_j} (k_i . k_j), j a strict ancestor,
     o_i = e^{G_i} S0 q_i + sum_{j in anc and itself} e^{G_i - G_j} (q_i . k_j) d_j,
-which needs no intermediate state. A slice is a chain of such blocks of 64 rows.
+which needs no intermediate state. A slice is a chain of such blocks of 64 rows. G is float64: its
+differences are used, and behind a strong decay those of float32 have few digits.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def gated_delta(
         if segment.drafted:
             assert trace is not None
             mask = _ancestor_mask(rows.parent_row[span] - segment.start)
-            total = (mask.float() @ g[span]).T
+            total = (mask.double() @ g[span].double()).T
             out[span], d, _ = _block(
                 wide_q[span], wide_k[span], v[span], beta[span], state[segment.slot], mask, total
             )
@@ -64,15 +65,17 @@ def gated_delta_commit(
 ) -> None:
     """See the reference; all sequences at once."""
     repeat = state.shape[1] // trace.k.shape[1]
-    kept = path.clamp_min(0)  # [D, T]
+    # Padding repeats the path's first row: another sequence's could be NaN, and 0 * NaN is NaN.
+    kept = torch.where(path < 0, path[:, :1], path)  # [D, T]
     last = kept.gather(1, n_keep[:, None] - 1)[:, 0]
     end = trace.total[last]  # [D, Hv]
     valid = torch.arange(path.shape[1], device=path.device) < n_keep[:, None]
-    decay = torch.where(valid[..., None], end[:, None] - trace.total[kept], -torch.inf).exp()
+    decay = torch.where(valid[..., None], end[:, None] - trace.total[kept], -torch.inf)
+    weight = decay.float().exp()
     update = torch.einsum(
-        "ith,ithv,ithk->ihvk", decay, trace.d[kept], trace.k[kept].repeat(1, 1, repeat, 1)
+        "ith,ithv,ithk->ihvk", weight, trace.d[kept], trace.k[kept].repeat(1, 1, repeat, 1)
     )
-    state[slot] = state[slot] * end.exp()[..., None, None] + update
+    state[slot] = state[slot] * end.float().exp()[..., None, None] + update
 
 
 def _advance_one(
@@ -112,7 +115,7 @@ def _slice(
         span = slice(start, min(start + BLOCK, v.shape[0]))
         n = span.stop - start
         mask = torch.ones(n, n, dtype=torch.bool, device=v.device).tril()
-        total = g[span].cumsum(0).T
+        total = g[span].double().cumsum(0).T
         out[span], d, end = _block(q[span], k[span], v[span], beta[span], entry, mask, total)
         for row, target in stores:
             if span.start <= row < span.stop:
@@ -132,14 +135,14 @@ def _block(
     total: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Closed form of one block: rows [T, H, .], entry [H, dv, dk], mask [T, T] ancestors and self,
-    total [H, T] -> (o [T, H, dv], d [T, H, dv], state after the last row)."""
+    total [H, T] float64 -> (o [T, H, dv], d [T, H, dv], state after the last row)."""
     qh, kh, vh = (x.transpose(0, 1) for x in (q, k, v))  # [H, T, .]
     rate = beta.T[..., None]  # [H, T, 1]
     # Differences of non-ancestors may be positive: mask before the exponential.
-    decay = torch.where(mask, total[:, :, None] - total[:, None, :], -torch.inf).exp()
+    decay = torch.where(mask, total[:, :, None] - total[:, None, :], -torch.inf).float().exp()
     strict = mask & ~torch.eye(mask.shape[0], dtype=torch.bool, device=mask.device)
     system = torch.where(strict, rate * decay * (kh @ kh.transpose(1, 2)), 0)
-    fall = total.exp()[..., None]
+    fall = total.float().exp()[..., None]
     right = rate * (vh - fall * (kh @ entry.transpose(1, 2)))
     d = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     o = fall * (qh @ entry.transpose(1, 2)) + (decay * (qh @ kh.transpose(1, 2))) @ d
@@ -150,11 +153,11 @@ def _block(
 def _state_after(
     row: int, entry: torch.Tensor, k: torch.Tensor, d: torch.Tensor, total: torch.Tensor
 ) -> torch.Tensor:
-    """State after row ``row`` of a chain: k [T, H, dk], d [T, H, dv], total [H, T]."""
+    """State after row ``row`` of a chain: k [T, H, dk], d [T, H, dv], total [H, T] float64."""
     end = total[:, row]
-    weight = (end[:, None] - total[:, : row + 1]).exp()  # [H, n]
+    weight = (end[:, None] - total[:, : row + 1]).float().exp()  # [H, n]
     weighted = (d[: row + 1].transpose(0, 1) * weight[..., None]).transpose(1, 2)  # [H, dv, n]
-    return entry * end.exp()[:, None, None] + weighted @ k[: row + 1].transpose(0, 1)
+    return entry * end.float().exp()[:, None, None] + weighted @ k[: row + 1].transpose(0, 1)
 
 
 def _ancestor_mask(parent: torch.Tensor) -> torch.Tensor:
