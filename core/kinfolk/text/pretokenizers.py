@@ -1,8 +1,6 @@
 """Cutting text into the pieces inside which merging happens, by the id a file states.
 
 An id belongs to the family that claims it; the few below were never any one family's own.
-Case-insensitive groups are spelled out: a flag would also match letters that fold to ``s`` or
-``k``, which the patterns' authors and llama.cpp do not mean.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kinfolk.errors import PluginError, UnsupportedModelError
 from kinfolk.text.formats import PreTokenizer
+from kinfolk.text.patterns import words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,12 +18,7 @@ if TYPE_CHECKING:
     from tokenizers import pre_tokenizers
 
 DEFAULT: Final = "default"
-_CONTRACTIONS: Final = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_WORDS_AND_DIGIT_TRIPLES: Final = (
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _PUNCTUATION: Final = r"[\p{P}\$\+<=>\^~\|]+"
 
 GENERIC: Final[Mapping[str, PreTokenizer]] = {
@@ -33,7 +27,7 @@ GENERIC: Final[Mapping[str, PreTokenizer]] = {
         PreTokenizer(DEFAULT, (_PUNCTUATION, _WORDS, r"\p{N}+", "[0-9][0-9][0-9]")),
         PreTokenizer("gpt-2", (_WORDS,)),
         *(
-            PreTokenizer(name, (_WORDS_AND_DIGIT_TRIPLES,), ignore_merges=True, add_bos=True)
+            PreTokenizer(name, (words(digits=r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)
             for name in ("llama3", "llama-v3", "llama-bpe")
         ),
         *(

@@ -9,22 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from kinfolk.descriptors import ChatFormat, PreTokenizer
-
-_CONTRACTIONS: Final = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
-_SPACES: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def _pattern(letters: str) -> str:
-    """Contractions, words, single digits, punctuation with its line ends, white space."""
-    return (
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[{letters}]+|\p{{N}}"
-        rf"| ?[^\s{letters}\p{{N}}]+[\r\n]*|{_SPACES}"
-    )
-
+from kinfolk.text.patterns import words
 
 PRETOKENIZERS: Final = (
-    PreTokenizer("qwen35", (_pattern(r"\p{L}\p{M}"),)),
-    PreTokenizer("qwen2", (_pattern(r"\p{L}"),)),
+    PreTokenizer("qwen35", (words(marks=True),)),
+    PreTokenizer("qwen2", (words(),)),
 )
 
 CHAT: Final = ChatFormat(
