@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from kinfolk.gguf.metadata import Metadata
 
 
 class Frozen(BaseModel):
@@ -49,3 +52,23 @@ class ModelConfig(Frozen):
 
 
 Activation = Literal["silu", "gelu_tanh"]
+
+
+def common_fields(meta: Metadata) -> dict[str, Any]:
+    """The fields of :class:`ModelConfig` that all files state alike: all but layers and experts."""
+    key = meta.arch_key
+    return {
+        "architecture": meta.architecture,
+        "name": meta.string("general.name", default=meta.architecture),
+        "width": meta.integer(key("embedding_length"), minimum=1),
+        "vocabulary": vocabulary(meta),
+        "context": meta.integer(key("context_length"), minimum=1),
+        "norm_eps": meta.number(key("attention.layer_norm_rms_epsilon")),
+    }
+
+
+def vocabulary(meta: Metadata) -> int:
+    """Rows of the token table: the tokens of the file, or a stated size where there are none."""
+    if "tokenizer.ggml.tokens" in meta:
+        return len(meta.strings("tokenizer.ggml.tokens"))
+    return meta.integer(meta.arch_key("vocab_size"), minimum=1)

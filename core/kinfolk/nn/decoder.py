@@ -9,6 +9,7 @@ import torch
 
 from kinfolk.model_api import CommitBatch, Forward, StateView, StepBatch
 from kinfolk.nn.context import BuildContext
+from kinfolk.nn.layer_inputs import LayerInputs
 from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.step import Mixer, Step
@@ -45,7 +46,11 @@ class PreNormLayer:
 
 
 class Decoder:
-    """A model of layers on one residual stream, float32 [R, width]."""
+    """A model of layers on one residual stream, float32 [R, width].
+
+    ``embedding_scale`` multiplies the rows of the token table. ``softcap`` c bends logits l to
+    c tanh(l / c). ``layer_inputs`` makes what ``Step.layer_inputs`` says from tokens and embedding.
+    """
 
     def __init__(
         self,
@@ -55,9 +60,13 @@ class Decoder:
         layers: Sequence[Layer],
         norm: RMSNorm,
         head: Any,
+        embedding_scale: float = 1.0,
+        softcap: float | None = None,
+        layer_inputs: LayerInputs | None = None,
     ) -> None:
         self.ops = context.ops
-        self.embedding = embedding
+        self.embedding, self.embedding_scale = embedding, embedding_scale
+        self.layer_inputs, self.softcap = layer_inputs, softcap
         self.layers = tuple(layers)
         self.norm = norm
         self.output = Linear(context.ops, head)
@@ -66,7 +75,8 @@ class Decoder:
 
     def forward(self, batch: StepBatch, view: StateView) -> Forward:
         x = self.embed(batch.tokens)
-        step = Step(batch, view)
+        inputs = None if self.layer_inputs is None else self.layer_inputs(batch.tokens, x)
+        step = Step(batch, view, inputs)
         trace = []
         for index, layer in enumerate(self.layers):
             x, entry = layer(x, step)
@@ -81,10 +91,14 @@ class Decoder:
                 layer.commit(entry, kept, view)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.ops.embedding(tokens, self.embedding)
+        rows = self.ops.embedding(tokens, self.embedding)
+        return rows if self.embedding_scale == 1.0 else rows * self.embedding_scale
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.output(self.norm(hidden)).float()
+        logits = self.output(self.norm(hidden)).float()
+        if self.softcap is None:
+            return logits
+        return (logits / self.softcap).tanh() * self.softcap
 
     def features(self, layers: Sequence[int]) -> None:
         self._capture = frozenset(layers)

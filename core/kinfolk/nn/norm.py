@@ -8,14 +8,23 @@ from kinfolk.nn.context import BuildContext
 
 
 class RMSNorm:
-    """x / rms(x) * w over the last dimension; ``weight`` ``None`` = 1."""
+    """x / rms(x) * w over the last dimension; ``weight`` ``None`` = 1.
 
-    def __init__(self, context: BuildContext, weight: torch.Tensor | None, eps: float) -> None:
+    The result has type ``dtype``, that of the model's activations if it is not given.
+    """
+
+    def __init__(
+        self,
+        context: BuildContext,
+        weight: torch.Tensor | None,
+        eps: float,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.ops = context.ops
-        self.dtype = context.dtype
+        self.dtype = dtype or context.dtype
         self.weight = weight
         self.eps = eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., D] -> [..., D] in the model's activation type."""
+        """[..., D] -> [..., D]."""
         return self.ops.rms_norm(x, self.weight, self.eps, self.dtype)

@@ -12,10 +12,15 @@ from kinfolk.model_api import CommitBatch, StateView, StepBatch
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The rows of the step and the state they may touch."""
+    """The rows of the step and the state they may touch.
+
+    ``layer_inputs`` [layers, R, P] feeds each layer besides the residual stream, if the model has
+    such inputs.
+    """
 
     batch: StepBatch
     view: StateView
+    layer_inputs: torch.Tensor | None = None
 
 
 class Mixer(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from kinfolk.config import ModelConfig, Rope, Yarn
+from kinfolk.config import ModelConfig, Rope, Yarn, common_fields
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.gguf.metadata import Metadata
 
@@ -47,13 +47,8 @@ def read_hybrid(meta: Metadata) -> dict[str, Any]:
             "this decoder needs them equal"
         )
     return {
-        "architecture": meta.architecture,
-        "name": meta.string("general.name", default=meta.architecture),
+        **common_fields(meta),
         "layers": layers,
-        "width": meta.integer(key("embedding_length"), minimum=1),
-        "vocabulary": vocabulary(meta),
-        "context": meta.integer(key("context_length"), minimum=1),
-        "norm_eps": meta.number(key("attention.layer_norm_rms_epsilon")),
         "recurrent": _layer_kinds(meta, layers, blocks),
         "draft_layers": draft_layers,
         "heads": heads,
@@ -63,13 +58,6 @@ def read_hybrid(meta: Metadata) -> dict[str, Any]:
         "rope": _rope(meta),
         **_delta(meta),
     }
-
-
-def vocabulary(meta: Metadata) -> int:
-    """Rows of the token table: the tokens of the file, or a stated size where there are none."""
-    if "tokenizer.ggml.tokens" in meta:
-        return len(meta.strings("tokenizer.ggml.tokens"))
-    return meta.integer(meta.arch_key("vocab_size"), minimum=1)
 
 
 def _layer_kinds(meta: Metadata, layers: int, blocks: int) -> tuple[bool, ...]:
