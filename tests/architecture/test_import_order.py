@@ -33,7 +33,8 @@ KERNELS_MAY_IMPORT = {"torch", "triton", "numpy", "kinfolk_kernels"}
 def part(module: str) -> str:
     """`kinfolk.gguf.reader.GGUFFile` -> `gguf`; the package itself -> ``."""
     pieces = module.split(".")
-    return pieces[1] if len(pieces) > 1 else ""
+    name = pieces[1] if len(pieces) > 1 else ""
+    return "cli" if name == "__main__" else name
 
 
 def edges(core):
