@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from kinfolk.convert.general import general_keys
+from kinfolk.convert.general import ParameterCount, general_keys
 from kinfolk.errors import ConversionError
 from kinfolk.gguf.metadata import Metadata
 
+COUNT = ParameterCount(total=12_345_678, shared=12_345_678, expert=0, experts=0)
 CARD = """---
 license: apache-2.0
 language:
@@ -20,17 +21,19 @@ base_model:
 # Tiny
 """
 
+TENSORS = (("output.weight", (1000, 12_345)), ("output_norm.weight", (678,)))
+
 
 @pytest.fixture
 def keys(tmp_path):
     """``keys(directory_name, files, **options)``: the general keys of such a directory."""
 
-    def make(directory_name: str, files: dict[str, str], **options) -> Metadata:
+    def make(directory_name: str, files: dict[str, str], tensors=TENSORS, **options) -> Metadata:
         directory = tmp_path / directory_name
         directory.mkdir()
         for file, text in files.items():
             (directory / file).write_text(text)
-        return Metadata.from_dict(general_keys("arch", directory, 12_345_678, **options))
+        return Metadata.from_dict(general_keys("arch", directory, COUNT, **options))
 
     return make
 
@@ -41,6 +44,13 @@ def test_the_directory_names_the_model(keys):
     assert found.string("general.type") == "model"
     assert found.string("general.name") == "Tiny Chat 12M"
     assert found.string("general.size_label") == "12M"
+
+
+def test_the_label_of_a_mixture_counts_one_expert_of_each_layer(keys):
+    """As llama.cpp's converter has it: experts, times what a token meets with one of them."""
+    stacks = [(f"blk.{n}.ffn_up_exps.weight", (64, 1000, 500)) for n in range(2)]
+    found = keys("Tiny", {}, (*TENSORS, *stacks))
+    assert found.string("general.size_label") == "64x13M"
 
 
 def test_a_name_can_be_given(keys):
