@@ -1,9 +1,9 @@
-"""The trainer is no part of what is installed: its folder is found from here."""
+"""The trainer is a script folder beside the family's package, not a part of any wheel."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# At the end, so that the installed package is imported and not the source tree's.
+# Last, so that an installed family is never shadowed by the one of this tree.
 sys.path.append(str(Path(__file__).resolve().parents[2] / "plugins" / "qwen35"))

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
-
 from pocket.sampling import Completion, Sampling
 from pocket.scoring import Window
+from tokenizers import Tokenizer
 
 
 def kinfolk(*arguments: str) -> str:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
 from pocket.licences import Admission, admit, foreign
 
 MAX_BYTES = 300_000

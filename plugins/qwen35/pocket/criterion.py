@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import warnings
-from codeop import PyCF_ALLOW_INCOMPLETE_INPUT
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from dataclasses import dataclass
 MIN_STATEMENTS = 3
 GRAM = 8
 MAX_REPEATS = 3
+# CPython's flag for interactive input (codeop has it): unfinished text is told from wrong text.
+ALLOW_INCOMPLETE_INPUT = 0x4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Problem:
 
 def syntax_problem(text: str) -> Problem | None:
     """None when ``text`` compiles."""
-    flags = ast.PyCF_ONLY_AST | PyCF_ALLOW_INCOMPLETE_INPUT
+    flags = ast.PyCF_ONLY_AST | ALLOW_INCOMPLETE_INPUT
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -27,10 +27,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
-
 from pocket import corpus, dialogue, tokenizer
 from pocket.corpus import Source
+from tokenizers import Tokenizer
 
 log = logging.getLogger("pocket.data")
 
@@ -47,6 +46,8 @@ SHINGLE = 5
 SHARED_SHINGLES = 0.6
 DIALOGUE_SHARE = 0.04
 TOKENIZER_CHARACTERS = 100_000_000
+# General code is a small part of what is installed; these files come several times an epoch.
+REPEATS = {corpus.STANDARD_LIBRARY.name: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +196,19 @@ def write_texts(file: Path, sources: Iterable[Source]) -> None:
             out.write(json.dumps(entry) + "\n")
 
 
-def read_texts(file: Path, limit: int | None = None) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Text:
+    distribution: str
+    text: str
+
+
+def read_texts(file: Path, limit: int | None = None) -> list[Text]:
     """Texts in an order that mixes the distributions, about ``limit`` bytes of them."""
     with gzip.open(file, "rt", encoding="utf-8") as lines:
-        texts = [str(json.loads(line)["text"]) for line in lines]
+        entries = [json.loads(line) for line in lines]
+    texts = [Text(entry["distribution"], entry["text"]) for entry in entries]
     random.Random(0).shuffle(texts)
-    sizes = np.cumsum([len(text.encode()) for text in texts])
+    sizes = np.cumsum([len(entry.text.encode()) for entry in texts])
     return texts if limit is None else texts[: int(np.searchsorted(sizes, limit)) + 1]
 
 
@@ -227,8 +235,13 @@ def build(out: Path, seed: int, workers: int, vocabulary: int = tokenizer.VOCABU
     log.info("tokenizer trained after %.0f s", time.monotonic() - began)
     documents = encode_documents(plain, parts.train)
     turns = encode(special, turns_text)
+    again = [
+        document
+        for source, document in zip(parts.train, documents, strict=True)
+        for _ in range(REPEATS.get(source.distribution, 1))
+    ]
     end = tokenizer.end_of_text(special)
-    tokens, starts = lay_out(documents + [[turn] for turn in turns], end, seed)
+    tokens, starts = lay_out(again + [[turn] for turn in turns], end, seed)
     np.save(out / "train.npy", tokens)
     np.save(out / "starts.npy", starts)
     write_texts(out / "validation.jsonl.gz", parts.validation)

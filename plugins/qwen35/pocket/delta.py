@@ -11,10 +11,9 @@ Letters: N chunks, B sequences, K key heads, R value heads per key head, C = 64 
 from __future__ import annotations
 
 import torch
+from pocket.scan import scan
 from torch import Tensor
 from torch.nn import functional as F
-
-from pocket.scan import scan
 
 CHUNK = 64
 
@@ -77,14 +76,15 @@ def _chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
 class _UnitLowerInverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, system: Tensor) -> Tensor:
-        inverse = torch.ops.pocket.unit_lower_inverse(system)
+        inverse: Tensor = torch.ops.pocket.unit_lower_inverse(system)
         ctx.save_for_backward(inverse)
         return inverse
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
         (inverse,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return -(inverse.mT @ grad @ inverse.mT).tril(-1)
+        result: Tensor = -(inverse.mT @ grad @ inverse.mT).tril(-1)
+        return result
 
 
 def unit_lower_inverse(system: Tensor) -> Tensor:
@@ -95,9 +95,10 @@ def unit_lower_inverse(system: Tensor) -> Tensor:
 @torch.library.custom_op("pocket::unit_lower_inverse", mutates_args=())
 def _unit_lower_inverse(system: Tensor) -> Tensor:
     eye = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
-    return torch.linalg.solve_triangular(
+    inverse: Tensor = torch.linalg.solve_triangular(
         system, eye.expand_as(system), upper=False, unitriangular=True
-    ).contiguous()
+    )
+    return inverse.contiguous()
 
 
 @_unit_lower_inverse.register_fake

@@ -17,21 +17,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from tokenizers import Tokenizer
-
 from pocket import data, scoring, tokenizer
 from pocket.command import CommandCompleter, CommandScorer
 from pocket.criterion import judge
 from pocket.export import read
 from pocket.model import PocketModel
 from pocket.sampling import Completion, Sampling, complete
+from tokenizers import Tokenizer
 
 log = logging.getLogger("pocket.evaluate")
 
 PROMPTS = Path(__file__).with_name("prompts.json")
 GRID = (
-    *(Sampling(t, top_p=p) for t, p in product((0.2, 0.4, 0.6, 0.8), (0.9, 0.95))),
-    *(Sampling(t, top_p=0.95, repetition=r) for t, r in product((0.2, 0.4, 0.6), (1.05, 1.1))),
+    *(Sampling(t, top_p=0.95) for t in (0.2, 0.4, 0.6, 0.8)),
+    *(
+        Sampling(t, top_p=0.95, repetition=r)
+        for t, r in product((0.2, 0.4, 0.6, 0.8), (1.05, 1.1, 1.15))
+    ),
     *(Sampling(t, min_p=0.1) for t in (0.6, 0.8, 1.0)),
 )
 
@@ -98,13 +100,24 @@ def measure_bits(scorer: scoring.Scorer, folder: Path, file: Path, limit: int | 
     """Bits per byte of the texts of a held-out file."""
     plain = tokenizer.without_specials(folder / "tokenizer.json")
     end = tokenizer.end_of_text(Tokenizer.from_file(str(folder / "tokenizer.json")))
-    texts = data.read_texts(file, limit)
-    whole = scoring.total(scoring.score(scorer, plain, end, texts))
+    entries = data.read_texts(file, limit)
+    scores = scoring.score(scorer, plain, end, [entry.text for entry in entries])
+    whole = scoring.total(scores)
+    parts = {
+        name: scoring.total(
+            part for entry, part in zip(entries, scores, strict=True) if entry.distribution == name
+        )
+        for name in sorted({entry.distribution for entry in entries})
+    }
     return {
         "bits_per_byte": whole.bits_per_byte,
-        "files": len(texts),
+        "files": len(entries),
         "bytes": whole.bytes,
         "tokens": whole.tokens,
+        "distributions": {
+            name: {"bits_per_byte": part.bits_per_byte, "bytes": part.bytes}
+            for name, part in parts.items()
+        },
     }
 
 

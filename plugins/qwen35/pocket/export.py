@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
-from torch import Tensor
-
 from pocket import tokenizer as words
 from pocket.config import ModelConfig
 from pocket.model import PocketModel
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
 
 SHARD_BYTES = 15 * 2**20
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")

@@ -71,6 +71,7 @@ FREE_FIELD = frozenset(
         "apache software license",
         "apache software license 20",
         "apache-20",
+        "3-clause bsd license",
         "asl 20",
         "bsd",
         "bsd 2-clause",
@@ -119,9 +120,8 @@ def admit(distribution: Distribution) -> Admission:
     """Ask the metadata of an installed distribution."""
     metadata = distribution.metadata
     classifiers = [str(c) for c in metadata.get_all("Classifier") or []]
-    admitted, evidence = judge(
-        _text(metadata.get("License-Expression")), classifiers, _text(metadata.get("License"))
-    )
+    expression, free = metadata.get_all("License-Expression"), metadata.get_all("License")
+    admitted, evidence = judge(_text(expression), classifiers, _text(free))
     return Admission(str(metadata["Name"]), distribution.version, admitted, evidence)
 
 
@@ -135,7 +135,8 @@ def judge(expression: str, classifiers: Iterable[str], free: str) -> tuple[bool,
         return all(name in CLASSIFIERS for name in names), " and ".join(sorted(names))
     first = free.strip().splitlines()[0] if free.strip() else ""
     words = re.sub(r"[^a-z0-9 -]", "", first.lower()).strip()
-    return words in FREE_FIELD, first or "no licence stated"
+    admitted = words in FREE_FIELD or permissive_expression(first)
+    return admitted, first or "no licence stated"
 
 
 def permissive_expression(expression: str) -> bool:
@@ -184,6 +185,7 @@ def foreign(path: str) -> bool:
     return any(part in FOREIGN_FOLDERS for part in path.split("/"))
 
 
-def _text(value: object) -> str:
-    text = "" if value is None else str(value)
+def _text(values: Iterable[object] | None) -> str:
+    """The first value of a field; empty where it is absent or says that it is unknown."""
+    text = next((str(value) for value in values or ()), "")
     return "" if text.strip().upper() == "UNKNOWN" else text

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from pocket.config import ModelConfig
 from pocket.delta import gated_delta_rule
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class RMSNorm(nn.Module):
@@ -197,9 +196,9 @@ class PocketModel(nn.Module):
         return F.linear(self.model(tokens), self.model.embed_tokens.weight)
 
     def loss(self, rows: Tensor) -> Tensor:
-        """Mean negative log-likelihood (nats) of every token of ``rows`` [B, T + 1] but the first."""
+        """Mean negative log-likelihood (nats) of ``rows`` [B, T + 1], first tokens left out."""
         hidden = self.model(rows[:, :-1])
-        return self._cross_entropy(hidden, self.model.embed_tokens.weight, rows[:, 1:])  # type: ignore[no-any-return]
+        return self._cross_entropy(hidden, self.model.embed_tokens.weight, rows[:, 1:])
 
     def compile_parts(self) -> None:
         """Compile layer by layer: all layers of a kind share one graph."""

@@ -25,7 +25,7 @@ Rounding = Callable[[str, Tensor], Tensor]
 
 
 def orthogonalise(update: Tensor) -> Tensor:
-    """Nearest semi-orthogonal matrices of [n, rows, columns], by a quintic Newton-Schulz iteration."""
+    """Nearest semi-orthogonal matrices of [n, rows, columns], by a quintic Newton iteration."""
     a, b, c = COEFFICIENTS
     x = update.bfloat16() if update.is_cuda else update.float()
     tall = x.shape[-2] > x.shape[-1]
@@ -34,7 +34,8 @@ def orthogonalise(update: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.mT if tall else x).float()
+    result: Tensor = (x.mT if tall else x).float()
+    return result
 
 
 class Optimizer:

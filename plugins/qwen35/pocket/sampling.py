@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from pocket.model import PocketModel
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
-
-from pocket.model import PocketModel
 
 ROUND = 64
 

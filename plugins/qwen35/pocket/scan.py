@@ -105,12 +105,18 @@ def check_kernels(device: torch.device) -> float:
             for shape in shapes
         )
         decay = torch.rand(chunks, rows, device=device, generator=generator)
-        small = [x.bfloat16() for x in (w, u, k, grad_values, grad_states)]
-        exact = [x.float() for x in small]
-        got = scan_triton.forward(*small[:3], decay)
-        got += scan_triton.backward(*small[3:], small[0], small[2], decay)
-        want = scan_loop(*exact[:3], decay)
-        want += scan_loop_backward(*exact[3:], exact[0], exact[2], decay)
+        w, u, k, grad_values, grad_states = (
+            x.bfloat16() for x in (w, u, k, grad_values, grad_states)
+        )
+        got = (
+            *scan_triton.forward(w, u, k, decay),
+            *scan_triton.backward(grad_values, grad_states, w, k, decay),
+        )
+        w, u, k, grad_values, grad_states = (x.float() for x in (w, u, k, grad_values, grad_states))
+        want = (
+            *scan_loop(w, u, k, decay),
+            *scan_loop_backward(grad_values, grad_states, w, k, decay),
+        )
         for a, b in zip(got, want, strict=True):
             worst = max(worst, float((a.float() - b).norm() / b.norm().clamp_min(1e-6)))
     return worst

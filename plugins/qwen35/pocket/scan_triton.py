@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-COLUMNS = 32
+COLUMNS = 64
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
     w_ptr, u_ptr, k_ptr, decay_ptr, values_ptr, states_ptr, chunks, rows,
     C: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
@@ -38,7 +38,7 @@ def _forward(  # type: ignore[no-untyped-def]
         state = state * tl.load(decay_ptr + place) + tl.dot(tl.trans(tl.load(k_ptr + keys)), new)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
     grad_values_ptr, grad_states_ptr, w_ptr, k_ptr, decay_ptr, total_ptr, after_ptr, chunks, rows,
     C: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,

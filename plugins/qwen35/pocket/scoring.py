@@ -14,10 +14,9 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pocket.model import PocketModel
 from tokenizers import Tokenizer
 from torch.nn import functional as F
-
-from pocket.model import PocketModel
 
 WINDOW = 4096
 OVERLAP = 512

@@ -9,11 +9,11 @@ stay as they are.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
-
 from pocket.config import ModelConfig
+from torch import Tensor
 
 SUPER = 256
 BLOCK = 32
@@ -35,17 +35,23 @@ def in_q4_k(name: str, config: ModelConfig) -> bool:
     return True
 
 
-def snap(name: str, weight: Tensor, config: ModelConfig) -> Tensor:
-    """The nearest weights that the file can hold, for an fp32 matrix [rows, columns]."""
+def snap(
+    name: str, weight: Tensor, config: ModelConfig, grid: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """The nearest weights that the file can hold, for an fp32 matrix [rows, columns].
+
+    ``grid`` is :func:`q4_k` or a compiled form of it.
+    """
+    grid = grid or q4_k
     if not in_q4_k(name, config):
         return weight
     if not name.endswith("linear_attn.out_proj.weight"):
-        return q4_k(weight)
+        return grid(weight)
     # The file orders value heads by their place in the group, so other columns share a block.
-    heads = (config.linear_num_key_heads, -1, config.linear_value_head_dim)
-    tiled = weight.unflatten(1, heads).transpose(1, 2).reshape(weight.shape)
-    tiled = q4_k(tiled).unflatten(1, (-1, heads[0], heads[2]))
-    return tiled.transpose(1, 2).reshape(weight.shape)
+    rows, key_heads, width = len(weight), config.linear_num_key_heads, config.linear_value_head_dim
+    tiled = weight.view(rows, key_heads, -1, width).transpose(1, 2).reshape(weight.shape)
+    grouped = grid(tiled).view(rows, -1, key_heads, width).transpose(1, 2)
+    return grouped.reshape(weight.shape)
 
 
 def q4_k(weight: Tensor) -> Tensor:

@@ -17,16 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-from torch import Tensor
-
 from pocket import data, scan, scoring, tokenizer
 from pocket.config import Stage, TrainConfig
 from pocket.export import export
 from pocket.model import PocketModel
 from pocket.optimizer import Optimizer
 from pocket.rows import Rows
-from pocket.snap import snap
+from pocket.snap import q4_k, snap
+from tokenizers import Tokenizer
+from torch import Tensor
 
 log = logging.getLogger("pocket.train")
 
@@ -50,6 +49,7 @@ class Trainer:
                     parameter.data = parameter.data.bfloat16()
         self.model = model
         self.reader = model.reader()
+        self.grid = torch.compile(q4_k, dynamic=False) if config.compile else q4_k
         if config.compile:
             model.compile_parts()
         self.optimizer = Optimizer(model, config.weight_decay)
@@ -57,7 +57,8 @@ class Trainer:
         self.rows = Rows(tokens, np.load(folder / "starts.npy"), config.seed)
         self.plain = tokenizer.without_specials(folder / "tokenizer.json")
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.validation = data.read_texts(folder / "validation.jsonl.gz", VALIDATION_BYTES)
+        checked = data.read_texts(folder / "validation.jsonl.gz", VALIDATION_BYTES)
+        self.validation = [entry.text for entry in checked]
         self.step, self.steps = 0, config.steps
         self.began = time.monotonic()
 
@@ -131,7 +132,8 @@ class Trainer:
     def rounding(self) -> Callable[[str, Tensor], Tensor] | None:
         if self.progress() < self.config.snap_from:
             return None
-        return lambda name, weight: snap(name, weight, self.config.model)
+        grid = self.grid
+        return lambda name, weight: snap(name, weight, self.config.model, grid)
 
     def bits_per_byte(self, texts: list[str]) -> float:
         scorer = scoring.TorchScorer(self.reader)
