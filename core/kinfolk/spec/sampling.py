@@ -15,6 +15,9 @@ import torch
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.philox import uniforms
 
+COLDEST = 1e-30
+"""Least temperature to divide by: below it the quotients of usual logits overflow float32."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
@@ -66,7 +69,7 @@ class RowSampling:
         seeds = np.array([p.seed % 2**64 for p in params], np.uint64)
         return cls(
             greedy=not sampled,
-            temperature=tensor([p.temperature for p in params]),
+            temperature=tensor([p.temperature and max(p.temperature, COLDEST) for p in params]),
             top_k=tensor([p.top_k for p in params], torch.int64),
             top_p=tensor([p.top_p for p in params]),
             min_p=tensor([p.min_p for p in params]),
@@ -77,7 +80,7 @@ class RowSampling:
 
 
 def sample(logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
-    """float32 [n, V] -> token ids int64 [n]."""
+    """float32 [n, V] -> token ids int64 [n]; some token where a row's logits are not finite."""
     if rows.edits is not None:
         logits = _edited(logits, rows.edits)
     best = argmax(logits)
@@ -88,7 +91,7 @@ def sample(logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
     threshold = rows.uniform[:, None] * cumulative[:, -1:]
     # The first candidate whose cumulative mass exceeds the threshold; rounding may leave none.
     place = (cumulative <= threshold).sum(1).clamp_max(probabilities.shape[1] - 1)
-    place = torch.minimum(place, (probabilities > 0).sum(1) - 1)
+    place = torch.minimum(place, (probabilities > 0).sum(1) - 1).clamp_min(0)
     drawn = tokens.gather(1, place[:, None])[:, 0]
     return torch.where(rows.temperature == 0, best, drawn)
 
@@ -110,17 +113,32 @@ def candidates(logits: torch.Tensor, rows: RowSampling) -> tuple[torch.Tensor, t
     """
     scaled = logits / torch.where(rows.temperature == 0, 1.0, rows.temperature)[:, None]
     if 0 < rows.largest_top_k < logits.shape[1]:
-        kept = scaled.topk(rows.largest_top_k, 1).indices.sort(1).values
+        kept = _largest(scaled, rows.largest_top_k)
     else:
         kept = torch.arange(logits.shape[1], device=logits.device).expand_as(scaled)
     values, order = scaled.gather(1, kept).sort(dim=1, descending=True, stable=True)
     rank = torch.arange(values.shape[1], device=logits.device)
     limit = torch.where(rows.top_k == 0, values.shape[1], rows.top_k)[:, None]
     p = torch.where(rank < limit, values, -torch.inf).softmax(1)
-    before = p.cumsum(1) - p
-    p = torch.where((before < rows.top_p[:, None]) | (rank == 0), p, 0)
+    # In float64: over a large vocabulary float32 sums drift, and reach 1 before the end.
+    before = p.cumsum(1, dtype=torch.float64) - p
+    nucleus = (before < rows.top_p[:, None]) | (rows.top_p[:, None] == 1) | (rank == 0)
+    p = torch.where(nucleus, p, 0)
     p = torch.where(p >= rows.min_p[:, None] * p[:, :1], p, 0)
     return p, kept.gather(1, order)
+
+
+def _largest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Ids of the ``count`` largest of each row, ascending. Of equals the lowest ids, which
+    ``topk`` alone does not promise."""
+    vocabulary = values.shape[1]
+    least = values.topk(count, 1).values[:, -1:]
+    above, tied = values > least, values == least
+    room = count - above.sum(1, keepdim=True)
+    chosen = above | (tied & (tied.cumsum(1) <= room))
+    index = torch.arange(vocabulary, device=values.device)
+    ids = torch.where(chosen, index, vocabulary).topk(count, 1, largest=False).values
+    return ids.clamp_max(vocabulary - 1)  # of NaN there are too few
 
 
 def _edited(logits: torch.Tensor, edits: _Edits) -> torch.Tensor:
