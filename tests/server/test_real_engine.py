@@ -6,6 +6,7 @@ import threading
 
 import openai
 import pytest
+import torch
 
 from kinfolk.engine.runtime import Runtime
 from kinfolk.registry import Registry
@@ -26,6 +27,7 @@ CANCELLED = 4
 
 @pytest.fixture(scope="module")
 def runtime(cases):
+    torch.set_num_threads(1)  # tiny matrices lose more time to waking threads than they gain
     settings = load_settings(slots=SLOTS, context=512, dtype="f32", device="cpu", plugins=None)
     with Runtime.open(cases / "qwen35.gguf", settings, Registry.discover(settings)) as runtime:
         yield runtime

@@ -56,11 +56,27 @@ Examples:
   kinfolk bench -m model.gguf --prompt 128 --sequences 16 --slots 16"""
 )
 @model_option
-@click.option("--prompt", type=click.IntRange(min=1), default=512, show_default=True)
-@click.option("--generate", type=click.IntRange(min=2), default=128, show_default=True)
-@click.option("--sequences", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--temperature", type=float, default=0.0, show_default=True)
+@click.option(
+    "--prompt", type=click.IntRange(min=1), default=512, show_default=True, help="Tokens to read."
+)
+@click.option(
+    "--generate",
+    type=click.IntRange(min=2),
+    default=128,
+    show_default=True,
+    help="Tokens to write.",
+)
+@click.option(
+    "--sequences",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many of them at once.",
+)
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Times to measure."
+)
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 = no sampling.")
 @json_option
 @settings_options(*LOADING, *ENGINE)
 @click.pass_context

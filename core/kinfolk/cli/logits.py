@@ -11,6 +11,7 @@ from kinfolk.cli.console import ProgressBar, note
 from kinfolk.cli.loading import open_model, read_settings
 from kinfolk.cli.options import LOADING, settings_options
 from kinfolk.errors import OutputError, RequestError
+from kinfolk.gguf.output import PARTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +78,7 @@ def write_rows(path: Path, parts: Iterable[torch.Tensor], shape: tuple[int, int]
     """Write parts one below the other as they come, and give the file its name at the end."""
     import numpy as np
 
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(path.name + PARTIAL)
     try:
         target = np.lib.format.open_memmap(partial, "w+", np.float32, shape)
         start = 0

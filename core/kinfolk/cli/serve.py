@@ -54,7 +54,12 @@ Examples:
     help="Answers that may wait for a slot; more are refused with 429.",
 )
 @click.option(
-    "--max-body-mb", type=click.IntRange(min=1), default=64, show_default=True, metavar="MIB"
+    "--max-body-mb",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    metavar="MIB",
+    help="Larger requests are refused with 413.",
 )
 @click.option(
     "--ping",

@@ -24,7 +24,13 @@ Examples:
 @click.option("--list", "listing", is_flag=True, help="List the shapes of installed families.")
 @click.option("--layers", type=click.IntRange(min=1), help="Layers. Default: as released.")
 @click.option("--mix", default="", help="Mix of number formats. Default: the published one.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Same seed, same file.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @json_option
 @click.pass_context

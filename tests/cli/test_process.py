@@ -1,0 +1,180 @@
+"""The program as a shell sees it: exit codes, signals, pipes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+KINFOLK = [sys.executable, "-m", "kinfolk"]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """``start("serve", ...)``: the program in the background; killed when the test ends."""
+    started = []
+
+    def run(*arguments):
+        process = subprocess.Popen(
+            [*KINFOLK, *map(str, arguments)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_program_answers_and_ends_with_0(program, model):
+    done = program("run", "-m", model, "-n", 3, "--temperature", 0, "def f(x):")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("def f(x):")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["run", "x.gguf"], 2), (["run", "--no-such-option"], 2), (["nothing"], 2), (["--help"], 0)],
+)
+def test_exit_codes_reach_the_shell_without_tracebacks(program, arguments, code):
+    done = program(*arguments, stdin=subprocess.DEVNULL)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_stdin_that_is_not_there_is_an_empty_prompt(program, model):
+    done = program("run", "-m", model, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert done.stderr == "error: the prompt is empty; send at least one token\n"
+
+
+def test_a_pipe_that_closes_ends_the_program_quietly(model):
+    command = [*KINFOLK, "run", "-m", str(model), "-n", "2000", "--ignore-eos", "Hi"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.read(5)
+    process.stdout.close()
+    assert process.wait(60) != 0
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert "Traceback" not in errors
+    assert "bug" not in errors
+
+
+def test_interruption_ends_a_run_with_130(start, model):
+    process = start("run", "-m", model, "-n", 3000, "--ignore-eos", "--context", 4096, "Hi")
+    assert process.stdout.read(10)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+@pytest.fixture
+def serve(start, model):
+    """A running server: the process, and its address."""
+
+    def run(*options):
+        process = start("serve", "-m", model, "--port", 0, "--context", 4096, *options)
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+/v1", line)
+        assert found, line + process.stderr.read()
+        url = found[0]
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert httpx.get(url + "/health").status_code == 200
+                return process, url
+            except httpx.ConnectError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+    return run
+
+
+def test_serve_says_where_it_listens_and_answers_there(serve):
+    process, url = serve("--api-key", "secret", "--name", "mine")
+    headers = {"Authorization": "Bearer secret"}
+    (model,) = httpx.get(url + "/models", headers=headers).json()["data"]
+    assert model["id"] == "mine"
+    assert httpx.get(url + "/models").status_code == 401
+    body = {"prompt": "Hi", "max_tokens": 3, "ignore_eos": True}
+    answer = httpx.post(url + "/completions", json=body, headers=headers).json()
+    assert answer["usage"]["completion_tokens"] == 3
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_ends_running_answers_after_the_grace(serve):
+    process, url = serve("--shutdown-grace", 0.3)
+    got = []
+
+    def ask():
+        body = {"prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", url + "/completions", json=body, timeout=60) as response:
+            got.extend(response.iter_lines())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not got:
+        assert asking.is_alive()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    asking.join(10)
+    assert got[-2:] == ["data: [DONE]", ""]
+    assert "shutting down" in got[-4]
+
+
+def test_a_second_ctrl_c_leaves_at_once(serve):
+    process, url = serve("--shutdown-grace", 600)
+    begun = threading.Event()
+
+    def ask():
+        body = {"prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        try:
+            with httpx.stream("POST", url + "/completions", json=body, timeout=60) as response:
+                for _ in response.iter_lines():
+                    begun.set()
+        except httpx.HTTPError:
+            begun.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert begun.wait(60)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    asking.join(10)
+
+
+def test_a_port_in_use_is_told_before_a_model_is_loaded(program, tmp_path):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = program("serve", "-m", tmp_path / "not-even-there.gguf", "--port", port)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: cannot listen on 127\.0\.0\.1:\d+: .*\n", done.stderr)
+
+
+def test_an_open_address_without_a_key_is_warned_about(start, model):
+    process = start("serve", "-m", model, "--port", 0, "--host", "0.0.0.0")
+    assert "anybody" in process.stderr.readline()
+    assert os.getpid() != process.pid

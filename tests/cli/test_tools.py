@@ -1,0 +1,276 @@
+"""Commands that look at models: what they print is what the file and the model say."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from kinfolk.cli.perplexity import windows
+
+
+@pytest.fixture
+def case(cases):
+    return np.load(cases / "qwen35.npz")
+
+
+# -- inspect --------------------------------------------------------------------------------------
+
+
+def test_inspect_shows_metadata_tensors_and_family(kinfolk, model):
+    report = json.loads(kinfolk("inspect", model, "--json").stdout)
+    assert report["architecture"] == report["family"] == "qwen35"
+    assert report["metadata"]["qwen35.block_count"] == 5
+    assert report["metadata"]["tokenizer.ggml.tokens"]["length"] == 768
+    embedding = next(t for t in report["tensors"] if t["name"] == "token_embd.weight")
+    assert embedding["shape"][0] == 768
+    assert sum(tensor["bytes"] for tensor in report["tensors"]) == report["bytes"]
+    assert sum(report["types"].values()) == report["bytes"]
+
+
+def test_inspect_prints_a_line_for_everything(kinfolk, model):
+    output = kinfolk("inspect", model).stdout
+    assert "qwen35.block_count" in output
+    assert "blk.0.attn_norm.weight" in output
+    assert "blk.0" not in kinfolk("inspect", model, "--no-tensors").stdout
+
+
+def test_inspect_shows_a_file_that_no_family_claims(kinfolk, model, monkeypatch):
+    monkeypatch.setenv("KINFOLK_PLUGINS", "")
+    result = kinfolk("inspect", model, "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["family"] is None
+    assert "no installed family" in report["problem"]
+
+
+# -- tokenize -------------------------------------------------------------------------------------
+
+
+def test_tokenize_prints_ids_that_stand_for_the_text(kinfolk, model):
+    text = "Hello wörld\n"
+    ids = json.loads(kinfolk("tokenize", model, "--json", "--text", text).stdout)
+    assert ids == json.loads(kinfolk("tokenize", model, "--json", stdin=text).stdout)
+    lines = kinfolk("tokenize", model, "--text", text).stdout.splitlines()
+    assert [int(line.split()[0]) for line in lines] == ids
+    pieces = [eval(line.split(maxsplit=1)[1]) for line in lines]
+    raw = b"".join(piece if isinstance(piece, bytes) else piece.encode() for piece in pieces)
+    assert raw.decode() == text
+
+
+def test_tokenize_takes_special_tokens_whole_unless_told_otherwise(kinfolk, model):
+    whole = json.loads(kinfolk("tokenize", model, "--json", "--text", "<|im_end|>").stdout)
+    spelled = kinfolk("tokenize", model, "--json", "--no-special", "--text", "<|im_end|>").stdout
+    assert len(whole) == 1
+    assert len(json.loads(spelled)) > 1
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"a\0b", b"a\r\n\tb "])
+def test_tokenize_takes_any_bytes(kinfolk, model, raw):
+    result = kinfolk("tokenize", model, "--json", stdin=raw)
+    assert result.exit_code == 0
+    assert (json.loads(result.stdout) == []) == (raw == b"")
+
+
+# -- logits ---------------------------------------------------------------------------------------
+
+
+def scored(kinfolk, model, tmp_path, tokens, *options):
+    np.save(tmp_path / "tokens.npy", tokens)
+    out = tmp_path / "logits.npy"
+    result = kinfolk("logits", model, "--tokens", tmp_path / "tokens.npy", "--out", out, *options)
+    assert result.exit_code == 0, result.stderr
+    return np.load(out)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 160])
+def test_logits_equal_those_of_the_reference(kinfolk, model, case, tmp_path, chunk):
+    found = scored(kinfolk, model, tmp_path, case["tokens"], "--chunk", chunk, "--dtype", "f32")
+    assert (found.dtype, found.shape) == (np.float32, case["logits"].shape)
+    error = np.abs(found - case["logits"]).max(1) / np.abs(case["logits"]).max(1)
+    assert error.max() <= 2e-4
+
+
+def test_logits_of_one_token_are_one_row(kinfolk, model, case, tmp_path):
+    assert scored(kinfolk, model, tmp_path, case["tokens"][:1]).shape == (1, 768)
+
+
+def test_logits_leave_no_half_file(kinfolk, model, tmp_path, case, monkeypatch):
+    np.save(tmp_path / "tokens.npy", case["tokens"])
+    out = tmp_path / "logits.npy"
+    out.write_bytes(b"an older result")
+    import kinfolk.engine.score as module
+
+    def failing(loaded, tokens, **options):
+        import torch
+
+        yield torch.zeros(2, 768)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "logits", failing)
+    result = kinfolk("logits", model, "--tokens", tmp_path / "tokens.npy", "--out", out)
+    assert result.exit_code == 2
+    assert "No space left" in result.stderr
+    assert out.read_bytes() == b"an older result"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logits.npy", "tokens.npy"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "word"),
+    [
+        (np.array([1.5, 2.5]), "whole numbers"),
+        (np.array([[1, 2]]), "whole numbers"),
+        (np.array([], np.int32), "holds no tokens"),
+        (np.array([1, 768]), "between 0 and 767"),
+        (np.array([-1, 2]), "between 0 and 767"),
+        (np.zeros(5000, np.int32), "context"),
+    ],
+)
+def test_tokens_that_cannot_be_scored_are_told(kinfolk, model, tmp_path, tokens, word):
+    np.save(tmp_path / "tokens.npy", tokens)
+    out = tmp_path / "logits.npy"
+    result = kinfolk("logits", model, "--tokens", tmp_path / "tokens.npy", "--out", out)
+    assert result.exit_code == 2
+    assert word in result.stderr
+    assert not out.exists()
+
+
+def test_a_file_that_holds_no_array_is_told(kinfolk, model, tmp_path):
+    (tmp_path / "x.npy").write_text("hello")
+    result = kinfolk("logits", model, "--tokens", tmp_path / "x.npy", "--out", tmp_path / "l.npy")
+    assert result.exit_code == 2
+    assert "x.npy" in result.stderr
+
+
+def test_a_folder_that_is_not_there_is_told_before_loading(kinfolk, tmp_path, case):
+    np.save(tmp_path / "tokens.npy", case["tokens"])
+    out = tmp_path / "nowhere" / "l.npy"
+    result = kinfolk("logits", "no.gguf", "--tokens", tmp_path / "tokens.npy", "--out", out)
+    assert "there is no folder" in result.stderr
+
+
+# -- perplexity -----------------------------------------------------------------------------------
+
+
+def test_perplexity_is_that_of_the_logits(kinfolk, model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("def f(x):\n    return x + 1  # grün\n" * 3)
+    report = json.loads(kinfolk("perplexity", model, text, "--json", "--dtype", "f32").stdout)
+    ids = json.loads(kinfolk("tokenize", model, "--json", stdin=text.read_text()).stdout)
+    rows = scored(kinfolk, model, tmp_path, np.array(ids), "--dtype", "f32").astype(np.float64)
+    top = rows.max(1)
+    losses = top + np.log(np.exp(rows - top[:, None]).sum(1))
+    losses = losses[:-1] - rows[np.arange(len(ids) - 1), ids[1:]]
+    assert report["tokens"] == len(ids) - 1
+    assert report["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-4)
+    bits = losses.sum() / math.log(2) / report["bytes"]
+    assert report["bits_per_byte"] == pytest.approx(bits, rel=1e-4)
+    assert report["bytes"] < len(text.read_bytes())
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 11, 25])
+@pytest.mark.parametrize("stride", [1, 3, 10])
+def test_windows_count_a_token_once_and_never_the_first_of_a_window(count, stride):
+    spans = list(windows(count, 10, stride))
+    counted = [token for _, stop, first in spans for token in range(first, stop)]
+    assert len(counted) == len(set(counted))
+    assert all(start < first < stop <= start + 10 for start, stop, first in spans)
+    if stride < 10:
+        assert counted == list(range(1, count))
+    else:
+        assert counted == [token for token in range(count) if token % 10]
+
+
+def test_a_text_of_one_token_cannot_be_scored(kinfolk, model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("a")
+    result = kinfolk("perplexity", model, text)
+    assert result.exit_code == 2
+    assert "two tokens" in result.stderr
+
+
+# -- bench ----------------------------------------------------------------------------------------
+
+
+def test_bench_reports_medians_of_fresh_repeats(kinfolk, model):
+    arguments = ("--prompt", 20, "--generate", 5, "--sequences", 3, "--repeats", 2)
+    result = kinfolk("bench", "-m", model, *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["workload"]["sequences"] == 3
+    assert len(report["runs"]) == report["repeats"] == 2
+    assert report["prompt_tokens_per_second"] > 0
+    # One repeat is not counted; nothing of a prompt is reused by another.
+    assert report["engine"]["prefill_rows"] == 3 * 3 * 20
+    assert report["machine"]["dtype"] == "float32"
+
+
+# -- plugins and doctor ---------------------------------------------------------------------------
+
+
+def test_plugins_lists_ours_with_what_they_bring(kinfolk):
+    listed = {item["name"]: item for item in json.loads(kinfolk("plugins", "--json").stdout)}
+    assert {"kinfolk", "qwen35", "qwen35moe", "gemma4", "laguna"} <= set(listed)
+    assert listed["qwen35"]["provides"]["families"] == ["qwen35"]
+    assert "ngram" in listed["kinfolk"]["provides"]["drafters"]
+    assert "families: qwen35" in kinfolk("plugins").stdout
+
+
+def test_doctor_computes_and_names_what_ran(kinfolk, model):
+    result = kinfolk("doctor", "-m", model, "--json", "--op", "linear=reference")
+    assert result.exit_code == 0, result.stdout
+    checks = {(c["area"], c["name"]): c for c in json.loads(result.stdout)}
+    assert "8 tokens" in checks["computation", "Qwen35 Hf"]["detail"]
+    assert checks["ops", "linear"]["detail"] == "reference"
+    assert checks["versions", "torch"]["status"] == "ok"
+    assert checks["devices", "cpu"]["status"] == "ok"
+
+
+def test_doctor_says_what_is_wrong_and_leaves_with_1(kinfolk, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\0" * 40)
+    result = kinfolk("doctor", "-m", broken)
+    assert result.exit_code == 1
+    assert "broken.gguf" in result.stdout
+    assert "1 failed" in result.stdout
+
+
+# -- convert and synth ----------------------------------------------------------------------------
+
+
+def test_convert_tells_what_it_cannot_use(kinfolk, tmp_path):
+    result = kinfolk("convert", tmp_path / "nowhere", tmp_path / "out.gguf")
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+    result = kinfolk("convert", tmp_path, tmp_path / "out.gguf", "--outtype", "q3_x")
+    assert result.exit_code == 2
+    assert "--outtype" in result.stderr
+    result = kinfolk("convert", tmp_path, tmp_path / "out.gguf", "--model-family", "none")
+    assert result.exit_code == 2
+    assert "--model-family none" in result.stderr
+
+
+def test_synth_lists_shapes_and_writes_a_model_that_runs(kinfolk, tmp_path):
+    shapes = json.loads(kinfolk("synth", "--list", "--json").stdout)
+    smallest = next(shape for shape in shapes if shape["family"] == "qwen35")
+    assert smallest["name"] in kinfolk("synth", "--list").stdout
+    out = tmp_path / "tiny.gguf"
+    result = kinfolk("synth", smallest["name"], out, "--layers", 1, "--json")
+    assert result.exit_code == 0, result.stderr
+    written = json.loads(result.stdout)
+    assert written["layers"] == 1
+    report = json.loads(kinfolk("inspect", out, "--json").stdout)
+    assert report["bytes"] == written["bytes"]
+    assert report["family"] == smallest["family"]
+    again = kinfolk("synth", smallest["name"], out, "--layers", 1)
+    assert again.exit_code == 2
+    assert "tiny.gguf" in again.stderr
+
+
+def test_synth_needs_a_shape_and_a_file(kinfolk, tmp_path):
+    assert "--list" in kinfolk("synth").stderr
+    result = kinfolk("synth", "gpt-7", tmp_path / "x.gguf")
+    assert result.exit_code == 2
+    assert "choose one of" in result.stderr
