@@ -1,0 +1,161 @@
+"""Configuration of the family's models, from the metadata of a file.
+
+The sizes differ in what they switch on: experts, inputs of single layers, layers that read the keys
+and values of others, value projections on windowed layers only. What differs by layer is a tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import Field
+
+from kinfolk.config import ModelConfig, Rope, common_fields
+from kinfolk.errors import UnsupportedModelError
+from kinfolk.gguf.metadata import Metadata
+
+DEFAULT_SOFTCAP: Final = 30.0
+"""Of a file that says nothing; 0 switches it off."""
+
+_FIXED: Final = (
+    ("rope.scaling.type", "none"),
+    ("attn_logit_softcapping", 0.0),
+    ("attention.scale", 1.0),
+    ("expert_gating_func", 1),
+    ("expert_weights_scale", 1.0),
+    ("expert_shared_count", 0),
+)
+"""Keys that files of the family leave out, and the only value they could have."""
+
+
+class Gemma4Config(ModelConfig):
+    """``windowed`` layers see ``window`` positions, the others everything. ``owner`` is the layer
+    whose keys and values a layer reads, itself unless it shares them.
+
+    ``input_width`` numbers enter each layer besides the residual stream, 0 = none. ``top_k`` of a
+    layer's experts, each ``expert_width`` wide, run beside its dense feed-forward part.
+    """
+
+    windowed: tuple[bool, ...]
+    window: int = Field(gt=0)
+    owner: tuple[int, ...]
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    head_dim: tuple[int, ...]
+    rope: Rope
+    window_rope: Rope
+    feed_forward: tuple[int, ...]
+    input_width: int = Field(ge=0)
+    softcap: float = Field(ge=0)
+    top_k: int = Field(ge=0)
+    expert_width: int = Field(ge=0)
+
+    @property
+    def has_full_layers(self) -> bool:
+        return not all(self.windowed)
+
+
+def read_config(meta: Metadata) -> Gemma4Config:
+    """Raises :class:`ModelFormatError` and :class:`UnsupportedModelError`, which name the key."""
+    key = meta.arch_key
+    for name, only in _FIXED:
+        if key(name) in meta and meta.value(key(name)).content != only:
+            raise UnsupportedModelError(
+                f"{meta.path}: key {key(name)!r} is {meta.value(key(name)).content!r}; this "
+                f"version of the family knows models with {only!r} only"
+            )
+    layers = meta.integer(key("block_count"), minimum=1)
+    windowed = meta.per_layer_flags(key("attention.sliding_window_pattern"), layers)
+    full_dim, window_dim = _head_dim(meta, ""), _head_dim(meta, "_swa")
+    heads = _per_layer(meta, "attention.head_count", layers)
+    kv_heads = heads
+    if key("attention.head_count_kv") in meta:
+        kv_heads = _per_layer(meta, "attention.head_count_kv", layers)
+    if any(count % kv for count, kv in zip(heads, kv_heads, strict=True)):
+        raise meta.fail(
+            f"the query heads {heads} of the layers are no multiples of their key heads {kv_heads}",
+            key("attention.head_count_kv"),
+        )
+    experts = meta.integer(key("expert_count"), default=0, minimum=0)
+    minimum = 1 if experts else 0
+    top_k = meta.integer(key("expert_used_count"), default=0, minimum=minimum)
+    if top_k > experts:
+        raise meta.fail(f"{top_k} of {experts} experts are used", key("expert_used_count"))
+    return Gemma4Config(
+        **common_fields(meta),
+        layers=layers,
+        experts=(experts,) * layers if experts else (),
+        windowed=windowed,
+        window=meta.integer(key("attention.sliding_window"), minimum=1),
+        owner=_owners(meta, windowed),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=tuple(window_dim if flag else full_dim for flag in windowed),
+        rope=_rope(meta, "", full_dim, 1e6),
+        window_rope=_rope(meta, "_swa", window_dim, 1e4),
+        feed_forward=_per_layer(meta, "feed_forward_length", layers),
+        input_width=meta.integer(key("embedding_length_per_layer_input"), minimum=0),
+        softcap=meta.number(key("final_logit_softcapping"), default=DEFAULT_SOFTCAP),
+        top_k=top_k,
+        expert_width=meta.integer(
+            key("expert_feed_forward_length"), default=None if experts else 0, minimum=minimum
+        ),
+    )
+
+
+def owners(
+    windowed: tuple[bool, ...], shared: int, fail: Callable[[str], Exception]
+) -> tuple[int, ...]:
+    """The layer whose keys and values each layer reads: itself, but for the last ``shared`` layers
+    the last layer of the same kind before those. Raises what ``fail`` makes of a message."""
+    own = len(windowed) - shared
+    if own < 1:
+        raise fail(f"{shared} of {len(windowed)} layers share keys and values, and none owns any")
+    found = list(range(own))
+    for layer in range(own, len(windowed)):
+        alike = [index for index in range(own) if windowed[index] == windowed[layer]]
+        if not alike:
+            kind = "windowed" if windowed[layer] else "full-attention"
+            raise fail(
+                f"layer {layer} shares keys and values, but no {kind} layer before layer {own} "
+                "owns any"
+            )
+        found.append(alike[-1])
+    return tuple(found)
+
+
+def _owners(meta: Metadata, windowed: tuple[bool, ...]) -> tuple[int, ...]:
+    stated = meta.arch_key("attention.shared_kv_layers")
+    shared = meta.integer(stated, default=0, minimum=0)
+    return owners(windowed, shared, lambda message: meta.fail(message, stated))
+
+
+def _per_layer(meta: Metadata, name: str, layers: int) -> tuple[int, ...]:
+    """Positive integers, stored as one for all layers or as one each."""
+    numbers = meta.per_layer(meta.arch_key(name), layers)
+    if min(numbers) < 1:
+        raise meta.fail(
+            f"key {meta.arch_key(name)!r} has the entry {min(numbers)}, expected at least 1",
+            meta.arch_key(name),
+        )
+    return numbers
+
+
+def _head_dim(meta: Metadata, suffix: str) -> int:
+    keys, values = (meta.arch_key(f"attention.{side}_length{suffix}") for side in ("key", "value"))
+    dim = meta.integer(keys, minimum=1)
+    if meta.integer(values, default=dim) != dim:
+        raise UnsupportedModelError(
+            f"{meta.path}: key {values!r} is {meta.integer(values)}, {keys!r} is {dim}; this "
+            "version of the family needs them equal"
+        )
+    return dim
+
+
+def _rope(meta: Metadata, suffix: str, dim: int, base: float) -> Rope:
+    count = meta.arch_key(f"rope.dimension_count{suffix}")
+    dims = meta.integer(count, default=dim, minimum=2)
+    if dims > dim or dims % 2:
+        raise meta.fail(f"key {count!r} is {dims}, expected an even number up to {dim}", count)
+    return Rope(dims=dims, base=meta.number(meta.arch_key(f"rope.freq_base{suffix}"), default=base))

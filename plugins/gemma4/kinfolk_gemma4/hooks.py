@@ -1,0 +1,61 @@
+"""The model hooks of the family."""
+
+from __future__ import annotations
+
+from kinfolk import hookimpl
+from kinfolk.experts.placement import place_by_frequency
+from kinfolk.model_api import GraphShape, Model, StepFn
+from kinfolk.plans import (
+    Codec,
+    ExpertStats,
+    LayerState,
+    Paged,
+    Placement,
+    PoolRule,
+    Section,
+    Shared,
+    SlotMapping,
+    StateLimits,
+    StatePlan,
+)
+from kinfolk.spec.sampling import RowSampling
+from kinfolk.spec.verify import Draft, Kept, VerifyStep, verify
+from kinfolk_gemma4.config import Gemma4Config
+
+
+class Gemma4Hooks:
+    """Two pools: one that grows with the text, one that forgets what its window has passed."""
+
+    @hookimpl
+    def allocate_cache(self, config: Gemma4Config, limits: StateLimits) -> StatePlan:
+        """Keys and values of every layer that owns some; where values are made from keys they are
+        still stored apart, for only keys are rotated."""
+        codec = limits.codec or Codec("bf16")
+
+        def state(layer: int) -> LayerState:
+            if config.owner[layer] != layer:
+                return Shared(config.owner[layer])
+            heads, dim = config.kv_heads[layer], config.head_dim[layer]
+            return Paged(
+                (Section("k", heads, dim, codec), Section("v", heads, dim, codec)),
+                window=config.window if config.windowed[layer] else None,
+            )
+
+        return StatePlan(tuple(state(layer) for layer in range(config.layers)))
+
+    @hookimpl
+    def build_graph(self, model: Model, shape: GraphShape) -> StepFn:
+        return model.forward
+
+    @hookimpl
+    def map_slots(self, plan: StatePlan, residency: StateLimits) -> SlotMapping:
+        """Full layers may lose chunks between the first and the last few; windows keep theirs."""
+        return SlotMapping(tuple(PoolRule(window) for window in plan.windows))
+
+    @hookimpl
+    def place_experts(self, stats: ExpertStats, budget: int) -> Placement:
+        return place_by_frequency(stats, budget)
+
+    @hookimpl
+    def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
+        return verify(step, draft, sampling)

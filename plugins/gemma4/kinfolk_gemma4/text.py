@@ -1,0 +1,21 @@
+"""How the family's text is cut, and how its turns are written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kinfolk.descriptors import ChatFormat, PreTokenizer
+
+TOKENIZER: Final = "gemma4"
+
+PRETOKENIZERS: Final = (PreTokenizer(TOKENIZER, (r"[^\n]+|\n+",), symbols="characters"),)
+"""Lines, and runs of line ends between them."""
+
+CHAT: Final = ChatFormat(
+    # After a call the model writes <|tool_response> and waits for the result.
+    stop_tokens=("<turn|>", "<|tool_response>", "<eos>"),
+    keep_tokens=("</s>",),
+    think=("<|channel>thought", "<channel|>"),
+    tool_call=("<|tool_call>", "<tool_call|>"),
+    role_aliases={"developer": "system"},
+)
