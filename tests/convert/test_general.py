@@ -10,7 +10,6 @@ from kinfolk.convert.general import ParameterCount, general_keys
 from kinfolk.errors import ConversionError
 from kinfolk.gguf.metadata import Metadata
 
-COUNT = ParameterCount(total=12_345_678, shared=12_345_678, expert=0, experts=0)
 CARD = """---
 license: apache-2.0
 language:
@@ -33,7 +32,8 @@ def keys(tmp_path):
         directory.mkdir()
         for file, text in files.items():
             (directory / file).write_text(text)
-        return Metadata.from_dict(general_keys("arch", directory, COUNT, **options))
+        count = ParameterCount.of(tensors)
+        return Metadata.from_dict(general_keys("arch", directory, count, **options))
 
     return make
 

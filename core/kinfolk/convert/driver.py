@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kinfolk.convert.checkpoint import Checkpoint
-from kinfolk.convert.general import QUANTIZATION_VERSION, general_keys
+from kinfolk.convert.general import QUANTIZATION_VERSION, ParameterCount, general_keys
 from kinfolk.convert.plan import Conversion, FloatArray, TensorRecipe
 from kinfolk.descriptors import Family, QuantFormat, resolve
 from kinfolk.errors import ConversionError
@@ -72,7 +72,7 @@ def convert(
             conversion.dropped,
         )
         plan = _plan(conversion, mix, formats)
-        parameters = sum(prod(recipe.shape) for recipe in conversion.tensors)
+        parameters = ParameterCount.of((recipe.name, recipe.shape) for recipe in conversion.tensors)
         keys = _metadata(conversion, checkpoint, mix, parameters, name, tokenizer)
         layouts = [_layout(recipe, plan[recipe.name]) for recipe in conversion.tensors]
         with GGUFOutput(path, keys, layouts, overwrite=overwrite) as output:
@@ -82,7 +82,7 @@ def convert(
                 progress=progress,
             )
     types = Counter(format_.name for format_ in plan.values())
-    return Converted(path, family.name, path.stat().st_size, parameters, types)
+    return Converted(path, family.name, path.stat().st_size, parameters.total, types)
 
 
 def outtypes(formats: QuantFormats | None = None) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def _metadata(
     conversion: Conversion,
     checkpoint: Checkpoint,
     mix: TypeMix,
-    parameters: int,
+    parameters: ParameterCount,
     name: str,
     tokenizer: bool,
 ) -> Mapping[str, object]:
@@ -193,17 +193,28 @@ def _produce(
     recipe: TensorRecipe, format_: QuantFormat, checkpoint: Checkpoint, start: int, stop: int
 ) -> ByteArray:
     """Rows ``start:stop`` of the tensor in its format, a flat uint8 array."""
-    arrays = [checkpoint.read(source.name, start, stop) for source in recipe.sources]
-    numbers = recipe.transform.apply(*arrays)
+    numbers = recipe.transform.apply(*_read(recipe, checkpoint, start, stop))
     expected = (min(stop, recipe.shape[0]) - start, *recipe.shape[1:])
     if numbers.shape != expected:
         raise ValueError(f"{recipe.name}: the transform gives {numbers.shape}, not {expected}")
     if not np.isfinite(numbers).all():
+        source = recipe.sources[start if recipe.stacked else 0]
+        stored = checkpoint.tensors[source.name]
         raise ConversionError(
-            f"{checkpoint.tensors[recipe.sources[0].name].path}: tensor "
-            f"{checkpoint.tensors[recipe.sources[0].name].name!r} holds numbers that are not finite"
+            f"{stored.path}: tensor {stored.name!r} holds numbers that are not finite"
         )
     return encode(numbers, format_)
+
+
+def _read(
+    recipe: TensorRecipe, checkpoint: Checkpoint, start: int, stop: int
+) -> Iterator[FloatArray]:
+    """What the transform needs for rows ``start:stop`` of its result."""
+    if recipe.stacked:
+        yield np.stack([checkpoint.read(s.name) for s in recipe.sources[start:stop]])
+        return
+    for source in recipe.sources:
+        yield checkpoint.read(source.name, start, stop)
 
 
 def encode(numbers: FloatArray, format_: QuantFormat) -> ByteArray:

@@ -38,12 +38,27 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class TensorRecipe:
-    """One tensor of the file: its name and shape in torch order, and what it is made from."""
+    """One tensor of the file: its name and shape in torch order, and what it is made from.
+
+    ``stacked``: its matrices along the first dimension are the sources, one each.
+    """
 
     name: str
     shape: Shape
     sources: tuple[Source, ...]
     transform: Transform = AS_STORED
+    stacked: bool = False
+
+
+def recipe(
+    name: str,
+    source: str,
+    *shape: int,
+    transform: Transform = AS_STORED,
+    stored: Shape | None = None,
+) -> TensorRecipe:
+    """A tensor made from one source, which has the same shape unless ``stored`` says otherwise."""
+    return TensorRecipe(name, shape, (Source(source, stored or shape),), transform)
 
 
 TokenizerReader = Callable[[Path], Mapping[str, object]]

@@ -22,7 +22,7 @@ PLAIN_TYPES: Final = frozenset({"F32", "F16", "BF16"})
 EMBEDDING: Final = "token_embd.weight"
 OUTPUT: Final = "output.weight"
 
-_UNQUANTISED_PARTS: Final = ("_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d")
+_UNQUANTISED_PARTS: Final = ("_norm.weight", "ffn_gate_inp", "ssm_conv1d")
 _IN_BLOCK: Final = re.compile(r"blk\.(\d+)\.(.+)")
 _VALUES: Final = frozenset({"attn_v.weight", "attn_qkv.weight"})
 _DOWN: Final = frozenset({"ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight"})

@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from kinfolk.convert.feed_forward import gated_mlp
 from kinfolk.convert.hybrid.shape import HybridShape
-from kinfolk.convert.plan import AS_STORED, FloatArray, Source, TensorRecipe, Transform
+from kinfolk.convert.plan import FloatArray, TensorRecipe, Transform, recipe
 from kinfolk.convert.transforms import PLUS_ONE, then, tile_columns, tile_rows
 
 DECAY_TYPES: Final[Mapping[str, str]] = {"ssm_alpha.weight": "Q8_0", "ssm_beta.weight": "Q8_0"}
@@ -42,17 +43,6 @@ def _tensors(shape: HybridShape, feed_forward: FeedForward) -> Iterator[TensorRe
         yield from _block(shape, file, source, _attention(shape, file, source), feed_forward)
         yield from _draft_head(shape, file)
     yield recipe("output_norm.weight", "model.norm.weight", h, transform=PLUS_ONE)
-
-
-def recipe(
-    name: str,
-    source: str,
-    *shape: int,
-    transform: Transform = AS_STORED,
-    stored: tuple[int, ...] | None = None,
-) -> TensorRecipe:
-    """A tensor made from one source, which has the same shape unless ``stored`` says otherwise."""
-    return TensorRecipe(name, shape, (Source(source, stored or shape),), transform)
 
 
 def _block(
@@ -146,9 +136,7 @@ def dense_feed_forward(hidden: int, width: int) -> FeedForward:
     """Gate, up and down projection."""
 
     def recipes(file: str, source: str) -> Iterator[TensorRecipe]:
-        yield recipe(f"{file}ffn_down.weight", f"{source}mlp.down_proj.weight", hidden, width)
-        yield recipe(f"{file}ffn_gate.weight", f"{source}mlp.gate_proj.weight", width, hidden)
-        yield recipe(f"{file}ffn_up.weight", f"{source}mlp.up_proj.weight", width, hidden)
+        return gated_mlp(file, f"{source}mlp.", hidden, width)
 
     return recipes
 
