@@ -1,7 +1,7 @@
 """Print a command of the README, so that CI runs what a newcomer is told to type.
 
-    python .ci/readme_command.py test      the line that installs and tests
-    python .ci/readme_command.py answer    the line that installs and answers
+python .ci/readme_command.py test      the line that installs and tests
+python .ci/readme_command.py answer    the line that installs and answers
 """
 
 from __future__ import annotations

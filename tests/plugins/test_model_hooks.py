@@ -384,8 +384,8 @@ def test_tracing_logs_who_answered(caplog):
 
 def test_the_core_has_a_default_for_every_hook_but_allocate_cache(limits):
     """A family that states only its cache is complete."""
-    from kinfolk.hookcheck import MODEL, implementations
     from kinfolk.experts.placement import DefaultPlacement
+    from kinfolk.hookcheck import MODEL, implementations
     from kinfolk.spec.verify import DefaultVerify
     from kinfolk.state.mapping import DefaultMapping
 
