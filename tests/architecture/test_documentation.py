@@ -72,6 +72,20 @@ def test_the_readme_names_every_command_and_every_plugin(repo, families):
     assert [name for name in families if f"| `{name}` |" not in page] == []
 
 
+def test_a_plugin_is_called_a_skeleton_exactly_while_it_registers_no_family(repo, families):
+    from kinfolk.registry import Registry
+    from kinfolk.settings import load_settings
+
+    found = Registry.discover(load_settings()).families.values()
+    working = {provided.plugin for provided in found}
+    page = (repo / "README.md").read_text()
+    for name in families:
+        (row,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
+        assert ("skeleton" in row) == (name not in working), row
+        own = (repo / "plugins" / name / "README.md").read_text()
+        assert ("skeleton" in own) == (name not in working), f"plugins/{name}/README.md"
+
+
 # -- samples --------------------------------------------------------------------------------------
 
 
