@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PRINTABLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _OTHERS: Final = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
-_NEVER_IN_UTF8: Final = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
+NEVER_IN_UTF8: Final = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 
 LETTER_OF_BYTE: Final[Mapping[int, str]] = {byte: chr(byte) for byte in _PRINTABLE} | {
     byte: chr(0x100 + index) for index, byte in enumerate(_OTHERS)
@@ -56,9 +56,13 @@ class ByteLevel:
         )
         return result
 
+    def encode(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
     def unspelled(self, ids: Mapping[str, int]) -> Sequence[str]:
         return tuple(
             f"0x{byte:02X}"
             for byte, letter in LETTER_OF_BYTE.items()
-            if letter not in ids and byte not in _NEVER_IN_UTF8
+            if letter not in ids and byte not in NEVER_IN_UTF8
         )

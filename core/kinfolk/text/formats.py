@@ -35,7 +35,8 @@ class PreTokenizer:
     the byte-level ``gpt2``, it is the name of that model. ``patterns`` are regular expressions
     applied one after the other, each to the pieces the last one left; each isolates its matches.
     ``symbols`` names what merging starts from (:mod:`kinfolk.text.symbols`). With ``ignore_merges``
-    a piece that is a token is taken whole. ``add_bos`` counts where the file does not say.
+    a piece that is a token is taken whole. ``add_bos`` counts where the file does not say,
+    ``needs_bos`` whatever it says.
     """
 
     name: str
@@ -43,3 +44,4 @@ class PreTokenizer:
     symbols: str = "bytes"
     ignore_merges: bool = False
     add_bos: bool = False
+    needs_bos: bool = False

@@ -1,8 +1,7 @@
 """What byte-pair merging starts from, and so how a token's text stands for bytes.
 
-There is one kind now, the 256 letters of byte-level vocabularies. A kind is a class with the two
-methods of :class:`Symbols` and a line in :data:`SYMBOLS`; a family asks for it by name in
-:attr:`kinfolk.text.formats.PreTokenizer.symbols`.
+A kind is a class with the methods of :class:`Symbols` and a line in :data:`SYMBOLS`; a family asks
+for it by name in :attr:`kinfolk.text.formats.PreTokenizer.symbols`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.text.byte_level import ByteLevel
+from kinfolk.text.character_level import CharacterLevel
 
 if TYPE_CHECKING:
     import tokenizers
@@ -35,12 +35,19 @@ class Symbols(Protocol):
         """A tokenizer of plain text: special tokens are none of its business."""
         ...
 
+    def encode(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+        """Ids of a plain text, with a tokenizer from ``build``."""
+        ...
+
     def unspelled(self, ids: Mapping[str, int]) -> Sequence[str]:
         """Symbols without a token: text with these loses them."""
         ...
 
 
-SYMBOLS: Final[Mapping[str, Symbols]] = {"bytes": ByteLevel()}
+SYMBOLS: Final[Mapping[str, Symbols]] = {
+    "bytes": ByteLevel(),
+    "characters": CharacterLevel(),
+}
 
 
 def symbols_of(pre: PreTokenizer) -> Symbols:

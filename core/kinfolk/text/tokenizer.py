@@ -62,12 +62,17 @@ class Tokenizer:
         self._written_specials = SpecialMatcher(written)
         self._special_ids = frozenset(specials.values())
         self._check_ids(specials)
-        self._markers = frozenset(ids[text] for text in chat.markers if text in ids)
+        # A marker may be a special token and a few words after it.
+        self._markers = frozenset(
+            token
+            for text, token in specials.items()
+            if any(text in marker for marker in chat.markers)
+        )
         self.bos = vocabulary.bos
         self.eos = vocabulary.eos
         self.eog = vocabulary.eog
         wanted = pre.add_bos if vocabulary.add_bos is None else vocabulary.add_bos
-        self.adds_bos = wanted and vocabulary.bos is not None
+        self.adds_bos = (wanted or pre.needs_bos) and vocabulary.bos is not None
         if missing := self._symbols.unspelled(ids):
             logger.warning(
                 "the vocabulary has no token for %d symbols (%s); encoding drops them",
@@ -118,8 +123,7 @@ class Tokenizer:
 
     def encode_plain(self, text: str) -> list[int]:
         """Ids of a text without a look at special tokens."""
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._symbols.encode(self._plain, text)
 
     def decode(self, ids: Iterable[int], *, skip_control: bool = False) -> str:
         """The text of ids; bytes that are not UTF-8 become U+FFFD.

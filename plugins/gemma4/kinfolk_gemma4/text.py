@@ -8,8 +8,10 @@ from kinfolk.descriptors import ChatFormat, PreTokenizer
 
 TOKENIZER: Final = "gemma4"
 
-PRETOKENIZERS: Final = (PreTokenizer(TOKENIZER, (r"[^\n]+|\n+",), symbols="characters"),)
-"""Lines, and runs of line ends between them."""
+PRETOKENIZERS: Final = (
+    PreTokenizer(TOKENIZER, (r"[^\n]+|\n+",), symbols="characters", needs_bos=True),
+)
+"""Lines, and runs of line ends between them. Some early files deny that a text begins with BOS."""
 
 CHAT: Final = ChatFormat(
     # After a call the model writes <|tool_response> and waits for the result.
