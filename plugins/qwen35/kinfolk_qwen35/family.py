@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kinfolk.descriptors import ChatFormat, FamilyBase, ModelCard, PreTokenizer, ReleasedShape
-from kinfolk.plans import WeightPlan, WeightSpec
+from kinfolk.plans import WeightPlan
 from kinfolk_qwen35.text import CHAT, PRETOKENIZERS
 
 if TYPE_CHECKING:
@@ -33,16 +33,12 @@ class Qwen35(FamilyBase):
         return read_config(meta)
 
     def weight_plan(self, config: Qwen35Config, inventory: Inventory) -> WeightPlan:
+        from kinfolk.nn.feed_forward import mlp_weights
         from kinfolk.nn.hybrid.weights import ignored_tensors, trunk_weights
 
         weights = list(trunk_weights(config, inventory))
         for layer in range(config.layers):
-            up = (config.feed_forward, config.width)
-            weights += [
-                WeightSpec(f"blk.{layer}.ffn_gate.weight", up),
-                WeightSpec(f"blk.{layer}.ffn_up.weight", up),
-                WeightSpec(f"blk.{layer}.ffn_down.weight", up[::-1]),
-            ]
+            weights += mlp_weights(layer, config.width, config.feed_forward)
         return WeightPlan(tuple(weights), ignored_tensors(config, inventory))
 
     def build(self, config: Qwen35Config, weights: Weights, context: BuildContext) -> Decoder:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.gguf.inventory import Inventory
 from kinfolk.nn.hybrid.config import HybridConfig
+from kinfolk.nn.projections import projection_weights
 from kinfolk.plans import Role, WeightSpec
 
 
@@ -29,7 +30,7 @@ def trunk_weights(config: HybridConfig, inventory: Inventory) -> Iterator[Weight
         if recurrent:
             yield from _delta(config, inventory, block)
         else:
-            yield from _attention(config, inventory, block)
+            yield from _attention(config, inventory, layer)
 
 
 def ignored_tensors(config: HybridConfig, inventory: Inventory) -> dict[str, str]:
@@ -65,23 +66,13 @@ def _delta(config: HybridConfig, inventory: Inventory, block: str) -> Iterator[W
     yield WeightSpec(dt, (heads,), "vector", source="" if dt in inventory else f"{block}.ssm_dt")
 
 
-def _attention(config: HybridConfig, inventory: Inventory, block: str) -> Iterator[WeightSpec]:
+def _attention(config: HybridConfig, inventory: Inventory, layer: int) -> Iterator[WeightSpec]:
     width = config.width
-    q = 2 * config.heads * config.head_dim
     kv = config.kv_heads * config.head_dim
-    fused = f"{block}.attn_qkv.weight"
-    start = 0
-    for name, rows in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
-        if fused in inventory:
-            yield WeightSpec(
-                f"{block}.{name}.weight",
-                (rows, width),
-                source=fused,
-                rows=(start, start + rows),
-            )
-        else:
-            yield WeightSpec(f"{block}.{name}.weight", (rows, width))
-        start += rows
+    yield from projection_weights(
+        inventory, layer, width, query=2 * config.heads * config.head_dim, key=kv, value=kv
+    )
+    block = f"blk.{layer}"
     yield WeightSpec(f"{block}.attn_output.weight", (width, config.heads * config.head_dim))
     yield WeightSpec(f"{block}.attn_q_norm.weight", (config.head_dim,), "vector")
     yield WeightSpec(f"{block}.attn_k_norm.weight", (config.head_dim,), "vector")
