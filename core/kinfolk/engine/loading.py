@@ -31,6 +31,7 @@ from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
 from kinfolk.spec.verify import DefaultVerify
+from kinfolk.state.layout import pool_layouts
 from kinfolk.state.ledger import Ledger
 from kinfolk.state.mapping import DefaultMapping
 from kinfolk.state.state import State
@@ -122,6 +123,8 @@ def load_model(
     )
     hooks = hooks.with_policies(policy_parties(registry, settings.policy, info))
     plan = hooks.allocate_cache(config, wanted)
+    pool_layouts(plan)
+    ops = Ops([provided.value for provided in registry.op_backends], settings.op)
     weights = load_weights(
         weight_plan,
         file.inventory,
@@ -133,7 +136,6 @@ def load_model(
     )
     limits = size_state(plan, wanted, config.context, free_memory(device), settings.context)
     info = replace(info, state=plan, context=limits.context)
-    ops = Ops([provided.value for provided in registry.op_backends], settings.op)
     placement = None
     if any(config.experts):
         # All of them: experts that stay on the host come later.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -26,7 +27,22 @@ def free_memory(device: torch.device) -> int:
     """Bytes that can still be allocated on the device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return host_memory()
+
+
+def host_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes the host can still give; where it does not say (macOS), half of what it has.
+
+    On Linux not the free pages: most memory of a machine that has read files is cache, which gives
+    way.
+    """
+    try:
+        for line in meminfo.read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def slot_bytes(plan: StatePlan) -> int:
@@ -96,12 +112,13 @@ def _bytes(plan: StatePlan, blocks: tuple[int, ...]) -> int:
 
 
 def _shrunk(plan: StatePlan, wanted: StateLimits, context: int, budget: int) -> tuple[int, ...]:
-    """Room for every slot, scaled down to the budget, never below one sequence of full length."""
-    blocks = _blocks(plan, wanted, context)
-    total = _bytes(plan, blocks)
+    """Room for every slot, cut down to the budget; a sequence of full length always has room.
+
+    ``budget`` is at least what that one sequence takes; the rest is shared out in proportion.
+    """
+    least, most = _one(plan, wanted, context), _blocks(plan, wanted, context)
+    total, fixed = _bytes(plan, most), _bytes(plan, least)
     if total <= budget:
-        return blocks
-    return tuple(
-        max(one, int(n * budget / total))
-        for n, one in zip(blocks, _one(plan, wanted, context), strict=True)
-    )
+        return most
+    share = (budget - fixed) / (total - fixed)
+    return tuple(one + int((n - one) * share) for n, one in zip(most, least, strict=True))

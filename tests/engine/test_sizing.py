@@ -1,0 +1,124 @@
+"""How much state is made for the memory there is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kinfolk.engine.sizing import (
+    DEFAULT_CONTEXT,
+    STATE_SHARE,
+    free_memory,
+    host_memory,
+    size_state,
+    slot_bytes,
+)
+from kinfolk.errors import CapacityError
+from kinfolk.plans import Codec, Paged, Recurrent, RecurrentTensor, Section, StateLimits, StatePlan
+from kinfolk.state.layout import pool_layouts
+
+KV = (Section("k", 2, 64, Codec("f32")), Section("v", 2, 64, Codec("f32")))
+DELTA = Recurrent((RecurrentTensor("s", (4, 32, 32)), RecurrentTensor("c", (3, 10), "bf16")))
+FULL = StatePlan((Paged(KV), DELTA))
+MIXED = StatePlan((Paged(KV, window=100), Paged(KV), Paged(KV, window=100)))
+CHUNK_BYTES = 64 * 2 * 64 * 4 * 2
+PLENTY = 2**40
+
+
+def wanted(**changes):
+    values = {"slots": 4, "checkpoints": 2, "blocks": (), "context": 0, "step_rows": 128, **changes}
+    return StateLimits(**values)
+
+
+def memory_of(plan, limits):
+    """Bytes that the blocks and slots take, without the dummies."""
+    pools = sum(
+        n * layout.block_bytes for n, layout in zip(limits.blocks, pool_layouts(plan), strict=True)
+    )
+    return pools + (limits.slots + limits.checkpoints + 1) * slot_bytes(plan)
+
+
+def test_bytes_of_a_slot_are_those_of_its_tensors():
+    assert slot_bytes(FULL) == 4 * 32 * 32 * 4 + 3 * 10 * 2
+    assert slot_bytes(MIXED) == 0
+
+
+def test_with_plenty_of_memory_every_slot_has_the_whole_context():
+    limits = size_state(FULL, wanted(), 1000, PLENTY, None)
+    assert (limits.context, limits.blocks) == (1000, (4 * 16,))
+
+
+def test_a_windowed_pool_holds_windows_of_slots_and_checkpoints():
+    limits = size_state(MIXED, wanted(), 6400, PLENTY, None)
+    window = -(-(100 + 128 - 1) // 64) + 2
+    assert limits.blocks == (4 * 100, (4 + 2) * window)
+
+
+def test_a_context_nobody_asked_for_is_bounded():
+    assert size_state(FULL, wanted(), 10**6, PLENTY, None).context == DEFAULT_CONTEXT
+    assert size_state(FULL, wanted(), 10**6, PLENTY, 2 * DEFAULT_CONTEXT).context == (
+        2 * DEFAULT_CONTEXT
+    )
+
+
+def test_slots_share_what_does_not_hold_the_whole_context_for_all():
+    fixed = 7 * slot_bytes(FULL)
+    free = int((fixed + 30 * CHUNK_BYTES) / STATE_SHARE) + 1
+    limits = size_state(FULL, wanted(), 1000, free, None)
+    assert (limits.context, limits.blocks) == (1000, (30,))
+
+
+def test_a_context_nobody_asked_for_shrinks_until_one_sequence_fits():
+    fixed = 7 * slot_bytes(FULL)
+    free = int((fixed + 20 * CHUNK_BYTES) / STATE_SHARE) + 1
+    limits = size_state(FULL, wanted(), 4096, free, None)
+    assert (limits.context, limits.blocks) == (1024, (20,))
+
+
+def test_a_context_that_was_asked_for_is_refused_with_the_arithmetic():
+    free = int(20 * CHUNK_BYTES / STATE_SHARE)
+    with pytest.raises(CapacityError) as refused:
+        size_state(FULL, wanted(), 4096, free, 4096)
+    for part in ("context of 4096", "4 slots and 2 checkpoints", "--context, --slots"):
+        assert part in str(refused.value)
+
+
+def test_too_little_for_anything_is_refused():
+    with pytest.raises(CapacityError, match="GiB can be used"):
+        size_state(FULL, wanted(), 4096, CHUNK_BYTES, None)
+
+
+@pytest.mark.parametrize("plan", [FULL, MIXED], ids=["full", "mixed"])
+@pytest.mark.parametrize("asked", [None, 640])
+def test_state_never_takes_more_than_its_share(plan, asked):
+    """Any memory: one sequence of full length has room, and the sum stays inside."""
+    sizes = itertools.product((1, 4, 9), (0, 5), range(20, 400, 7))
+    for slots, checkpoints, chunks in sizes:
+        free = chunks * CHUNK_BYTES
+        ask = wanted(slots=slots, checkpoints=checkpoints)
+        try:
+            limits = size_state(plan, ask, 3000, free, asked)
+        except CapacityError:
+            continue
+        assert memory_of(plan, limits) <= STATE_SHARE * free
+        assert all(n >= -(-limits.context // 64) for n in limits.blocks[:1])
+
+
+def test_memory_that_can_be_had_is_what_linux_calls_available(tmp_path):
+    report = tmp_path / "meminfo"
+    report.write_text("MemTotal: 900 kB\nMemFree:  3 kB\nMemAvailable:   70 kB\nCached: 60 kB\n")
+    assert host_memory(report) == 70 * 1024
+
+
+def test_where_nothing_is_reported_half_of_the_memory_counts(tmp_path):
+    half = host_memory(tmp_path / "absent")
+    assert half > 2**26
+    (tmp_path / "old").write_text("MemTotal: 900 kB\n")
+    assert host_memory(tmp_path / "old") == half
+
+
+def test_this_machine_has_memory():
+    import torch
+
+    assert free_memory(torch.device("cpu")) > 2**26
