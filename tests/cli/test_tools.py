@@ -237,6 +237,24 @@ def test_doctor_says_what_is_wrong_and_leaves_with_1(kinfolk, tmp_path):
     assert "1 failed" in result.stdout
 
 
+def test_doctor_without_any_family_warns_that_it_tried_no_model(kinfolk, monkeypatch):
+    monkeypatch.setenv("KINFOLK_PLUGINS", "")
+    result = kinfolk("doctor", "--json")
+    assert result.exit_code == 0
+    (check,) = (c for c in json.loads(result.stdout) if c["area"] == "computation")
+    assert check["status"] == "warning"
+    assert "-m" in check["detail"]
+
+
+def test_doctor_finds_a_device_that_computes_wrong_numbers(kinfolk, model, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch, "ones", lambda *shape, **rest: torch.full(shape, 0.5))
+    result = kinfolk("doctor", "-m", model)
+    assert result.exit_code == 1
+    assert "computes wrong numbers" in result.stdout
+
+
 # -- convert and synth ----------------------------------------------------------------------------
 
 

@@ -25,20 +25,43 @@ LENGTHS = [LONGEST, 40, 60, 25, 80, 50, 30, 70]
 CANCELLED = 4
 
 
+def open_case(cases, **options):
+    torch.set_num_threads(1)  # tiny matrices lose more time to waking threads than they gain
+    settings = load_settings(slots=SLOTS, context=512, dtype="f32", device="cpu", **options)
+    return Runtime.open(cases / "qwen35.gguf", settings, Registry.discover(settings))
+
+
 @pytest.fixture(scope="module")
 def runtime(cases):
-    torch.set_num_threads(1)  # tiny matrices lose more time to waking threads than they gain
-    settings = load_settings(slots=SLOTS, context=512, dtype="f32", device="cpu", plugins=None)
-    with Runtime.open(cases / "qwen35.gguf", settings, Registry.discover(settings)) as runtime:
+    with open_case(cases) as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="module")
+def drafting_runtime(cases):
+    with open_case(cases, drafter="ngram") as runtime:
         yield runtime
 
 
 @pytest.fixture
-def client(runtime, run_server):
-    running = run_server(Service(runtime, ServerOptions("case"), SLOTS))
-    client = openai.OpenAI(base_url=running.url + "/v1", api_key="unused", max_retries=0)
-    yield client
-    client.close()
+def connect(run_server):
+    """``connect(runtime)``: a client of a server around it."""
+    clients = []
+
+    def connect(runtime):
+        running = run_server(Service(runtime, ServerOptions("case"), SLOTS))
+        url = running.url + "/v1"
+        clients.append(openai.OpenAI(base_url=url, api_key="unused", max_retries=0))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(runtime, connect):
+    return connect(runtime)
 
 
 def complete(client, number, **fields):
@@ -156,8 +179,32 @@ def test_penalties_stop_repetition(client, runtime):
     assert 0 < penalised.choices[0].text.count(",") < repeating
 
 
-def test_drafts_and_reuse_are_counted(client):
-    usage = complete(client, 1).usage
-    assert usage.completion_tokens == LENGTHS[1]
-    assert usage.prompt_tokens == 1
-    assert usage.completion_tokens_details.accepted_prediction_tokens == 0
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0},
+        {"temperature": 0.8, "seed": 11, "top_p": 0.95},
+        {"temperature": 1.0, "seed": 12, "extra_body": {"top_k": 40, "min_p": 0.01}},
+        {"temperature": 0, "frequency_penalty": 0.2, "presence_penalty": 0.1},
+        {"temperature": 0.9, "seed": 13, "extra_body": {"repetition_penalty": 1.05}},
+    ],
+    ids=["greedy", "top_p", "top_k and min_p", "penalties", "repetition"],
+)
+def test_drafts_change_nothing_that_is_said(connect, runtime, drafting_runtime, fields):
+    (comma,) = runtime.tokenizer.encode(",", add_bos=False)
+    body = {
+        "model": "case",
+        "prompt": PROMPTS[3] * 2,
+        "max_tokens": 60,
+        "logprobs": 0,
+        # Wanted often enough that there is something to repeat.
+        "logit_bias": {str(comma): 7},
+        **fields,
+    }
+    body["extra_body"] = {"ignore_eos": True, **fields.get("extra_body", {})}
+    plain = connect(runtime).completions.create(**body)
+    drafted = connect(drafting_runtime).completions.create(**body)
+    assert tokens_of(drafted) == tokens_of(plain)
+    details = drafted.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens > 0
+    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0

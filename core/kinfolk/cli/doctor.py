@@ -21,6 +21,8 @@ from kinfolk.registry import Registry
 from kinfolk.settings import Settings, unknown_variables
 
 if TYPE_CHECKING:
+    import torch
+
     from kinfolk.engine.runtime import Runtime
 
 Status = Literal["ok", "warning", "failed"]
@@ -106,7 +108,7 @@ def _devices() -> Iterator[Check]:
     except Exception as error:  # a broken installation fails in its own ways
         yield Check("devices", "torch", "failed", f"cannot be imported: {error}")
         return
-    yield Check("devices", "cpu", "ok", f"{torch.get_num_threads()} threads")
+    yield _computes(torch.device("cpu"), f"{torch.get_num_threads()} threads")
     if not torch.cuda.is_available():
         built = torch.version.cuda
         why = f"torch is built for CUDA {built}, which finds no device" if built else "torch is CPU"
@@ -117,11 +119,30 @@ def _devices() -> Iterator[Check]:
         memory = properties.total_memory / 2**30
         capability = f"{properties.major}.{properties.minor}"
         detail = f"{properties.name}, {memory:.0f} GiB, compute capability {capability}"
-        yield Check("devices", f"cuda:{index}", "ok", detail)
+        yield _computes(torch.device("cuda", index), detail)
+
+
+def _computes(device: torch.device, detail: str) -> Check:
+    """Whether a device multiplies matrices, and correctly."""
+    import torch
+
+    try:
+        ones = torch.ones(64, 64, device=device)
+        right = bool((ones @ ones == 64).all())
+    except RuntimeError as error:
+        return Check("devices", str(device), "failed", f"{detail}; cannot compute: {error}")
+    if not right:
+        return Check("devices", str(device), "failed", f"{detail}; computes wrong numbers")
+    return Check("devices", str(device), "ok", detail)
 
 
 def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterator[Check]:
     """Load a model, generate a little, and say what ran on what."""
+    bundled = [item.value.bundled_model() for item in registry.families.values()]
+    if model is None and not any(bundled):
+        detail = "no installed family brings a model of its own; name one with -m to try it"
+        yield Check("computation", "model", "warning", detail)
+        return
     runtime: Runtime | None = None
     try:
         from kinfolk.engine.runtime import Runtime as Opened

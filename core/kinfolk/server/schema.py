@@ -77,7 +77,6 @@ class GenerationBody(BaseModel):
     stop_token_ids: tuple[int, ...] | None = None
     ignore_eos: bool | None = None
     n: int | None = Field(None, ge=1)
-    user: Any = None
     priority: int | None = None
 
     # Would change the answer, and are not done here.

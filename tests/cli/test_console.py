@@ -1,0 +1,52 @@
+"""What is said beside the output."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from kinfolk.cli import console
+from kinfolk.cli.console import ProgressBar, size, table
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def work(monkeypatch, stream, seconds):
+    """Run a bar to its end on ``stream``, its clock ``seconds`` further at every look."""
+    ticks = iter(range(1000))
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(ticks) * seconds)
+    with ProgressBar("loading") as progress:
+        for done in range(1, 5):
+            progress(done, 4, f"part {done}")
+    return stream.getvalue()
+
+
+def test_a_long_step_on_a_terminal_shows_a_bar(monkeypatch):
+    assert "loading" in work(monkeypatch, Terminal(), seconds=1)
+
+
+def test_a_short_step_shows_nothing(monkeypatch):
+    assert work(monkeypatch, Terminal(), seconds=0.01) == ""
+
+
+def test_nobody_looking_nothing_is_shown(monkeypatch):
+    assert work(monkeypatch, io.StringIO(), seconds=1) == ""
+
+
+def test_columns_of_a_table_stand_below_one_another():
+    assert table([("a", "1", "x y"), ("long", "22", "")]) == "a     1   x y\nlong  22"
+    assert table([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**30, "3.0 GiB"), (2**41, "2.0 TiB")],
+)
+def test_sizes_are_written_in_units_of_1024(nbytes, text):
+    assert size(nbytes) == text
