@@ -1,0 +1,24 @@
+"""How the family's text is cut, and how its turns are written.
+
+Both patterns are those of the published tokenizers; ``qwen35`` differs from ``qwen2`` in counting
+combining marks as parts of words. Neither normalises text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kinfolk.descriptors import ChatFormat, PreTokenizer
+from kinfolk.text.patterns import words
+
+PRETOKENIZERS: Final = (
+    PreTokenizer("qwen35", (words(marks=True),)),
+    PreTokenizer("qwen2", (words(),)),
+)
+
+CHAT: Final = ChatFormat(
+    stop_tokens=("<|im_end|>", "<|endoftext|>"),
+    think=("<think>", "</think>"),
+    tool_call=("<tool_call>", "</tool_call>"),
+    role_aliases={"developer": "system"},
+)
