@@ -1,0 +1,35 @@
+"""Activations as int8 with one scale for 64 numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+GROUP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Rows:
+    """R rows of K numbers: words int32 [R, K/4] of four signed bytes each, scale float32 [R, K/64],
+    sums int32 [R, K/4], the sum of each word's bytes."""
+
+    words: torch.Tensor
+    scale: torch.Tensor
+    sums: torch.Tensor
+
+
+def quantize(x: torch.Tensor) -> Int8Rows:
+    """x [R, K], K a multiple of 64: q = round(x / d) with d = max|x| / 127 over each 64."""
+    groups = x.float().unflatten(1, (-1, GROUP))
+    scale = groups.abs().amax(2) / 127
+    inverse = torch.where(scale > 0, 1 / scale, 0)
+    q = (groups * inverse[..., None]).round().clamp(-127, 127).to(torch.int8).flatten(1)
+    sums = q.int().unflatten(1, (-1, 4)).sum(2, dtype=torch.int32)
+    return Int8Rows(q.contiguous().view(torch.int32), scale, sums)
+
+
+def dequantize(rows: Int8Rows) -> torch.Tensor:
+    """float32 [R, K]."""
+    q = rows.words.view(torch.int8).float()
+    return q * rows.scale.repeat_interleave(GROUP, 1)

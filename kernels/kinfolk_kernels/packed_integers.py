@@ -1,0 +1,96 @@
+"""Dot products of packed integers: one instruction on the GPU, plain arithmetic elsewhere.
+
+``ASM`` is a compile-time switch: Triton's interpreter cannot run inline assembly.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def byte_of(word, index: tl.constexpr):
+    """Signed byte ``index`` of int32 words."""
+    return (word << (24 - 8 * index)) >> 24
+
+
+@triton.jit
+def half_of(word, index: tl.constexpr):
+    """Signed 16-bit half ``index`` of int32 words."""
+    return (word << (16 - 16 * index)) >> 16
+
+
+@triton.jit
+def dot4(a, b, c, ASM: tl.constexpr):
+    """c + sum of the products of four signed bytes."""
+    if ASM:
+        return tl.inline_asm_elementwise(
+            "dp4a.s32.s32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+            [a, b, c],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    total = c + byte_of(a, 0) * byte_of(b, 0) + byte_of(a, 1) * byte_of(b, 1)
+    return total + byte_of(a, 2) * byte_of(b, 2) + byte_of(a, 3) * byte_of(b, 3)
+
+
+@triton.jit
+def pack_halves(low, high, ASM: tl.constexpr):
+    """Two int32 that fit 16 bits -> one word."""
+    if ASM:
+        return tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, 0x5410;",
+            "=r,r,r",
+            [low, high],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    return (low & 0xFFFF) | (high << 16)
+
+
+@triton.jit
+def dot2_low(halves, scales, ASM: tl.constexpr):
+    """Product of two signed halves with the two signed low bytes."""
+    if ASM:
+        zero = tl.zeros_like(halves)
+        return tl.inline_asm_elementwise(
+            "dp2a.lo.s32.s32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+            [halves, scales, zero],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    return half_of(halves, 0) * byte_of(scales, 0) + half_of(halves, 1) * byte_of(scales, 1)
+
+
+@triton.jit
+def dot2_high(halves, scales, ASM: tl.constexpr):
+    """Product of two signed halves with the two signed high bytes."""
+    if ASM:
+        zero = tl.zeros_like(halves)
+        return tl.inline_asm_elementwise(
+            "dp2a.hi.s32.s32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+            [halves, scales, zero],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    return half_of(halves, 0) * byte_of(scales, 2) + half_of(halves, 1) * byte_of(scales, 3)
+
+
+@triton.jit
+def first_half(word):
+    """The float16 in the low half of int32 words, as float32."""
+    return (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def second_half(word):
+    """The float16 in the high half of int32 words, as float32."""
+    return (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)

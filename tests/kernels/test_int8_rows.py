@@ -1,0 +1,30 @@
+"""Activations as int8: the error of rounding, exact sums, and rows that stay apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels.int8_rows import dequantize, quantize
+
+
+@pytest.mark.parametrize("columns", [64, 704, 5120])
+def test_every_number_is_within_half_a_step(columns):
+    x = torch.randn(5, columns, generator=torch.Generator().manual_seed(columns)) * 30
+    rows = quantize(x)
+    steps = rows.scale.repeat_interleave(64, 1)
+    assert ((dequantize(rows) - x).abs() <= steps * 0.5001).all()
+
+
+def test_sums_are_those_of_the_words_bytes():
+    rows = quantize(torch.randn(3, 256, generator=torch.Generator().manual_seed(0)))
+    q = rows.words.view(torch.int8).view(3, 64, 4)
+    assert torch.equal(rows.sums, q.int().sum(2, dtype=torch.int32))
+
+
+def test_zeros_stay_zeros_and_rows_do_not_mix():
+    x = torch.randn(2, 128, generator=torch.Generator().manual_seed(1))
+    x[0, 64:] = 0
+    both, alone = quantize(x), quantize(x[1:])
+    assert (dequantize(both)[0, 64:] == 0).all()
+    assert torch.equal(both.words[1:], alone.words)

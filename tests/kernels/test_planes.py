@@ -1,0 +1,62 @@
+"""Planes hold exactly the numbers of the file's blocks, in the order they promise."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from kinfolk_kernels.planes import LAYOUTS, can_pack, pack, unpack
+
+SCALES_AT = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+
+
+def random_blocks(name, rows, columns, seed=0):
+    """uint8 [rows, row bytes] with scales that are finite, some zero and some negative."""
+    layout = LAYOUTS[name]
+    rng = np.random.default_rng(seed)
+    shape = (rows, columns // layout.block, layout.nbytes)
+    raw = rng.integers(0, 256, shape, dtype=np.uint8)
+    scales = rng.standard_normal(shape[:2]).astype(np.float16)
+    scales[rng.random(shape[:2]) < 0.1] = 0
+    for at in SCALES_AT.get(name, (0,)):
+        raw[..., at : at + 2] = scales.view(np.uint8).reshape(*shape[:2], 2)
+    return raw.reshape(rows, -1)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("rows", [1, 4, 7])
+@pytest.mark.parametrize("columns", [256, 704, 768])
+def test_unpacked_planes_are_the_dequantised_blocks_bit_for_bit(name, rows, columns):
+    if columns % LAYOUTS[name].block:
+        columns = 1024
+    raw = random_blocks(name, rows, columns, seed=rows)
+    expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name])
+    planes = pack(name, torch.from_numpy(raw), columns)
+    assert planes.shape == (rows, columns)
+    assert np.array_equal(unpack(planes).numpy(), expected)
+
+
+def test_a_word_of_four_rows_is_contiguous():
+    raw = random_blocks("Q4_K", 8, 512)
+    planes = pack("Q4_K", torch.from_numpy(raw), 512)
+    assert planes.q.shape == (2, 64, 4)
+    blocks = raw.reshape(8, 2, 144)
+    # Word 9 is word 1 of group 1: bytes 36 to 39 of the first block's codes.
+    word = blocks[5, 0, 16 + 36 : 16 + 40].view(np.int32)[0]
+    assert planes.q[1, 9, 1].item() == word
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("Q4_K", 4.625), ("Q5_K", 5.625), ("Q6_K", 6.625), ("Q8_0", 8.5)]
+)
+def test_planes_cost_little_more_than_blocks(name, bits):
+    planes = pack(name, torch.from_numpy(random_blocks(name, 64, 512)), 512)
+    assert planes.nbytes * 8 / (64 * 512) == bits
+
+
+def test_what_cannot_be_packed_says_why():
+    assert can_pack("Q4_K", 5120) == ""
+    assert "IQ3_S" in can_pack("IQ3_S", 256)
+    assert "96" in can_pack("Q8_0", 96)
