@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 TOKENS: Final = "tokenizer.ggml.tokens"
 TOKEN_TYPE: Final = "tokenizer.ggml.token_type"
+SCORES: Final = "tokenizer.ggml.scores"
 MERGES: Final = "tokenizer.ggml.merges"
 ADD_BOS: Final = "tokenizer.ggml.add_bos_token"
 BOS: Final = "tokenizer.ggml.bos_token_id"
