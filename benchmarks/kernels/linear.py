@@ -1,0 +1,179 @@
+"""Matrix times one row of int8 on the shapes of a dense 27B: time against reading the matrix.
+
+    python benchmarks/kernels/linear.py [--tune] [--json FILE]
+
+Every shape rotates over enough copies to leave the cache, inside one CUDA graph; the last line is
+all linears of the model in one graph. Prints TB/s of plane bytes and their share of the copy
+bandwidth measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kinfolk_kernels.int8_rows import dequantize, quantize
+from kinfolk_kernels.linear.gemv import gemv
+from kinfolk_kernels.planes import LAYOUTS, Planes, unpack
+
+CACHE = 300e6
+"""Bytes of copies a shape rotates over: several times the second-level cache."""
+
+SHAPES = {
+    "gate+up": ("Q4_K", 34816, 5120),
+    "down Q4_K": ("Q4_K", 5120, 17408),
+    "down Q6_K": ("Q6_K", 5120, 17408),
+    "delta qkv": ("Q5_K", 10240, 5120),
+    "delta z": ("Q4_K", 6144, 5120),
+    "delta out": ("Q5_K", 5120, 6144),
+    "q+gate": ("Q4_K", 12288, 5120),
+    "k": ("Q4_K", 1024, 5120),
+    "v": ("Q6_K", 1024, 5120),
+    "o": ("Q4_K", 5120, 6144),
+    "alpha": ("Q8_0", 48, 5120),
+    "head": ("Q6_K", 248320, 5120),
+}
+CONFIGS = [
+    {"groups": g, "words": w, "warps": n, "stages": s}
+    for g, w, n, s in itertools.product((1, 2), (64, 128), (1, 2, 4), (1, 2))
+    if g * w >= 16 * n
+]
+DEFAULT = {"groups": 1, "words": 128, "warps": 4, "stages": 1}
+
+
+def random_planes(name: str, rows: int, columns: int) -> Planes:
+    """Planes of random codes with sane scales, made on the device."""
+    layout = LAYOUTS[name]
+    groups, quads = columns // 64, -(-rows // 4)
+
+    def words(count: int) -> torch.Tensor:
+        return torch.randint(
+            -(2**31), 2**31 - 1, (quads, count, 4), dtype=torch.int32, device="cuda"
+        )
+
+    small = layout.block == 32
+    halves = torch.rand(quads, groups if small else columns // 256, 4, 2, device="cuda") * 0.01
+    supers = halves.half().view(torch.int32).squeeze(-1)
+    high = {0: None, 1: -(-columns // 256) * 8, 2: groups // 2 * 8}[layout.bits]
+    return Planes(
+        name,
+        rows,
+        columns,
+        words(columns // (4 if name == "Q8_0" else 8)),
+        None if high is None else words(high),
+        None if small else words(groups) & 0x1F1F1F1F,
+        supers.contiguous(),
+    )
+
+
+def replay_seconds(step: Callable[[], None], replays: int = 20) -> float:
+    """Median time of one replay of a graph of ``step``."""
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    times = []
+    for _ in range(replays + 3):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) / 1e3)
+    return statistics.median(times[3:])
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second, read plus written, of a large copy."""
+    source = torch.randint(0, 255, (2**30,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.numel() / replay_seconds(lambda: target.copy_(source))
+
+
+def measure(name: str, rows: int, columns: int, tune: bool) -> dict[str, object]:
+    first = random_planes(name, rows, columns)
+    copies = [
+        first,
+        *(random_planes(name, rows, columns) for _ in range(int(CACHE // first.nbytes))),
+    ]
+    x = quantize(torch.randn(1, columns, device="cuda"))
+    out = torch.full((1, rows), torch.nan, device="cuda")
+    best: dict[str, object] = {}
+    for config in CONFIGS if tune else [DEFAULT]:
+        gemv(first, x, out, **config)
+        if rows <= 20000:
+            expected = dequantize(x).double() @ unpack(first).double().T
+            error = float((out - expected).norm() / expected.norm())
+            assert error < 2e-6, (name, rows, columns, config, error)
+
+        def step(config: dict[str, int] = config) -> None:
+            for planes in copies:
+                gemv(planes, x, out, **config)
+
+        seconds = replay_seconds(step) / len(copies)
+        if not best or seconds < best["seconds"]:
+            best = {"seconds": seconds, "config": config, "bytes": first.nbytes}
+    return best
+
+
+def whole_model(best: dict[str, dict[str, object]]) -> dict[str, object]:
+    """All linears of 64 layers and the head, in one graph."""
+    plan: list[str] = []
+    for layer in range(64):
+        half = layer < 8 or layer >= 56 or (layer - 8) % 3 == 2
+        if (layer + 1) % 4:
+            plan += ["delta qkv", "delta z", "alpha", "alpha", "delta out"]
+        else:
+            plan += ["q+gate", "k", "v", "o"]
+        plan += ["gate+up", "down Q6_K" if half else "down Q4_K"]
+    plan.append("head")
+    matrices = [(random_planes(*SHAPES[name]), best[name]["config"]) for name in plan]
+    inputs = {k: quantize(torch.randn(1, k, device="cuda")) for k in (5120, 6144, 17408)}
+    out = torch.empty(1, 248320, device="cuda")
+
+    def step() -> None:
+        for planes, config in matrices:
+            gemv(planes, inputs[planes.columns], out[:, : planes.rows], **config)
+
+    nbytes = sum(planes.nbytes for planes, _ in matrices)
+    return {"seconds": replay_seconds(step), "bytes": nbytes, "launches": len(plan)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tune", action="store_true", help="try several tile shapes")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    copy = copy_bandwidth()
+    say = sys.stdout.write
+    say(f"copy {copy / 1e12:.2f} TB/s\n")
+    best = {}
+    for name, shape in SHAPES.items():
+        best[name] = found = measure(*shape, options.tune)
+        rate = found["bytes"] / found["seconds"]
+        say(
+            f"{name:10} {shape[0]} {shape[1]}x{shape[2]}: {found['seconds'] * 1e6:.1f} us "
+            f"{rate / 1e12:.2f} TB/s {rate / copy:.0%} {found['config']}\n"
+        )
+        sys.stdout.flush()
+    total = whole_model(best)
+    rate = total["bytes"] / total["seconds"]
+    say(
+        f"all linears: {total['seconds'] * 1e3:.3f} ms, {total['bytes'] / 1e9:.2f} GB, "
+        f"{rate / 1e12:.2f} TB/s {rate / copy:.0%} of copy, {total['launches']} launches\n"
+    )
+    if options.json:
+        options.json.write_text(json.dumps({"copy": copy, "shapes": best, "all": total}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
