@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -197,15 +197,14 @@ def _backends(runtime: Runtime) -> Iterator[Check]:
 
 
 def _as_text(checks: list[Check]) -> str:
-    mark: Callable[[Check], str] = lambda c: "" if c.status == "ok" else c.status.upper()  # noqa: E731
     lines = []
     for area in dict.fromkeys(check.area for check in checks):
-        rows = [
-            (f"  {check.name}", " ".join(filter(None, (mark(check), check.detail))))
-            for check in checks
-            if check.area == area
-        ]
+        rows = [(f"  {check.name}", _told(check)) for check in checks if check.area == area]
         lines += [area, table(rows)]
     bad = sum(check.status == "failed" for check in checks)
     lines.append(f"{bad} failed" if bad else "all is well")
     return "\n".join(lines)
+
+
+def _told(check: Check) -> str:
+    return check.detail if check.status == "ok" else f"{check.status.upper()} {check.detail}"

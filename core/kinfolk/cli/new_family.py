@@ -1,0 +1,51 @@
+"""``kinfolk new-family``: a plugin with a model family, ready to be changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kinfolk.cli.console import print_json
+from kinfolk.cli.loading import discover, read_settings
+from kinfolk.cli.options import json_option
+from kinfolk.errors import SettingsError
+from kinfolk.scaffold.write import NewFamily, write_family
+
+
+@click.command(
+    "new-family",
+    epilog="""\b
+Examples:
+  kinfolk new-family olive
+  kinfolk new-family olive ~/src/kinfolk-olive""",
+)
+@click.argument("name")
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@json_option
+@click.pass_context
+def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: bool) -> None:
+    """Write a plugin for a new model family NAME into FOLDER, by default kinfolk-NAME.
+
+    What is written installs, runs and passes 'kinfolk check NAME' as it is: a plain decoder, to be
+    changed into yours. Nothing is ever overwritten.
+    """
+    family = NewFamily(name)
+    registry = discover(read_settings(ctx))
+    taken = {
+        *(record.name for record in registry.records),
+        *(item for item in registry.families),
+        *(a for item in registry.families.values() for a in item.value.architectures),
+    }
+    if name in taken:
+        raise SettingsError(
+            f"an installed plugin is or claims {name!r}; choose another name, or uninstall it first"
+        )
+    folder = folder or Path(family.distribution)
+    written = write_family(family, folder)
+    if as_json:
+        print_json({"folder": str(folder), "files": [str(path) for path in written]})
+        return
+    click.echo(f"{len(written)} files in {folder}. Next:")
+    click.echo(f'  pip install -e "{folder}[test]"')
+    click.echo(f"  kinfolk check {name}")
