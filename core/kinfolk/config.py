@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,7 +23,12 @@ class Yarn(Frozen):
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     magnitude: float | None = None
-    """Factor on cosine and sine; ``None`` = 0.1 ln(factor) + 1."""
+    """Factor on cosine and sine; ``None`` = the usual one."""
+
+    @property
+    def usual_magnitude(self) -> float:
+        """0.1 ln(factor) + 1, and 1 for factors below 1."""
+        return 0.1 * log(max(self.factor, 1.0)) + 1.0
 
 
 class Rope(Frozen):

@@ -21,9 +21,7 @@ def magnitude(rope: Rope) -> float:
     """Factor on cosine and sine."""
     if rope.yarn is None:
         return 1.0
-    if rope.yarn.magnitude is not None:
-        return rope.yarn.magnitude
-    return 0.1 * math.log(rope.yarn.factor) + 1.0 if rope.yarn.factor > 1 else 1.0
+    return rope.yarn.usual_magnitude if rope.yarn.magnitude is None else rope.yarn.magnitude
 
 
 def _yarn(plain: torch.Tensor, rope: Rope, yarn: Yarn) -> torch.Tensor:

@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from kinfolk.config import ModelConfig, Rope, Yarn, common_fields
+from kinfolk.config import ModelConfig, Rope, common_fields
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.gguf.metadata import Metadata
+from kinfolk.nn.rope_metadata import read_rope
 
 DEFAULT_INTERVAL = 4
 
@@ -55,7 +56,8 @@ def read_hybrid(meta: Metadata) -> dict[str, Any]:
         # Some converters write one entry a layer, with 0 where a layer has no attention.
         "kv_heads": max(meta.per_layer(key("attention.head_count_kv"), blocks, default=heads)),
         "head_dim": head_dim,
-        "rope": _rope(meta),
+        # A file without base or dimension count would run with wrong defaults.
+        "rope": read_rope(meta, head_dim),
         **_delta(meta),
     }
 
@@ -96,26 +98,3 @@ def _delta(meta: Metadata) -> dict[str, int]:
         "state_dim": state_dim,
         "conv": meta.integer(key("ssm.conv_kernel"), minimum=2),
     }
-
-
-def _rope(meta: Metadata) -> Rope:
-    """A file without base or dimension count would run with wrong defaults: both are required."""
-    key = meta.arch_key
-    kind = meta.string(key("rope.scaling.type"), default="none")
-    yarn = None
-    if kind == "yarn":
-        yarn = Yarn(
-            factor=meta.number(key("rope.scaling.factor")),
-            original_context=meta.integer(key("rope.scaling.original_context_length"), minimum=1),
-            beta_fast=meta.number(key("rope.scaling.yarn_beta_fast"), default=32.0),
-            beta_slow=meta.number(key("rope.scaling.yarn_beta_slow"), default=1.0),
-        )
-    elif kind not in ("none", "linear"):
-        raise UnsupportedModelError(f"{meta.path}: {key('rope.scaling.type')} {kind!r}")
-    linear = meta.number(key("rope.scaling.factor")) if kind == "linear" else 1.0
-    return Rope(
-        dims=meta.integer(key("rope.dimension_count"), minimum=2),
-        base=meta.number(key("rope.freq_base")),
-        yarn=yarn,
-        linear_factor=linear,
-    )
