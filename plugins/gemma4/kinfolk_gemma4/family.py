@@ -8,6 +8,8 @@ from kinfolk.descriptors import FamilyBase
 from kinfolk_gemma4.text import CHAT, PRETOKENIZERS
 
 if TYPE_CHECKING:
+    from kinfolk.convert.checkpoint import Checkpoint
+    from kinfolk.convert.plan import Conversion
     from kinfolk.descriptors import ChatFormat, PreTokenizer
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
@@ -51,3 +53,8 @@ class Gemma4(FamilyBase):
 
     def chat(self, meta: Metadata) -> ChatFormat:
         return CHAT
+
+    def convert(self, checkpoint: Checkpoint) -> Conversion | None:
+        from kinfolk_gemma4.convert import conversion
+
+        return conversion(checkpoint)

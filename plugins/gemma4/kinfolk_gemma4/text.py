@@ -21,3 +21,14 @@ CHAT: Final = ChatFormat(
     tool_call=("<|tool_call>", "<tool_call|>"),
     role_aliases={"developer": "system"},
 )
+
+VISIBLE: Final = (
+    "<|channel>",
+    "<channel|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_response>",
+    "<tool_response|>",
+    '<|"|>',
+)
+"""Special tokens whose text belongs to answers, for whoever takes those apart."""
