@@ -14,7 +14,7 @@ from kinfolk.descriptors import Drafter
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.runner import Runner
-from kinfolk.errors import EngineError, KinfolkError
+from kinfolk.errors import EngineError
 from kinfolk.sched.events import Emitted, Event, Finished
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import StepPlan, StepResult
@@ -85,7 +85,7 @@ class Engine:
         Raises :class:`RequestError` at once when the request could never run.
         """
         ticket = Ticket(self, request.id, on_event)
-        refused: list[KinfolkError] = []
+        refused: list[Exception] = []
         accepted = threading.Event()
 
         def enter() -> Sequence[Event]:
@@ -93,7 +93,7 @@ class Engine:
                 self._scheduler.submit(request)
                 self._tickets[request.id] = ticket
                 self._histories[request.id] = History(request)
-            except KinfolkError as error:
+            except Exception as error:  # the caller's, whatever it is
                 refused.append(error)
             finally:
                 accepted.set()
@@ -160,8 +160,10 @@ class Engine:
             return self._scheduler.fail_all(str(error))
 
     def _loop(self) -> None:
-        while self._take_inbox():
+        while True:
             try:
+                if not self._take_inbox():
+                    break
                 if not self.step():
                     with self._wake:
                         self._wake.wait_for(lambda: self._inbox or self._closing)
@@ -186,7 +188,16 @@ class Engine:
                 self._tickets.pop(event.request_id, None)
                 self._histories.pop(event.request_id, None)
             if ticket is not None:
-                ticket.deliver(event)
+                self._deliver(ticket, event)
+
+    def _deliver(self, ticket: Ticket, event: Event) -> None:
+        """A listener that fails ends its own request and nobody else's."""
+        try:
+            ticket.deliver(event)
+        except Exception:
+            log.exception("the listener of request %r failed: cancelling it", ticket.request_id)
+            if isinstance(event, Emitted):
+                self._inbox.append(lambda: self._scheduler.cancel(ticket.request_id))
 
     def _post(self, action: Callable[[], Sequence[Event]]) -> None:
         with self._wake:

@@ -123,7 +123,7 @@ def load_model(
     )
     hooks = hooks.with_policies(policy_parties(registry, settings.policy, info))
     plan = hooks.allocate_cache(config, wanted)
-    pool_layouts(plan)
+    pool_layouts(plan)  # refuses what cannot be stored
     ops = Ops([provided.value for provided in registry.op_backends], settings.op)
     weights = load_weights(
         weight_plan,

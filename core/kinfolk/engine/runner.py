@@ -16,7 +16,7 @@ from kinfolk.spec.sampling import RowSampling
 from kinfolk.spec.verify import NO_ROW, Draft, Kept, VerifyStep
 from kinfolk.state.state import State
 
-_NAN = "the model returned numbers that are not finite"
+_NOT_FINITE = "the model returned numbers that are not finite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,20 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, histories: Mapping[str, History]) -> StepResult:
-        """Run a step. An item whose logits are not finite fails alone."""
+        """Run a step. An item whose numbers are not finite fails alone."""
         self.state.apply(plan.operations)
         batch = build_batch(plan.items, self.state)
         self._count(plan)
         forward = self._step_fn(plan, batch)(batch, self.state)
+        # A slice that asks for no logits may yet spoil what is kept of it.
+        sound = forward.hidden[batch.last_row].isfinite().all(1).tolist()
+        results = [
+            _result(item) if finite else _failed(item)
+            for item, finite in zip(plan.items, sound, strict=True)
+        ]
         lanes = _lanes(plan)
         if not lanes:
-            return StepResult(plan.step_id, tuple(_result(item) for item in plan.items))
+            return StepResult(plan.step_id, tuple(results))
         logits = self.loaded.model.head(forward.hidden[batch.logit_rows])
         kept = self._verify(lanes, logits, histories)
         drafted = build_lanes(plan.items, batch, self.state)
@@ -59,7 +65,10 @@ class Runner:
             commit = drafted.commit_batch(path, n_keep)
             self.loaded.model.commit(forward.trace, commit, self.state)
             commit_tree_rows(self.state, drafted, path)
-        return StepResult(plan.step_id, self._results(plan, lanes, logits, kept, histories))
+        sampled = self._sampled(lanes, logits, kept, histories)
+        return StepResult(
+            plan.step_id, tuple(sampled.get(result.request_id, result) for result in results)
+        )
 
     def _step_fn(self, plan: StepPlan, batch: StepBatch) -> StepFn:
         kinds = {item.kind for item in plan.items}
@@ -94,31 +103,26 @@ class Runner:
         )
         return kept
 
-    def _results(
+    def _sampled(
         self,
-        plan: StepPlan,
         lanes: list[_Lane],
         logits: torch.Tensor,
         kept: Kept,
         histories: Mapping[str, History],
-    ) -> tuple[ItemResult, ...]:
+    ) -> dict[str, ItemResult]:
+        """Results of the sampled items by request."""
         finite = logits.isfinite().all(1).tolist()
         paths, chosen = kept.path.tolist(), kept.next.tolist()
-        sampled: dict[str, ItemResult] = {}
+        found: dict[str, ItemResult] = {}
         for lane, path, following in zip(lanes, paths, chosen, strict=True):
             item, rows = lane.item, [row for row in path if row >= 0]
             if not all(finite[lane.first : lane.first + lane.rows]):
-                sampled[item.request_id] = ItemResult(
-                    item.lease,
-                    item.request_id,
-                    0,
-                    error="the model returned numbers that are not finite",
-                )
+                found[item.request_id] = _failed(item)
                 continue
             drafts = item.tokens[-lane.rows :]
             emitted = (*(drafts[row] for row in rows[1:]), following)
             wanted = histories[item.request_id].sampling.logprobs
-            sampled[item.request_id] = ItemResult(
+            found[item.request_id] = ItemResult(
                 item.lease,
                 item.request_id,
                 kept=len(rows) if item.kind is ItemKind.VERIFY else len(item.tokens),
@@ -127,7 +131,7 @@ class Runner:
                 if wanted is None
                 else _logprobs(logits[[lane.first + row for row in rows]], emitted, wanted),
             )
-        return tuple(sampled.get(item.request_id) or _result(item) for item in plan.items)
+        return found
 
     def _count(self, plan: StepPlan) -> None:
         self.counters["steps"] += 1
@@ -157,6 +161,10 @@ def _parents(lane: _Lane) -> list[int]:
 def _result(item: Item) -> ItemResult:
     """All rows are kept and nothing was asked for."""
     return ItemResult(item.lease, item.request_id, len(item.tokens))
+
+
+def _failed(item: Item) -> ItemResult:
+    return ItemResult(item.lease, item.request_id, 0, error=_NOT_FINITE)
 
 
 def _logprobs(
