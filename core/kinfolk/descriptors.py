@@ -148,21 +148,25 @@ class ModelOutline:
 
     ``metadata`` are the architecture's keys in file order, without prefix; ``tensors`` names and
     shapes in torch order. ``group`` query heads share a key head. ``ranges`` bounds the numbers of
-    vectors that are no norms, by name without ``blk.N.``, so that random ones behave.
+    vectors that are no norms, by name without ``blk.N.``, so that random ones behave; ``constants``
+    are the numbers of vectors that are the same in every file, by full name.
     """
 
     metadata: Mapping[str, object]
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
     group: int = 1
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    constants: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class VocabularyOutline:
-    """A byte-level vocabulary of ``size`` tokens whose ordinary ones may be anything.
+    """A vocabulary of ``size`` tokens whose ordinary ones may be anything.
 
-    ``specials`` are the texts from id ``first_special`` on, each with whether it is a control
-    token; ids after them are padding. ``eos`` and ``padding`` are texts among them.
+    ``symbols`` is what its merges start from, as in :attr:`PreTokenizer.symbols`. ``specials`` are
+    the texts from id ``first_special`` on, each with whether it is a control token; ids after them
+    are padding, or ordinary tokens where characters are merged. ``eos``, ``padding`` and ``bos``
+    are texts among them; with ``bos``, prompts begin with it.
     """
 
     size: int
@@ -172,6 +176,8 @@ class VocabularyOutline:
     eos: str
     padding: str
     chat_template: str = ""
+    symbols: str = "bytes"
+    bos: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from kinfolk.gguf.tensor_types import TENSOR_TYPES
 Shape = tuple[int, ...]
 
 PLAIN_TYPES: Final = frozenset({"F32", "F16", "BF16"})
-EMBEDDING: Final = "token_embd.weight"
+EMBEDDINGS: Final = frozenset({"token_embd.weight", "per_layer_token_embd.weight"})
 OUTPUT: Final = "output.weight"
 
 _UNQUANTISED_PARTS: Final = ("_norm.weight", "ffn_gate_inp", "ssm_conv1d")
@@ -59,8 +59,8 @@ Rule = Callable[[Place], str]
 class TypeMix:
     """A named mix. ``file_type`` is the number of ``general.file_type``.
 
-    ``base`` is the type of matrices, ``output`` that of the output matrix (of the embedding, if
-    that is the output matrix too). ``values`` decides for the tensors that make attention values,
+    ``base`` is the type of matrices, ``output`` that of the output matrix (of the embeddings, if
+    one is the output matrix too). ``values`` decides for the tensors that make attention values,
     counted over the file; ``down`` for the ones that leave a feed-forward, counted by layer.
     ``overrides`` maps a name without ``blk.N.`` to a type; the tensors named there are not counted.
     """
@@ -184,7 +184,7 @@ def choose_types(
         local = _local(name)
         if local in mix.overrides:
             return mix.overrides[local]
-        if name == OUTPUT or (name == EMBEDDING and OUTPUT not in shapes):
+        if name == OUTPUT or (name in EMBEDDINGS and OUTPUT not in shapes):
             return mix.output
         if local in _VALUES:
             return mix.values(Place(value_index[name], len(values), group))

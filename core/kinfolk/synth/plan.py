@@ -22,7 +22,7 @@ _TYPES: Final = {kind.name: (number, kind) for number, kind in TENSOR_TYPES.item
 
 @dataclass(frozen=True, slots=True)
 class SynthTensor:
-    """A tensor: its ``kind`` of blocks, and for vectors the ``range`` of its numbers.
+    """A tensor: its ``kind`` of blocks, and for vectors the ``range`` of its numbers, or these.
 
     The numbers of a matrix [n, K] have mean 0 and variance 1 / K, so that its products with
     normalised vectors have variance 1.
@@ -31,6 +31,7 @@ class SynthTensor:
     layout: OutputTensor
     kind: str
     range: tuple[float, float] | None
+    constants: tuple[float, ...] | None = None
 
     @property
     def deviation(self) -> float:
@@ -86,7 +87,10 @@ def plan_synthetic(shape: ReleasedShape, *, layers: int = 0, mix: str = "") -> S
     kinds = choose_types(outline.tensors, chosen, group=outline.group)
     tensors = tuple(
         SynthTensor(
-            _layout(name, size, kinds[name]), kinds[name], _range(name, size, outline.ranges)
+            _layout(name, size, kinds[name]),
+            kinds[name],
+            _range(name, size, outline.ranges),
+            outline.constants.get(name),
         )
         for name, size in outline.tensors
     )

@@ -65,6 +65,8 @@ def _matrix(tensor: SynthTensor, seed: int, piece: int, count: int) -> ByteArray
 
 
 def _vector(tensor: SynthTensor, seed: int) -> ByteArray:
+    if tensor.constants is not None:
+        return np.array(tensor.constants, "<f4").view(np.uint8)
     assert tensor.range is not None
     low, high = tensor.range
     return uniform(prod(tensor.layout.shape), low, high, _stream(seed, tensor.layout.name, 0))
