@@ -14,6 +14,7 @@ from pydantic import Field
 from kinfolk.config import ModelConfig, Rope, common_fields
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.gguf.metadata import Metadata
+from kinfolk.nn.rope_metadata import read_rope
 
 DEFAULT_SOFTCAP: Final = 30.0
 """Of a file that says nothing; 0 switches it off."""
@@ -154,8 +155,4 @@ def _head_dim(meta: Metadata, suffix: str) -> int:
 
 
 def _rope(meta: Metadata, suffix: str, dim: int, base: float) -> Rope:
-    count = meta.arch_key(f"rope.dimension_count{suffix}")
-    dims = meta.integer(count, default=dim, minimum=2)
-    if dims > dim or dims % 2:
-        raise meta.fail(f"key {count!r} is {dims}, expected an even number up to {dim}", count)
-    return Rope(dims=dims, base=meta.number(meta.arch_key(f"rope.freq_base{suffix}"), default=base))
+    return read_rope(meta, dim, suffix=suffix, scaled=False, default_dims=dim, default_base=base)

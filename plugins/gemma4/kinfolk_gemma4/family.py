@@ -10,7 +10,7 @@ from kinfolk_gemma4.text import CHAT, PRETOKENIZERS
 if TYPE_CHECKING:
     from kinfolk.convert.checkpoint import Checkpoint
     from kinfolk.convert.plan import Conversion
-    from kinfolk.descriptors import ChatFormat, PreTokenizer
+    from kinfolk.descriptors import ChatFormat, ModelCard, PreTokenizer, ReleasedShape
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
     from kinfolk.nn.context import BuildContext
@@ -54,7 +54,17 @@ class Gemma4(FamilyBase):
     def chat(self, meta: Metadata) -> ChatFormat:
         return CHAT
 
+    def model_cards(self) -> tuple[ModelCard, ...]:
+        from kinfolk_gemma4.cards import CARDS
+
+        return CARDS
+
     def convert(self, checkpoint: Checkpoint) -> Conversion | None:
         from kinfolk_gemma4.convert import conversion
 
         return conversion(checkpoint)
+
+    def shapes(self) -> tuple[ReleasedShape, ...]:
+        from kinfolk_gemma4.shapes import shapes
+
+        return shapes()
