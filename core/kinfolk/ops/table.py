@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kinfolk.descriptors import OpBackend, resolve
+from kinfolk.descriptors import YES, OpBackend, resolve
 from kinfolk.errors import SettingsError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from kinfolk.model_api import BlockTable, StepBatch
 
 log = logging.getLogger(__name__)
+
+_Loaded = tuple[Callable[..., Any], Callable[..., Any] | None]
+"""What a back end does, and whether it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,7 @@ class Ops:
                 known = ", ".join(b.name for b in offered) or f"none; ops: {sorted(self._backends)}"
                 raise SettingsError(f"op {op!r} has no back end {name!r} (installed: {known})")
             self._backends[op] = kept
-        self._loaded: dict[tuple[str, str], tuple[Callable[..., Any], Callable[..., Any] | None]]
-        self._loaded = {}
+        self._loaded: dict[tuple[str, str], _Loaded | str] = {}
 
     def backends(self, op: str) -> tuple[str, ...]:
         return tuple(backend.name for backend in self._backends.get(op, ()))
@@ -64,21 +66,31 @@ class Ops:
     def _call(self, op: str, *args: Any) -> Any:
         refused: list[tuple[str, str]] = []
         for backend in self._backends.get(op, ()):
-            function, supports = self._load(backend)
-            verdict = None if supports is None else supports(*args)
-            if verdict is None or verdict:
+            loaded = self._load(backend)
+            if isinstance(loaded, str):
+                refused.append((backend.name, loaded))
+                continue
+            function, supports = loaded
+            verdict = YES if supports is None else supports(*args)
+            if verdict:
                 if (op, backend.name) not in self.decisions:
                     self._note(Decision(op, backend.name, tuple(refused)))
                 return function(*args)
-            refused.append((backend.name, getattr(verdict, "reason", "refused")))
+            refused.append((backend.name, getattr(verdict, "reason", "") or "gave no reason"))
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused) or "none is installed"
         raise UnsupportedModelError(f"no back end can run the op {op!r}: {reasons}")
 
-    def _load(self, backend: OpBackend) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+    def _load(self, backend: OpBackend) -> _Loaded | str:
+        """The back end's functions, or why it has none: a broken one takes nothing else down."""
         key = (backend.op, backend.name)
         if key not in self._loaded:
-            supports = resolve(backend.supports) if backend.supports else None
-            self._loaded[key] = (resolve(backend.function), supports)
+            try:
+                supports = resolve(backend.supports) if backend.supports else None
+                self._loaded[key] = (resolve(backend.function), supports)
+            except Exception as error:
+                reason = f"cannot be loaded: {type(error).__name__}: {error}"
+                log.warning("back end %s of op %s %s", backend.name, backend.op, reason)
+                self._loaded[key] = reason
         return self._loaded[key]
 
     def _note(self, decision: Decision) -> None:
