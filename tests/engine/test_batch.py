@@ -1,0 +1,167 @@
+"""A plan's integers as tensors: rows, tables, lanes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk.engine.batch import build_batch, build_lanes, commit_tree_rows
+from kinfolk.errors import StateError
+from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
+from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.state.ledger import Ledger
+from kinfolk.state.state import State
+
+KV = (Section("k", 2, 4, Codec("f32")),)
+PLAN = StatePlan((Paged(KV), Paged(KV, window=70)))
+TREE = (-1, 0, 0, 2, 1)
+
+
+class Books:
+    """Sequences with room, and a state whose tables are up to date."""
+
+    def __init__(self):
+        limits = StateLimits(slots=4, checkpoints=0, blocks=(20, 20), context=300, step_rows=100)
+        self.ledger = Ledger(PLAN.windows, limits, recurrent=False)
+        self.state = State(PLAN, limits, torch.device("cpu"))
+
+    def item(self, kind, tokens, start, **fields):
+        lease = self.ledger.open(250)
+        for stop in range(1, start + 1):
+            self.ledger.extend(lease, stop)
+            self.ledger.advance(lease, stop)
+        self.ledger.extend(lease, start + len(tokens))
+        self.state.apply(self.ledger.take_operations())
+        return Item(lease, f"r{lease.slot}", kind, tokens, start, **fields)
+
+
+@pytest.fixture
+def books():
+    return Books()
+
+
+def test_rows_of_every_kind(books):
+    items = [
+        books.item(ItemKind.PREFILL, (1, 2, 3), 0, sample=False),
+        books.item(ItemKind.DECODE, (4,), 64),
+        books.item(ItemKind.VERIFY, (5, 6), 63),
+        books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
+    ]
+    batch = build_batch(items, books.state)
+    assert batch.tokens.tolist() == list(range(1, 12))
+    assert batch.positions.tolist() == [0, 1, 2, 64, 63, 64, 130, 131, 131, 132, 132]
+    assert batch.sequence_of_row.tolist() == [0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 3]
+    assert batch.parent_row.tolist() == [-1, 0, 1, -1, -1, 4, -1, 6, 6, 8, 7]
+    assert batch.limit.tolist() == [0, 1, 2, 64, 63, 64] + [129] * 5
+    assert batch.ancestors.tolist() == [0] * 6 + [0b1, 0b11, 0b101, 0b1101, 0b10011]
+    assert batch.arena_row.tolist() == [-1] * 6 + [0, 1, 2, 3, 4]
+    assert batch.arena_start.tolist() == [-1, -1, -1, 0]
+    assert batch.slot_of_sequence.tolist() == [item.lease.slot for item in items]
+    assert batch.context_len.tolist() == [0, 64, 63, 130]
+    assert batch.last_row.tolist() == [2, 3, 5, 10]
+    assert batch.logit_rows.tolist() == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert [segment.drafted for segment in batch.segments] == [False, False, True, True]
+
+
+def test_logits_of_all_rows_on_request(books):
+    items = [books.item(ItemKind.PREFILL, (1, 2, 3), 0), books.item(ItemKind.DECODE, (4,), 5)]
+    assert build_batch(items, books.state).logit_rows.tolist() == [2, 3]
+    assert build_batch(items, books.state, all_logits=True).logit_rows.tolist() == [0, 1, 2, 3]
+
+
+def test_rows_are_written_to_their_chunk_and_tree_rows_to_the_dummy_block(books):
+    chain = books.item(ItemKind.VERIFY, (5, 6, 7), 63)
+    tree = books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE)
+    batch = build_batch([chain, tree], books.state)
+    for index, pool in enumerate(books.state.pools):
+        table = pool.tables[chain.lease.slot]
+        rows = batch.write_row[index].tolist()
+        assert rows[:3] == [table[0] * 64 + 63, table[1] * 64, table[1] * 64 + 1]
+        assert all(row < 64 for row in rows[3:])
+        assert len(set(rows)) == len(rows)
+
+
+def test_tables_list_what_is_resident_in_logical_order(books):
+    short = books.item(ItemKind.DECODE, (1,), 3)
+    long = books.item(ItemKind.DECODE, (1,), 200)
+    batch = build_batch([short, long], books.state)
+    full, windowed = batch.tables
+    assert full.lengths == (1, 4)
+    assert full.chunks.tolist() == [[0, 0, 0, 0], [0, 1, 2, 3]]
+    assert windowed.lengths == (1, 2), "the window has passed the first chunks"
+    assert windowed.chunks[1].tolist() == [2, 3]
+    for pool, table in zip(books.state.pools, batch.tables, strict=True):
+        assert table.length.tolist() == list(table.lengths)
+        found = dict(zip(table.chunks[1].tolist(), table.blocks[1].tolist(), strict=True))
+        assert found == pool.tables[long.lease.slot]
+
+
+def test_stores_name_the_row_after_which_to_store(books):
+    items = [
+        books.item(ItemKind.DECODE, (9,), 5),
+        books.item(ItemKind.PREFILL, (1, 2, 3, 4), 0, stores=((1, 8), (4, 7))),
+    ]
+    batch = build_batch(items, books.state)
+    assert batch.store_rows.tolist() == [1, 4]
+    assert batch.store_slots.tolist() == [8, 7]
+
+
+def test_a_position_without_a_block_is_an_error(books):
+    item = books.item(ItemKind.DECODE, (9,), 5)
+    beyond = Item(item.lease, "a", ItemKind.PREFILL, (1,), 64)
+    with pytest.raises(StateError, match=r"position 64 .* has no block"):
+        build_batch([beyond], books.state)
+
+
+def test_64_rows_of_a_tree_fill_every_bit(books):
+    item = books.item(ItemKind.VERIFY, tuple(range(64)), 10, parents=tuple(range(-1, 63)))
+    batch = build_batch([item], books.state)
+    assert batch.ancestors[-1].item() == -1
+    assert batch.ancestors[-2].item() == 2**63 - 1
+
+
+# -- lanes ----------------------------------------------------------------------------------------
+
+
+def test_a_step_without_drafts_has_no_lanes(books):
+    items = [books.item(ItemKind.DECODE, (1,), 3)]
+    assert build_lanes(items, build_batch(items, books.state), books.state) is None
+
+
+def test_kept_rows_become_rows_of_the_step(books):
+    items = [
+        books.item(ItemKind.DECODE, (1,), 3),
+        books.item(ItemKind.VERIFY, (5, 6, 7), 63),
+        books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
+    ]
+    lanes = build_lanes(items, build_batch(items, books.state), books.state)
+    path = torch.tensor([[0, 1, -1, -1, -1], [0, 2, 3, -1, -1]])
+    kept = lanes.commit_batch(path, torch.tensor([2, 3]))
+    assert kept.path.tolist() == [[1, 2, -1, -1, -1], [4, 6, 7, -1, -1]]
+    assert kept.slot.tolist() == [items[1].lease.slot, items[2].lease.slot]
+
+
+def test_accepted_tree_rows_are_moved_and_nothing_else(books):
+    items = [
+        books.item(ItemKind.VERIFY, (5, 6, 7), 63),
+        books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 126, parents=TREE),
+    ]
+    state = books.state
+    generator = torch.Generator().manual_seed(0)
+    for pool in state.pools:
+        for data in (pool.data, pool.arena):
+            data.copy_(torch.randint(0, 256, data.shape, generator=generator, dtype=torch.uint8))
+    before = [pool.data.clone() for pool in state.pools]
+    lanes = build_lanes(items, build_batch(items, state), state)
+    commit_tree_rows(state, lanes, torch.tensor([[0, 1, -1, -1, -1], [0, 2, 3, -1, -1]]))
+    for layer, (pool, old) in enumerate(zip(state.pools, before, strict=True)):
+        (section,) = pool.layout.sections.values()
+        now, was = pool.view(pool.data, section), pool.view(old, section)
+        arena = state.paged(layer).arena("k")
+        table = pool.tables[items[1].lease.slot]
+        moved = [(126, 0), (127, 2), (128, 3)]
+        expected = was.clone().view(torch.int32)
+        for position, row in moved:
+            place = table[position // 64], slice(None), position % 64
+            expected[place] = arena[0, :, row].view(torch.int32)
+        assert torch.equal(now.view(torch.int32)[1:], expected[1:])
