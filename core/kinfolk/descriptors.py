@@ -165,8 +165,8 @@ class VocabularyOutline:
 
     ``symbols`` is what its merges start from, as in :attr:`PreTokenizer.symbols`. ``specials`` are
     the texts from id ``first_special`` on, each with whether it is a control token; ids after them
-    are padding, or ordinary tokens where characters are merged. ``eos``, ``padding`` and ``bos``
-    are texts among them; with ``bos``, prompts begin with it.
+    are padding, or ordinary tokens where characters are merged or nothing is ``padded``. ``eos``,
+    ``padding`` and ``bos`` are texts among them; with ``bos``, prompts begin with it.
     """
 
     size: int
@@ -178,6 +178,7 @@ class VocabularyOutline:
     chat_template: str = ""
     symbols: str = "bytes"
     bos: str = ""
+    padded: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import torch
 BOUND = 2e-4
 # Scores of random weights that are not divided by the root of the head size choose single keys, and
 # a rounded key may lose to another. Rows with few keys to choose from stay close all the same.
-ROWS_THAT_STAY_CLOSE = {"gemma4": 2, "gemma4moe": 2}
+# Experts are chosen like that too: rounding changes those of row 1 of laguna.
+ROWS_THAT_STAY_CLOSE = {"gemma4": 2, "gemma4moe": 2, "laguna": 1}
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 160])

@@ -54,6 +54,16 @@ class Config:
             raise self.fail(key, f"is {values!r}, expected a list of {kind.__name__}")
         return list(values)
 
+    def choice(self, key: str, meanings: Mapping[Any, T], default: T) -> T:
+        """What a value means, of the values that can be used."""
+        value = self._values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str | int | float) or value not in meanings:
+            known = ", ".join(repr(choice) for choice in meanings)
+            raise self.fail(key, f"is {value!r}, expected one of {known}")
+        return meanings[value]
+
     def section(self, key: str) -> Config:
         """The object under ``key``; empty if it is missing."""
         values = self._get(key, {}, dict, "an object")

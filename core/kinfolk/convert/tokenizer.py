@@ -27,10 +27,14 @@ _NO_SCORE: Final = -1000.0
 """What files say of tokens that are merged by rank."""
 
 
-def byte_level(vocabulary: int, pretokenizers: Iterable[PreTokenizer]) -> TokenizerReader:
+def byte_level(
+    vocabulary: int, pretokenizers: Iterable[PreTokenizer], *, names_turn_end: bool = False
+) -> TokenizerReader:
     """Reads a byte-level vocabulary, padded to ``vocabulary`` entries.
 
-    ``pretokenizers`` are the ways to cut text that the family knows.
+    ``pretokenizers`` are the ways to cut text that the family knows. ``names_turn_end``: of several
+    ends the configuration lists, the one that does not end a text ends a turn; it gets a key, and
+    is a control token whatever the vocabulary says.
     """
     known = tuple(pretokenizers)
 
@@ -40,6 +44,9 @@ def byte_level(vocabulary: int, pretokenizers: Iterable[PreTokenizer]) -> Tokeni
         tokens, types = files.tokens(vocabulary, _byte_level_type)
         ids = dict(zip(tokens, range(vocabulary), strict=True))
         specials = dict(files.specials(ids))
+        turn_end = files.turn_end(specials, vocabulary) if names_turn_end else None
+        if turn_end is not None:
+            types[turn_end] = TokenType.CONTROL
         return {
             "tokenizer.ggml.model": "gpt2",
             "tokenizer.ggml.pre": _pretokenizer(files, known),
@@ -47,6 +54,7 @@ def byte_level(vocabulary: int, pretokenizers: Iterable[PreTokenizer]) -> Tokeni
             TOKEN_TYPE: np.array(types, np.int32),
             MERGES: files.merges(),
             **_role_keys(specials, ROLES),
+            **({} if turn_end is None else {"tokenizer.ggml.eot_token_id": turn_end}),
             ADD_BOS: files.adds_bos(specials.get("bos")),
             **dict(files.templates()),
         }

@@ -96,6 +96,15 @@ class TokenizerFiles:
             elif isinstance(number, int) and 0 <= number < len(ids):
                 yield role, number
 
+    def turn_end(self, specials: Mapping[str, int], vocabulary: int) -> int | None:
+        """The first of the configuration's ends of text that has no other role."""
+        stated = self.model_config.get("eos_token_id")
+        for end in stated if isinstance(stated, list) else ():
+            if isinstance(end, int) and end not in specials.values():
+                self._check_id(end, "of a turn's end", vocabulary)
+                return end
+        return None
+
     def adds_bos(self, bos: int | None) -> bool:
         """What the settings say, else whether an encoded text begins with the token."""
         stated = self.settings.get("add_bos_token")

@@ -41,7 +41,9 @@ class _Alphabet:
 def tokenizer_keys(outline: VocabularyOutline) -> Mapping[str, object]:
     """The ``tokenizer.*`` keys of a file, in order."""
     characters = outline.symbols == "characters"
-    padding = 0 if characters else outline.size - outline.first_special - len(outline.specials)
+    padding = 0
+    if outline.padded and not characters:
+        padding = outline.size - outline.first_special - len(outline.specials)
     alphabet = _characters() if characters else _bytes()
     texts, types, merges = alphabet.ordinary(outline.size - padding - len(outline.specials))
     first = outline.first_special

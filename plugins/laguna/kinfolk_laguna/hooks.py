@@ -1,0 +1,55 @@
+"""The model hooks of the family."""
+
+from __future__ import annotations
+
+from kinfolk import hookimpl
+from kinfolk.experts.placement import place_by_frequency
+from kinfolk.model_api import GraphShape, Model, StepFn
+from kinfolk.plans import (
+    Codec,
+    ExpertStats,
+    Paged,
+    Placement,
+    PoolRule,
+    Section,
+    SlotMapping,
+    StateLimits,
+    StatePlan,
+)
+from kinfolk.spec.sampling import RowSampling
+from kinfolk.spec.verify import Draft, Kept, VerifyStep, verify
+from kinfolk_laguna.config import LagunaConfig
+
+
+class LagunaHooks:
+    """Keys and values in one pool that grows with the text, and, where layers have a window, in one
+    that forgets what the window has passed."""
+
+    @hookimpl
+    def allocate_cache(self, config: LagunaConfig, limits: StateLimits) -> StatePlan:
+        codec = limits.codec or Codec("bf16")
+        sections = tuple(
+            Section(name, config.kv_heads, config.head_dim, codec) for name in ("k", "v")
+        )
+        return StatePlan(
+            tuple(
+                Paged(sections, config.window if windowed else None) for windowed in config.windowed
+            )
+        )
+
+    @hookimpl
+    def build_graph(self, model: Model, shape: GraphShape) -> StepFn:
+        return model.forward
+
+    @hookimpl
+    def map_slots(self, plan: StatePlan, residency: StateLimits) -> SlotMapping:
+        """A windowed layer's chunks are all needed while its window reaches them."""
+        return SlotMapping(tuple(PoolRule(window) for window in plan.windows))
+
+    @hookimpl
+    def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
+        return verify(step, draft, sampling)
+
+    @hookimpl
+    def place_experts(self, stats: ExpertStats, budget: int) -> Placement:
+        return place_by_frequency(stats, budget)

@@ -1,0 +1,23 @@
+"""How the family's text is cut, and how its turns are written.
+
+Text is cut at newline runs first, so that no piece holds a newline beside anything else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kinfolk.descriptors import ChatFormat, PreTokenizer
+from kinfolk.text.patterns import words
+
+PRETOKENIZERS: Final = (PreTokenizer("laguna", (r"[^\n]+|[\n]+", words())),)
+
+END_OF_TEXT: Final = "〈|EOS|〉"
+END_OF_TURN: Final = "</assistant>"
+
+CHAT: Final = ChatFormat(
+    stop_tokens=(END_OF_TEXT, END_OF_TURN),
+    think=("<think>", "</think>"),
+    tool_call=("<tool_call>", "</tool_call>"),
+    role_aliases={"developer": "system"},
+)
