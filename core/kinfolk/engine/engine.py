@@ -14,7 +14,7 @@ from kinfolk.descriptors import Drafter
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.runner import Runner
-from kinfolk.errors import EngineError
+from kinfolk.errors import EngineError, RequestError
 from kinfolk.sched.events import Emitted, Event, Finished
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import StepPlan, StepResult
@@ -84,27 +84,17 @@ class Engine:
 
         Raises :class:`RequestError` at once when the request could never run.
         """
+        self._scheduler.check(request)
         ticket = Ticket(self, request.id, on_event)
-        refused: list[Exception] = []
-        accepted = threading.Event()
-
-        def enter() -> Sequence[Event]:
-            try:
-                self._scheduler.submit(request)
-                self._tickets[request.id] = ticket
-                self._histories[request.id] = History(request)
-            except Exception as error:  # the caller's, whatever it is
-                refused.append(error)
-            finally:
-                accepted.set()
-            return ()
-
-        self._post(enter)
-        while not accepted.wait(1.0):
-            if not self._thread.is_alive():
-                raise EngineError("the engine has stopped")
-        if refused:
-            raise refused[0]
+        with self._wake:
+            if request.id in self._tickets:
+                raise RequestError(f"request {request.id!r} is still running; use another id")
+            self._tickets[request.id] = ticket
+        try:
+            self._post(lambda: self._enter(request))
+        except EngineError:
+            del self._tickets[request.id]
+            raise
         return ticket
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
@@ -178,6 +168,11 @@ class Engine:
         while self._inbox:
             self._dispatch(self._inbox.popleft()())
         return not self._closing
+
+    def _enter(self, request: Request) -> Sequence[Event]:
+        self._histories[request.id] = History(request)
+        self._scheduler.submit(request)
+        return ()
 
     def _dispatch(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -77,6 +77,10 @@ class Scheduler:
 
     # -- requests -----------------------------------------------------------------------------
 
+    def check(self, request: Request) -> None:
+        """Raise :class:`RequestError` if a request could never run; any thread may ask."""
+        self._admission.check(request)
+
     def submit(self, request: Request) -> None:
         """Put a request in line. Raises :class:`RequestError` if it could never run."""
         if request.id in self._alive:
