@@ -23,11 +23,16 @@ log = logging.getLogger(__name__)
 
 ROWS = 160
 
-# Row by row, |a - b| / |b|: of the median row, and of the worst. In float32 only the order of sums
-# differs. bfloat16 cannot hold what a 4-bit block stands for: rounding the 27B's weights to it, and
-# computing all else in float32, was measured to cost 0.011 and 0.020 by itself; float16, 0.0014 and
-# 0.0031.
-LIMITS = {"f32": (1e-4, 1e-4), "f16": (5e-3, 1e-2), "bf16": (2e-2, 6e-2)}
+# Row by row, |a - b| / |b|: of the median row, and of the worst, by the GPU's type and the CPU's.
+# In float32 only the order of sums differs. bfloat16 cannot hold what a 4-bit block stands for:
+# rounding the 27B's weights to it, and computing all else in float32, was measured to cost 0.011
+# and 0.020 by itself; float16, 0.0014 and 0.0031. Against the CPU in bfloat16 that part is common.
+LIMITS = {
+    ("f32", "f32"): (1e-4, 1e-4),
+    ("f16", "f32"): (5e-3, 1e-2),
+    ("bf16", "bf16"): (2e-2, 2e-2),
+    ("bf16", "f32"): (2e-2, 6e-2),
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +76,19 @@ def scored(registry, files) -> Callable[[str, str, str], torch.Tensor]:
 
 # The case is so narrow that bfloat16 changes it by more than the limit on any device.
 @pytest.mark.parametrize(
-    ("name", "dtype"),
+    ("name", "dtype", "reference"),
     [
-        ("case", "f32"),
-        ("bundled", "f32"),
-        ("bundled", "f16"),
-        ("bundled", "bf16"),
-        ("qwen3.5-27b", "f32"),
-        ("qwen3.5-27b", "f16"),
-        ("qwen3.5-27b", "bf16"),
+        ("case", "f32", "f32"),
+        *(("bundled", *types) for types in LIMITS),
+        *(("qwen3.5-27b", *types) for types in LIMITS),
     ],
 )
-def test_logits_on_the_gpu_are_those_of_the_cpu(scored, name, dtype):
-    expected, found = scored(name, "cpu", "f32"), scored(name, "cuda", dtype)
+def test_logits_on_the_gpu_are_those_of_the_cpu(scored, name, dtype, reference):
+    expected, found = scored(name, "cpu", reference), scored(name, "cuda", dtype)
     error = (found - expected).norm(dim=1) / expected.norm(dim=1)
     median, worst = error.median().item(), error.max().item()
-    log.info("%s %s: row error median %.2e, worst %.2e", name, dtype, median, worst)
-    assert median <= LIMITS[dtype][0]
-    assert worst <= LIMITS[dtype][1]
+    log.info(
+        "%s %s to %s: row error median %.2e, worst %.2e", name, dtype, reference, median, worst
+    )
+    assert median <= LIMITS[dtype, reference][0]
+    assert worst <= LIMITS[dtype, reference][1]
