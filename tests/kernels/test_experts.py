@@ -134,6 +134,53 @@ def test_company_changes_no_bit(stacks, experts):
         assert torch.equal(alone, found[part])
 
 
+@pytest.fixture(scope="module")
+def wide():
+    """Matrices of a size at which a product is cut into blocks."""
+    generator = torch.Generator().manual_seed(8)
+    gate, up = (torch.randn(EXPERTS, 272, 400, generator=generator) / 20 for _ in range(2))
+    down = torch.randn(EXPERTS, 400, 272, generator=generator) / 16
+    return Stacks(gate, up, down, torch.randperm(EXPERTS, generator=generator))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 70])
+def test_at_equal_row_count_neighbours_and_bays_change_no_bit(wide, dtype, rows):
+    """Experts may get all rows, none, or just one more than fits a tile."""
+    generator = torch.Generator().manual_seed(rows)
+    mine = torch.randn(400, generator=generator).to(dtype)
+    chosen, shares = torch.tensor([4, 0, 7]), torch.tensor([0.5, 0.3, 0.2])
+    results = []
+    for seed, crowd in enumerate([[4, 0, 7], [1, 2, 3], [4, 5, 6], None]):
+        place = seed * 5 % rows
+        x = torch.randn(rows, 400, generator=generator).to(dtype)
+        ids, weights = choice(rows, 3, seed)
+        if crowd is not None:
+            ids[:] = torch.tensor(crowd)
+        x[place], ids[place], weights[place] = mine, chosen, shares
+        bays = torch.randperm(EXPERTS, generator=generator)
+        moved = Stacks(*(s.to(dtype) for s in (wide.gate, wide.up, wide.down)), bays)
+        results.append(fast.experts(x, ids, weights, *moved.placed(), "silu")[place])
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@BACKENDS
+def test_packed_experts_may_lie_in_any_bay(stacks, experts):
+    kind = gguf.GGMLQuantizationType.Q5_0
+
+    def packed(stack):
+        stored = gguf.quants.quantize(stack.numpy(), kind)
+        return QuantTensor.from_bytes(stored, QuantFormats().named("Q5_0"), tuple(stack.shape))
+
+    gate, up, down = (packed(stack) for stack in (stacks.gate, stacks.up, stacks.down))
+    x = torch.randn(19, WIDTH, generator=torch.Generator().manual_seed(6))
+    ids, weights = choice(19, 3)
+    found = experts(x, ids, weights, gate, up, down, torch.arange(EXPERTS), "silu")
+    order = stacks.bays.argsort()
+    moved = (gate.select(order), up.select(order), down.select(order))
+    assert torch.equal(experts(x, ids, weights, *moved, stacks.bays, "silu"), found)
+
+
 @BACKENDS
 def test_experts_that_nobody_chose_are_not_read(stacks, experts):
     ids = torch.tensor([[0, 3], [3, 5]])
