@@ -1,0 +1,24 @@
+"""What blocks are built with, and a step without sequences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk.nn.context import BuildContext
+from kinfolk.ops.builtin import OP_BACKENDS
+from kinfolk.ops.table import Ops
+from kinfolk.plans import StatePlan
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tiny matrices lose more time to waking threads than they gain."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def context() -> BuildContext:
+    return BuildContext(
+        Ops(OP_BACKENDS), torch.device("cpu"), torch.float32, StatePlan(()), context=300
+    )
