@@ -12,11 +12,16 @@ import pytest
 import torch
 
 from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.gguf.file import GGUFFile
+from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor
+from kinfolk.quant.formats import QuantFormats
+from kinfolk.quant.tensor import QuantTensor
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 from kinfolk.testing.driver import Driver
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
+F32 = 0
 NAMES = sorted(path.stem for path in CASES.glob("*.npz"))
 
 
@@ -83,3 +88,40 @@ def row_error() -> Callable[[torch.Tensor, torch.Tensor], float]:
         return float(((a - b).abs().amax(1) / b.abs().amax(1)).max())
 
     return error
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Callable[..., Path]:
+    """``variant(case, tensors=f, keys=g)``: a copy of a reference case, in float32, after ``f`` has
+    changed the dict of its tensors and ``g`` the dict of its metadata in place."""
+
+    def write(
+        case: str,
+        tensors: Callable[[dict[str, np.ndarray]], object] = lambda tensors: None,
+        keys: Callable[[dict[str, Any]], object] = lambda keys: None,
+    ) -> Path:
+        formats = QuantFormats()
+        with GGUFFile.open(CASES / f"{case}.gguf") as file:
+            values = {key: file.metadata.value(key) for key in file.metadata}
+            arrays = {
+                name: QuantTensor.from_bytes(
+                    file.inventory.bytes(name), formats.of_type(info.ggml_type), info.shape
+                )
+                .dequantize()
+                .numpy()
+                for name, info in file.inventory.items()
+            }
+        tensors(arrays)
+        keys(values)
+        arrays = {name: np.ascontiguousarray(array, "<f4") for name, array in arrays.items()}
+        layouts = [OutputTensor(name, a.shape, F32, a.nbytes) for name, a in arrays.items()]
+        path = tmp_path / f"{case}-{len(list(tmp_path.iterdir()))}.gguf"
+        with GGUFOutput(path, values, layouts) as output:
+            data = [a.reshape(-1).view(np.uint8) for a in arrays.values()]
+            jobs = [
+                Job(name, 0, lambda one=one: one) for name, one in zip(arrays, data, strict=True)
+            ]
+            output.run(jobs, workers=1)
+        return path
+
+    return write

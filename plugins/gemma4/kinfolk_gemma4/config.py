@@ -6,7 +6,6 @@ and values of others, value projections on windowed layers only. What differs by
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from pydantic import Field
@@ -75,14 +74,18 @@ def read_config(meta: Metadata) -> Gemma4Config:
         kv_heads = _per_layer(meta, "attention.head_count_kv", layers)
     if any(count % kv for count, kv in zip(heads, kv_heads, strict=True)):
         raise meta.fail(
-            f"the query heads {heads} of the layers are no multiples of their key heads {kv_heads}",
+            f"the query heads of layers, {heads}, are no multiples of their key heads, {kv_heads} "
+            f"in key {key('attention.head_count_kv')!r}",
             key("attention.head_count_kv"),
         )
     experts = meta.integer(key("expert_count"), default=0, minimum=0)
     minimum = 1 if experts else 0
     top_k = meta.integer(key("expert_used_count"), default=0, minimum=minimum)
     if top_k > experts:
-        raise meta.fail(f"{top_k} of {experts} experts are used", key("expert_used_count"))
+        raise meta.fail(
+            f"key {key('expert_used_count')!r} is {top_k}, of {experts} experts",
+            key("expert_used_count"),
+        )
     return Gemma4Config(
         **common_fields(meta),
         layers=layers,
@@ -105,31 +108,28 @@ def read_config(meta: Metadata) -> Gemma4Config:
     )
 
 
-def owners(
-    windowed: tuple[bool, ...], shared: int, fail: Callable[[str], Exception]
-) -> tuple[int, ...]:
-    """The layer whose keys and values each layer reads: itself, but for the last ``shared`` layers
-    the last layer of the same kind before those. Raises what ``fail`` makes of a message."""
-    own = len(windowed) - shared
+def _owners(meta: Metadata, windowed: tuple[bool, ...]) -> tuple[int, ...]:
+    """The layer whose keys and values each layer reads: itself, but for the last ones that share
+    the last layer of the same kind before them."""
+    key = meta.arch_key("attention.shared_kv_layers")
+    layers, shared = len(windowed), meta.integer(key, default=0, minimum=0)
+    own = layers - shared
     if own < 1:
-        raise fail(f"{shared} of {len(windowed)} layers share keys and values, and none owns any")
+        raise meta.fail(
+            f"key {key!r}: {shared} of {layers} layers share keys and values, none owns any", key
+        )
     found = list(range(own))
-    for layer in range(own, len(windowed)):
+    for layer in range(own, layers):
         alike = [index for index in range(own) if windowed[index] == windowed[layer]]
         if not alike:
             kind = "windowed" if windowed[layer] else "full-attention"
-            raise fail(
-                f"layer {layer} shares keys and values, but no {kind} layer before layer {own} "
-                "owns any"
+            raise meta.fail(
+                f"key {key!r} is {shared}: no {kind} layer before layer {own} owns the keys and "
+                f"values that layer {layer} shares",
+                key,
             )
         found.append(alike[-1])
     return tuple(found)
-
-
-def _owners(meta: Metadata, windowed: tuple[bool, ...]) -> tuple[int, ...]:
-    stated = meta.arch_key("attention.shared_kv_layers")
-    shared = meta.integer(stated, default=0, minimum=0)
-    return owners(windowed, shared, lambda message: meta.fail(message, stated))
 
 
 def _per_layer(meta: Metadata, name: str, layers: int) -> tuple[int, ...]:
