@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from kinfolk.convert.driver import convert
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor
@@ -20,6 +22,7 @@ from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 from kinfolk.testing.driver import Driver
 
+BOUND = 2e-4
 CASES = Path(__file__).parents[1] / "data" / "cases"
 F32 = 0
 NAMES = sorted(path.stem for path in CASES.glob("*.npz"))
@@ -88,6 +91,52 @@ def row_error() -> Callable[[torch.Tensor, torch.Tensor], float]:
         return float(((a - b).abs().amax(1) / b.abs().amax(1)).max())
 
     return error
+
+
+@pytest.fixture(scope="session")
+def converted(
+    tmp_path_factory: pytest.TempPathFactory, registry: Registry, load: Callable[..., LoadedModel]
+) -> Callable[..., LoadedModel]:
+    """``converted(model)``: a model of transformers as ours, by way of a file.
+
+    With ``in_memory`` the checkpoint holds the tensors under the names and in the shapes that they
+    have in memory, which are not always those that transformers saves.
+    """
+    families = [provided.value for provided in registry.families.values()]
+
+    def run(model: Any, *, in_memory: bool = False) -> LoadedModel:
+        folder = tmp_path_factory.mktemp("model")
+        model.save_pretrained(folder / "hf")
+        if in_memory:
+            tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+            save_file(tensors, folder / "hf" / "model.safetensors")
+        path = folder / "model.gguf"
+        convert(folder / "hf", path, outtype="f32", families=families, tokenizer=False)
+        return load(path)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def same_logits(
+    row_error: Callable[[torch.Tensor, torch.Tensor], float],
+) -> Callable[[Any, LoadedModel, int], None]:
+    """``same_logits(model, loaded, length)``: assert that a model of transformers and ours agree on
+    a random text, in one piece and in slices."""
+
+    def check(model: Any, loaded: LoadedModel, length: int) -> None:
+        seed = torch.Generator().manual_seed(length)
+        tokens = torch.randint(0, loaded.info.vocabulary, (length,), generator=seed)
+        with torch.inference_mode():
+            expected = model(tokens[None]).logits[0]
+        drive = Driver(loaded)
+        whole, sliced = drive.open(), drive.open()
+        found = drive.feed({whole: tokens.tolist()})[whole]
+        assert row_error(found, expected) <= BOUND
+        found = drive.feed({sliced: tokens.tolist()}, rows=50)[sliced]
+        assert row_error(found, expected) <= BOUND
+
+    return check
 
 
 @pytest.fixture

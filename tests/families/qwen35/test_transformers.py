@@ -6,15 +6,9 @@ and how often a layer has full attention.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from kinfolk.convert.driver import convert
-from kinfolk.testing.driver import Driver
-
-BOUND = 2e-4
 LENGTHS = (63, 64, 65, 127, 128, 129)
 BASE = {
     "vocab_size": 512,
@@ -78,25 +72,12 @@ def random_model(overrides):
 
 
 @pytest.fixture(scope="module", params=CONFIGS, ids=list(CONFIGS))
-def pair(request, tmp_path_factory, registry, load):
+def pair(request, converted):
     """A model of transformers and ours, loaded from its conversion."""
     model = random_model(CONFIGS[request.param])
-    folder: Path = tmp_path_factory.mktemp("model")
-    model.save_pretrained(folder / "hf")
-    families = [provided.value for provided in registry.families.values()]
-    path = folder / "model.gguf"
-    convert(folder / "hf", path, outtype="f32", families=families, tokenizer=False)
-    return model, load(path)
+    return model, converted(model)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_logits_equal_transformers(pair, row_error, length):
-    model, loaded = pair
-    tokens = torch.randint(0, 512, (length,), generator=torch.Generator().manual_seed(length))
-    with torch.inference_mode():
-        expected = model(tokens[None]).logits[0]
-    drive = Driver(loaded)
-    whole, sliced = drive.open(), drive.open()
-    found = drive.feed({whole: tokens.tolist()})[whole]
-    assert row_error(found, expected) <= BOUND
-    assert row_error(drive.feed({sliced: tokens.tolist()}, rows=50)[sliced], expected) <= BOUND
+def test_logits_equal_transformers(pair, same_logits, length):
+    same_logits(*pair, length)
