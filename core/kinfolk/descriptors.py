@@ -197,6 +197,22 @@ class ReleasedShape:
     mixes: Mapping[str, TypeMix]
 
 
+@dataclass(frozen=True, slots=True)
+class TinyModel:
+    """A model of a family that runs in milliseconds, and what its numbers are compared with.
+
+    ``reference`` references a plain implementation, written without this runtime: ``(tensors,
+    config, tokens) -> logits``, from the file's tensors as float32 by name, the family's
+    configuration and int64 [n] to float32 [n, vocabulary]. ``checkpoint`` references ``(directory)
+    -> logits of tokens``: it writes a random Hugging Face model there, as tiny, and returns a
+    function from int64 [n] to float32 [n, vocabulary]. Either may be empty, but not both.
+    """
+
+    shape: ReleasedShape
+    reference: str = ""
+    checkpoint: str = ""
+
+
 @runtime_checkable
 class Family(Protocol):
     """One model family. Subclass :class:`FamilyBase`: it has an answer for the optional parts.
@@ -235,7 +251,7 @@ class Family(Protocol):
 
     def convert(self, checkpoint: Any) -> Any: ...
 
-    def tiny(self) -> Any: ...
+    def tiny(self) -> TinyModel | None: ...
 
     def bundled_model(self) -> Path | None: ...
 
@@ -267,8 +283,8 @@ class FamilyBase:
         """
         return None
 
-    def tiny(self) -> Any:
-        """A seconds-fast model for tests."""
+    def tiny(self) -> TinyModel | None:
+        """A model for the conformance kit, which cannot check the family without one."""
         return None
 
     def bundled_model(self) -> Path | None:
@@ -291,6 +307,7 @@ __all__ = [
     "QuantFormat",
     "ReleasedShape",
     "SamplingDefaults",
+    "TinyModel",
     "Verdict",
     "VocabularyOutline",
     "resolve",

@@ -8,6 +8,8 @@ import torch
 
 from kinfolk.config import Rope, Yarn
 from kinfolk.nn.context import BuildContext
+from kinfolk.quant.tensor import QuantTensor
+from kinfolk.weights.loader import Weight
 
 
 def frequencies(rope: Rope) -> torch.Tensor:
@@ -59,3 +61,18 @@ class RotaryEmbedding:
     def __call__(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """x [R, heads, D], positions [R] -> like ``x``."""
         return self.ops.rope(x, positions, self.cos, self.sin)
+
+
+def half_split(weight: Weight, heads: int, dims: int | None = None) -> Weight:
+    """Rows of a query or key projection reordered from neighbouring pairs to half-split ones.
+
+    Files of some architectures store the rows so that dimensions 2i and 2i + 1 of a head turn
+    together; here i and i + dims / 2 do. Scores stay the same when queries and keys are reordered
+    alike. ``dims`` rotated dimensions stand first in a head, all of it if not given.
+    """
+    size = weight.shape[0] // heads
+    dims = size if dims is None else dims
+    inside = torch.cat([torch.arange(0, dims, 2), torch.arange(1, dims, 2)])
+    head = torch.cat([inside, torch.arange(dims, size)])
+    rows = (torch.arange(heads)[:, None] * size + head).flatten().to(weight.device)
+    return weight.select(rows) if isinstance(weight, QuantTensor) else weight[rows]

@@ -54,6 +54,10 @@ class Weights(Mapping[str, Weight]):
             raise TypeError(f"weight {name!r} is kept as {weight.format.name}, not as numbers")
         return weight
 
+    def optional(self, name: str) -> torch.Tensor | None:
+        """The same for one that a file may lack."""
+        return self.tensor(name) if name in self._weights else None
+
     @property
     def nbytes(self) -> int:
         """Bytes on the device; a tensor with several names counts once."""

@@ -1,0 +1,194 @@
+"""Conversion of plain decoders: full attention and a gated feed-forward part in every layer.
+
+Names of sources are those that ``transformers`` uses for nearly all such models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.feed_forward import gated_mlp
+from kinfolk.convert.plan import AS_STORED, Conversion, FloatArray, TensorRecipe, Transform, recipe
+from kinfolk.convert.tokenizer import byte_level
+from kinfolk.descriptors import ModelOutline
+from kinfolk.text.formats import PreTokenizer
+
+HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class DenseShape:
+    """The sizes of one model.
+
+    ``head_norms``: the heads of queries and keys are normalised. ``neighbours``: files store the
+    rows of query and key projections so that neighbours turn together, as llama.cpp wants them for
+    some architectures; undone by :func:`kinfolk.nn.rope.half_split`. ``rope_factors`` divide the
+    rotary frequencies pair by pair; empty = by one.
+    """
+
+    vocabulary: int
+    hidden: int
+    context: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+    rope_base: float = 10000.0
+    epsilon: float = 1e-6
+    tied: bool = False
+    head_norms: bool = False
+    neighbours: bool = False
+    rope_factors: tuple[float, ...] = ()
+
+
+def read_shape(config: Config, *, head_norms: bool = False, neighbours: bool = False) -> DenseShape:
+    """The shape that a configuration describes; refuses, by key, what the file cannot express."""
+    config.require("hidden_act", "silu", "silu")
+    config.require("attention_bias", False, False)
+    config.require("mlp_bias", False, False)
+    config.require("rope_scaling", None, None)
+    rope = config.section("rope_parameters")
+    base = (rope if "rope_theta" in rope else config).number("rope_theta", 10000.0)
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    head_dim = config.integer("head_dim", hidden // heads)
+    return DenseShape(
+        vocabulary=config.integer("vocab_size"),
+        hidden=hidden,
+        context=config.integer("max_position_embeddings"),
+        layers=config.integer("num_hidden_layers"),
+        heads=heads,
+        kv_heads=config.integer("num_key_value_heads", heads),
+        head_dim=head_dim,
+        feed_forward=config.integer("intermediate_size"),
+        rope_base=base,
+        epsilon=config.number("rms_norm_eps"),
+        tied=config.flag("tie_word_embeddings", False),
+        head_norms=head_norms,
+        neighbours=neighbours,
+        rope_factors=_rope_factors(rope, base, head_dim),
+    )
+
+
+def _rope_factors(rope: Config, base: float, head_dim: int) -> tuple[float, ...]:
+    """Divisors of the frequencies where long waves are stretched, as Llama 3.1 does it.
+
+    Waves longer than the old context divided by ``low_freq_factor`` are stretched by ``factor``,
+    those shorter than it divided by ``high_freq_factor`` are left alone, with a ramp in between.
+    """
+    kind = rope.text("rope_type", "default")
+    if kind == "default":
+        return ()
+    if kind != "llama3":
+        raise rope.fail("rope_type", f"is {kind!r}; only 'default' and 'llama3' can be converted")
+    factor, old = rope.number("factor"), rope.integer("original_max_position_embeddings")
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    waves = 2 * np.pi * base ** (np.arange(0, head_dim, 2) / head_dim)
+    ramp = np.clip((old / waves - low) / (high - low), 0, 1)
+    return tuple((1 / ((1 - ramp) / factor + ramp)).tolist())
+
+
+def metadata(shape: DenseShape) -> dict[str, object]:
+    """The architecture's keys in file order, without prefix."""
+    return {
+        "block_count": shape.layers,
+        "context_length": shape.context,
+        "embedding_length": shape.hidden,
+        "feed_forward_length": shape.feed_forward,
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads,
+        "attention.key_length": shape.head_dim,
+        "attention.value_length": shape.head_dim,
+        "attention.layer_norm_rms_epsilon": shape.epsilon,
+        "rope.dimension_count": shape.head_dim,
+        "rope.freq_base": float(shape.rope_base),
+    }
+
+
+def tensors(shape: DenseShape) -> tuple[TensorRecipe, ...]:
+    """Recipes of all tensors in file order."""
+    return tuple(_tensors(shape))
+
+
+def outline(
+    shape: DenseShape,
+    extra_metadata: Mapping[str, object] | None = None,
+    extra_tensors: Iterable[TensorRecipe] = (),
+) -> ModelOutline:
+    """What a file of the shape holds, for a synthetic one."""
+    recipes = (*tensors(shape), *extra_tensors)
+    return ModelOutline(
+        metadata={**metadata(shape), **(extra_metadata or {})},
+        tensors=tuple((recipe.name, recipe.shape) for recipe in recipes),
+        group=shape.heads // shape.kv_heads,
+    )
+
+
+def conversion(
+    architecture: str,
+    shape: DenseShape,
+    pretokenizers: Iterable[PreTokenizer],
+    extra_metadata: Mapping[str, object] | None = None,
+    extra_tensors: Iterable[TensorRecipe] = (),
+) -> Conversion:
+    """The conversion of a checkpoint; ``extra_*`` is what the family adds to a plain decoder."""
+    return Conversion(
+        architecture=architecture,
+        metadata={**metadata(shape), **(extra_metadata or {})},
+        tensors=(*tensors(shape), *extra_tensors),
+        vocabulary=shape.vocabulary,
+        tokenizer=byte_level(shape.vocabulary, pretokenizers),
+        dropped={HEAD: "the output matrix is the embedding"} if shape.tied else {},
+        group=shape.heads // shape.kv_heads,
+    )
+
+
+def is_of_type(checkpoint: Checkpoint, *model_types: str) -> bool:
+    """Whether the checkpoint's ``config.json`` names one of the model types."""
+    return checkpoint.config.text("model_type", "") in model_types
+
+
+def _tensors(shape: DenseShape) -> Iterator[TensorRecipe]:
+    h, vocabulary = shape.hidden, shape.vocabulary
+    if not shape.tied:
+        yield recipe("output.weight", HEAD, vocabulary, h)
+    yield recipe("token_embd.weight", "model.embed_tokens.weight", vocabulary, h)
+    if shape.rope_factors:
+        factors = np.array(shape.rope_factors, np.float32)
+        constant = Transform(lambda: factors, rowwise=False)
+        yield TensorRecipe("rope_freqs.weight", factors.shape, (), constant)
+    for index in range(shape.layers):
+        file, source = f"blk.{index}.", f"model.layers.{index}."
+        yield recipe(f"{file}attn_norm.weight", f"{source}input_layernorm.weight", h)
+        yield from _attention(shape, file, f"{source}self_attn.")
+        yield recipe(f"{file}ffn_norm.weight", f"{source}post_attention_layernorm.weight", h)
+        yield from gated_mlp(file, f"{source}mlp.", h, shape.feed_forward)
+    yield recipe("output_norm.weight", "model.norm.weight", h)
+
+
+def _attention(shape: DenseShape, file: str, source: str) -> Iterator[TensorRecipe]:
+    h, d = shape.hidden, shape.head_dim
+    for name, heads in (("q", shape.heads), ("k", shape.kv_heads)):
+        order = _neighbours(heads, d) if shape.neighbours else AS_STORED
+        yield recipe(
+            f"{file}attn_{name}.weight", f"{source}{name}_proj.weight", heads * d, h,
+            transform=order,
+        )  # fmt: skip
+    yield recipe(f"{file}attn_v.weight", f"{source}v_proj.weight", shape.kv_heads * d, h)
+    yield recipe(f"{file}attn_output.weight", f"{source}o_proj.weight", h, shape.heads * d)
+    for name in ("q_norm", "k_norm") if shape.head_norms else ():
+        yield recipe(f"{file}attn_{name}.weight", f"{source}{name}.weight", d)
+
+
+def _neighbours(heads: int, dim: int) -> Transform:
+    """Half-split pairs of rows become neighbours: row i and i + dim / 2 -> 2i and 2i + 1."""
+
+    def apply(rows: FloatArray) -> FloatArray:
+        halves = rows.reshape(heads, 2, dim // 2, -1)
+        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+    return Transform(apply, rowwise=False)

@@ -1,0 +1,58 @@
+"""Configuration of a plain decoder, from the metadata keys that converters agree on."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from kinfolk.config import ModelConfig, Rope, common_fields
+from kinfolk.errors import UnsupportedModelError
+from kinfolk.gguf.metadata import Metadata
+from kinfolk.nn.rope_metadata import read_rope
+
+DEFAULT_ROPE_BASE: Final = 10000.0
+"""Of files that state none, as older converters wrote them."""
+
+
+class DenseConfig(ModelConfig):
+    """``heads`` query heads of ``head_dim`` numbers; ``kv_heads`` divides them."""
+
+    heads: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    feed_forward: int = Field(gt=0)
+    rope: Rope
+
+
+def read_dense(meta: Metadata) -> dict[str, Any]:
+    """Fields of :class:`DenseConfig`, for it or for a subclass that has more.
+
+    Raises :class:`ModelFormatError` naming a key that is missing or of another type, and
+    :class:`UnsupportedModelError` for what this decoder does not do.
+    """
+    key = meta.arch_key
+    width = meta.integer(key("embedding_length"), minimum=1)
+    heads = meta.integer(key("attention.head_count"), minimum=1)
+    kv_heads = meta.integer(key("attention.head_count_kv"), default=heads, minimum=1)
+    if heads % kv_heads:
+        raise meta.fail(
+            f"key {key('attention.head_count_kv')!r} is {kv_heads}, which does not divide the "
+            f"{heads} query heads",
+            key("attention.head_count_kv"),
+        )
+    head_dim = meta.integer(key("attention.key_length"), default=width // heads, minimum=1)
+    if meta.integer(key("attention.value_length"), default=head_dim) != head_dim:
+        raise UnsupportedModelError(
+            f"{meta.path}: {key('attention.value_length')} differs from the {head_dim} numbers of "
+            "a key; this decoder needs them equal"
+        )
+    return {
+        **common_fields(meta),
+        "layers": meta.integer(key("block_count"), minimum=1),
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "feed_forward": meta.integer(key("feed_forward_length"), minimum=1),
+        "rope": read_rope(meta, head_dim, default_dims=head_dim, default_base=DEFAULT_ROPE_BASE),
+    }

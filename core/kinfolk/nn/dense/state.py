@@ -1,0 +1,13 @@
+"""What a sequence keeps in a plain decoder. Torch-free."""
+
+from __future__ import annotations
+
+from kinfolk.nn.dense.config import DenseConfig
+from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
+
+
+def dense_state(config: DenseConfig, limits: StateLimits) -> StatePlan:
+    """Keys and values of every layer, in the storage the user asked for."""
+    codec = limits.codec or Codec("bf16")
+    sections = tuple(Section(name, config.kv_heads, config.head_dim, codec) for name in ("k", "v"))
+    return StatePlan((Paged(sections),) * config.layers)
