@@ -30,10 +30,12 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "perplexity": "Score a text: perplexity and bits per byte.",
     "convert": "Make a GGUF file of a Hugging Face model.",
     "synth": "Make a model file of a released shape with random weights.",
+    "new-family": "Write a plugin for a new model family, ready to be changed.",
+    "check": "Check an installed model family with the conformance kit.",
     "plugins": "List installed plugins, what they bring, and what is wrong with them.",
     "doctor": "Check this installation and machine.",
 }
-"""Command -> what help says of it. The module of ``x`` is ``kinfolk.cli.x``, its command ``x``."""
+"""Command -> what help says of it. That of ``x-y`` is ``kinfolk.cli.x_y:x_y``."""
 
 INTERRUPTED: Final = 130
 UNEXPECTED: Final = 1
@@ -48,7 +50,8 @@ class CommandLine(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in BUILT_IN:
-            command: click.Command = getattr(import_module(f"kinfolk.cli.{cmd_name}"), cmd_name)
+            module = cmd_name.replace("-", "_")
+            command: click.Command = getattr(import_module(f"kinfolk.cli.{module}"), module)
             return command
         return _plugin_commands().get(cmd_name)
 

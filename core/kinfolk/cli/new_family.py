@@ -47,5 +47,7 @@ def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: b
         print_json({"folder": str(folder), "files": [str(path) for path in written]})
         return
     click.echo(f"{len(written)} files in {folder}. Next:")
-    click.echo(f'  pip install -e "{folder}[test]"')
+    # pip takes a bare name for one of the package index.
+    dot = "" if folder.is_absolute() or folder.parts[0] == ".." else "./"
+    click.echo(f'  pip install -e "{dot}{folder}[test]"')
     click.echo(f"  kinfolk check {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from kinfolk.model_api import Forward, StepBatch
 from kinfolk.plans import PoolRule, SlotMapping
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.chunks import SlotLease
+from kinfolk.types import CHUNK, DUMMY
 
 Parents = Sequence[int] | None
 
@@ -101,6 +103,40 @@ class Driver:
         for item, rows in zip(items, kept, strict=True):
             self.ledger.advance(item.lease, item.start + len(rows))
         self.check_integrity()
+
+    def apply(self) -> None:
+        """Carry out what the books have decided, without a step."""
+        self.state.apply(self.ledger.take_operations())
+        self.check_integrity()
+
+    def shuffle(self, seed: int) -> None:
+        """Hand out slots and blocks in another order from now on."""
+        source = random.Random(seed)
+        source.shuffle(self.ledger._free_slots)
+        for pool in self.ledger.pools:
+            source.shuffle(pool.free)
+
+    def poison(self, lease: SlotLease) -> None:
+        """Make everything NaN that is not this sequence's, but for the dummies of padding rows."""
+        for pool in self.state.pools:
+            mine = {DUMMY, *pool.tables[lease.slot].values()}
+            others = [block for block in range(pool.data.shape[0]) if block not in mine]
+            # All ones are NaN in every number format there is.
+            pool.data[others] = 0xFF
+        for tensor in self.state._recurrent_tensors():
+            others = [slot for slot in range(tensor.shape[0]) if slot not in (DUMMY, lease.slot)]
+            tensor[others] = float("nan")
+
+    def kept(self, lease: SlotLease) -> list[torch.Tensor]:
+        """Copies of the bytes that a sequence keeps of its committed positions."""
+        found = [tensor[lease.slot].clone() for tensor in self.state._recurrent_tensors()]
+        length = self.ledger.length(lease)
+        for pool in self.state.pools:
+            for chunk, block in sorted(pool.tables[lease.slot].items()):
+                rows = max(0, min(CHUNK, length - chunk * CHUNK))
+                for section in pool.layout.sections.values():
+                    found.append(pool.view(pool.data, section)[block, :, :rows].clone())
+        return [tensor.contiguous().view(torch.uint8) for tensor in found]
 
     def check_integrity(self) -> None:
         self.ledger.check_integrity()

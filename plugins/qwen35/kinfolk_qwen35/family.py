@@ -11,7 +11,7 @@ from kinfolk_qwen35.text import CHAT, PRETOKENIZERS
 if TYPE_CHECKING:
     from kinfolk.convert.checkpoint import Checkpoint
     from kinfolk.convert.plan import Conversion
-    from kinfolk.descriptors import ReleasedShape
+    from kinfolk.descriptors import ReleasedShape, TinyModel
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
     from kinfolk.nn.context import BuildContext
@@ -71,3 +71,8 @@ class Qwen35(FamilyBase):
         from kinfolk_qwen35.shapes import shapes
 
         return shapes()
+
+    def tiny(self) -> TinyModel:
+        from kinfolk_qwen35.tiny import tiny
+
+        return tiny()

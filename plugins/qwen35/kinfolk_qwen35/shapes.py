@@ -34,7 +34,7 @@ PUBLISHED: Final[TypeMix] = MIXES["q4_k_m"].overridden(
 )
 """Q4_K_M as the files in circulation have it: more bits around the delta nets."""
 
-_RANGES: Final = {"ssm_a": (-1.5, -0.05), "ssm_dt.bias": (-4.0, -1.0)}
+RANGES: Final = {"ssm_a": (-1.5, -0.05), "ssm_dt.bias": (-4.0, -1.0)}
 """Forget half of the state in one step at most, in hundreds of steps at least."""
 
 _CONTROL: Final = (
@@ -115,5 +115,5 @@ def _outline(
         metadata=metadata(shape, {"feed_forward_length": width}),
         tensors=tuple((recipe.name, recipe.shape) for recipe in recipes),
         group=heads // kv_heads,
-        ranges=_RANGES,
+        ranges=RANGES,
     )

@@ -1,0 +1,83 @@
+"""``kinfolk check``: the conformance kit on an installed family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from kinfolk.cli.console import dim, note, print_json
+from kinfolk.cli.loading import discover, read_settings
+from kinfolk.cli.options import json_option
+from kinfolk.errors import SettingsError
+from kinfolk.testing.run import Result, run_checks
+
+_MARKS = {"passed": "ok", "failed": "FAILED", "not applicable": "-"}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk check olive
+  kinfolk check olive -k trees        those with 'trees' in their name
+  kinfolk check olive --json"""
+)
+@click.argument("name")
+@click.option("-k", "select", default="", metavar="EXPRESSION", help="Only checks that match.")
+@click.option("--trace", is_flag=True, help="Show all that is known about each failure.")
+@json_option
+@click.pass_context
+def check(ctx: click.Context, /, name: str, select: str, trace: bool, as_json: bool) -> None:
+    """Check the installed model family NAME with the conformance kit.
+
+    A tiny model of the family is written, run in every way the runtime may run it, and compared
+    with what the family says it must be. Leaves with exit code 1 if a check fails. Needs the extra
+    'testing'.
+    """
+    registry = discover(read_settings(ctx))
+    if name not in registry.families:
+        there = ", ".join(sorted(registry.families)) or "none"
+        broken = [problem for problem in registry.problems() if name in problem]
+        why = f"; {broken[0]}" if broken else ""
+        raise SettingsError(f"no family {name!r} is installed; installed: {there}{why}")
+    say = (lambda result: None) if as_json else _say
+    results = run_checks(name, select=select, on_result=say)
+    if as_json:
+        print_json(_report(name, results))
+    else:
+        _summarise(results, trace)
+    if any(result.status == "failed" for result in results):
+        ctx.exit(1)
+
+
+def _say(result: Result) -> None:
+    name, bracket, parameter = result.check.removeprefix("test_").partition("[")
+    detail = f": {result.detail}" if result.detail else ""
+    title = name.replace("_", " ") + bracket + parameter
+    line = f"{_MARKS[result.status]:6}  {title}{detail}"
+    click.echo(dim(line) if result.status == "not applicable" else line)
+
+
+def _summarise(results: Sequence[Result], trace: bool) -> None:
+    failed = [result for result in results if result.status == "failed"]
+    for result in failed:
+        click.echo(f"\n{result.check}\n  {result.title}\n  {result.detail}")
+        if trace:
+            click.echo(result.trace)
+    counts = {
+        status: sum(result.status == status for result in results)
+        for status in ("passed", "failed", "not applicable")
+    }
+    click.echo("\n" + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    if failed and not trace:
+        note("--trace shows where; -k NAME runs a check by itself")
+
+
+def _report(name: str, results: Sequence[Result]) -> dict[str, Any]:
+    return {
+        "family": name,
+        "ok": all(result.status != "failed" for result in results),
+        "checks": [asdict(result) for result in results],
+    }

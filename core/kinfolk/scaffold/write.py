@@ -1,0 +1,109 @@
+"""Writes a new plugin with one model family: installable, and green before its author's first edit.
+
+What is written is a plain decoder. The files are templates beside this module; ``$name`` and the
+like are the only things filled in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from kinfolk.errors import OutputError, SettingsError
+from kinfolk.hookspecs import API
+from kinfolk.version import __version__
+
+SUFFIX: Final = ".tmpl"
+PACKAGE: Final = "package"
+"""Folder of the templates that go into the import package."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class NewFamily:
+    """A family to be written; ``name`` is also the plugin's and the architecture's.
+
+    Raises :class:`SettingsError` for a name that cannot be all of these.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST:
+            raise SettingsError(
+                f"{self.name!r} cannot name a family: use lower-case letters and digits, words "
+                f"joined by single hyphens, a letter first, at most {_LONGEST} characters, "
+                "like 'olive' or 'olive-2'"
+            )
+        if self.name == "kinfolk":
+            raise SettingsError("the name 'kinfolk' belongs to the core; choose another")
+
+    @property
+    def distribution(self) -> str:
+        return f"kinfolk-{self.name}"
+
+    @property
+    def module(self) -> str:
+        return f"kinfolk_{self.name.replace('-', '_')}"
+
+    @property
+    def title(self) -> str:
+        """The name as that of a class."""
+        return "".join(word.capitalize() for word in self.name.split("-"))
+
+    def words(self) -> Mapping[str, str]:
+        """What the templates may ask for."""
+        major, minor = __version__.split(".")[:2]
+        return {
+            "name": self.name,
+            "distribution": self.distribution,
+            "module": self.module,
+            "title": self.title,
+            "range": f">={major}.{minor},<{major}.{int(minor) + 1}",
+            "api": repr(API),
+        }
+
+
+def write_family(family: NewFamily, folder: Path) -> tuple[Path, ...]:
+    """Write the plugin into ``folder``, which must not hold anything; the files written.
+
+    Raises :class:`OutputError`.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OutputError(f"{folder} exists and is not empty; name a folder that does not exist")
+    written = []
+    try:
+        for path, text in sorted(render(family).items()):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("x", encoding="utf-8") as file:
+                file.write(text)
+            written.append(target)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return tuple(written)
+
+
+def render(family: NewFamily) -> dict[Path, str]:
+    """The files of the plugin, by their place in its folder."""
+    return dict(_render(files("kinfolk.scaffold") / "templates", Path(), family))
+
+
+def _render(folder: Traversable, place: Path, family: NewFamily) -> dict[Path, str]:
+    found: dict[Path, str] = {}
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            name = family.module if entry.name == PACKAGE else entry.name
+            found |= _render(entry, place / name, family)
+        elif entry.name.endswith(SUFFIX):
+            text = Template(entry.read_text("utf-8")).substitute(family.words())
+            found[place / entry.name.removesuffix(SUFFIX)] = text
+    return found

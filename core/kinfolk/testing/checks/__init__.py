@@ -1,0 +1,1 @@
+"""The checks of the conformance kit, one file for each part of the contract."""

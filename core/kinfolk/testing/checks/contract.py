@@ -1,0 +1,85 @@
+"""The descriptor, the entry point, the hooks: what holds before a model is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+
+from kinfolk.descriptorcheck import check_family
+from kinfolk.hookcheck import MODEL, implementations, problems
+from kinfolk.hookspecs import API
+from kinfolk.loader import GROUP
+from kinfolk.testing.facts import needs
+from kinfolk.testing.kit import Kit
+
+HEAVY = ("torch", "triton", "transformers", "tokenizers", "gguf", "safetensors")
+
+_DISCOVER = """
+import json, sys
+sys.path[:] = {path!r}
+from importlib import import_module
+from kinfolk.gguf.metadata import Metadata
+for family in import_module({module!r}).register_families():
+    family.chat(Metadata.from_dict({{"general.architecture": "none"}}))
+    family.pretokenizers(), family.model_cards(), family.bundled_model()
+print(json.dumps(sorted({{name.split(".")[0] for name in sys.modules}})))
+"""
+
+
+class ContractChecks:
+    """A plugin that is found, loaded and asked."""
+
+    def test_descriptor_is_valid(self, kinfolk_kit: Kit) -> None:
+        """The plugin is usable, its descriptor complete, its architectures its own."""
+        assert kinfolk_kit.record.status == "ok", kinfolk_kit.record.reason
+        assert check_family(kinfolk_kit.family) == ""
+        assert kinfolk_kit.family.name == kinfolk_kit.name
+        for architecture in kinfolk_kit.family.architectures:
+            # Raises where another installed family claims it too.
+            assert kinfolk_kit.registry.family_for(architecture) is kinfolk_kit.family
+
+    def test_entry_point_registers_the_family(self, kinfolk_kit: Kit) -> None:
+        """An installed distribution has the entry point, and its module the version of the API."""
+        record = kinfolk_kit.record
+        assert record.distribution, "the plugin comes from no installed distribution"
+        for name in record.distribution.split(", "):
+            points = metadata.distribution(name).entry_points.select(group=GROUP, name=record.name)
+            assert [point.value for point in points] == [record.module]
+        module = sys.modules[record.module]
+        major, _ = module.KINFOLK_API
+        assert major == API[0]
+        assert kinfolk_kit.name in {family.name for family in module.register_families()}
+
+    def test_discovery_loads_nothing_heavy(self, kinfolk_kit: Kit) -> None:
+        """Importing the plugin, and asking what it brings, imports no torch and the like."""
+        code = _DISCOVER.format(path=sys.path, module=kinfolk_kit.record.module)
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=kinfolk_kit.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.returncode == 0, ran.stderr
+        imported = set(json.loads(ran.stdout.splitlines()[-1]))
+        heavy = sorted(imported.intersection(HEAVY))
+        assert not heavy, f"{kinfolk_kit.record.module} imports {', '.join(heavy)} at discovery"
+
+    @needs("tiny")
+    def test_hooks_are_sound_and_asked(self, kinfolk_kit: Kit) -> None:
+        """Every hook has the signature of its specification, and the loaded model asks it."""
+        hooks = kinfolk_kit.family.hooks(kinfolk_kit.config)
+        assert problems(hooks) == ()
+        stated = {found.hook for found in implementations(hooks) if found.hook in MODEL}
+        assert "allocate_cache" in stated
+        label = f"family {kinfolk_kit.name!r}"
+        for hook in stated:
+            assert label in kinfolk_kit.loaded.hooks.asked(hook)
+
+    @needs("tiny")
+    def test_each_model_has_hooks_of_its_own(self, kinfolk_kit: Kit) -> None:
+        """``hooks`` makes a new object for every loaded model."""
+        first, second = (kinfolk_kit.family.hooks(kinfolk_kit.config) for _ in range(2))
+        assert first is not second

@@ -1,0 +1,168 @@
+"""The logits: those of the reference, whatever else happens in the step."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kinfolk.convert.driver import convert
+from kinfolk.descriptors import PolicySpec
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.hookspecs import hookimpl
+from kinfolk.model_api import ModelInfo
+from kinfolk.plans import ExpertStats, Placement
+from kinfolk.testing.facts import needs
+from kinfolk.testing.kit import Kit, assert_same
+from kinfolk.testing.model_files import numbers_of
+from kinfolk.types import CHUNK
+
+few = settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+"""Each example runs a model; several test classes share a check by inheritance."""
+
+
+class NumberChecks:
+    """Forward passes over certain rows."""
+
+    @needs("tiny", "reference")
+    def test_logits_equal_the_reference(self, kinfolk_kit: Kit) -> None:
+        """Logits are those of the plain implementation that the tiny model names."""
+        function = kinfolk_kit.reference(kinfolk_kit.tiny.reference)
+        file = kinfolk_kit.file
+        tensors = {name: torch.from_numpy(numbers_of(file, name).copy()) for name in file.inventory}
+        tokens = kinfolk_kit.tokens
+        expected = function(tensors, kinfolk_kit.config, torch.tensor(tokens))
+        assert_same(kinfolk_kit.linear(tokens), expected.float())
+
+    @needs("tiny", "checkpoint")
+    def test_converted_checkpoints_give_their_logits(self, kinfolk_kit: Kit) -> None:
+        """A Hugging Face model, converted and run, gives the logits it gave before."""
+        folder = kinfolk_kit.folder / "checkpoint"
+        folder.mkdir(exist_ok=True)
+        function = kinfolk_kit.reference(kinfolk_kit.tiny.checkpoint)(folder)
+        path = kinfolk_kit.folder / "converted.gguf"
+        convert(
+            folder,
+            path,
+            outtype="f32",
+            families=[kinfolk_kit.family],
+            tokenizer=False,
+            overwrite=True,
+        )
+        drive = kinfolk_kit.driver(kinfolk_kit.load(path))
+        vocabulary = drive.loaded.info.vocabulary
+        for length in (1, CHUNK - 1, CHUNK + 1, len(kinfolk_kit.tokens)):
+            tokens = [token % vocabulary for token in kinfolk_kit.tokens[:length]]
+            with torch.inference_mode():
+                expected = function(torch.tensor(tokens))
+            lease = drive.open()
+            assert_same(drive.feed({lease: tokens})[lease], expected.float())
+            drive.ledger.release(lease)
+
+    @needs("tiny")
+    @few
+    @given(sizes=st.lists(st.integers(1, 70), min_size=1, max_size=8))
+    def test_any_slices_give_the_same_logits(self, kinfolk_kit: Kit, sizes: list[int]) -> None:
+        """However a prompt is cut into slices, its logits are the same."""
+        drive = kinfolk_kit.driver()
+        lease = drive.open()
+        found = kinfolk_kit.feed_in(drive, lease, kinfolk_kit.tokens, sizes)
+        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+
+    @needs("tiny")
+    def test_decoding_equals_prefill(self, kinfolk_kit: Kit) -> None:
+        """Token by token or all at once: the logits are the same."""
+        drive = kinfolk_kit.driver()
+        lease = drive.open()
+        found = drive.feed({lease: kinfolk_kit.tokens}, rows=1)[lease]
+        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+
+    @needs("tiny")
+    @few
+    @given(lengths=st.lists(st.integers(1, 140), min_size=1, max_size=4), rows=st.integers(1, 90))
+    def test_neighbours_change_nothing(
+        self, kinfolk_kit: Kit, lengths: list[int], rows: int
+    ) -> None:
+        """Other sequences in the same steps do not change a sequence's logits."""
+        drive = kinfolk_kit.driver()
+        others = {drive.open(): kinfolk_kit.random_tokens(n, seed=n) for n in lengths[::2]}
+        lease = drive.open()
+        others |= {drive.open(): kinfolk_kit.random_tokens(n, seed=n) for n in lengths[1::2]}
+        found = drive.feed({**others, lease: kinfolk_kit.tokens}, rows=rows)[lease]
+        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+
+    @needs("tiny")
+    @few
+    @given(seed=st.integers(0, 1000))
+    def test_places_change_nothing(self, kinfolk_kit: Kit, seed: int) -> None:
+        """Whichever slot and blocks a sequence gets, its logits are the same."""
+        drive = kinfolk_kit.driver()
+        drive.shuffle(seed)
+        other, lease = drive.open(), drive.open()
+        texts = {other: kinfolk_kit.random_tokens(90, seed), lease: kinfolk_kit.tokens}
+        found = drive.feed(texts, rows=50)[lease]
+        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+
+    @needs("tiny")
+    def test_other_sequences_are_neither_read_nor_touched(self, kinfolk_kit: Kit) -> None:
+        """With everything that others keep made NaN, a sequence runs on, and leaves it as it is."""
+        drive = kinfolk_kit.driver()
+        others = [drive.open(), drive.open()]
+        lease = drive.open()
+        start, rest = kinfolk_kit.tokens[:70], kinfolk_kit.tokens[70:]
+        drive.feed({other: kinfolk_kit.random_tokens(100, seed=1) for other in others})
+        found = [drive.feed({lease: start})[lease]]
+        drive.poison(lease)
+        before = [drive.kept(other) for other in others]
+        found += [drive.feed({lease: [token]})[lease] for token in rest[:5]]
+        found.append(drive.feed({lease: rest[5:]}, rows=40)[lease])
+        assert_same(torch.cat(found), kinfolk_kit.linear(kinfolk_kit.tokens))
+        for other, known in zip(others, before, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(drive.kept(other), known, strict=True))
+
+    @needs("tiny", "windows")
+    def test_windows_are_crossed_at_any_length(self, kinfolk_kit: Kit) -> None:
+        """Around the length of every window, a step of any size gives the same logits."""
+        expected = kinfolk_kit.linear(kinfolk_kit.tokens)
+        for window in kinfolk_kit.plan.windows:
+            for start in () if window is None else (window - 1, window, window + 1):
+                drive = kinfolk_kit.driver()
+                lease = drive.open()
+                drive.feed({lease: kinfolk_kit.tokens[:start]})
+                rest = kinfolk_kit.tokens[start:]
+                found = kinfolk_kit.feed_in(drive, lease, rest, (1, 1, CHUNK, 3))
+                assert_same(found, expected[start:])
+
+    @needs("tiny", "experts")
+    def test_bays_of_experts_change_nothing(self, kinfolk_kit: Kit) -> None:
+        """In whichever bays experts lie, every logit is the same to the last bit."""
+        usual, turned = kinfolk_kit.loaded, turned_experts(kinfolk_kit)
+        found = []
+        for loaded in (usual, turned):
+            drive = kinfolk_kit.driver(loaded)
+            lease = drive.open()
+            found.append(drive.feed({lease: kinfolk_kit.tokens})[lease])
+        assert torch.equal(*found)
+
+
+class TurnedExperts:
+    """A policy: experts in reverse order."""
+
+    @hookimpl
+    def place_experts(self, stats: ExpertStats) -> Placement:
+        return Placement(tuple(tuple(reversed(range(count))) for count in stats.layers))
+
+
+def create(info: ModelInfo) -> TurnedExperts:
+    return TurnedExperts()
+
+
+def turned_experts(kit: Kit) -> LoadedModel:
+    """The tiny model loaded under that policy."""
+    return kit.load(policy=PolicySpec("turned-experts", f"{__name__}:create"))

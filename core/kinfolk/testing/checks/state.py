@@ -1,0 +1,129 @@
+"""What a sequence keeps: forked, set aside, brought back, and reused by the next one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk.errors import StateError
+from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.testing.facts import needs
+from kinfolk.testing.kit import ROOM, Kit, assert_same
+from kinfolk.types import CHUNK
+
+
+class StateChecks:
+    """Everything follows from the state plan; a family that states it wrongly fails here."""
+
+    @needs("tiny")
+    def test_forks_go_two_ways(self, kinfolk_kit: Kit) -> None:
+        """Two sequences that share a beginning go on differently, and right."""
+        start, ours, theirs = kinfolk_kit.tokens[:77], *continuations(kinfolk_kit)
+        drive = kinfolk_kit.driver()
+        lease = drive.open()
+        drive.feed({lease: start})
+        fork = drive.ledger.fork(lease, ROOM)
+        found = drive.feed({lease: ours, fork: theirs}, rows=7)
+        for holder, rest in ((lease, ours), (fork, theirs)):
+            assert_same(found[holder], kinfolk_kit.linear([*start, *rest])[77:])
+
+    @needs("tiny")
+    @pytest.mark.parametrize("length", [CHUNK, 77])
+    def test_checkpoints_bring_back_a_sequence(self, kinfolk_kit: Kit, length: int) -> None:
+        """A sequence starts from a checkpoint as if what came after had never been."""
+        start, rest = kinfolk_kit.tokens[:length], kinfolk_kit.tokens[length:]
+        drive = kinfolk_kit.driver()
+        lease = drive.open()
+        drive.feed({lease: start})
+        checkpoint = drive.ledger.checkpoint(lease, length)
+        drive.feed({lease: kinfolk_kit.random_tokens(80, seed=9)}, rows=30)
+        drive.ledger.release(lease)
+        restored = drive.ledger.open(ROOM, checkpoint)
+        found = drive.feed({restored: rest}, rows=40)[restored]
+        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens)[length:])
+
+    @needs("tiny")
+    def test_checkpoints_inside_a_slice_hold_that_row(self, kinfolk_kit: Kit) -> None:
+        """A checkpoint asked for in the middle of a slice holds the state after its row."""
+        tokens = kinfolk_kit.tokens
+        drive = kinfolk_kit.driver()
+        lease = drive.open()
+        drive.ledger.extend(lease, 120)
+        checkpoint = drive.ledger.checkpoint(lease, 77)
+        stores = ((77, checkpoint.slot),)
+        drive.step([Item(lease, "", ItemKind.PREFILL, tuple(tokens[:120]), 0, stores=stores)])
+        drive.ledger.release(lease)
+        restored = drive.ledger.open(ROOM, checkpoint)
+        found = drive.feed({restored: tokens[77:]}, rows=64)[restored]
+        assert_same(found, kinfolk_kit.linear(tokens)[77:])
+
+    @needs("tiny")
+    def test_reused_slots_remember_nothing(self, kinfolk_kit: Kit) -> None:
+        """A sequence in a slot and blocks that were used before starts from nothing."""
+        drive = kinfolk_kit.driver(kinfolk_kit.load(slots=1))
+        lease = drive.open()
+        drive.feed({lease: kinfolk_kit.random_tokens(ROOM // 2, seed=3)})
+        drive.ledger.release(lease)
+        again = drive.open()
+        assert again.slot == lease.slot
+        found = drive.feed({again: kinfolk_kit.tokens})[again]
+        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+
+    @needs("tiny", "eviction")
+    def test_evicted_chunks_are_unread_and_come_back(self, kinfolk_kit: Kit) -> None:
+        """A chunk that is evicted is not read, whatever its place holds then; recalled, it is the
+        chunk it was."""
+        tokens = kinfolk_kit.tokens
+        drive = kinfolk_kit.driver()
+        lease = drive.open()
+        drive.feed({lease: tokens[:130]})
+        known = drive.kept(lease)
+        pool = kinfolk_kit.plan.windows.index(None)
+        drive.ledger.evict(lease, 0, pool)
+        drive.apply()
+        drive.poison(lease)
+        drive.ledger.recall(lease, 0, pool)
+        drive.apply()
+        assert all(torch.equal(a, b) for a, b in zip(drive.kept(lease), known, strict=True))
+        drive.ledger.evict(lease, 0, pool)
+        drive.apply()
+        drive.poison(lease)
+        fork = drive.open()
+        drive.feed({fork: tokens[:70]})
+        found = drive.feed({lease: tokens[130:135]})[lease]
+        assert torch.isfinite(found).all(), "an evicted chunk was read"
+        drive.ledger.recall(lease, 0, pool)
+        found = drive.feed({fork: tokens[70:]})[fork]
+        assert_same(found, kinfolk_kit.linear(tokens)[70:])
+
+    @needs("tiny", "windows")
+    def test_chunks_leave_behind_a_window(self, kinfolk_kit: Kit) -> None:
+        """What the window has passed gives up its place, and is not read there any more."""
+        tokens = [*kinfolk_kit.tokens, *kinfolk_kit.random_tokens(2 * CHUNK, seed=5)]
+        drive = kinfolk_kit.driver()
+        lease = drive.open()
+        drive.feed({lease: tokens[:-10]}, rows=50)
+        drive.apply()
+        length = len(tokens) - 10
+        for pool, window in enumerate(kinfolk_kit.plan.windows):
+            held = {chunk for chunk, _ in drive.ledger.table(lease, pool)}
+            first = 0 if window is None else max(0, length - window + 1) // CHUNK
+            assert held == set(range(first, -(-length // CHUNK)))
+        drive.poison(lease)
+        found = drive.feed({lease: tokens[-10:]}, rows=3)[lease]
+        assert_same(found, kinfolk_kit.linear(tokens)[-10:])
+
+    @needs("tiny")
+    def test_released_sequences_are_gone(self, kinfolk_kit: Kit) -> None:
+        """Whoever still holds the right to a slot that was given back is refused."""
+        drive = kinfolk_kit.driver()
+        lease = drive.open()
+        drive.feed({lease: kinfolk_kit.tokens[:10]})
+        drive.ledger.release(lease)
+        with pytest.raises(StateError):
+            drive.feed({lease: kinfolk_kit.tokens[10:12]})
+
+
+def continuations(kit: Kit) -> tuple[list[int], list[int]]:
+    """Two ways to go on, which cross the end of a chunk."""
+    return kit.random_tokens(60, seed=7), kit.random_tokens(60, seed=8)

@@ -1,0 +1,29 @@
+"""What every family has to do: subclass :class:`FamilyConformance` and name the family."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinfolk.testing.checks.contract import ContractChecks
+from kinfolk.testing.checks.drafts import DraftChecks
+from kinfolk.testing.checks.engine import EngineChecks
+from kinfolk.testing.checks.files import FileChecks
+from kinfolk.testing.checks.numbers import NumberChecks
+from kinfolk.testing.checks.state import StateChecks
+from kinfolk.testing.checks.text import TextChecks
+
+
+@pytest.mark.cpu
+class FamilyConformance(
+    # pytest runs the last base first.
+    EngineChecks, TextChecks, DraftChecks, StateChecks, NumberChecks, FileChecks, ContractChecks
+):  # fmt: skip
+    """All checks, on the installed family that ``family`` names.
+
+    ``class TestOlive(FamilyConformance): family = "olive"`` in a test module is all it takes.
+    Checks that have no meaning for a family, by its state plan and its tiny model, are listed with
+    the reason at the end of the run.
+    """
+
+    family: str
+    kinfolk_conformance = True

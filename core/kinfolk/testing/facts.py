@@ -1,0 +1,87 @@
+"""What is known about a family before any check runs, and so which checks have a meaning for it.
+
+A check says what it needs with :func:`needs`. Where a need is not met the check is not run, and is
+listed with the reason: nothing is skipped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
+
+import pytest
+
+from kinfolk.plans import Paged
+from kinfolk.testing.model_files import can_hold, can_write
+from kinfolk.text.chat import TEMPLATE
+
+if TYPE_CHECKING:
+    from kinfolk.testing.kit import Kit
+
+Need = Literal["tiny", "reference", "checkpoint", "eviction", "windows", "experts", "chat template"]
+NEEDS = "kinfolk_needs"
+FORMAT = "quant_format"
+"""The argument of checks that run once for every format of weights."""
+
+
+def needs(*wanted: Need) -> pytest.MarkDecorator:
+    """The check means something only where the family has all of this."""
+    return getattr(pytest.mark, NEEDS)(*wanted)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Why needs are not met, by need, and which formats of weights cannot be checked, by name."""
+
+    missing: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
+
+    def why_not(self, item: pytest.Item) -> str:
+        """Why a check has no meaning for the family; empty if it has one."""
+        for mark in item.iter_markers(NEEDS):
+            for need in mark.args:
+                if need in self.missing:
+                    return self.missing[need]
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        return self.formats.get(parameters.get(FORMAT, ""), "")
+
+
+def facts_of(kit: Kit) -> Facts:
+    """Look at the family and its tiny model. What is broken there does not escape: everything that
+    needs it is not run, and the check of the tiny model itself says why."""
+    try:
+        return Facts(_missing(kit), _formats(kit))
+    except Exception as error:  # whatever somebody's family raises
+        reason = f"the tiny model cannot be used: {type(error).__name__}: {error}"
+        return Facts(dict.fromkeys(get_args(Need), reason))
+
+
+def _missing(kit: Kit) -> Mapping[str, str]:
+    plan, tiny = kit.plan, kit.tiny
+    pools = any(isinstance(layer, Paged) and layer.window is None for layer in plan.layers)
+    found = {
+        "reference": "" if tiny.reference else "the tiny model names no reference",
+        "checkpoint": "" if tiny.checkpoint else "the tiny model names no checkpoint",
+        "eviction": "" if pools else "the state plan has no layer that sees all positions",
+        "windows": "" if kit.window else "the state plan has no window",
+        "experts": "" if any(kit.config.experts) else "the model has no experts",
+        "chat template": ""
+        if TEMPLATE in kit.file.metadata
+        else "the tiny model has no chat template",
+    }
+    return {need: reason for need, reason in found.items() if reason}
+
+
+def _formats(kit: Kit) -> Mapping[str, str]:
+    """Formats that no matrix of the tiny model can hold, or that nothing can write."""
+    found = {}
+    for provided in kit.registry.quant_formats:
+        format_ = provided.value
+        if not can_write(format_):
+            found[format_.name] = f"nothing here can write {format_.name}"
+        elif not any(can_hold(format_, tensor) for tensor in kit.file.inventory.values()):
+            found[format_.name] = (
+                f"no matrix of the tiny model has rows of whole blocks of {format_.block} numbers"
+            )
+    return found

@@ -1,0 +1,229 @@
+"""One family under test: its tiny model as a file, loaded once and driven often."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from kinfolk.descriptors import Family, PolicySpec, TinyModel, resolve
+from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.engine.text import open_text
+from kinfolk.errors import PluginError
+from kinfolk.gguf.file import GGUFFile
+from kinfolk.loader import PluginRecord, Provided
+from kinfolk.nn.context import BuildContext
+from kinfolk.plans import StatePlan
+from kinfolk.quant.formats import QuantFormats
+from kinfolk.registry import Registry
+from kinfolk.settings import Settings, load_settings
+from kinfolk.state.chunks import SlotLease
+from kinfolk.testing.driver import Driver
+from kinfolk.testing.model_files import write_f32
+from kinfolk.text.chat import ChatTemplate
+from kinfolk.text.formats import ChatFormat
+from kinfolk.text.tokenizer import Tokenizer
+from kinfolk.types import CHUNK
+from kinfolk.weights.loader import load_weights
+
+BOUND: Final = 2e-4
+"""Largest difference of a row's logits, over their largest: what the order of float32 sums makes
+of a few layers, and far less than any mistake."""
+
+ROOM: Final = 512
+"""Positions a sequence gets in most checks."""
+
+
+class Kit:
+    """The family called ``name`` among the installed ones, or in ``registry``.
+
+    Properties are worked out at first use and raise what is wrong with the family. ``folder`` is
+    written to. Everything runs on the CPU in float32.
+    """
+
+    def __init__(self, name: str, folder: Path, registry: Registry | None = None) -> None:
+        self.name = name
+        self.folder = folder
+        self._registry = registry
+        self._loaded: dict[tuple[object, ...], LoadedModel] = {}
+        self._linear: dict[tuple[int, ...], torch.Tensor] = {}
+
+    # -- the family -----------------------------------------------------------------------------
+
+    @cached_property
+    def registry(self) -> Registry:
+        return self._registry or Registry.discover(self.settings())
+
+    @cached_property
+    def provided(self) -> Provided[Family]:
+        """The family and who brings it; :class:`PluginError` with what is there if nobody does."""
+        if self.name in self.registry.families:
+            return self.registry.families[self.name]
+        there = ", ".join(sorted(self.registry.families)) or "none"
+        broken = "".join(f"; {problem}" for problem in self.registry.problems())
+        raise PluginError(f"no family {self.name!r} is installed; installed: {there}{broken}")
+
+    @property
+    def family(self) -> Family:
+        return self.provided.value
+
+    @cached_property
+    def record(self) -> PluginRecord:
+        """What became of the plugin that brings the family."""
+        plugin = self.provided.plugin
+        return next(record for record in self.registry.records if record.name == plugin)
+
+    @cached_property
+    def tiny(self) -> TinyModel:
+        tiny = self.family.tiny()
+        if not isinstance(tiny, TinyModel):
+            raise PluginError(
+                f"family {self.name!r}: tiny() returned {tiny!r}; return a "
+                "kinfolk.descriptors.TinyModel, the checks need one"
+            )
+        return tiny
+
+    # -- the tiny model -------------------------------------------------------------------------
+
+    @cached_property
+    def path(self) -> Path:
+        return write_f32(self.tiny.shape, self.folder / f"{self.name}-tiny.gguf")
+
+    @cached_property
+    def file(self) -> GGUFFile:
+        return GGUFFile.open(self.path)
+
+    @cached_property
+    def config(self) -> Any:
+        return self.family.read_config(self.file.metadata)
+
+    @property
+    def plan(self) -> StatePlan:
+        return self.loaded.plan
+
+    @cached_property
+    def window(self) -> int:
+        """The widest window, 0 if there is none."""
+        widest = max((window for window in self.plan.windows if window is not None), default=0)
+        if widest > ROOM // 2:
+            raise PluginError(
+                f"family {self.name!r}: the tiny model has a window of {widest}; the checks cross "
+                f"it many times, so it may be {ROOM // 2} at most"
+            )
+        return widest
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """A text that crosses borders of chunks, and every window."""
+        return self.random_tokens(max(150, self.window + CHUNK + 20), seed=0)
+
+    def random_tokens(self, count: int, seed: int) -> list[int]:
+        source = random.Random(f"{self.name} {seed}")
+        return [source.randrange(self.config.vocabulary) for _ in range(count)]
+
+    @cached_property
+    def text(self) -> tuple[Tokenizer, ChatTemplate | None, ChatFormat]:
+        """What the file says about text."""
+        return open_text(self.path, self.settings(), self.registry)
+
+    # -- running it -----------------------------------------------------------------------------
+
+    def settings(self, **options: Any) -> Settings:
+        """Settings for the checks: the user's own in the environment do not count."""
+        fixed = {"device": "cpu", "dtype": "f32", "kv_codec": "f32", "policy": (), "op": {}}
+        sizes = {"slots": 6, "checkpoints": 4, "drafter": "", "model_family": self.name}
+        return load_settings(**{**fixed, **sizes, **options})
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        return self.load()
+
+    def load(
+        self, path: Path | None = None, policy: PolicySpec | None = None, **options: Any
+    ) -> LoadedModel:
+        """The tiny model, or that of another file, under a policy and with further settings."""
+        key = (path, policy, *sorted(options.items()))
+        if key not in self._loaded:
+            registry = self.registry
+            if policy is not None:
+                options["policy"] = (policy.name,)
+                registry = replace(
+                    registry, policies={policy.name: Provided(policy, "kinfolk", "", "")}
+                )
+            settings = self.settings(context=self._context(), **options)
+            self._loaded[key] = load_model(path or self.path, settings, registry)
+        return self._loaded[key]
+
+    def keeping_bytes(self, path: Path) -> LoadedModel:
+        """The model of a file with quantised matrices left as they are."""
+        loaded = self.load(path)
+        file = GGUFFile.open(path)
+        weights = load_weights(
+            self.family.weight_plan(loaded.config, file.inventory),
+            file.inventory,
+            QuantFormats([provided.value for provided in self.registry.quant_formats]),
+            keep_quantised=True,
+        )
+        context = BuildContext(
+            loaded.ops, loaded.device, loaded.dtype, loaded.plan, loaded.limits.context
+        )
+        return replace(loaded, model=self.family.build(loaded.config, weights, context))
+
+    def driver(self, loaded: LoadedModel | None = None) -> Driver:
+        return Driver(loaded or self.loaded)
+
+    def linear(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits of a text read in one go, by itself: what everything else must equal."""
+        wanted = tuple(tokens)
+        for known, logits in self._linear.items():
+            if known[: len(wanted)] == wanted:
+                return logits[: len(wanted)]
+        drive = self.driver()
+        lease = drive.open(len(wanted))
+        self._linear[wanted] = drive.feed({lease: wanted})[lease]
+        return self._linear[wanted]
+
+    def feed_in(
+        self, drive: Driver, lease: SlotLease, tokens: Sequence[int], sizes: Sequence[int]
+    ) -> torch.Tensor:
+        """Logits of tokens fed in slices of these sizes, over and over."""
+        parts: list[torch.Tensor] = []
+        start = 0
+        while start < len(tokens):
+            size = sizes[len(parts) % len(sizes)]
+            parts.append(drive.feed({lease: tokens[start : start + size]})[lease])
+            start += size
+        return torch.cat(parts)
+
+    def reference(self, name: str) -> Callable[..., Any]:
+        """A function that the tiny model names."""
+        function: Callable[..., Any] = resolve(name)
+        return function
+
+    def _context(self) -> int:
+        context: int = self.config.context
+        if context < ROOM:
+            raise PluginError(
+                f"family {self.name!r}: the tiny model has a context of {context}; the checks "
+                f"need {ROOM}"
+            )
+        return min(context, 2 * ROOM)
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor, bound: float = BOUND) -> None:
+    """Rows of logits are the same up to ``bound``; the message names the first and worst row."""
+    assert found.shape == expected.shape
+    errors = (found - expected).abs().amax(1) / expected.abs().amax(1).clamp_min(1e-30)
+    errors = errors.nan_to_num(float("inf"))
+    wrong = (errors > bound).nonzero().flatten().tolist()
+    if wrong:
+        worst = int(errors.argmax())
+        raise AssertionError(
+            f"{len(wrong)} of {len(errors)} rows differ, the first is row {wrong[0]}; row {worst} "
+            f"is off by {float(errors[worst]):.1e} of its largest logit, allowed is {bound:.0e}"
+        )

@@ -1,0 +1,88 @@
+"""Small model files for tests: written from a shape, and rewritten with one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kinfolk.convert.driver import encode
+from kinfolk.descriptors import QuantFormat, ReleasedShape
+from kinfolk.gguf.file import GGUFFile
+from kinfolk.gguf.file_types import is_matrix
+from kinfolk.gguf.inventory import TensorInfo
+from kinfolk.gguf.output import GGUFOutput, OutputTensor
+from kinfolk.gguf.values import ByteArray
+from kinfolk.quant.formats import QuantFormats
+from kinfolk.synth.blocks import FILLS, random_blocks
+from kinfolk.synth.plan import plan_synthetic
+from kinfolk.synth.write import write_synthetic
+
+Numbers = npt.NDArray[np.float32]
+
+
+def write_f32(shape: ReleasedShape, path: Path) -> Path:
+    """A file of the shape with random float32 weights."""
+    write_synthetic(plan_synthetic(shape, mix="f32"), path, overwrite=True, workers=1)
+    return path
+
+
+def numbers_of(file: GGUFFile, name: str) -> Numbers:
+    """A float32 tensor of a file, in torch order."""
+    stored = file.inventory.bytes(name).reshape(-1).view("<f4")
+    return stored.reshape(file.inventory[name].shape)
+
+
+def can_hold(format_: QuantFormat, tensor: TensorInfo) -> bool:
+    """Whether a tensor may be stored in a format: a matrix with rows of whole blocks."""
+    return is_matrix(tensor.name, tensor.shape) and tensor.shape[-1] % format_.block == 0
+
+
+def rewrite(
+    source: GGUFFile,
+    path: Path,
+    *,
+    matrices: QuantFormat | None = None,
+    added: Mapping[str, Numbers] | None = None,
+) -> Path:
+    """A copy of a float32 file, its matrices in another format, or with tensors added to it.
+
+    Matrices are random where nothing can encode the format.
+    """
+    plain = QuantFormats().named("F32")
+    numbers = {name: numbers_of(source, name) for name in source.inventory} | dict(added or {})
+    formats = {
+        name: matrices
+        if matrices and name in source.inventory and can_hold(matrices, source.inventory[name])
+        else plain
+        for name in numbers
+    }
+    layouts = [
+        OutputTensor(
+            name,
+            array.shape,
+            formats[name].ggml_type,
+            prod(array.shape) // formats[name].block * formats[name].bytes,
+        )
+        for name, array in numbers.items()
+    ]
+    keys = {key: source.metadata.value(key) for key in source.metadata}
+    with GGUFOutput(path, keys, layouts, overwrite=True) as output:
+        for name, array in numbers.items():
+            output.write(name, _stored(array, formats[name]))
+    return path
+
+
+def can_write(format_: QuantFormat) -> bool:
+    return bool(format_.quantize) or format_.name in FILLS
+
+
+def _stored(array: Numbers, format_: QuantFormat) -> ByteArray:
+    if format_.quantize:
+        return encode(array, format_)
+    blocks = array.size // format_.block
+    deviation = float(array.shape[-1] ** -0.5)
+    return random_blocks(format_.name, blocks, deviation, np.random.SFC64(blocks))

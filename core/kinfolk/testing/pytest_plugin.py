@@ -1,0 +1,137 @@
+"""The pytest plugin of the conformance kit; installed with kinfolk, so there is nothing to enable.
+
+Its own imports are light: whoever runs pytest beside an installed kinfolk pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from kinfolk.testing.facts import Facts
+    from kinfolk.testing.kit import Kit
+
+# Before any of its modules is imported, so that their assertions show the values.
+pytest.register_assert_rewrite("kinfolk.testing.checks", "kinfolk.testing.kit")
+
+MARK = "kinfolk_conformance"
+"""Attribute of test classes whose ``family`` names what they check."""
+
+
+class Conformance:
+    """The kits of a run, by family, and what had no meaning for them, with the reason."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="kinfolk-conformance-")
+        self._kits: dict[str, Kit] = {}
+        self._facts: dict[str, Facts] = {}
+        self.not_applicable: list[tuple[str, str, str]] = []
+
+    def kit(self, family: str) -> Kit:
+        from kinfolk.testing.kit import Kit
+
+        if family not in self._kits:
+            folder = Path(self._folder.name) / str(len(self._kits))
+            folder.mkdir()
+            self._kits[family] = Kit(family, folder)
+        return self._kits[family]
+
+    def facts(self, family: str) -> Facts:
+        from kinfolk.testing.facts import facts_of
+
+        if family not in self._facts:
+            self._facts[family] = facts_of(self.kit(family))
+        return self._facts[family]
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+CONFORMANCE = pytest.StashKey[Conformance]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cpu: runs anywhere")
+    config.addinivalue_line("markers", "kinfolk_needs(fact, ...): what a check has a meaning with")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if CONFORMANCE in config.stash:
+        config.stash[CONFORMANCE].close()
+
+
+def conformance_of(config: pytest.Config) -> Conformance:
+    if CONFORMANCE not in config.stash:
+        config.stash[CONFORMANCE] = Conformance()
+    return config.stash[CONFORMANCE]
+
+
+def family_of(cls: type | None) -> str | None:
+    """The family that a test class checks, ``None`` for any other class."""
+    return getattr(cls, "family", None) if hasattr(cls, MARK) else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One check for each format of weights."""
+    if family_of(metafunc.cls) is None or "quant_format" not in metafunc.fixturenames:
+        return
+    from kinfolk.quant.formats import BUILTIN_FORMATS
+
+    metafunc.parametrize("quant_format", [format_.name for format_ in BUILTIN_FORMATS])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take out the checks that have no meaning for their family, and remember why."""
+    kept, out = [], []
+    for item in items:
+        family = family_of(getattr(item, "cls", None))
+        reason = conformance_of(config).facts(family).why_not(item) if family else ""
+        if family and reason:
+            out.append(item)
+            conformance_of(config).not_applicable.append((family, item.name, reason))
+        else:
+            kept.append(item)
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = kept
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist tells the one that prints."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None and CONFORMANCE in session.config.stash:
+        output[MARK] = session.config.stash[CONFORMANCE].not_applicable
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    told = getattr(node, "workeroutput", {}).get(MARK, ())
+    listed = conformance_of(node.config).not_applicable
+    # Every worker has collected the same.
+    listed.extend(entry for each in told if (entry := tuple(each)) not in listed)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which checks were left out."""
+    if CONFORMANCE not in config.stash or not config.stash[CONFORMANCE].not_applicable:
+        return
+    terminalreporter.section("conformance checks without a meaning here")
+    for family, name, reason in config.stash[CONFORMANCE].not_applicable:
+        terminalreporter.write_line(f"{family}: {name}: {reason}")
+
+
+@pytest.fixture(scope="class")
+def kinfolk_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
+    """The family of the test class. Tiny matrices lose more to waking threads than they gain."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield conformance_of(request.config).kit(str(family_of(request.cls)))
+    torch.set_num_threads(threads)

@@ -1,0 +1,145 @@
+"""Runs the conformance kit on an installed family, away from any test suite."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import io
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from kinfolk.errors import PluginError, SettingsError
+
+if TYPE_CHECKING:
+    import pytest
+
+Status = Literal["passed", "failed", "not applicable"]
+
+PLUGIN: Final = "kinfolk"
+"""Name of our entry point in the group of pytest."""
+
+_NEEDED: Final = ("pytest", "hypothesis")
+_MODULE: Final = """from kinfolk.testing import FamilyConformance
+
+
+class TestFamily(FamilyConformance):
+    family = {family!r}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one check. ``detail`` says why it failed, or has no meaning for the family;
+    ``trace`` is the whole report of a failure."""
+
+    check: str
+    title: str
+    status: Status
+    detail: str = ""
+    trace: str = field(default="", repr=False)
+
+
+OnResult = Callable[[Result], None]
+
+
+def run_checks(
+    family: str, *, select: str = "", on_result: OnResult | None = None
+) -> tuple[Result, ...]:
+    """Run the checks, those whose names match the pytest expression ``select`` if it is given.
+
+    ``on_result`` hears of each as it ends. Raises :class:`SettingsError` if the tools are not
+    installed or nothing matches, and :class:`PluginError` if the checks cannot be run at all.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SettingsError(
+            f"the checks need {' and '.join(missing)}, which is not installed; "
+            "install the extra: pip install 'kinfolk[testing]'"
+        )
+    import pytest
+
+    recorder = _Recorder(on_result or (lambda result: None))
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory(prefix="kinfolk-check-") as folder:
+        module, config = Path(folder, "test_family.py"), Path(folder, "pytest.ini")
+        module.write_text(_MODULE.format(family=family), encoding="utf-8")
+        # An own configuration: that of the folder the user is in is about other tests.
+        config.write_text("[pytest]\n", encoding="utf-8")
+        options = [f"--rootdir={folder}", "-c", str(config), "-p", PLUGIN, "-p", "no:cacheprovider"]
+        options += ["--import-mode=importlib", "-o", "addopts=", "-q", "-s", "-k", select]
+        with contextlib.redirect_stdout(said), _unlogged():
+            code = pytest.main([*options, str(module)], plugins=[recorder])
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED and not recorder.results:
+        raise SettingsError(f"no check matches {select!r}")
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise PluginError(f"the checks of {family!r} could not be run: {said.getvalue().strip()}")
+    return tuple(recorder.results)
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Checks provoke warnings, and look at them themselves."""
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    root.handlers.clear()
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+
+
+class _Recorder:
+    """Listens to a run of pytest."""
+
+    def __init__(self, on_result: OnResult) -> None:
+        self.results: list[Result] = []
+        self._on_result = on_result
+        self._stdout = sys.stdout
+        self._titles: dict[str, str] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        from kinfolk.testing.conformance import FamilyConformance
+        from kinfolk.testing.pytest_plugin import conformance_of
+
+        self._titles = {
+            item.nodeid: title_of(FamilyConformance, item.name) for item in session.items
+        }
+        for _, name, reason in conformance_of(session.config).not_applicable:
+            title = title_of(FamilyConformance, name)
+            self._add(Result(name, title, "not applicable", reason))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.passed:
+            return
+        name = report.nodeid.rpartition("::")[2]
+        title = self._titles[report.nodeid]
+        if report.passed:
+            self._add(Result(name, title, "passed"))
+        else:
+            self._add(Result(name, title, "failed", _reason(report), report.longreprtext))
+
+    def _add(self, result: Result) -> None:
+        self.results.append(result)
+        with contextlib.redirect_stdout(self._stdout):
+            self._on_result(result)
+
+
+def title_of(checks: type, name: str) -> str:
+    """The first sentence of what a check says about itself."""
+    function = getattr(checks, name.partition("[")[0])
+    text = " ".join((inspect.getdoc(function) or name).split())
+    return text.split(". ")[0].removesuffix(".")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """The message of a failure, on one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else report.longreprtext
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0].removeprefix("AssertionError: ") if lines else "failed"
