@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -42,9 +43,29 @@ def normalised(name: str) -> str:
 
 def _read(path: Path) -> ModelCard:
     try:
-        return TypeAdapter(ModelCard).validate_python(json.loads(path.read_text("utf-8")))
-    except (ValueError, ValidationError) as error:
+        stated = json.loads(path.read_text("utf-8"))
+        if not isinstance(stated, dict):
+            raise ValueError("it must be an object with the fields of a card")
+        _refuse_unknown(stated, ModelCard)
+        _refuse_unknown(stated.get("sampling"), SamplingDefaults)
+        return TypeAdapter(ModelCard).validate_python(stated)
+    except ValidationError as error:
+        found = "; ".join(f"{_dotted(one['loc'])}: {one['msg']}" for one in error.errors())
+        raise ModelFormatError(f"is no model card: {found}", path=path) from error
+    except ValueError as error:
         raise ModelFormatError(f"is no model card: {error}", path=path) from error
+
+
+def _refuse_unknown(stated: object, kind: type) -> None:
+    """A misspelt field would be passed over without a word."""
+    known = [field.name for field in fields(kind)]
+    unknown = sorted(set(stated) - set(known)) if isinstance(stated, dict) else []
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r}; there are {', '.join(known)}")
+
+
+def _dotted(place: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, place))
 
 
 def _from_metadata(name: str, meta: Metadata) -> ModelCard | None:

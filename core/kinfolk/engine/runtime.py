@@ -55,23 +55,18 @@ class Runtime:
     ) -> Runtime:
         """Load a model file, or the bundled model if ``path`` is ``None``."""
         path = path or bundled_model(registry)
+        if settings.drafter is not None:
+            registry.drafter(settings.drafter)  # an unknown name is better heard of now
         with ThreadPoolExecutor(1) as pool:
             # A large vocabulary takes as long as the weights: both at once.
             text = pool.submit(open_text, path, settings, registry)
             loaded = load_model(path, settings, registry, progress)
             tokenizer, chat, chat_format = text.result()
+        card = find_card(path, loaded.file.metadata, loaded.family)
         engine = Engine(
             loaded, scheduler_limits(loaded, settings), _drafter(loaded, settings, registry)
         )
-        return cls(
-            loaded.info.name,
-            loaded,
-            engine,
-            tokenizer,
-            chat,
-            chat_format,
-            find_card(path, loaded.file.metadata, loaded.family),
-        )
+        return cls(loaded.info.name, loaded, engine, tokenizer, chat, chat_format, card)
 
     def close(self) -> None:
         self.engine.close()

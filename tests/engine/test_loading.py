@@ -1,0 +1,130 @@
+"""From settings and a file to a model: choices, limits, and refusals before weights are read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk.engine import loading
+from kinfolk.engine.loading import choose_device, choose_dtype
+from kinfolk.engine.runtime import Runtime, bundled_model, scheduler_limits
+from kinfolk.errors import CapacityError, SettingsError, UnsupportedModelError
+from kinfolk.plans import Codec
+from kinfolk.registry import Registry
+from kinfolk.settings import load_settings
+
+CPU = torch.device("cpu")
+
+
+def test_auto_is_the_cpu_in_float32_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == CPU
+    assert choose_dtype("auto", CPU) is torch.float32
+
+
+def test_auto_is_the_gpu_in_bfloat16_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto") == torch.device("cuda")
+    assert choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
+
+
+@pytest.mark.parametrize(("name", "count"), [("cuda", 0), ("cuda:0", 0), ("cuda:2", 2)])
+def test_a_device_that_is_not_there_is_refused(monkeypatch, name, count):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(SettingsError, match=rf"--device {name}: this machine has {count} CUDA"):
+        choose_device(name)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_keys_and_values_are_stored_in_the_type_they_are_computed_in(load, dtype):
+    model = load(dtype=dtype)
+    assert model.limits.codec == Codec(dtype)
+    assert load(dtype=dtype, kv_codec="f16").limits.codec == Codec("f16")
+
+
+def test_the_limits_follow_the_settings(load):
+    model = load(slots=3, checkpoints=5, context=200, draft_tokens=5)
+    limits = model.limits
+    assert (limits.slots, limits.checkpoints, limits.context) == (3, 5, 200)
+    assert limits.step_rows == model.slice_rows
+    assert model.info.context == 200
+    ledger, state = model.new_state()
+    assert ledger.free_slots == 3
+    assert [len(pool.data) - 1 for pool in state.pools] == list(limits.blocks)
+
+
+def test_state_is_new_each_time(loaded):
+    (one, first), (two, second) = loaded.new_state(), loaded.new_state()
+    one.open(10)
+    assert two.free_slots == one.free_slots + 1
+    assert first.pools[0].data.data_ptr() != second.pools[0].data.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"kv_codec": "q8_0"}, UnsupportedModelError, "cannot be stored as q8_0 yet"),
+        ({"op": "rope=fastest"}, SettingsError, "op 'rope' has no back end 'fastest'"),
+        ({"policy": "strange"}, SettingsError, "strange"),
+        ({"model_family": "nobody"}, SettingsError, "nobody"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_before_weights_are_read(
+    load, monkeypatch, settings, error, message
+):
+    def read(*args, **kwargs):
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(loading, "load_weights", read)
+    with pytest.raises(error, match=message):
+        load(**settings)
+
+
+def test_a_context_that_does_not_fit_is_refused(load, monkeypatch):
+    monkeypatch.setattr(loading, "free_memory", lambda device: 10**6)
+    with pytest.raises(CapacityError, match="context of 4096 needs"):
+        load(context=4096)
+
+
+def test_weights_that_do_not_fit_as_numbers_stay_packed(load, monkeypatch):
+    wanted = []
+    original = loading.load_weights
+
+    def read(*args, keep_quantised, **kwargs):
+        wanted.append(keep_quantised)
+        return original(*args, keep_quantised=keep_quantised, **kwargs)
+
+    monkeypatch.setattr(loading, "load_weights", read)
+    monkeypatch.setattr(loading, "size_state", lambda plan, wanted, *_: wanted)
+    # 0.4 million numbers: 1.6 MB in float32.
+    for free in (2**40, 2**20):
+        monkeypatch.setattr(loading, "free_memory", lambda device, free=free: free)
+        load()
+    assert wanted == [False, True]
+
+
+# -- runtime --------------------------------------------------------------------------------------
+
+
+def test_the_scheduler_is_told_what_the_model_can(loaded):
+    limits = scheduler_limits(loaded, load_settings(slots=8, quantum=5, draft_tokens=6))
+    assert (limits.slots, limits.context, limits.quantum) == (8, 512, 5)
+    assert (limits.slice, limits.step_tokens) == (loaded.slice_rows, 2 * loaded.slice_rows)
+    assert limits.max_draft == 0, "nobody drafts"
+    assert limits.vocabulary == 768
+    drafting = load_settings(slots=8, drafter="ngram", draft_tokens=6, step_tokens=700)
+    limits = scheduler_limits(loaded, drafting)
+    assert (limits.max_draft, limits.step_tokens) == (6, 700)
+
+
+def test_without_a_bundled_model_a_file_must_be_named():
+    with pytest.raises(SettingsError, match="name a file with -m"):
+        bundled_model(Registry.build({}))
+
+
+def test_an_unknown_drafter_is_refused_before_anything_is_read(tmp_path, registry):
+    settings = load_settings(drafter="oracle")
+    with pytest.raises(SettingsError, match="oracle"):
+        Runtime.open(tmp_path / "absent.gguf", settings, registry)
