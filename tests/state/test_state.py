@@ -1,0 +1,176 @@
+"""The tensors of state: what an operation touches, and that it touches nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk.errors import StateError
+from kinfolk.plans import (
+    Codec,
+    Paged,
+    Recurrent,
+    RecurrentTensor,
+    Section,
+    Shared,
+    StateLimits,
+    StatePlan,
+)
+from kinfolk.state.operations import (
+    ClearSlot,
+    CopyBlock,
+    CopyRecurrent,
+    DropSaved,
+    LoadBlock,
+    MapChunk,
+    SaveBlock,
+    UnmapChunk,
+)
+from kinfolk.state.state import State
+
+PLAN = StatePlan(
+    (
+        Paged((Section("k", 2, 3, Codec("f32")), Section("v", 2, 5, Codec("bf16")))),
+        Recurrent((RecurrentTensor("s", (2, 3)), RecurrentTensor("c", (4,), "f16"))),
+        Paged((Section("k", 1, 7, Codec("f16")),), window=100),
+        Shared(0),
+    )
+)
+LIMITS = StateLimits(slots=3, checkpoints=2, blocks=(5, 4), context=320, step_rows=64, tree_rows=70)
+
+
+@pytest.fixture
+def state():
+    """A state full of random bytes."""
+    made = State(PLAN, LIMITS, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    for data in tensors(made):
+        raw = data.view(torch.uint8)
+        raw.copy_(torch.randint(0, 256, raw.shape, generator=generator, dtype=torch.uint8))
+    return made
+
+
+def tensors(state):
+    """All storage: pools, arenas, recurrent tensors."""
+    return [
+        *(pool.data for pool in state.pools),
+        *(pool.arena for pool in state.pools),
+        *state.recurrent(1).values(),
+    ]
+
+
+def raw(state):
+    return [data.view(torch.uint8).clone() for data in tensors(state)]
+
+
+def test_new_state_is_zero_and_finite():
+    """Memory that was never written is read and masked."""
+    made = State(PLAN, LIMITS, torch.device("cpu"))
+    assert all(not data.any() for data in raw(made))
+
+
+def test_views_have_the_shapes_and_types_of_their_sections(state):
+    first, windowed = state.paged(0), state.paged(2)
+    assert (first.pool_index, first.window) == (0, None)
+    assert (windowed.pool_index, windowed.window) == (1, 100)
+    assert first.pool("k").shape == (6, 2, 64, 3)
+    assert first.pool("v").shape == (6, 2, 64, 5)
+    assert windowed.pool("k").shape == (5, 1, 64, 7)
+    types = [first.pool("k").dtype, first.pool("v").dtype, windowed.pool("k").dtype]
+    assert types == [torch.float32, torch.bfloat16, torch.float16]
+    assert first.arena("k").shape == (2, 2, 64, 3), "70 rows of a tree take two blocks"
+
+
+def test_recurrent_tensors_have_a_place_for_each_slot_checkpoint_and_the_dummy(state):
+    held = state.recurrent(1)
+    assert held["s"].shape == (6, 2, 3)
+    assert held["c"].shape == (6, 4)
+    assert [held["s"].dtype, held["c"].dtype] == [torch.float32, torch.float16]
+
+
+def test_a_layer_that_shares_reads_the_memory_of_its_owner(state):
+    assert state.paged(3).pool("k").data_ptr() == state.paged(0).pool("k").data_ptr()
+
+
+def test_writing_through_one_view_leaves_all_others(state):
+    before = raw(state)
+    state.paged(0).pool("v")[4, 1, 63] = 1.5
+    changed = [int((old != new).sum()) for old, new in zip(before, raw(state), strict=True)]
+    assert changed[0] in range(1, 11)
+    assert changed[1:] == [0] * (len(changed) - 1)
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+def test_tables_are_mapped_and_unmapped(state):
+    state.apply([MapChunk(0, 2, 0, 5), MapChunk(0, 2, 3, 1), MapChunk(1, 2, 3, 4)])
+    assert state.pools[0].place(2, 3 * 64 + 7) == 1 * 64 + 7
+    assert state.pools[1].place(2, 3 * 64 + 7) == 4 * 64 + 7
+    state.apply([UnmapChunk(0, 2, 0)])
+    assert state.pools[0].tables[2] == {3: 1}
+    with pytest.raises(StateError, match="position 0 of slot 2 has no block"):
+        state.pools[0].place(2, 0)
+
+
+def test_clearing_a_slot_leaves_the_others(state):
+    state.apply([MapChunk(0, 1, 0, 2), MapChunk(0, 2, 0, 3), MapChunk(1, 1, 0, 2)])
+    before = raw(state)
+    state.apply([ClearSlot(1)])
+    assert [pool.tables[1] for pool in state.pools] == [{}, {}]
+    assert state.pools[0].tables[2] == {0: 3}
+    for old, new in zip(before[4:], raw(state)[4:], strict=True):
+        assert not new[1].any()
+        assert torch.equal(new[[0, 2, 3, 4, 5]], old[[0, 2, 3, 4, 5]])
+    assert all(torch.equal(a, b) for a, b in zip(before[:4], raw(state)[:4], strict=True))
+
+
+def test_copies_move_bytes_and_nothing_else(state):
+    before = raw(state)
+    state.apply([CopyBlock(1, 2, 4), CopyRecurrent(1, 5)])
+    before[1][4] = before[1][2]
+    for tensor in before[4:]:
+        tensor[5] = tensor[1]
+    assert all(torch.equal(a, b) for a, b in zip(before, raw(state), strict=True))
+
+
+def test_saved_bytes_come_back_into_any_block(state):
+    before = raw(state)
+    state.apply([SaveBlock(0, 3, identity=77)])
+    state.pools[0].data[3] = 0
+    state.apply([LoadBlock(0, 77, 5), LoadBlock(0, 77, 1)])
+    assert torch.equal(state.pools[0].data[5], before[0][3])
+    assert torch.equal(state.pools[0].data[1], before[0][3])
+    state.apply([DropSaved(77)])
+    with pytest.raises(KeyError):
+        state.apply([LoadBlock(0, 77, 2)])
+
+
+def test_tree_rows_are_copied_as_raw_bytes(state):
+    """NaN with a payload survives, which a copy through numbers would not promise."""
+    state.paged(0).arena("k").view(torch.int32)[1, :, 5] = 0x7FC12345
+    source, target = torch.tensor([69, 3]), torch.tensor([[2 * 64 + 63, 65], [4 * 64, 64 + 9]])
+    arenas = [pool.arena.clone() for pool in state.pools]
+    state.commit_tree(source, target)
+    for layer, sections in ((0, ("k", "v")), (2, ("k",))):
+        view, index = state.paged(layer), state.paged(layer).pool_index
+        for name in sections:
+            kind = torch.int32 if view.pool(name).dtype == torch.float32 else torch.int16
+            pool, arena = view.pool(name).view(kind), view.arena(name).view(kind)
+            for row, place in zip(source.tolist(), target[index].tolist(), strict=True):
+                moved = pool[place // 64, :, place % 64]
+                assert torch.equal(moved, arena[row // 64, :, row % 64])
+    assert all(torch.equal(a, pool.arena) for a, pool in zip(arenas, state.pools, strict=True))
+
+
+@pytest.mark.parametrize("block", [0, 6, -1])
+def test_a_table_with_a_block_that_does_not_exist_is_noticed(state, block):
+    state.apply([MapChunk(0, 1, 0, block)])
+    with pytest.raises(StateError, match="slot 1 in pool 0"):
+        state.check_integrity()
+
+
+def test_a_table_with_a_block_twice_is_noticed(state):
+    state.apply([MapChunk(0, 1, 0, 2), MapChunk(0, 1, 1, 2)])
+    with pytest.raises(StateError, match="slot 1 in pool 0"):
+        state.check_integrity()
