@@ -118,8 +118,8 @@ def test_a_drafter_that_fails_harms_nobody(engine, text, solo, collect):
 
 # -- log-probabilities ----------------------------------------------------------------------------
 
-LOGPROB = 1e-4
-"""Logits of a few units, computed in slices of other lengths: errors of float32 stay far below."""
+LOGPROB = 1e-3
+"""2e-4 of the largest logit, about 5: rows computed in slices of other lengths round otherwise."""
 
 
 @pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafts"])
