@@ -1,6 +1,8 @@
-"""Matrix times one row of int8 on the shapes of a dense 27B: time against reading the matrix.
+"""A quantised matrix times few rows, on the shapes of a dense 27B: time against reading the matrix.
 
-    python benchmarks/kernels/linear.py [--tune] [--json FILE]
+    python benchmarks/kernels/linear.py [--rows N] [--tune] [--json FILE]
+
+Up to four rows are int8 (`gemv`), more are float16 on tensor cores (`gemm_small`).
 
 Every shape rotates over enough copies to leave the cache, inside one CUDA graph; the last line is
 all linears of the model in one graph. Prints TB/s of plane bytes and their share of the copy
@@ -10,7 +12,6 @@ bandwidth measured in the same run.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
 import sys
@@ -20,7 +21,8 @@ from pathlib import Path
 import torch
 
 from kinfolk_kernels.int8_rows import dequantize, quantize
-from kinfolk_kernels.linear.gemv import gemv
+from kinfolk_kernels.linear.gemm_small import gemm_small
+from kinfolk_kernels.linear.gemv import MAX_ROWS, gemv
 from kinfolk_kernels.planes import LAYOUTS, Planes, unpack
 
 CACHE = 300e6
@@ -40,12 +42,14 @@ SHAPES = {
     "alpha": ("Q8_0", 48, 5120),
     "head": ("Q6_K", 248320, 5120),
 }
-CONFIGS = [
-    {"groups": g, "words": w, "warps": n, "stages": s}
-    for g, w, n, s in itertools.product((1, 2), (64, 128), (1, 2, 4), (1, 2))
-    if g * w >= 16 * n
+GEMV_CONFIGS = [
+    {"groups": g, "words": w, "warps": n}
+    for g, w, n in ((1, 128, 4), (1, 64, 2), (1, 64, 1), (2, 64, 4), (2, 128, 4), (1, 128, 2))
 ]
-DEFAULT = {"groups": 1, "words": 128, "warps": 4, "stages": 1}
+GEMM_CONFIGS = [
+    {"tile": t, "warps": n, "stages": s}
+    for t, n, s in ((64, 4, 3), (64, 4, 2), (128, 4, 3), (128, 8, 3), (64, 4, 4), (64, 8, 3))
+]
 
 
 def random_planes(name: str, rows: int, columns: int) -> Planes:
@@ -98,25 +102,43 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() / replay_seconds(lambda: target.copy_(source))
 
 
-def measure(name: str, rows: int, columns: int, tune: bool) -> dict[str, object]:
-    first = random_planes(name, rows, columns)
-    copies = [
-        first,
-        *(random_planes(name, rows, columns) for _ in range(int(CACHE // first.nbytes))),
-    ]
-    x = quantize(torch.randn(1, columns, device="cuda"))
-    out = torch.full((1, rows), torch.nan, device="cuda")
+Product = Callable[..., torch.Tensor]
+
+
+def product(rows: int, columns: int) -> tuple[torch.Tensor, Product]:
+    """Activations as numbers, and the product of planes with them: (planes, **config) -> [M, N]."""
+    x = torch.randn(rows, columns, device="cuda")
+    if rows > MAX_ROWS:
+        half = x.half()
+        return half.double(), lambda planes, **config: gemm_small(planes, half, **config)
+    packed = quantize(x)
+    out = torch.full((rows, 248320), torch.nan, device="cuda")
+
+    def multiply(planes: Planes, **config: int) -> torch.Tensor:
+        y = out.flatten()[: rows * planes.rows].view(rows, planes.rows)
+        gemv(planes, packed, y, **config)
+        return y
+
+    return dequantize(packed).double(), multiply
+
+
+def measure(name: str, n: int, columns: int, rows: int, tune: bool) -> dict[str, object]:
+    first = random_planes(name, n, columns)
+    more = range(int(CACHE // first.nbytes))
+    copies = [first, *(random_planes(name, n, columns) for _ in more)]
+    x, multiply = product(rows, columns)
     best: dict[str, object] = {}
-    for config in CONFIGS if tune else [DEFAULT]:
-        gemv(first, x, out, **config)
-        if rows <= 20000:
-            expected = dequantize(x).double() @ unpack(first).double().T
-            error = float((out - expected).norm() / expected.norm())
-            assert error < 2e-6, (name, rows, columns, config, error)
+    configs = GEMV_CONFIGS if rows <= MAX_ROWS else GEMM_CONFIGS
+    for config in configs if tune else configs[:1]:
+        y = multiply(first, **config)
+        if n <= 20000:
+            expected = x @ unpack(first).double().T
+            error = float((y - expected).norm() / expected.norm())
+            assert error < (2e-6 if rows <= MAX_ROWS else 2e-3), (name, n, columns, config, error)
 
         def step(config: dict[str, int] = config) -> None:
             for planes in copies:
-                gemv(planes, x, out, **config)
+                multiply(planes, **config)
 
         seconds = replay_seconds(step) / len(copies)
         if not best or seconds < best["seconds"]:
@@ -124,7 +146,7 @@ def measure(name: str, rows: int, columns: int, tune: bool) -> dict[str, object]
     return best
 
 
-def whole_model(best: dict[str, dict[str, object]]) -> dict[str, object]:
+def whole_model(best: dict[str, dict[str, object]], rows: int) -> dict[str, object]:
     """All linears of 64 layers and the head, in one graph."""
     plan: list[str] = []
     for layer in range(64):
@@ -136,12 +158,11 @@ def whole_model(best: dict[str, dict[str, object]]) -> dict[str, object]:
         plan += ["gate+up", "down Q6_K" if half else "down Q4_K"]
     plan.append("head")
     matrices = [(random_planes(*SHAPES[name]), best[name]["config"]) for name in plan]
-    inputs = {k: quantize(torch.randn(1, k, device="cuda")) for k in (5120, 6144, 17408)}
-    out = torch.empty(1, 248320, device="cuda")
+    products = {k: product(rows, k)[1] for k in (5120, 6144, 17408)}
 
     def step() -> None:
         for planes, config in matrices:
-            gemv(planes, inputs[planes.columns], out[:, : planes.rows], **config)
+            products[planes.columns](planes, **config)
 
     nbytes = sum(planes.nbytes for planes, _ in matrices)
     return {"seconds": replay_seconds(step), "bytes": nbytes, "launches": len(plan)}
@@ -149,6 +170,7 @@ def whole_model(best: dict[str, dict[str, object]]) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--tune", action="store_true", help="try several tile shapes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -158,14 +180,14 @@ def main() -> None:
     say(f"copy {copy / 1e12:.2f} TB/s\n")
     best = {}
     for name, shape in SHAPES.items():
-        best[name] = found = measure(*shape, options.tune)
+        best[name] = found = measure(*shape, options.rows, options.tune)
         rate = found["bytes"] / found["seconds"]
         say(
             f"{name:10} {shape[0]} {shape[1]}x{shape[2]}: {found['seconds'] * 1e6:.1f} us "
             f"{rate / 1e12:.2f} TB/s {rate / copy:.0%} {found['config']}\n"
         )
         sys.stdout.flush()
-    total = whole_model(best)
+    total = whole_model(best, options.rows)
     rate = total["bytes"] / total["seconds"]
     say(
         f"all linears: {total['seconds'] * 1e3:.3f} ms, {total['bytes'] / 1e9:.2f} GB, "
