@@ -111,6 +111,12 @@ def test_the_bundle_has_the_commands_of_the_core(root, members, repo):
     assert root["project"]["scripts"] == members[repo / "core"]["project"]["scripts"]
 
 
+def test_bundle_and_core_bring_the_same_plugin_of_pytest(root, members, repo):
+    points = root["project"]["entry-points"]["pytest11"]
+    assert points == members[repo / "core"]["project"]["entry-points"]["pytest11"]
+    assert points == {"kinfolk": "kinfolk.testing.pytest_plugin"}
+
+
 @pytest.mark.parametrize("field", ["requires-python", "license"])
 def test_every_member_agrees_with_the_root(root, members, field):
     assert {data["project"][field] for data in members.values()} == {root["project"][field]}
@@ -216,9 +222,9 @@ def transitively_declared(folder: str) -> set[str]:
     """Import names that reach a member through the core, which it requires."""
     if folder in ("core", "kernels"):
         return set()
-    core = Path(__file__).resolve().parents[2] / "core"
-    names = requirements(project(core)["project"]["dependencies"])
-    return {IMPORT_NAMES.get(name, name) for name in names}
+    core = project(Path(__file__).resolve().parents[2] / "core")
+    names = requirements(core["project"]["dependencies"])
+    return {IMPORT_NAMES.get(name, name) for name in names} | optional(core)
 
 
 def third_party_imports(package: Path) -> set[str]:
