@@ -12,7 +12,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-collect_ignore = [] if find_spec("triton") else ["test_interpreter_tier.py", "test_gemv.py", "test_gemm_small.py"]
+NEED_TRITON = ["test_interpreter_tier.py", "test_gemv.py", "test_gemm_small.py"]
+collect_ignore = [] if find_spec("triton") else NEED_TRITON
 
 CHUNK = 64
 
