@@ -38,18 +38,23 @@ def test_kernels_equal_the_loops_on_the_device() -> None:
 
 
 @pytest.mark.gpu
-def test_the_rule_on_the_device_follows_fp32() -> None:
-    from pocket.config import ModelConfig
-    from pocket.model import PocketModel
+def test_the_rule_in_bf16_follows_fp32_on_the_device() -> None:
+    from pocket.delta import gated_delta_rule
 
-    torch.manual_seed(0)
-    exact = PocketModel(ModelConfig(vocab_size=256, num_hidden_layers=4)).cuda()
-    fast = PocketModel(exact.config).cuda()
-    fast.load_state_dict(exact.state_dict())
-    for parameter in fast.parameters():
-        if parameter.ndim == 2:
-            parameter.data = parameter.data.bfloat16()
-    tokens = torch.randint(0, 256, (2, 700), device="cuda")
-    with torch.no_grad():
-        want, got = exact(tokens), fast(tokens).float()
-    assert (got - want).norm() <= 2e-2 * want.norm()
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(2, 700, n, 128, generator=generator) for n in (2, 2, 4))
+    q, k = (torch.nn.functional.normalize(x, dim=-1) for x in (q, k))
+    g = -torch.rand(2, 700, 4, generator=generator) * 0.1
+    beta = torch.rand(2, 700, 4, generator=generator)
+    small = [x.cuda().bfloat16().requires_grad_() for x in (q, k, v)]
+    exact = [x.detach().float().requires_grad_() for x in small]
+    weight = torch.randn(2, 700, 4, 128, generator=generator).cuda()
+    for inputs in (small, exact):
+        (gated_delta_rule(*inputs, g.cuda(), beta.cuda()).float() * weight).sum().backward()
+    got = gated_delta_rule(*small, g.cuda(), beta.cuda()).float()
+    want = gated_delta_rule(*exact, g.cuda(), beta.cuda())
+    assert (got - want).norm() <= 1e-2 * want.norm()
+    for fast, slow in zip(small, exact, strict=True):
+        assert fast.grad is not None
+        assert slow.grad is not None
+        assert (fast.grad.float() - slow.grad).norm() <= 2e-2 * slow.grad.norm()

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pocket import corpus, dialogue, tokenizer
+from pocket.brief import brief
 from pocket.corpus import Source
 from tokenizers import Tokenizer
 
@@ -47,7 +48,8 @@ SHARED_SHINGLES = 0.6
 DIALOGUE_SHARE = 0.04
 TOKENIZER_CHARACTERS = 100_000_000
 # General code is a small part of what is installed; these files come several times an epoch.
-REPEATS = {corpus.STANDARD_LIBRARY.name: 3}
+REPEATS = {corpus.STANDARD_LIBRARY.name: 2}
+BRIEF_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,15 @@ def sample(train: Sequence[Source], characters: int, seed: int) -> Iterator[str]
         yield train[index].text
 
 
+def briefs(train: Sequence[Source], seed: int, workers: int) -> list[Source]:
+    """Versions with short docstrings of a random part of the files."""
+    chosen = np.random.default_rng(seed).random(len(train)) < BRIEF_SHARE
+    picked = [source for source, taken in zip(train, chosen, strict=True) if taken]
+    with ProcessPoolExecutor(workers) as pool:
+        found = pool.map(brief, picked, chunksize=64)
+        return [source for source in found if source is not None]
+
+
 def dialogues(train: Sequence[Source], characters: float, seed: int, workers: int) -> list[str]:
     """Dialogues of about so many characters, from functions drawn over all files."""
     choose = random.Random(seed)
@@ -229,19 +240,16 @@ def build(out: Path, seed: int, workers: int, vocabulary: int = tokenizer.VOCABU
     characters = sum(len(source.text) for source in parts.train)
     # Before the tokenizer starts its threads: forking afterwards is unsafe.
     turns_text = dialogues(parts.train, DIALOGUE_SHARE * characters, seed, workers)
+    shortened = briefs(parts.train, seed, workers)
     plain = tokenizer.train(sample(parts.train, TOKENIZER_CHARACTERS, seed), vocabulary)
     special = tokenizer.with_specials(plain)
     special.save(str(out / "tokenizer.json"))
     log.info("tokenizer trained after %.0f s", time.monotonic() - began)
-    documents = encode_documents(plain, parts.train)
+    learned = [source for source in parts.train for _ in range(REPEATS.get(source.distribution, 1))]
+    documents = encode_documents(plain, learned + shortened)
     turns = encode(special, turns_text)
-    again = [
-        document
-        for source, document in zip(parts.train, documents, strict=True)
-        for _ in range(REPEATS.get(source.distribution, 1))
-    ]
     end = tokenizer.end_of_text(special)
-    tokens, starts = lay_out(again + [[turn] for turn in turns], end, seed)
+    tokens, starts = lay_out(documents + [[turn] for turn in turns], end, seed)
     np.save(out / "train.npy", tokens)
     np.save(out / "starts.npy", starts)
     write_texts(out / "validation.jsonl.gz", parts.validation)
@@ -250,6 +258,7 @@ def build(out: Path, seed: int, workers: int, vocabulary: int = tokenizer.VOCABU
         "tokens": len(tokens),
         "starts": len(starts),
         "dialogues": len(turns),
+        "briefs": len(shortened),
         "seconds": round(time.monotonic() - began, 1),
         "train": describe(parts.train),
         "validation": describe(parts.validation),

@@ -104,7 +104,7 @@ class Trainer:
         batch = self.rows.batch(index, rows, stage.length)
         loss = self.model.loss(batch)
         self.model.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.step += 1
         rate = self.rate()
         self.optimizer.step(self.config.muon_lr * rate, self.config.adam_lr * rate, self.rounding())
