@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,23 @@ from kinfolk.testing.driver import Driver
 
 BOUND = 2e-4
 CASES = Path(__file__).parents[1] / "data" / "cases"
-F32 = 0
+F32, CONTROL = 0, 3
+OF_THE_DIRECTORY = {"general.name", "general.basename"}
+"""Keys that show the name of the directory a file was made from."""
 NAMES = sorted(path.stem for path in CASES.glob("*.npz"))
+
+
+def arrays_of(file: GGUFFile) -> dict[str, np.ndarray]:
+    """The tensors of a file as float32."""
+    formats = QuantFormats()
+    return {
+        name: QuantTensor.from_bytes(
+            file.inventory.bytes(name), formats.of_type(info.ggml_type), info.shape
+        )
+        .dequantize()
+        .numpy()
+        for name, info in file.inventory.items()
+    }
 
 
 @pytest.fixture(scope="session", params=NAMES)
@@ -149,17 +165,9 @@ def variant(tmp_path: Path) -> Callable[..., Path]:
         tensors: Callable[[dict[str, np.ndarray]], object] = lambda tensors: None,
         keys: Callable[[dict[str, Any]], object] = lambda keys: None,
     ) -> Path:
-        formats = QuantFormats()
         with GGUFFile.open(CASES / f"{case}.gguf") as file:
             values = {key: file.metadata.value(key) for key in file.metadata}
-            arrays = {
-                name: QuantTensor.from_bytes(
-                    file.inventory.bytes(name), formats.of_type(info.ggml_type), info.shape
-                )
-                .dequantize()
-                .numpy()
-                for name, info in file.inventory.items()
-            }
+            arrays = arrays_of(file)
         tensors(arrays)
         keys(values)
         arrays = {name: np.ascontiguousarray(array, "<f4") for name, array in arrays.items()}
@@ -174,3 +182,74 @@ def variant(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def checkpoint_of_case(tmp_path: Path) -> Callable[..., Path]:
+    """``checkpoint_of_case(case, config, back, pre, settings)``: the Hugging Face model that a
+    reference case was made from, in a directory.
+
+    ``back`` makes the tensors of the checkpoint from those of the file; ``pre`` are the steps of
+    the tokenizer before the one that spells bytes, ``settings`` go to ``tokenizer_config.json``.
+    """
+
+    def write(
+        case: str,
+        config: Any,
+        back: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]],
+        pre: list[Any],
+        settings: dict[str, Any],
+    ) -> Path:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        directory = tmp_path / "hf"
+        directory.mkdir()
+        with GGUFFile.open(CASES / f"{case}.gguf") as file:
+            tensors = {n: torch.tensor(array) for n, array in back(arrays_of(file)).items()}
+            meta = file.metadata
+        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        config.save_pretrained(directory)
+        tokens = list(meta.strings("tokenizer.ggml.tokens"))
+        types = meta.integers("tokenizer.ggml.token_type").tolist()
+        merges = [tuple(merge.split(" ")) for merge in meta.strings("tokenizer.ggml.merges")]
+        tokenizer = Tokenizer(models.BPE({text: i for i, text in enumerate(tokens)}, merges))
+        spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*pre, spelled])
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.add_special_tokens(
+            [text for text, kind in zip(tokens, types, strict=True) if kind == CONTROL]
+        )
+        tokenizer.save(str(directory / "tokenizer.json"))
+        (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+        return directory
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def same_file() -> Callable[..., None]:
+    """``same_file(path, case, added=keys, close=names)``: assert that a file holds the keys and the
+    tensors of a reference case bit for bit, plus the keys ``added``; tensors whose names end in one
+    of ``close`` may differ by a rounding."""
+
+    def check(
+        path: Path, case: str, added: Iterable[str] = (), close: tuple[str, ...] = ()
+    ) -> None:
+        with GGUFFile.open(path) as ours, GGUFFile.open(CASES / f"{case}.gguf") as theirs:
+            assert set(ours.metadata) == set(theirs.metadata) | set(added)
+            for key in set(theirs.metadata) - OF_THE_DIRECTORY:
+                a, b = ours.metadata.value(key), theirs.metadata.value(key)
+                assert a.describe() == b.describe(), key
+                same = list(a.content) == list(b.content) if a.is_array else a.content == b.content
+                assert same, key
+            assert set(ours.inventory) == set(theirs.inventory)
+            for name, info in theirs.inventory.items():
+                found = ours.inventory[name]
+                assert (found.shape, found.type_name) == (info.shape, info.type_name), name
+                a, b = ours.inventory.bytes(name), theirs.inventory.bytes(name)
+                if name.endswith(close):
+                    np.testing.assert_allclose(a.view("<f4"), b.view("<f4"), rtol=3e-7)
+                else:
+                    assert np.array_equal(a, b), name
+
+    return check

@@ -198,7 +198,8 @@ def _produce(
     if numbers.shape != expected:
         raise ValueError(f"{recipe.name}: the transform gives {numbers.shape}, not {expected}")
     if not np.isfinite(numbers).all():
-        source = recipe.sources[start if recipe.stacked else 0]
+        row = start + int(np.isfinite(numbers).reshape(len(numbers), -1).all(1).argmin())
+        source = recipe.sources[row if recipe.stacked else 0]
         stored = checkpoint.tensors[source.name]
         raise ConversionError(
             f"{stored.path}: tensor {stored.name!r} holds numbers that are not finite"
