@@ -93,7 +93,8 @@ class TrainConfig:
     stages: tuple[Stage, ...] = (Stage(0.85, 2048), Stage(1.0, 4096))
     muon_lr: float = 3e-3
     adam_lr: float = 3e-3
-    weight_decay: float = 0.4
+    muon_decay: float = 0.4
+    adam_decay: float = 0.1
     warmup_steps: int = 150
     decay_from: float = 0.5
     snap_from: float = 0.80

@@ -41,8 +41,8 @@ def orthogonalise(update: Tensor) -> Tensor:
 class Optimizer:
     """``step(muon_lr, adam_lr)`` moves the masters and writes the rounded weights to the model."""
 
-    def __init__(self, model: nn.Module, weight_decay: float) -> None:
-        self.weight_decay = weight_decay
+    def __init__(self, model: nn.Module, muon_decay: float, adam_decay: float) -> None:
+        self.muon_decay = muon_decay
         self.names = {id(p): name for name, p in model.named_parameters()}
         groups: dict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)
         others: list[nn.Parameter] = []
@@ -60,7 +60,7 @@ class Optimizer:
         plain = [m for p, m in zip(others, self.other_masters, strict=True) if p.ndim != 2]
         self.adam = torch.optim.AdamW(
             [
-                {"params": decayed, "weight_decay": weight_decay},
+                {"params": decayed, "weight_decay": adam_decay},
                 {"params": plain, "weight_decay": 0.0},
             ],
             lr=0.0,
@@ -76,7 +76,7 @@ class Optimizer:
             momentum.lerp_(grad, 1 - MOMENTUM)
             update = orthogonalise(grad.lerp_(momentum, MOMENTUM))
             scale = 0.2 * max(master.shape[-2:]) ** 0.5
-            master.mul_(1 - muon_lr * self.weight_decay).add_(update, alpha=-muon_lr * scale)
+            master.mul_(1 - muon_lr * self.muon_decay).add_(update, alpha=-muon_lr * scale)
         for parameter, master in zip(self.others, self.other_masters, strict=True):
             master.grad = _grad(parameter).float()
         for settings in self.adam.param_groups:

@@ -52,7 +52,7 @@ class Trainer:
         self.grid = torch.compile(q4_k, dynamic=False) if config.compile else q4_k
         if config.compile:
             model.compile_parts()
-        self.optimizer = Optimizer(model, config.weight_decay)
+        self.optimizer = Optimizer(model, config.muon_decay, config.adam_decay)
         tokens = torch.from_numpy(np.load(folder / "train.npy").astype(np.int32)).to(device)
         self.rows = Rows(tokens, np.load(folder / "starts.npy"), config.seed)
         self.plain = tokenizer.without_specials(folder / "tokenizer.json")
