@@ -83,7 +83,8 @@ def read_config(meta: Metadata) -> Gemma4Config:
     top_k = meta.integer(key("expert_used_count"), default=0, minimum=minimum)
     if top_k > experts:
         raise meta.fail(
-            f"key {key('expert_used_count')!r} is {top_k}, of {experts} experts",
+            f"key {key('expert_used_count')!r} is {top_k}, of {experts} experts in "
+            f"{key('expert_count')!r}",
             key("expert_used_count"),
         )
     return Gemma4Config(
