@@ -17,6 +17,17 @@ _NAMES: Final = (
 )
 _ANSWER, _REASONING = 32768, 32256
 
-CARDS: Final = tuple(
-    ModelCard(name, _THINKING, max_tokens=_ANSWER, thinking_budget=_REASONING) for name in _NAMES
+POCKET: Final = ModelCard(
+    "kinfolk-pocket",
+    SamplingDefaults(temperature=0.6, top_k=0, top_p=0.95),
+    chat=False,
+    max_tokens=128,
+    notes="completes Python; it is no chat model",
+)
+CARDS: Final = (
+    POCKET,
+    *(
+        ModelCard(name, _THINKING, max_tokens=_ANSWER, thinking_budget=_REASONING)
+        for name in _NAMES
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinfolk.descriptors import ChatFormat, FamilyBase, ModelCard, PreTokenizer, ReleasedShape
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from kinfolk.weights.loader import Weights
     from kinfolk_qwen35.config import Qwen35Config
     from kinfolk_qwen35.hooks import Qwen35Hooks
+
+
+POCKET = Path(__file__).parent / "pocket" / "pocket.gguf"
 
 
 class Qwen35(FamilyBase):
@@ -76,3 +80,6 @@ class Qwen35(FamilyBase):
         from kinfolk_qwen35.tiny import tiny
 
         return tiny()
+
+    def bundled_model(self) -> Path | None:
+        return POCKET if POCKET.is_file() else None
