@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,17 @@ def test_seeds_decide_and_nothing_else(engine, text, collect):
     assert collect(running.submit(request)).tokens == first
     other = replace(request, sampling=replace(request.sampling, seed=8))
     assert collect(running.submit(other)).tokens != first
+
+
+def test_penalties_count_what_was_emitted(engine, text, collect):
+    """Thirty tokens may be said; each costs more than logits differ once it was."""
+    running = engine()
+    few = tuple((token, 60.0) for token in range(100, 130))
+    for penalty, repeats in ((0.0, True), (10.0, False)):
+        sampling = Sampling(presence_penalty=penalty, logit_bias=few)
+        said = collect(running.submit(Request("a", tuple(text[:20]), 28, sampling))).tokens
+        assert set(said) <= set(range(100, 130))
+        assert (len(set(said)) < len(said)) == repeats
 
 
 @pytest.mark.parametrize("quantum", [1, 3, 16])
@@ -215,6 +227,25 @@ def test_closing_ends_what_runs_and_what_waits(engine, text, gate, collect):
     running.close()
     with pytest.raises(EngineError, match="has stopped"):
         running.submit(Request("late", (1,), 1))
+
+
+def test_a_request_that_slips_in_while_the_engine_closes_is_ended_too(engine, text, gate):
+    running = engine()
+    listener = gate(running)
+
+    class Inbox(deque):
+        """Where nothing is left, a request arrives at last, and then the engine is closed."""
+
+        def __bool__(self):
+            if not len(self) and not running._closing:
+                running.submit(Request("late", tuple(text[:9]), 5), listener)
+                running._closing = True
+                return False
+            return len(self) > 0
+
+    running._inbox = Inbox()
+    running.submit(Request("first", tuple(text[:9]), 300))
+    assert listener.result().end.reason is FinishReason.CANCELLED
 
 
 def test_events_come_in_order_and_end_once(engine, text, gate, solo):

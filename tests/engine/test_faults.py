@@ -180,6 +180,28 @@ def test_a_draft_whose_logits_are_not_finite_fails_alone(
         assert collect(ticket).tokens == solo(request).tokens
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_overflow_fail_their_request_alone(
+    engine, loaded, altered, text, solo, collect, bad
+):
+    """The hidden states were well: the head alone went wrong, at a token only one of them says."""
+    victim, other = Request("victim", tuple(text[:30]), 12), Request("other", tuple(text[5:60]), 12)
+    trigger = solo(victim).tokens[6]
+    assert trigger not in solo(other).tokens + solo(victim).tokens[:6]
+
+    def head(hidden):
+        logits = loaded.model.head(hidden)
+        logits[logits.argmax(1) == trigger, 3] = bad
+        return logits
+
+    running = engine(model=altered(loaded, head=head))
+    tickets = [running.submit(request) for request in (victim, other)]
+    failed, well = map(collect, tickets)
+    assert "not finite" in failed.end.error
+    assert failed.tokens == solo(victim).tokens[:6]
+    assert well.tokens == solo(other).tokens
+
+
 @pytest.mark.parametrize("slice_", [32, 128])
 def test_a_prefix_that_is_not_finite_is_not_kept(engine, text, solo, collect, sick, slice_):
     """The first slice goes wrong; what was to be stored of it must not meet the next request."""

@@ -165,9 +165,10 @@ class Engine:
 
     def _take_inbox(self) -> bool:
         """Execute what clients asked for; false when the engine is to stop."""
+        closing = self._closing  # read first: once it is set, nothing more is posted
         while self._inbox:
             self._dispatch(self._inbox.popleft()())
-        return not self._closing
+        return not closing
 
     def _enter(self, request: Request) -> Sequence[Event]:
         self._histories[request.id] = History(request)
