@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import regex
 
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.metadata import Metadata
@@ -69,6 +71,64 @@ def metadata(
 @pytest.fixture(scope="session")
 def stub_family() -> type[StubFamily]:
     return StubFamily
+
+
+class PlainBPE:
+    """Byte-level merging, written down without a thought for speed.
+
+    Text is cut by each of ``patterns`` in turn; what a pattern does not match is lost.
+    """
+
+    def __init__(self, meta: Metadata, *patterns: str):
+        tokens = list(meta.strings("tokenizer.ggml.tokens"))
+        merges = meta.strings("tokenizer.ggml.merges")
+        types = meta.integers("tokenizer.ggml.token_type").tolist()
+        specials = [
+            text
+            for text, kind in zip(tokens, types, strict=True)
+            if kind in (CONTROL, USER_DEFINED)
+        ]
+        self.patterns = [regex.compile(pattern) for pattern in patterns]
+        self.letters = byte_letters()
+        self.ids = {text: token for token, text in enumerate(tokens)}
+        self.ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
+        self.specials = regex.compile(
+            "(" + "|".join(map(regex.escape, sorted(specials, key=len, reverse=True))) + ")"
+        )
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for index, part in enumerate(self.specials.split(text)):
+            if index % 2:
+                ids.append(self.ids[part])
+            else:
+                for word in self.cut(part):
+                    ids.extend(self.ids[symbol] for symbol in self.merge(word))
+        return ids
+
+    def cut(self, text: str) -> list[str]:
+        pieces = [text]
+        for pattern in self.patterns:
+            pieces = [word for piece in pieces for word in pattern.findall(piece)]
+        return pieces
+
+    def merge(self, word: str) -> list[str]:
+        symbols = [self.letters[byte] for byte in word.encode("utf-8")]
+        while True:
+            ranked = [
+                (self.ranks[pair], place)
+                for place, pair in enumerate(pairwise(symbols))
+                if pair in self.ranks
+            ]
+            if not ranked:
+                return symbols
+            _, place = min(ranked)
+            symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
+
+
+@pytest.fixture(scope="session")
+def plain_bpe() -> type[PlainBPE]:
+    return PlainBPE
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,8 @@ import json
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Mapping
-from itertools import pairwise
 
 import pytest
-import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +17,7 @@ from kinfolk.text.formats import PreTokenizer
 from kinfolk.text.tokenizer import Tokenizer
 
 CONTROL, USER_DEFINED = 3, 4
-PUBLISHED_PATTERN = regex.compile(
+PUBLISHED_PATTERN = (
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
     r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -34,46 +31,9 @@ OLD_CHARACTERS = [
 """Regex engines know different versions of Unicode, and agree on what is old."""
 
 
-class PlainBPE:
-    """The algorithm, written down without a thought for speed."""
-
-    def __init__(self, tokens: list[str], merges: list[str], specials: Mapping[str, int]):
-        self.ids = {text: token for token, text in enumerate(tokens)}
-        self.ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
-        self.specials = regex.compile(
-            "(" + "|".join(map(regex.escape, sorted(specials, key=len, reverse=True))) + ")"
-        )
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for index, part in enumerate(self.specials.split(text)):
-            if index % 2:
-                ids.append(self.ids[part])
-            else:
-                for word in PUBLISHED_PATTERN.findall(part):
-                    ids.extend(self.ids[symbol] for symbol in self.merge(word))
-        return ids
-
-    def merge(self, word: str) -> list[str]:
-        symbols = [LETTER_OF_BYTE[byte] for byte in word.encode("utf-8")]
-        while True:
-            ranked = [
-                (self.ranks[pair], place)
-                for place, pair in enumerate(pairwise(symbols))
-                if pair in self.ranks
-            ]
-            if not ranked:
-                return symbols
-            _, place = min(ranked)
-            symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
-
-
 @pytest.fixture(scope="module")
-def plain(case_metadata) -> PlainBPE:
-    tokens = list(case_metadata.strings("tokenizer.ggml.tokens"))
-    types = case_metadata.integers("tokenizer.ggml.token_type").tolist()
-    specials = {tokens[i]: i for i, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED)}
-    return PlainBPE(tokens, list(case_metadata.strings("tokenizer.ggml.merges")), specials)
+def plain(case_metadata, plain_bpe):
+    return plain_bpe(case_metadata, PUBLISHED_PATTERN)
 
 
 @pytest.fixture(scope="module")
