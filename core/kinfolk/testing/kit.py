@@ -177,15 +177,19 @@ class Kit:
     def driver(self, loaded: LoadedModel | None = None) -> Driver:
         return Driver(loaded or self.loaded)
 
+    def logits(self, loaded: LoadedModel, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits of a text that a model reads in one go, by itself."""
+        drive = self.driver(loaded)
+        lease = drive.open(len(tokens))
+        return drive.feed({lease: tokens})[lease]
+
     def linear(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Logits of a text read in one go, by itself: what everything else must equal."""
+        """The same for the tiny model: what everything else must equal."""
         wanted = tuple(tokens)
         for known, logits in self._linear.items():
             if known[: len(wanted)] == wanted:
                 return logits[: len(wanted)]
-        drive = self.driver()
-        lease = drive.open(len(wanted))
-        self._linear[wanted] = drive.feed({lease: wanted})[lease]
+        self._linear[wanted] = self.logits(self.loaded, wanted)
         return self._linear[wanted]
 
     def feed_in(

@@ -76,6 +76,24 @@ def rewrite(
     return path
 
 
+def dequantised(source: Path, path: Path) -> Path:
+    """A copy of a file in float32, with the numbers that gguf-py reads from it."""
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+
+    numbers = {
+        str(tensor.name): np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+        for tensor in GGUFReader(source).tensors
+    }
+    layouts = [OutputTensor(name, array.shape, 0, array.nbytes) for name, array in numbers.items()]
+    with GGUFFile.open(source) as file:
+        keys = {key: file.metadata.value(key) for key in file.metadata}
+        with GGUFOutput(path, keys, layouts, overwrite=True) as output:
+            for name, array in numbers.items():
+                output.write(name, np.ascontiguousarray(array).view(np.uint8).reshape(-1))
+    return path
+
+
 def can_write(format_: QuantFormat) -> bool:
     return bool(format_.quantize) or format_.name in FILLS
 

@@ -10,7 +10,13 @@ from kinfolk_gemma4.text import CHAT, PRETOKENIZERS
 if TYPE_CHECKING:
     from kinfolk.convert.checkpoint import Checkpoint
     from kinfolk.convert.plan import Conversion
-    from kinfolk.descriptors import ChatFormat, ModelCard, PreTokenizer, ReleasedShape
+    from kinfolk.descriptors import (
+        ChatFormat,
+        ModelCard,
+        PreTokenizer,
+        ReleasedShape,
+        TinyModel,
+    )
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
     from kinfolk.nn.context import BuildContext
@@ -68,3 +74,8 @@ class Gemma4(FamilyBase):
         from kinfolk_gemma4.shapes import shapes
 
         return shapes()
+
+    def tiny(self) -> TinyModel:
+        from kinfolk_gemma4.tiny import tiny
+
+        return tiny()

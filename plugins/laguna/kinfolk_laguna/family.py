@@ -10,6 +10,7 @@ from kinfolk_laguna.text import CHAT, PRETOKENIZERS
 if TYPE_CHECKING:
     from kinfolk.convert.checkpoint import Checkpoint
     from kinfolk.convert.plan import Conversion
+    from kinfolk.descriptors import TinyModel
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
     from kinfolk.nn.context import BuildContext
@@ -66,3 +67,8 @@ class Laguna(FamilyBase):
         from kinfolk_laguna.shapes import shapes
 
         return shapes()
+
+    def tiny(self) -> TinyModel:
+        from kinfolk_laguna.tiny import tiny
+
+        return tiny()

@@ -22,7 +22,7 @@ HEAD_DIM: Final = 128
 WINDOW: Final = 512
 
 _USUAL: Final = "q4_k_m"
-_RANGES: Final = {"exp_probs_b.bias": (-0.05, 0.05)}
+RANGES: Final = {"exp_probs_b.bias": (-0.05, 0.05)}
 """Enough to change which experts are chosen, too little to choose the same ones always."""
 
 _XS: Final = (40, 2048, 8192, 48, 64, ExpertSizes(256, 2048, 512), 8)
@@ -117,5 +117,5 @@ def _outline(
         metadata=metadata(sizes),
         tensors=tuple((recipe.name, recipe.shape) for recipe in tensors(sizes)),
         group=full_heads // sizes.kv_heads,
-        ranges=_RANGES,
+        ranges=RANGES,
     )

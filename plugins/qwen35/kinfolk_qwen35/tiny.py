@@ -60,8 +60,9 @@ def tiny() -> TinyModel:
 
 def random_checkpoint(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]:
     """Save a random model of transformers; what it makes of tokens [n] is [n, vocabulary]."""
-    import torch
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    from kinfolk.testing.checkpoints import save_random
 
     kinds = ["linear_attention" if linear else "full_attention" for linear in SHAPE.linear]
     config = Qwen3_5TextConfig(
@@ -87,15 +88,4 @@ def random_checkpoint(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]
         },
         tie_word_embeddings=SHAPE.tied,
     )
-    torch.manual_seed(0)
-    model = Qwen3_5ForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            noise = torch.randn_like(weight)
-            # Fresh norms, decays and biases are constants, which hide mistakes.
-            if weight.ndim == 1:
-                weight.add_(noise * 0.3)
-            else:
-                weight.copy_(noise * (0.5 if "conv1d" in name else weight.shape[-1] ** -0.5))
-    model.save_pretrained(directory)
-    return lambda tokens: model(tokens[None]).logits[0]
+    return save_random(Qwen3_5ForCausalLM(config), directory)

@@ -34,7 +34,7 @@ PUBLISHED: Final[TypeMix] = MIXES["q4_k_m"].overridden(
 )
 """Q4_K_M as the files in circulation have it: more bits where every token passes."""
 
-_RANGES: Final = {"ssm_a": (-1.5, -0.05), "ssm_dt.bias": (-4.0, -1.0)}
+RANGES: Final = {"ssm_a": (-1.5, -0.05), "ssm_dt.bias": (-4.0, -1.0)}
 """Forget half of the state in one step at most, in hundreds of steps at least."""
 
 # Texts from id 248044 on, and whether each is a control token.
@@ -114,5 +114,5 @@ def _outline(heads: int, value_heads: int, mixture: MixtureSizes, layers: int) -
         metadata=metadata(shape, mixture.metadata()),
         tensors=tuple((recipe.name, recipe.shape) for recipe in recipes),
         group=heads // shape.kv_heads,
-        ranges=_RANGES,
+        ranges=RANGES,
     )

@@ -42,10 +42,11 @@ def read_dense(meta: Metadata) -> dict[str, Any]:
             key("attention.head_count_kv"),
         )
     head_dim = meta.integer(key("attention.key_length"), default=width // heads, minimum=1)
-    if meta.integer(key("attention.value_length"), default=head_dim) != head_dim:
+    value_dim = meta.integer(key("attention.value_length"), default=head_dim)
+    if value_dim != head_dim:
         raise UnsupportedModelError(
-            f"{meta.path}: {key('attention.value_length')} differs from the {head_dim} numbers of "
-            "a key; this decoder needs them equal"
+            f"{meta.path}: keys of {head_dim} numbers ({key('attention.key_length')}) and values "
+            f"of {value_dim} ({key('attention.value_length')}); this decoder needs them equal"
         )
     return {
         **common_fields(meta),

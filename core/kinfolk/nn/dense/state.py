@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kinfolk.hookspecs import hookimpl
 from kinfolk.nn.dense.config import DenseConfig
 from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 
@@ -11,3 +12,11 @@ def dense_state(config: DenseConfig, limits: StateLimits) -> StatePlan:
     codec = limits.codec or Codec("bf16")
     sections = tuple(Section(name, config.kv_heads, config.head_dim, codec) for name in ("k", "v"))
     return StatePlan((Paged(sections),) * config.layers)
+
+
+class DenseHooks:
+    """The model hooks of a family that states nothing else; the core answers the others."""
+
+    @hookimpl
+    def allocate_cache(self, config: DenseConfig, limits: StateLimits) -> StatePlan:
+        return dense_state(config, limits)
