@@ -1,0 +1,1 @@
+"""An op back end for kinfolk."""

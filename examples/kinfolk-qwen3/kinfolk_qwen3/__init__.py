@@ -1,0 +1,1 @@
+"""The qwen3 family for kinfolk."""
