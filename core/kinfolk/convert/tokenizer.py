@@ -91,6 +91,7 @@ def character_level(
         specials = dict(files.specials(ids, roles))
         for token in specials.values():
             types[token] = TokenType.CONTROL
+        suppressed = np.array(files.suppressed(), np.int32)
         return {
             "tokenizer.ggml.model": pre.name,
             TOKENS: tokens,
@@ -100,6 +101,7 @@ def character_level(
             **_role_keys(specials, roles),
             "tokenizer.ggml.add_space_prefix": False,
             ADD_BOS: pre.needs_bos or files.adds_bos(specials.get("bos")),
+            **({"tokenizer.ggml.suppress_tokens": suppressed} if suppressed.size else {}),
             **dict(files.templates()),
         }
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER: Final = "tokenizer.json"
 _SETTINGS: Final = "tokenizer_config.json"
+_GENERATION: Final = "generation_config.json"
 ROLES: Final = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 """Special tokens by their name in the settings, and by their name in the file."""
 
@@ -111,6 +112,14 @@ class TokenizerFiles:
         if isinstance(stated, bool):
             return stated
         return bos is not None and self._tokenizer().encode("a").ids[0] == bos
+
+    def suppressed(self) -> list[int]:
+        """Ids that an answer must not contain."""
+        path = self.directory / _GENERATION
+        found = (read_json(path).get("suppress_tokens") if path.is_file() else None) or []
+        if not isinstance(found, list) or not all(isinstance(token, int) for token in found):
+            raise ConversionError(f"{path}: key 'suppress_tokens' is {found!r}, no list of ids")
+        return found
 
     def templates(self) -> Iterator[tuple[str, str]]:
         """The chat template, and others by their name."""

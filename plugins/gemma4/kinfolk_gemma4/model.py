@@ -95,13 +95,12 @@ class _Builder:
                     norm=self.after(f"{block}post_norm"),
                 )
             )
-        scale = f"{block}layer_output_scale.weight"
         return SandwichLayer(
             self.norm(f"{block}attn_norm"),
             self.attention(layer, block),
             self.after(f"{block}post_attention_norm"),
             branches,
-            self.weights.tensor(scale) if scale in self.weights else None,
+            self.weights.optional(f"{block}layer_output_scale.weight"),
         )
 
     def attention(self, layer: int, block: str) -> Attention:
@@ -148,12 +147,11 @@ class _Builder:
 
     def experts(self, layer: int, block: str) -> MoE:
         weights = self.weights
-        scale = f"{block}ffn_down_exps.scale"
         router = Router(
             weights.tensor(f"{block}ffn_gate_inp.weight"),
             score="softmax",
             top_k=self.config.top_k,
-            expert_scale=weights.tensor(scale) if scale in weights else None,
+            expert_scale=weights.optional(f"{block}ffn_down_exps.scale"),
         )
         fused = f"{block}ffn_gate_up_exps.weight"
         gate, up = (

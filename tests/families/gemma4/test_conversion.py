@@ -417,6 +417,17 @@ def test_ids_without_a_token_are_padding(source, converted):
         assert file.metadata.integers("tokenizer.ggml.token_type")[767] == UNUSED
 
 
+def test_tokens_that_answers_must_not_contain_are_named(source, converted):
+    directory = source("gemma4")
+    path = directory / "generation_config.json"
+    path.write_text(json.dumps({"suppress_tokens": [5, 700]}))
+    with converted(directory) as file:
+        assert file.metadata.integers("tokenizer.ggml.suppress_tokens").tolist() == [5, 700]
+    path.write_text(json.dumps({"suppress_tokens": ["<x>"]}))
+    with pytest.raises(ConversionError, match=r"generation_config.*'suppress_tokens'"):
+        converted(directory)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

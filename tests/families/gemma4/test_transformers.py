@@ -43,6 +43,19 @@ INPUTS = {
     "num_hidden_layers": 10,
     "layer_types": [LOCAL, LOCAL, LOCAL, LOCAL, FULL] * 2,
 }
+VISION = {
+    "vision_config": {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    },
+    **dict(zip(("boi_token_id", "eoi_token_id", "image_token_id", "video_token_id",
+                "boa_token_id", "eoa_token_index", "audio_token_id"), range(505, 512),
+               strict=True)),
+}  # fmt: skip
 VARIANTS = {
     "26B-A4B": KEYS_AS_VALUES | EXPERTS,
     "31B": KEYS_AS_VALUES,
@@ -59,6 +72,7 @@ VARIANTS = {
         }
     },
     "12B": KEYS_AS_VALUES | {"unified": True},
+    "inside a multimodal model": INPUTS | {"num_kv_shared_layers": 4, "wrapped": True},
 }
 
 
@@ -66,7 +80,10 @@ def random_model(overrides):
     import transformers
 
     options = BASE | overrides
-    if options.pop("unified", False):
+    if options.pop("wrapped", False):
+        config = transformers.Gemma4Config(text_config=options, **VISION)
+        model = transformers.Gemma4ForConditionalGeneration(config)
+    elif options.pop("unified", False):
         for key in ("vocab_size_per_layer_input", "hidden_size_per_layer_input"):
             del options[key]
         config = transformers.Gemma4UnifiedTextConfig(**options)
@@ -108,7 +125,7 @@ def pair(request, tmp_path_factory, registry, load):
 @pytest.mark.parametrize("length", LENGTHS)
 def test_logits_equal_transformers(pair, row_error, length):
     model, loaded = pair
-    tokens = torch.randint(0, 512, (length,), generator=torch.Generator().manual_seed(length))
+    tokens = torch.randint(0, 505, (length,), generator=torch.Generator().manual_seed(length))
     with torch.inference_mode():
         expected = model(tokens[None]).logits[0]
     drive = Driver(loaded)
