@@ -103,7 +103,7 @@ def test_penalties_count_what_was_emitted(engine, text, collect):
 def test_64_requests_through_2_slots_all_finish(engine, text, solo, collect, quantum):
     running = engine(slots=2, quantum=quantum)
     many = [
-        Request(f"r{i}", tuple(text[i % 8 : i % 8 + 10]), 3 + i % 5, Sampling()) for i in range(64)
+        Request(f"r{i}", tuple(text[i % 8 : i % 8 + 11]), 3 + i % 5, Sampling()) for i in range(64)
     ]
     tickets = [running.submit(request) for request in many]
     for request, ticket in zip(many, tickets, strict=True):

@@ -149,7 +149,7 @@ def test_a_request_whose_logits_are_not_finite_fails_alone(
     running = engine(model=model, slots=3)
     many = []
     for i in range(9):
-        prompt = list(text[i : i + 20 + 9 * i])
+        prompt = list(text[i : i + 22 + 9 * i])
         if i % 3 == 0:
             prompt[len(prompt) // 2] = POISON
         many.append(Request(f"r{i}", tuple(prompt), 8, replace(sampling, seed=i)))
