@@ -165,3 +165,11 @@ def test_accepted_tree_rows_are_moved_and_nothing_else(books):
             place = table[position // 64], slice(None), position % 64
             expected[place] = arena[0, :, row].view(torch.int32)
         assert torch.equal(now.view(torch.int32)[1:], expected[1:])
+
+
+def test_trees_that_do_not_fit_the_arena_are_refused():
+    books = Books()
+    rows = books.state.limits.tree_rows + 1
+    tree = books.item(ItemKind.VERIFY, (5,) * rows, 0, parents=(-1, *(0,) * (rows - 1)))
+    with pytest.raises(StateError, match=f"{rows} rows, the arena holds {rows - 1}"):
+        build_batch([tree], books.state)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kinfolk.errors import StateError
 from kinfolk.model_api import BlockTable, CommitBatch, Segment, StepBatch
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.state import Pool, State
@@ -55,6 +56,11 @@ def build_batch(items: Sequence[Item], state: State, *, all_logits: bool = False
     columns = _Columns()
     for number, item in enumerate(items):
         _append(columns, number, item, all_logits=all_logits)
+    if columns.arena_used > state.limits.tree_rows:
+        raise StateError(
+            f"the trees of a step have {columns.arena_used} rows, the arena holds "
+            f"{state.limits.tree_rows}"
+        )
     device = state.device
     slots = [segment.slot for segment in columns.segments]
     spans = [(s.slot, range(s.start, s.stop)) for s in columns.segments]

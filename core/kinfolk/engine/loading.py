@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,8 @@ from kinfolk.state.ledger import Ledger
 from kinfolk.state.mapping import DefaultMapping
 from kinfolk.state.state import State
 from kinfolk.weights.loader import load_weights
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
 
@@ -112,6 +115,7 @@ def load_model(
         trace=settings.trace_plugins,
     )
     slice_rows = SLICE_ROWS[device.type]
+    _check_context(settings.context, config.context)
     wanted = _wanted(settings, dtype, slice_rows, config.context)
     info = ModelInfo(
         config.name,
@@ -157,6 +161,13 @@ def load_model(
         dtype=dtype,
         slice_rows=slice_rows,
     )
+
+
+def _check_context(asked: int | None, stated: int) -> None:
+    if asked is not None and asked > stated:
+        log.warning(
+            "--context %d: the model was made for %d positions, which it gets", asked, stated
+        )
 
 
 def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: int) -> StateLimits:
