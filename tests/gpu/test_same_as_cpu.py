@@ -22,6 +22,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 log = logging.getLogger(__name__)
 
 ROWS = 160
+EXPERT_MODELS = ("qwen3.5-35b-a3b", "laguna-xs.2", "gemma-4-26b-a4b")
+LAYERS = {"gemma-4-26b-a4b": 6}
+"""Layers of a synthetic file, where four would not hold one of each kind."""
 
 # Row by row, |a - b| / |b|: of the median row, and of the worst, by the GPU's type and the CPU's.
 # In float32 only the order of sums differs. bfloat16 cannot hold what a 4-bit block stands for:
@@ -42,7 +45,7 @@ def registry() -> Registry:
 
 @pytest.fixture(scope="module")
 def files(registry, cases, tmp_path_factory) -> Callable[[str], Path]:
-    """The reference case, the bundled model, and four layers of a released size at full width."""
+    """The reference case, the bundled model, and a few layers of a released size at full width."""
 
     @cache
     def find(name: str) -> Path:
@@ -55,7 +58,8 @@ def files(registry, cases, tmp_path_factory) -> Callable[[str], Path]:
         from kinfolk.synth.write import write_synthetic
 
         path = tmp_path_factory.mktemp("synthetic") / "model.gguf"
-        write_synthetic(plan_synthetic(find_shape(name, families), layers=4), path)
+        plan = plan_synthetic(find_shape(name, families), layers=LAYERS.get(name, 4))
+        write_synthetic(plan, path)
         return path
 
     return find
@@ -81,6 +85,7 @@ def scored(registry, files) -> Callable[[str, str, str], torch.Tensor]:
         ("case", "f32", "f32"),
         *(("bundled", *types) for types in LIMITS),
         *(("qwen3.5-27b", *types) for types in LIMITS),
+        *((name, *types) for name in EXPERT_MODELS for types in (("f32", "f32"), ("bf16", "bf16"))),
     ],
 )
 def test_logits_on_the_gpu_are_those_of_the_cpu(scored, name, dtype, reference):
