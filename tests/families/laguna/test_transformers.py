@@ -20,7 +20,8 @@ YARN = {
     "rope_theta": 5e5,
     "partial_rotary_factor": 0.5,
     "factor": 8.0,
-    "original_max_position_embeddings": 64,
+    # So long that the range of pairs between fast and slow ones begins behind the first.
+    "original_max_position_embeddings": 8192,
     "beta_fast": 64.0,
     "beta_slow": 1.0,
 }
@@ -62,7 +63,7 @@ NO_WINDOW = {
 VARIANTS = {
     "XS.2": yarn(attention_factor=1.0),
     "XS-2.1": yarn(attention_factor=0.1 * math.log(8) + 1),
-    "S-2.1": yarn(factor=16.0, beta_fast=32.0)
+    "S-2.1": yarn(factor=16.0, beta_fast=32.0, original_max_position_embeddings=64)
     | {"num_attention_heads_per_layer": [4, 10, 10, 10, 4], "num_experts_per_tok": 5},
     "M.1": NO_WINDOW
     | {
