@@ -2,8 +2,9 @@
 
     python docs/generate.py
 
-`architecture.md` lists every module of the core with the first sentence of its docstring, and
-`settings.md` every setting with its variable, default and meaning.
+`architecture.md` lists every module of the core with the first sentence of its docstring,
+`settings.md` every setting with its variable, default and meaning, and `plugins.md` the checks of
+the conformance kit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import click
 
 from kinfolk.cli.main import BUILT_IN, cli
 from kinfolk.settings import Settings, flag, variable
+from kinfolk.testing.conformance import FamilyConformance
+from kinfolk.testing.run import title_of
 
 DOCS = Path(__file__).resolve().parent
 CORE = DOCS.parent / "core" / "kinfolk"
@@ -81,6 +84,17 @@ def settings() -> str:
     return SETTINGS_HEAD + "\n".join(rows) + "\n"
 
 
+def checks() -> str:
+    """The table of conformance checks: name, and what each says it checks."""
+    lines = ["| check | what holds |", "|---|---|"]
+    for base in reversed(FamilyConformance.__mro__):
+        for name in vars(base):
+            if name.startswith("test_"):
+                words = name.removeprefix("test_").replace("_", " ")
+                lines.append(f"| {words} | {title_of(base, name).replace('``', '`')} |")
+    return "\n".join(lines)
+
+
 def between_marks(page: str, content: str) -> str:
     """The page with what stands between its marks replaced."""
     before, begin, rest = page.partition(MARKS.format("begin"))
@@ -92,10 +106,11 @@ def between_marks(page: str, content: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
-    architecture = DOCS / "architecture.md"
+    architecture, plugins = DOCS / "architecture.md", DOCS / "plugins.md"
     return {
         architecture: between_marks(architecture.read_text(), modules()),
         DOCS / "settings.md": settings(),
+        plugins: between_marks(plugins.read_text(), checks()),
     }
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kinfolk.convert.dense import DenseShape
+from kinfolk.descriptors import VocabularyOutline
+from kinfolk.synth.vocabulary import tokenizer_keys
+from kinfolk.text.formats import PreTokenizer
+from kinfolk.text.vocabulary import MERGES, TOKENS
 
 
 def dense_options(shape: DenseShape) -> dict[str, Any]:
@@ -38,6 +43,9 @@ def save_random(
     fresh model and would hide mistakes. ``adjust`` sees every parameter and buffer with its name
     after that, and may change it in place.
     """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     model = model.float().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -52,3 +60,28 @@ def save_random(
                 adjust(name, tensor)
     model.save_pretrained(directory)
     return lambda tokens: model(tokens[None]).logits[0]
+
+
+def save_tokenizer(vocabulary: VocabularyOutline, pre: PreTokenizer, directory: Path) -> None:
+    """Save a byte-level vocabulary in the files that Hugging Face models bring, beside the model.
+
+    ``pre`` is how text is cut: the pre-tokenizer whose id the vocabulary states.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    keys: Mapping[str, Any] = tokenizer_keys(vocabulary)
+    ids = {text: index for index, text in enumerate(keys[TOKENS])}
+    merges = [tuple(merge.split(" ")) for merge in keys[MERGES]]
+    specials = [AddedToken(text, special=control) for text, control in vocabulary.specials]
+    tokenizer = Tokenizer(models.BPE(ids, merges))
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.patterns]
+    spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, spelled])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(specials)
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {"eos_token": vocabulary.eos, "pad_token": vocabulary.padding}
+    if vocabulary.chat_template:
+        settings["chat_template"] = vocabulary.chat_template
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

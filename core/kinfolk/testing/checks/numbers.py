@@ -52,7 +52,7 @@ class NumberChecks:
             path,
             outtype="f32",
             families=[kinfolk_kit.family],
-            tokenizer=False,
+            tokenizer=(folder / "tokenizer.json").exists(),
             overwrite=True,
         )
         drive = kinfolk_kit.driver(kinfolk_kit.load(path))
