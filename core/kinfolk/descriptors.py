@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from kinfolk.text.formats import ChatFormat, PreTokenizer
+from kinfolk.text.formats import (
+    ChatFormat,
+    ObjectArguments,
+    PreTokenizer,
+    TaggedArguments,
+    ToolSyntax,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -301,13 +307,16 @@ __all__ = [
     "FamilyBase",
     "ModelCard",
     "ModelOutline",
+    "ObjectArguments",
     "OpBackend",
     "PolicySpec",
     "PreTokenizer",
     "QuantFormat",
     "ReleasedShape",
     "SamplingDefaults",
+    "TaggedArguments",
     "TinyModel",
+    "ToolSyntax",
     "Verdict",
     "VocabularyOutline",
     "resolve",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from kinfolk.text.incremental import overlap
+
 Kind = Literal["content", "reasoning"]
 
 
@@ -82,7 +84,7 @@ class ReasoningSplitter:
             self._phase, self._fresh = self._AFTER, True
             return
         # The closing marker may have begun, and the space before it would not be shown.
-        safe = len(self._held) - _overlap(self._held, self._closing)
+        safe = len(self._held) - overlap(self._held, self._closing)
         safe = len(self._held[:safe].rstrip())
         self._emit(segments, "reasoning", self._held[:safe], safe)
 
@@ -102,11 +104,3 @@ class ReasoningSplitter:
         self._held = self._held[consumed:]
         segments.append(Segment(kind, text, consumed + self._skipped))
         self._skipped = 0
-
-
-def _overlap(text: str, marker: str) -> int:
-    """Length of the longest suffix of ``text`` that is a proper prefix of ``marker``."""
-    for length in range(min(len(marker) - 1, len(text)), 0, -1):
-        if text.endswith(marker[:length]):
-            return length
-    return 0

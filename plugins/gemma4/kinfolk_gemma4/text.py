@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kinfolk.descriptors import ChatFormat, PreTokenizer
+from kinfolk.descriptors import ChatFormat, ObjectArguments, PreTokenizer, ToolSyntax
 
 TOKENIZER: Final = "gemma4"
 
@@ -19,6 +19,7 @@ CHAT: Final = ChatFormat(
     keep_tokens=("</s>",),
     think=("<|channel>thought", "<channel|>"),
     tool_call=("<|tool_call>", "<tool_call|>"),
+    tool_syntax=ToolSyntax(ObjectArguments(quote='<|"|>'), name=("call:", "")),
     role_aliases={"developer": "system"},
 )
 

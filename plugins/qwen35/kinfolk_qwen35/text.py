@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kinfolk.descriptors import ChatFormat, PreTokenizer
+from kinfolk.descriptors import ChatFormat, PreTokenizer, TaggedArguments, ToolSyntax
 from kinfolk.text.patterns import words
 
 PRETOKENIZERS: Final = (
@@ -20,5 +20,14 @@ CHAT: Final = ChatFormat(
     stop_tokens=("<|im_end|>", "<|endoftext|>"),
     think=("<think>", "</think>"),
     tool_call=("<tool_call>", "</tool_call>"),
+    tool_syntax=ToolSyntax(
+        name=("<function=", ">"),
+        arguments=TaggedArguments(
+            key=("<parameter=", ">"),
+            value=("", "</parameter>"),
+            end="</function>",
+            padding="\n",
+        ),
+    ),
     role_aliases={"developer": "system"},
 )
