@@ -14,6 +14,7 @@ import torch
 
 NEED_TRITON = ["test_interpreter_tier.py", "test_gemv.py", "test_gemm_small.py"]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
+collect_ignore_glob = [] if find_spec("triton") else ["*_triton.py", "*_ahead.py"]
 
 CHUNK = 64
 
@@ -205,6 +206,103 @@ def _append(
 @pytest.fixture(scope="session")
 def steps() -> type[Steps]:
     return Steps
+
+
+# -- keys and values ------------------------------------------------------------------------------
+
+
+@dataclass
+class Memory:
+    """Keys and values in blocks and in the arena, and every sequence's own in order."""
+
+    pools: tuple[torch.Tensor, torch.Tensor]
+    arenas: tuple[torch.Tensor, torch.Tensor]
+    sequences: list[tuple[torch.Tensor, torch.Tensor]]
+    """Of each sequence keys and values [context + rows, heads, dim], its rows at the end."""
+
+
+class Memories:
+    """Stores what sequences own; whatever nobody owns is NaN."""
+
+    @staticmethod
+    def fill(
+        rows: Rows,
+        heads: int,
+        draw: Callable[..., torch.Tensor],
+        dims: tuple[int, int],
+        dtype: torch.dtype = torch.float32,
+    ) -> Memory:
+        """Keys and values of ``dims`` numbers for the context and the rows of each sequence."""
+        sizes = [part.context + part.rows for part in rows.parts]
+        sequences = [
+            (draw(n, heads, dims[0]).to(dtype), draw(n, heads, dims[1]).to(dtype)) for n in sizes
+        ]
+        return Memories.place(rows, sequences)
+
+    @staticmethod
+    def place(rows: Rows, sequences: list[tuple[torch.Tensor, torch.Tensor]]) -> Memory:
+        arena_blocks = 1 + len(rows.positions) // CHUNK
+        pools, arenas = (
+            tuple(
+                torch.full((n, x.shape[1], CHUNK, x.shape[2]), torch.nan, dtype=x.dtype)
+                for x in sequences[0]
+            )
+            for n in (rows.blocks, arena_blocks)
+        )
+        for index, part in enumerate(rows.parts):
+            span = rows.span(index)
+            place = torch.arange(part.context)
+            block = rows.table.blocks[index].long()[place // CHUNK]
+            for pool, arena, vectors in zip(pools, arenas, sequences[index], strict=True):
+                pool[block, :, place % CHUNK] = vectors[: part.context]
+                for row in range(part.rows):
+                    held = int(rows.arena_row[span.start + row])
+                    target = int(rows.write_row[0, span.start + row]) if held < 0 else held
+                    memory = pool if held < 0 else arena
+                    memory[target // CHUNK, :, target % CHUNK] = vectors[part.context + row]
+        return Memory(pools, arenas, sequences)
+
+    @staticmethod
+    def exact(
+        q: torch.Tensor,
+        memory: Memory,
+        rows: Rows,
+        window: int | None,
+        scale: float,
+        evicted: Sequence[int] = (),
+    ) -> torch.Tensor:
+        """One masked softmax for each row and head in float64, over all the sequence owns."""
+        values_dim = memory.sequences[0][1].shape[2]
+        out = torch.zeros(*q.shape[:2], values_dim, dtype=torch.float64)
+        for index, part in enumerate(rows.parts):
+            keys, values = (x.double() for x in memory.sequences[index])
+            group = q.shape[1] // keys.shape[1]
+            for row in range(part.rows):
+                mask = _sees(part, row, len(keys), window)
+                for chunk in evicted:
+                    mask[chunk * CHUNK : (chunk + 1) * CHUNK] = False
+                for head in range(q.shape[1]):
+                    k, v = keys[mask, head // group], values[mask, head // group]
+                    weight = (k @ q[rows.span(index)][row, head].double() * scale).softmax(0)
+                    out[rows.span(index)][row, head] = weight @ v
+        return out
+
+
+def _sees(part: Part, row: int, size: int, window: int | None) -> torch.Tensor:
+    """Which of the ``size`` vectors of a sequence the row sees."""
+    mask = torch.zeros(size, dtype=torch.bool)
+    mask[: part.context] = True
+    mask[[part.context + ancestor for ancestor in part.path(row)]] = True
+    if window is not None:
+        places = list(range(part.context))
+        places += [part.context + len(part.path(other)) - 1 for other in range(part.rows)]
+        mask &= torch.tensor(places) > part.context + len(part.path(row)) - 1 - window
+    return mask
+
+
+@pytest.fixture(scope="session")
+def memories() -> type[Memories]:
+    return Memories
 
 
 # -- numbers --------------------------------------------------------------------------------------

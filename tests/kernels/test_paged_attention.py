@@ -5,7 +5,7 @@ Whatever a row does not see is NaN: other blocks, unwritten positions, the arena
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,93 +27,37 @@ F32 = (4e-5, 1e-4)
 HALF_QUERY = (1e-3, 1e-2)
 
 
-@dataclass
-class Memory:
-    """Keys and values in blocks and in the arena, and every sequence's own in order."""
-
-    pools: tuple[torch.Tensor, torch.Tensor]
-    arenas: tuple[torch.Tensor, torch.Tensor]
-    sequences: list[tuple[torch.Tensor, torch.Tensor]]
-    """Of each sequence keys and values [context + rows, heads, dim], its rows at the end."""
-
-
-def fill(rows, heads, draw, dtype=torch.float32):
-    """Write what each sequence owns: its context and its rows."""
-    sequences = []
-    for part in rows.parts:
-        n = part.context + part.rows
-        sequences.append((draw(n, heads, DIM).to(dtype), draw(n, heads, VALUE_DIM).to(dtype)))
-    return place(rows, sequences)
-
-
-def place(rows, sequences):
-    heads, dtype = sequences[0][0].shape[1], sequences[0][0].dtype
-    arena_blocks = 1 + len(rows.positions) // CHUNK
-    pools, arenas = (
-        tuple(
-            torch.full((n, heads, CHUNK, dim), torch.nan, dtype=dtype) for dim in (DIM, VALUE_DIM)
-        )
-        for n in (rows.blocks, arena_blocks)
+@pytest.fixture
+def fill(memories):
+    """Keys and values of 16 and 24 numbers of each sequence."""
+    return lambda rows, heads, draw, *dtype: memories.fill(
+        rows, heads, draw, (DIM, VALUE_DIM), *dtype
     )
-    for index, part in enumerate(rows.parts):
-        span = rows.span(index)
-        for pool, arena, vectors in zip(pools, arenas, sequences[index], strict=True):
-            for position in range(part.context):
-                block = int(rows.table.blocks[index, position // CHUNK])
-                pool[block, :, position % CHUNK] = vectors[position]
-            for row in range(part.rows):
-                vector = vectors[part.context + row]
-                held = int(rows.arena_row[span.start + row])
-                target = int(rows.write_row[0, span.start + row]) if held < 0 else held
-                memory = pool if held < 0 else arena
-                memory[target // CHUNK, :, target % CHUNK] = vector
-    return Memory(pools, arenas, sequences)
 
 
-def exact(q, memory, rows, window, scale=SCALE, evicted=()):
-    """One masked softmax for each row and head, over everything the sequence owns."""
-    out = torch.zeros(*q.shape[:2], VALUE_DIM, dtype=torch.float64)
-    for index, part in enumerate(rows.parts):
-        keys, values = (x.double() for x in memory.sequences[index])
-        group = q.shape[1] // keys.shape[1]
-        for row in range(part.rows):
-            position = part.context + len(part.path(row)) - 1
-            mask = torch.zeros(len(keys), dtype=torch.bool)
-            mask[: part.context] = True
-            mask[[part.context + ancestor for ancestor in part.path(row)]] = True
-            if window is not None:
-                places = list(range(part.context))
-                places += [part.context + len(part.path(r)) - 1 for r in range(part.rows)]
-                mask &= torch.tensor(places) > position - window
-            for chunk in evicted:
-                mask[chunk * CHUNK : (chunk + 1) * CHUNK] = False
-            for head in range(q.shape[1]):
-                k, v = keys[mask, head // group], values[mask, head // group]
-                weight = (k @ q[rows.span(index)][row, head].double() * scale).softmax(0)
-                out[rows.span(index)][row, head] = weight @ v
-    return out
+@pytest.fixture
+def check(memories, assert_near):
+    def compare(attend, rows, memory, q, window=None, bound=F32):
+        found = attend(q, memory.pools, memory.arenas, rows, rows.table, window, SCALE)
+        assert found.dtype == q.dtype
+        assert_near(found, memories.exact(q, memory, rows, window, SCALE), bound)
 
-
-def check(attend, rows, memory, q, assert_near, window=None, bound=F32):
-    found = attend(q, memory.pools, memory.arenas, rows, rows.table, window, SCALE)
-    assert found.dtype == q.dtype
-    assert_near(found, exact(q, memory, rows, window), bound)
-    return found
+    return compare
 
 
 @BACKENDS
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 129])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (6, 2), (6, 1)])
-def test_slices_of_a_prompt(steps, numbers, assert_near, attend, length, heads, kv_heads):
+def test_slices_of_a_prompt(steps, numbers, fill, check, attend, length, heads, kv_heads):
     cut = length // 3
     rows = steps.build(steps.certain(cut, length - cut), places=length)
     memory = fill(rows, kv_heads, numbers)
-    check(attend, rows, memory, numbers(length - cut, heads, DIM), assert_near)
+    check(attend, rows, memory, numbers(length - cut, heads, DIM))
 
 
 @BACKENDS
 @pytest.mark.parametrize("window", [None, 1, 5, 64, 100])
-def test_a_ragged_step_of_everything(steps, numbers, assert_near, attend, window):
+def test_a_ragged_step_of_everything(steps, numbers, fill, check, attend, window):
     rows = steps.build(
         steps.certain(0, 65),
         steps.certain(128, 1),
@@ -124,47 +68,47 @@ def test_a_ragged_step_of_everything(steps, numbers, assert_near, attend, window
         places=2,
     )
     memory = fill(rows, 2, numbers)
-    check(attend, rows, memory, numbers(len(rows.positions), 8, DIM), assert_near, window)
+    check(attend, rows, memory, numbers(len(rows.positions), 8, DIM), window)
 
 
 @BACKENDS
-def test_a_tree_of_64_rows_uses_every_bit(steps, numbers, assert_near, attend):
+def test_a_tree_of_64_rows_uses_every_bit(steps, numbers, fill, check, attend):
     rows = steps.build(steps.tree(70, [-1, *range(62), 62]))
     assert int(rows.ancestors[-1]) == -1
-    check(attend, rows, fill(rows, 1, numbers), numbers(64, 2, DIM), assert_near)
+    check(attend, rows, fill(rows, 1, numbers), numbers(64, 2, DIM))
 
 
 @BACKENDS
-def test_a_tree_without_context(steps, numbers, assert_near, attend):
+def test_a_tree_without_context(steps, numbers, fill, check, attend):
     rows = steps.build(steps.tree(0, [-1, 0, 0, 1]))
-    check(attend, rows, fill(rows, 1, numbers), numbers(4, 2, DIM), assert_near)
+    check(attend, rows, fill(rows, 1, numbers), numbers(4, 2, DIM))
 
 
 @BACKENDS
 @pytest.mark.parametrize("storage", [torch.float16, torch.bfloat16])
-def test_narrow_storage_is_read_as_it_is(steps, numbers, assert_near, attend, storage):
+def test_narrow_storage_is_read_as_it_is(steps, numbers, fill, check, attend, storage):
     rows = steps.build(steps.certain(50, 20), steps.random_tree(64, 9), places=0)
     memory = fill(rows, 2, lambda *shape: numbers(*shape).clamp(-100, 100), storage)
-    check(attend, rows, memory, numbers(29, 4, DIM), assert_near)
+    check(attend, rows, memory, numbers(29, 4, DIM))
 
 
 @BACKENDS
-def test_a_narrow_query_gives_a_narrow_result(steps, numbers, assert_near, attend):
+def test_a_narrow_query_gives_a_narrow_result(steps, numbers, fill, check, attend):
     rows = steps.build(steps.certain(100, 3))
     memory = fill(rows, 2, lambda *shape: torch.randn(*shape), torch.float16)
-    check(attend, rows, memory, torch.randn(3, 4, DIM).half(), assert_near, bound=HALF_QUERY)
+    check(attend, rows, memory, torch.randn(3, 4, DIM).half(), bound=HALF_QUERY)
 
 
 @BACKENDS
-def test_the_scale_is_the_one_given(steps, numbers, assert_near, attend):
+def test_the_scale_is_the_one_given(steps, numbers, fill, memories, assert_near, attend):
     rows = steps.build(steps.certain(0, 5))
     memory, q = fill(rows, 1, numbers), numbers(5, 1, DIM)
     found = attend(q, memory.pools, memory.arenas, rows, rows.table, None, 1.0)
-    assert_near(found, exact(q, memory, rows, None, scale=1.0), F32)
+    assert_near(found, memories.exact(q, memory, rows, None, 1.0), F32)
 
 
 @BACKENDS
-def test_where_blocks_lie_changes_no_bit(steps, numbers, attend):
+def test_where_blocks_lie_changes_no_bit(steps, numbers, fill, memories, attend):
     parts = (steps.certain(130, 40), steps.chain(64, 5), steps.random_tree(99, 12))
     rows = steps.build(*parts)
     memory, q = fill(rows, 2, numbers), numbers(57, 4, DIM)
@@ -172,26 +116,26 @@ def test_where_blocks_lie_changes_no_bit(steps, numbers, attend):
     for seed in (1, 2):
         moved = steps.build(*parts, places=seed)
         assert not torch.equal(moved.table.blocks, rows.table.blocks)
-        again = place(moved, memory.sequences)
+        again = memories.place(moved, memory.sequences)
         shuffled = attend(q, again.pools, again.arenas, moved, moved.table, None, SCALE)
         assert torch.equal(shuffled, found)
 
 
 @BACKENDS
-def test_company_changes_no_bit(steps, numbers, attend):
+def test_company_changes_no_bit(steps, numbers, fill, memories, attend):
     mine, tree = steps.certain(77, 9), steps.random_tree(66, 11)
     together = steps.build(steps.certain(0, 70), mine, steps.chain(128, 3), tree, places=3)
     memory, q = fill(together, 2, numbers), numbers(len(together.positions), 4, DIM)
     found = attend(q, memory.pools, memory.arenas, together, together.table, 50, SCALE)
     for index, part in ((1, mine), (3, tree)):
         alone = steps.build(part)
-        own = place(alone, [memory.sequences[index]])
+        own = memories.place(alone, [memory.sequences[index]])
         solo = attend(q[together.span(index)], own.pools, own.arenas, alone, alone.table, 50, SCALE)
         assert torch.equal(solo, found[together.span(index)])
 
 
 @BACKENDS
-def test_an_evicted_chunk_is_not_seen(steps, numbers, assert_near, attend):
+def test_an_evicted_chunk_is_not_seen(steps, numbers, fill, memories, assert_near, attend):
     rows = steps.build(steps.certain(190, 4), places=1)
     memory, q = fill(rows, 1, numbers), numbers(4, 2, DIM)
     for pool in memory.pools:
@@ -204,11 +148,11 @@ def test_an_evicted_chunk_is_not_seen(steps, numbers, assert_near, attend):
         lengths=(3,),
     )
     found = attend(q, memory.pools, memory.arenas, rows, table, None, SCALE)
-    assert_near(found, exact(q, memory, rows, None, evicted=[1]), F32)
+    assert_near(found, memories.exact(q, memory, rows, None, SCALE, [1]), F32)
 
 
 @BACKENDS
-def test_nothing_is_written(steps, numbers, attend):
+def test_nothing_is_written(steps, numbers, fill, attend):
     rows = steps.build(steps.certain(60, 9), steps.random_tree(5, 6), places=4)
     memory = fill(rows, 2, numbers)
     before = [x.clone() for x in (*memory.pools, *memory.arenas)]

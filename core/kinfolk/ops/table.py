@@ -174,6 +174,39 @@ class Ops:
             "paged_attention", q, pools, arenas, rows, table, window, scale
         )
 
+    def gated_attention(
+        self,
+        q: torch.Tensor,
+        pools: tuple[Any, Any],
+        arenas: tuple[Any, Any],
+        rows: StepBatch,
+        table: BlockTable,
+        window: int | None,
+        scale: float,
+        epilogue: Any,
+    ) -> Any:
+        return self._call(
+            "gated_attention", q, pools, arenas, rows, table, window, scale, epilogue
+        )
+
+    def qk_rope_write(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        norms: tuple[Any, Any, Any],
+        turns: tuple[torch.Tensor, torch.Tensor] | None,
+        pools: tuple[Any, Any],
+        arenas: tuple[Any, Any],
+        rows: StepBatch,
+        pool_index: int,
+        scale: float,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        return self._call(  # type: ignore[no-any-return]
+            "qk_rope_write", q, k, v, norms, turns, pools, arenas, rows, pool_index, scale, dtype
+        )
+
     def causal_conv(
         self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: StepBatch
     ) -> torch.Tensor:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.codecs import Stored, is_rotated, numbers, rotate
+from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed, finish
 from kinfolk_kernels.rows import CHUNK, Rows, Table
 
 
 def paged_attention(
     q: torch.Tensor,
-    pools: tuple[torch.Tensor, torch.Tensor],
-    arenas: tuple[torch.Tensor, torch.Tensor],
+    pools: tuple[Stored, Stored],
+    arenas: tuple[Stored, Stored],
     rows: Rows,
     table: Table,
     window: int | None,
@@ -18,11 +20,14 @@ def paged_attention(
 ) -> torch.Tensor:
     """q [R, Hq, D] -> [R, Hq, Dv] in the type of ``q``; query head h reads key head h // (Hq/Hkv).
 
-    ``pools`` and ``arenas`` are keys and values [blocks, Hkv, 64, D]. A row sees the keys of its
-    sequence with ``pos <= limit[row]``, the arena rows in ``ancestors[row]``, and of both only
-    those with ``pos > positions[row] - window``.
+    ``pools`` and ``arenas`` are keys and values [blocks, Hkv, 64, D]. Where keys are stored rotated
+    the query is rotated too; values that are stored rotated are rotated back. A row sees the keys
+    of its sequence with ``pos <= limit[row]``, the arena rows in ``ancestors[row]``, and of both
+    only those with ``pos > positions[row] - window``.
     """
-    out = torch.zeros(q.shape[0], q.shape[1], pools[1].shape[-1], dtype=q.dtype, device=q.device)
+    k_pool, v_pool = (numbers(pool) for pool in pools)
+    k_arena, v_arena = (numbers(arena) for arena in arenas)
+    out = torch.zeros(q.shape[0], q.shape[1], v_pool.shape[-1], dtype=q.dtype, device=q.device)
     for segment in rows.segments:
         n = table.lengths[segment.sequence]
         blocks = table.blocks[segment.sequence, :n].long()
@@ -34,16 +39,31 @@ def paged_attention(
             for block, chunk in zip(blocks.tolist(), chunks.tolist(), strict=True):
                 for offset in range(CHUNK):
                     if oldest < chunk * CHUNK + offset <= limit:
-                        keys.append(pools[0][block, :, offset])
-                        values.append(pools[1][block, :, offset])
+                        keys.append(k_pool[block, :, offset])
+                        values.append(v_pool[block, :, offset])
             for j in range(segment.start, segment.stop):
                 seen = int(rows.ancestors[row]) >> (j - segment.start) & 1
                 if seen and int(rows.positions[j]) > oldest:
                     place = int(rows.arena_row[j])
-                    keys.append(arenas[0][place // CHUNK, :, place % CHUNK])
-                    values.append(arenas[1][place // CHUNK, :, place % CHUNK])
+                    keys.append(k_arena[place // CHUNK, :, place % CHUNK])
+                    values.append(v_arena[place // CHUNK, :, place % CHUNK])
             out[row] = _attend(q[row], torch.stack(keys), torch.stack(values), scale)
-    return out
+    return rotate(out).to(q.dtype) if is_rotated(pools[1]) else out
+
+
+def gated_attention(
+    q: torch.Tensor,
+    pools: tuple[Stored, Stored],
+    arenas: tuple[Stored, Stored],
+    rows: Rows,
+    table: Table,
+    window: int | None,
+    scale: float,
+    epilogue: Epilogue,
+) -> Mixed:
+    """``paged_attention`` and what follows it, rounded once."""
+    mixed = paged_attention(q.float(), pools, arenas, rows, table, window, scale)
+    return finish(mixed, epilogue, q.dtype)
 
 
 def _attend(

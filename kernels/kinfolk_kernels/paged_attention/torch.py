@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.codecs import Stored, dim_of, is_rotated, numbers, rotate
+from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed, finish
 from kinfolk_kernels.rows import CHUNK, Rows, Segment, Table
 
 
 def paged_attention(
     q: torch.Tensor,
-    pools: tuple[torch.Tensor, torch.Tensor],
-    arenas: tuple[torch.Tensor, torch.Tensor],
+    pools: tuple[Stored, Stored],
+    arenas: tuple[Stored, Stored],
     rows: Rows,
     table: Table,
     window: int | None,
@@ -18,7 +20,7 @@ def paged_attention(
 ) -> torch.Tensor:
     """See the reference. A sequence's blocks are gathered in logical order and masked by position,
     so neither their places nor the neighbours can change a bit."""
-    out = torch.empty(q.shape[0], q.shape[1], pools[1].shape[-1], dtype=q.dtype, device=q.device)
+    out = torch.empty(q.shape[0], q.shape[1], dim_of(pools[1]), dtype=q.dtype, device=q.device)
     inside = torch.arange(CHUNK, device=q.device)
     for segment in rows.segments:
         n = table.lengths[segment.sequence]
@@ -47,17 +49,32 @@ def paged_attention(
             scale=scale,
             enable_gqa=True,
         )[0].transpose(0, 1)
-    return out
+    return rotate(out).to(q.dtype) if is_rotated(pools[1]) else out
 
 
-def _gather(pool: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+def gated_attention(
+    q: torch.Tensor,
+    pools: tuple[Stored, Stored],
+    arenas: tuple[Stored, Stored],
+    rows: Rows,
+    table: Table,
+    window: int | None,
+    scale: float,
+    epilogue: Epilogue,
+) -> Mixed:
+    """See the reference; the result of attention is rounded to the type of the query first."""
+    mixed = paged_attention(q, pools, arenas, rows, table, window, scale)
+    return finish(mixed, epilogue, q.dtype)
+
+
+def _gather(pool: Stored, blocks: torch.Tensor) -> torch.Tensor:
     """[blocks, H, 64, D] -> [H, n * 64, D]."""
-    return pool[blocks].transpose(0, 1).flatten(1, 2)
+    return numbers(pool, lambda plane: plane[blocks]).transpose(0, 1).flatten(1, 2)
 
 
-def _arena_rows(arena: torch.Tensor, rows: Rows, segment: Segment) -> torch.Tensor:
+def _arena_rows(arena: Stored, rows: Rows, segment: Segment) -> torch.Tensor:
     place = rows.arena_row[segment.start : segment.stop]
-    return arena[place // CHUNK, :, place % CHUNK].transpose(0, 1)
+    return numbers(arena, lambda plane: plane[place // CHUNK, :, place % CHUNK]).transpose(0, 1)
 
 
 def _arena_mask(rows: Rows, segment: Segment) -> torch.Tensor | None:

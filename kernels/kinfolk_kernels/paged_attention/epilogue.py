@@ -1,0 +1,41 @@
+"""What follows attention before the next matrix: gates, a change of type, int8 rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kinfolk_kernels.int8_rows import Int8Rows, quantize
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """The result is multiplied by sigmoid(``gate`` [R, Hq, Dv]) and by ``factor`` [R, Hq, 1 or Dv]
+    and stored in ``dtype``, that of the query if it is not given. ``int8``: as int8 rows besides.
+    """
+
+    gate: torch.Tensor | None = None
+    factor: torch.Tensor | None = None
+    dtype: torch.dtype | None = None
+    int8: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Attention after its epilogue: values [R, Hq, Dv], and int8 rows of Hq * Dv numbers if they
+    were asked for. These are made from the numbers before they were rounded to ``values``."""
+
+    values: torch.Tensor
+    int8: Int8Rows | None = None
+
+
+def finish(y: torch.Tensor, epilogue: Epilogue, dtype: torch.dtype) -> Mixed:
+    """y [R, Hq, Dv] -> the result, in ``dtype`` where the epilogue names no type."""
+    wide = y.float()
+    if epilogue.gate is not None:
+        wide = wide * epilogue.gate.float().sigmoid()
+    if epilogue.factor is not None:
+        wide = wide * epilogue.factor.float()
+    rows = quantize(wide.flatten(1)) if epilogue.int8 else None
+    return Mixed(wide.to(epilogue.dtype or dtype), rows)

@@ -1,0 +1,61 @@
+"""From projections to attention: norms of heads, rotary embedding, storing keys and values."""
+
+from __future__ import annotations
+
+import torch
+
+from kinfolk_kernels.codecs import Coded, Stored, encode, is_rotated, rotate
+from kinfolk_kernels.kv_write.reference import kv_write
+from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.rms_norm.reference import rms_norm
+from kinfolk_kernels.rope.reference import rope
+from kinfolk_kernels.rows import Rows
+
+
+def qk_rope_write(
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
+    turns: tuple[torch.Tensor, torch.Tensor] | None,
+    pools: tuple[Stored, Stored],
+    arenas: tuple[Stored, Stored],
+    rows: Rows,
+    pool_index: int,
+    scale: float,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """q [R, Hq, D] normed, turned and times ``scale``, in ``dtype``; k and v are stored.
+
+    q, k [R, Hkv, D] and v [R, Hkv, Dv] may be views into wider projections. Without ``v`` the
+    values are k as it comes, before norm and rotation; without ``k`` nothing is stored. ``norms``
+    are those of q, k and v. ``turns`` are cosines and sines float32 [context, n], see ``rope``.
+    Everything is float32 until it is stored. Where keys are stored rotated, so is the query.
+    """
+    query = _prepare(q, norms[0], turns, rows) * scale
+    if k is not None:
+        _store(pools[0], arenas[0], _prepare(k, norms[1], turns, rows), rows, pool_index)
+        values = _prepare(k if v is None else v, norms[2], None, rows)
+        _store(pools[1], arenas[1], values, rows, pool_index)
+    return (rotate(query) if is_rotated(pools[0]) else query).to(dtype)
+
+
+def _prepare(
+    x: torch.Tensor,
+    norm: HeadNorm | None,
+    turns: tuple[torch.Tensor, torch.Tensor] | None,
+    rows: Rows,
+) -> torch.Tensor:
+    x = x.float() if norm is None else rms_norm(x, norm.weight, norm.eps, torch.float32)
+    return x if turns is None else rope(x, rows.positions, *turns)
+
+
+def _store(pool: Stored, arena: Stored, x: torch.Tensor, rows: Rows, pool_index: int) -> None:
+    if isinstance(pool, Coded) and isinstance(arena, Coded):
+        codes, scales = encode(pool.format, rotate(x) if pool.rotated else x)
+        kv_write(pool.codes, arena.codes, codes, rows, pool_index)
+        kv_write(pool.scales, arena.scales, scales, rows, pool_index)
+    elif isinstance(pool, torch.Tensor) and isinstance(arena, torch.Tensor):
+        kv_write(pool, arena, x, rows, pool_index)
+    else:
+        raise TypeError("pool and arena are stored in different formats")

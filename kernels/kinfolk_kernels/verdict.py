@@ -1,0 +1,23 @@
+"""A back end's answer to "can you do this call?", for packages that cannot import kinfolk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """True when the call can be done; ``reason`` says why not."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+YES = Verdict(True)
+
+
+def no(reason: str) -> Verdict:
+    return Verdict(False, reason)
