@@ -1,0 +1,33 @@
+"""Activation functions as pieces of kernels, in float32 and without overflow."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+SILU, GELU = tl.constexpr(0), tl.constexpr(1)
+
+
+@triton.jit
+def sigmoid(x):
+    falling = tl.exp(-tl.abs(x))
+    return tl.where(x >= 0, 1.0, falling) / (1.0 + falling)
+
+
+@triton.jit
+def silu(x):
+    return x * sigmoid(x)
+
+
+@triton.jit
+def gelu_tanh(x):
+    """x (1 + tanh u) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+
+
+@triton.jit
+def curve(x, CURVE: tl.constexpr):
+    """The function by its number."""
+    if CURVE == SILU:
+        return silu(x)
+    return gelu_tanh(x)

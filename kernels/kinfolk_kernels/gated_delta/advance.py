@@ -1,0 +1,62 @@
+"""One certain row of each of several sequences: the state is read once and written once."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["stores"])
+def advance_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    g_ptr,
+    beta_ptr,
+    state_ptr,
+    out_ptr,
+    spans,
+    store_rows,
+    store_slots,
+    stores,
+    q_row,
+    k_row,
+    v_row,
+    g_row,
+    beta_row,
+    HK: tl.constexpr,
+    HV: tl.constexpr,
+    DK: tl.constexpr,
+    DV: tl.constexpr,
+    BV: tl.constexpr,
+    STORES: tl.constexpr,
+):
+    """Grid (HV * DV / BV, B): a program moves BV rows of one head's state [DV, DK]."""
+    span = spans + 4 * tl.program_id(1)
+    row = tl.load(span).to(tl.int64)
+    slot = tl.load(span + 2).to(tl.int64)
+    if (tl.load(span + 1) != 1) | (tl.load(span + 3) != 0):
+        return
+    head = tl.program_id(0) // (DV // BV)
+    r = (tl.program_id(0) % (DV // BV)) * BV + tl.arange(0, BV)
+    c = tl.arange(0, DK)
+    place = (head * DV + r)[:, None] * DK + c[None, :]
+    at = state_ptr + slot * (HV * DV * DK) + place
+    state = tl.load(at)
+    key_head = head % HK
+    k = tl.load(k_ptr + row * k_row + key_head * DK + c).to(tl.float32)
+    q = tl.load(q_ptr + row * q_row + key_head * DK + c).to(tl.float32)
+    v = tl.load(v_ptr + row * v_row + head * DV + r).to(tl.float32)
+    decay = tl.exp(tl.load(g_ptr + row * g_row + head))
+    beta = tl.load(beta_ptr + row * beta_row + head)
+    # Both reductions meet the state as it was, so that neither waits for the other.
+    d = beta * (v - decay * tl.sum(state * k[None, :], 1))
+    out = decay * tl.sum(state * q[None, :], 1) + d * tl.sum(k * q, 0)
+    state = decay * state + d[:, None] * k[None, :]
+    tl.store(at, state)
+    tl.store(out_ptr + (row * HV + head) * DV + r, out)
+    if STORES:
+        for index in range(stores):
+            if tl.load(store_rows + index) == row:
+                target = tl.load(store_slots + index).to(tl.int64)
+                tl.store(state_ptr + target * (HV * DV * DK) + place, state)

@@ -1,0 +1,85 @@
+"""The closed form of a block of rows of the gated delta rule, as pieces of kernels.
+
+The formulas are those of ``torch.py``. Keys are taken in slices of 32, each loaded where it is
+used: operands of a product over 128 keys at once do not fit in registers. A tile of the state is a
+tuple of its slices.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+KEYS = tl.constexpr(32)
+"""Keys in a slice."""
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr):
+    return tl.dot(a, b, out_dtype=tl.float32, input_precision=PRECISION)
+
+
+@triton.jit
+def load_slice(base, rows, stride, inside, index):
+    """[rows, KEYS]: slice ``index`` of rows of a matrix, 0 outside."""
+    at = base + rows.to(tl.int64)[:, None] * stride + tl.arange(0, KEYS)[None, :]
+    return tl.load(at + index * KEYS, mask=inside[:, None], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_state(base, r, SLICES: tl.constexpr):
+    """Rows ``r`` of a state [values, keys] -> a tuple of [rows, KEYS]."""
+    at = base + r[:, None] * (KEYS * SLICES) + tl.arange(0, KEYS)[None, :]
+    found = ()
+    for i in tl.static_range(SLICES):
+        found = found + (tl.load(at + i * KEYS),)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def store_state(base, r, state, SLICES: tl.constexpr):
+    at = base + r[:, None] * (KEYS * SLICES) + tl.arange(0, KEYS)[None, :]
+    for i in tl.static_range(SLICES):
+        tl.store(at + i * KEYS, state[i])
+
+
+@triton.jit
+def moved(state, decay, d, base, rows, stride, inside, SLICES, PRECISION: tl.constexpr):
+    """decay S + d k: the state after some rows; d [values, rows] weighted, k rows at ``base``."""
+    found = ()
+    for i in tl.static_range(SLICES):
+        k = load_slice(base, rows, stride, inside, i)
+        new = decay * state[i] + product(d, k, PRECISION)
+        found = found + (new,)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def decays(later, earlier, seen):
+    """exp(later - earlier) where ``seen``, else 0; both float64 sums of decays that broadcast.
+
+    Their differences are small beside them: each is split into two float32, the differences of the
+    high parts of near sums are exact. Unseen differences may be positive: masked before.
+    """
+    high_l = later.to(tl.float32)
+    low_l = (later - high_l.to(tl.float64)).to(tl.float32)
+    high_e = earlier.to(tl.float32)
+    low_e = (earlier - high_e.to(tl.float64)).to(tl.float32)
+    gap = (high_l - high_e) + (low_l - low_e)
+    return tl.exp(tl.where(seen, gap, float("-inf")))
+
+
+@triton.jit
+def inverse(a, T: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr):
+    """(I + a)^-1 of a strictly triangular [T, T], lower or upper, T = 2^LEVELS.
+
+    By blocks that double: with the inverses X, Y of two neighbours and B between them, the block
+    beside the diagonal is -X B Y. The highest bit in which row and column of B differ is ``level``.
+    """
+    row = tl.arange(0, T)[:, None]
+    column = tl.arange(0, T)[None, :]
+    found = tl.where(row == column, 1.0, 0.0) - tl.where((row ^ column) == 1, a, 0.0)
+    for level in tl.static_range(1, LEVELS):
+        between = tl.where(((row ^ column) >> level) == 1, a, 0.0)
+        found -= product(product(found, between, PRECISION), found, PRECISION)
+    return found

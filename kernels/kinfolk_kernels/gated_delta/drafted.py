@@ -1,0 +1,144 @@
+"""Drafted rows with parents: outputs and trace from the committed state, which stays as it is."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.gated_delta.closed_form import (
+    KEYS,
+    decays,
+    inverse,
+    load_slice,
+    load_state,
+    product,
+)
+
+
+@triton.jit
+def _on_path(path, places):
+    """[rows, places]: whether the row at each place of the segment is on each row's path."""
+    return ((path[:, None] >> places[None, :].to(tl.int64)) & 1) != 0
+
+
+@triton.jit
+def _gram(
+    q_ptr,
+    k_ptr,
+    here,
+    earlier,
+    q_row,
+    k_row,
+    count,
+    DK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """k k^T and q k^T of rows ``here`` with rows ``earlier``; not unrolled: registers are full."""
+    met = tl.zeros([here.shape[0], earlier.shape[0]], tl.float32)
+    read = met
+    for i in range(DK // KEYS):
+        past = load_slice(k_ptr, earlier, k_row, earlier < count, i)
+        k = load_slice(k_ptr, here, k_row, here < count, i)
+        met += product(k, tl.trans(past), PRECISION)
+        q = load_slice(q_ptr, here, q_row, here < count, i)
+        read += product(q, tl.trans(past), PRECISION)
+    return met, read
+
+
+@triton.jit
+def drafted_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    g_ptr,
+    beta_ptr,
+    state_ptr,
+    out_ptr,
+    trace_k,
+    trace_d,
+    trace_total,
+    spans,
+    path_ptr,
+    q_row,
+    k_row,
+    v_row,
+    g_row,
+    beta_row,
+    HK: tl.constexpr,
+    HV: tl.constexpr,
+    DK: tl.constexpr,
+    DV: tl.constexpr,
+    BV: tl.constexpr,
+    LONGEST: tl.constexpr,
+    T: tl.constexpr,
+    LEVELS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid (HV * DV / BV, B): a program holds BV rows of one head's state and takes the sequence's
+    rows, at most LONGEST, in blocks of T. Later blocks read earlier ones from the trace."""
+    SLICES: tl.constexpr = DK // KEYS
+    span = spans + 4 * tl.program_id(1)
+    first = tl.load(span).to(tl.int64)
+    count = tl.load(span + 1)
+    slot = tl.load(span + 2).to(tl.int64)
+    if (count == 0) | (tl.load(span + 3) == 0):
+        return
+    head = tl.program_id(0) // (DV // BV)
+    tile = tl.program_id(0) % (DV // BV)
+    r = tile * BV + tl.arange(0, BV)
+    state = load_state(state_ptr + (slot * HV + head) * (DV * DK), r, SLICES)
+    q_ptr += first * q_row + head % HK * DK
+    k_ptr += first * k_row + head % HK * DK
+    v_ptr += first * v_row + head * DV
+    trace_d += (first * HV + head) * DV
+    trace_total += first * HV + head
+    everyone = tl.arange(0, LONGEST)
+    g = tl.load(g_ptr + (first + everyone) * g_row + head, mask=everyone < count, other=0.0)
+    t = tl.arange(0, T)
+    for start in range(0, count, T):
+        here = start + t
+        inside = here < count
+        path = tl.load(path_ptr + first + here, mask=inside, other=0)
+        steps = tl.where(_on_path(path, everyone), g[None, :], 0.0)
+        total = tl.sum(steps.to(tl.float64), 1)
+        beta = tl.load(beta_ptr + (first + here) * beta_row + head, mask=inside, other=0.0)
+        beta = beta[:, None]
+        fall = tl.exp(total.to(tl.float32))[:, None]
+        v_at = v_ptr + here.to(tl.int64)[:, None] * v_row + r[None, :]
+        right = tl.load(v_at, mask=inside[:, None], other=0.0).to(tl.float32)
+        out = tl.zeros([T, BV], tl.float32)
+        system = tl.zeros([T, T], tl.float32)
+        attend = tl.zeros([T, T], tl.float32)
+        for i in tl.static_range(SLICES):
+            k = load_slice(k_ptr, here, k_row, inside, i)
+            q = load_slice(q_ptr, here, q_row, inside, i)
+            right -= fall * product(k, tl.trans(state[i]), PRECISION)
+            out += fall * product(q, tl.trans(state[i]), PRECISION)
+            system += product(k, tl.trans(k), PRECISION)
+            attend += product(q, tl.trans(k), PRECISION)
+        if LONGEST > T:
+            for before in range(0, start, T):
+                met, read = _gram(
+                    q_ptr, k_ptr, here, before + t, q_row, k_row, count, DK, PRECISION
+                )
+                d_of = tl.load(trace_d + (before + t)[:, None] * (HV * DV) + r[None, :])
+                sums = tl.load(trace_total + (before + t) * HV)
+                decay = decays(total[:, None], sums[None, :], _on_path(path, before + t))
+                right -= product(decay * met, d_of, PRECISION)
+                out += product(decay * read, d_of, PRECISION)
+        decay = decays(total[:, None], total[None, :], _on_path(path, here))
+        system = tl.where(t[:, None] > t[None, :], beta * decay * system, 0.0)
+        d = product(inverse(system, T, LEVELS, PRECISION), beta * right, PRECISION)
+        out += product(decay * attend, d, PRECISION)
+        row = first + here
+        o_at = out_ptr + (row[:, None] * HV + head) * DV + r[None, :]
+        tl.store(o_at, out, mask=inside[:, None])
+        tl.store(trace_d + here[:, None] * (HV * DV) + r[None, :], d, mask=inside[:, None])
+        # All tiles of a head find the same sums; each needs its own before its next block.
+        tl.store(trace_total + here * HV, total, mask=inside)
+        if (tile == 0) & (head < HK):
+            k_at = trace_k + (row * HK + head)[:, None] * DK + tl.arange(0, KEYS)[None, :]
+            for i in tl.static_range(SLICES):
+                k = load_slice(k_ptr, here, k_row, inside, i)
+                tl.store(k_at + i * KEYS, k, mask=inside[:, None])
+        tl.debug_barrier()

@@ -1,0 +1,102 @@
+"""Elementwise product of a curved gate and its partner: the kernel of silu_mul and gelu_mul."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.curves import curve
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.row_outputs import RowOutputs, store_rows
+from kinfolk_kernels.verdict import YES, Verdict, no
+
+TILE = 1024
+"""Numbers a program."""
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@triton.jit
+def gated_product_kernel(
+    gate_ptr,
+    up_ptr,
+    out_ptr,
+    words_ptr,
+    scale_ptr,
+    sums_ptr,
+    width,
+    gate_row,
+    up_row,
+    CURVE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    VALUES: tl.constexpr,
+    INT8: tl.constexpr,
+):
+    """Grid (rows, width / COLUMNS)."""
+    row = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * COLUMNS
+    column = first + tl.arange(0, COLUMNS)
+    inside = column < width
+    gate = tl.load(gate_ptr + row * gate_row + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(up_ptr + row * up_row + column, mask=inside, other=0.0).to(tl.float32)
+    y = tl.reshape(curve(gate, CURVE) * up, [1, COLUMNS])
+    store_rows(
+        y,
+        row + tl.arange(0, 1),
+        first,
+        inside[None, :],
+        width,
+        out_ptr,
+        words_ptr,
+        scale_ptr,
+        sums_ptr,
+        1,
+        COLUMNS,
+        VALUES,
+        INT8,
+    )
+
+
+def supports(gate: torch.Tensor, up: torch.Tensor) -> Verdict:
+    """Whether the product can be done."""
+    if not gate.is_cuda:
+        return no(f"the rows are on {gate.device}, not on a CUDA device")
+    if gate.dtype not in FLOATS or up.dtype not in FLOATS:
+        return no(f"rows of {gate.dtype} and {up.dtype}")
+    return YES
+
+
+def multiply(curved: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """curve(gate) * up in the type of ``up``, any shape."""
+    rows = multiply_rows(curved, gate, up, up.dtype, int8=False)
+    return rows.values.view(up.shape)  # type: ignore[union-attr]
+
+
+def multiply_rows(
+    curved: int, gate: torch.Tensor, up: torch.Tensor, dtype: torch.dtype | None, *, int8: bool
+) -> RowOutputs:
+    """curve(gate) * up of [..., K] as rows in ``dtype``, in int8, or both."""
+    flat_gate, flat_up = (x.reshape(-1, x.shape[-1]) for x in (gate, up))
+    rows, width = flat_up.shape
+    outputs = RowOutputs.make(rows, width, dtype, int8, up.device)
+    product(curved, flat_gate, flat_up, outputs).run()
+    return outputs
+
+
+def product(curved: int, gate: torch.Tensor, up: torch.Tensor, outputs: RowOutputs) -> Launch:
+    """gate and up [R, K], each with a row stride of its own."""
+    rows, width = up.shape
+    return Launch(
+        gated_product_kernel,
+        (rows, -(-width // TILE)),
+        {
+            "gate_ptr": gate,
+            "up_ptr": up,
+            **outputs.arguments,
+            "width": width,
+            "gate_row": gate.stride(0),
+            "up_row": up.stride(0),
+        },
+        {"CURVE": curved, "COLUMNS": TILE, **outputs.constants},
+    )

@@ -1,0 +1,167 @@
+"""The convolution kernels in the interpreter, against the reference in float64.
+
+The input is a view into a larger buffer full of NaN, and memory that nobody wrote is NaN too.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels.causal_conv import reference
+from kinfolk_kernels.causal_conv import triton as kernels
+
+pytestmark = pytest.mark.interpreter
+
+# (relative L2 of a row, largest error / rms): a sum of four products that may cancel, and SiLU;
+# then one rounding to the output type.
+BOUND = {torch.float32: (1e-6, 1e-5), torch.float16: (5e-4, 1e-2)}
+CHANNELS = pytest.mark.parametrize("channels", [7, 256, 300])
+GUARD = 16
+
+
+@pytest.fixture(autouse=True)
+def poison():
+    """Fresh memory is NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def inputs(numbers):
+    """``inputs(rows, channels)``: a view with NaN on all sides."""
+
+    def draw(rows, channels, dtype=torch.float32):
+        buffer = torch.full((rows + 2 * GUARD, channels + 9), torch.nan, dtype=dtype)
+        view = buffer[GUARD:-GUARD, 4 : 4 + channels]
+        return view.copy_(numbers(rows, channels))
+
+    return draw
+
+
+def fresh_state(numbers, rows, taps, channels, spare=2):
+    """State [slots, taps - 1, C]: numbers in the slots in use, NaN elsewhere."""
+    slots = rows.slot_of_sequence.tolist()
+    state = torch.full((max(slots) + spare + 1, taps - 1, channels), torch.nan)
+    state[slots] = numbers(len(slots), taps - 1, channels)
+    return state
+
+
+def check(rows, x, weight, state, assert_near):
+    """Outputs near, states exact."""
+    expected = state.clone()
+    reference.causal_conv(x, weight, expected, rows)
+    wide = reference.causal_conv(x.double(), weight.double(), state.double(), rows)
+    found = kernels.causal_conv(x, weight, state, rows)
+    assert found.dtype == x.dtype
+    assert_near(found, wide, BOUND[x.dtype])
+    assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
+
+
+@CHANNELS
+@pytest.mark.parametrize("taps", [2, 4, 5])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 65])
+def test_slices_and_single_rows_advance_their_states(
+    steps, numbers, inputs, assert_near, taps, length, channels
+):
+    rows = steps.build(steps.certain(0, length), steps.certain(9, 2), steps.certain(70, 1))
+    x = inputs(length + 3, channels)
+    state = fresh_state(numbers, rows, taps, channels)
+    check(rows, x, numbers(channels, taps), state, assert_near)
+
+
+@CHANNELS
+def test_drafts_leave_the_state(steps, numbers, inputs, assert_near, channels):
+    rows = steps.build(
+        steps.chain(5, 6),
+        steps.certain(0, 4),
+        steps.random_tree(64, 31),
+        steps.certain(5, 1),
+        steps.tree(3, [-1, -1, 0, 0, 1, 4, 5]),
+        steps.chain(9, 1),
+        slots=(4, 2, 5, 6, 1, 3),
+    )
+    x = inputs(len(rows.positions), channels)
+    state = fresh_state(numbers, rows, 4, channels)
+    before = state.clone()
+    check(rows, x, numbers(channels, 4), state, assert_near)
+    drafted = [4, 5, 1, 3]
+    assert torch.equal(state[drafted], before[drafted])
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4, 63, 70])
+def test_stores_hold_the_state_after_their_row(steps, numbers, inputs, assert_near, after):
+    parts = (steps.certain(3, 2), steps.certain(0, 70), steps.certain(5, 1), steps.chain(7, 2))
+    stores = ((2 + after - 1, 5), (0, 6), (72, 7), (74, 8))
+    rows = steps.build(*parts, slots=(2, 1, 3, 4), stores=stores)
+    x = inputs(75, 20)
+    check(rows, x, numbers(20, 4), fresh_state(numbers, rows, 4, 20, spare=5), assert_near)
+
+
+def test_narrow_rows_keep_a_wide_state(steps, numbers, inputs, assert_near):
+    rows = steps.build(steps.certain(0, 5), steps.certain(9, 1))
+    x = inputs(6, 33, torch.float16)
+    check(rows, x, numbers(33, 4), fresh_state(numbers, rows, 4, 33), assert_near)
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it(steps, numbers, inputs):
+    """One row a program for a few rows, several for many: the same bits."""
+    rows = steps.build(steps.certain(0, 40))
+    x, weight = inputs(40, 20), numbers(20, 4)
+    state = fresh_state(numbers, rows, 4, 20)
+    first, other = state.clone(), state.clone()
+    together = kernels.causal_conv(x, weight, first, rows)
+    pieces = [
+        kernels.causal_conv(
+            x[start : start + 20], weight, other, steps.build(steps.certain(start, 20))
+        )
+        for start in (0, 20)
+    ]
+    assert torch.equal(together, torch.cat(pieces))
+    assert torch.equal(first[1], other[1])
+
+
+# -- commit ---------------------------------------------------------------------------------------
+
+
+def commit_arguments(rows, kept):
+    """path [D, T] padded with -1, n_keep [D], slot [D]; one column more than the longest."""
+    path = torch.full((len(kept), max(map(len, kept)) + 1), -1)
+    for index, chosen in enumerate(kept):
+        path[index, : len(chosen)] = torch.tensor(chosen, dtype=torch.int64)
+        path[index, : len(chosen)] += rows.segments[index].start
+    return path, torch.tensor([len(k) for k in kept]), rows.slot_of_sequence
+
+
+@CHANNELS
+@pytest.mark.parametrize("taps", [2, 4, 5])
+def test_a_commit_equals_feeding_the_kept_rows(steps, numbers, inputs, channels, taps):
+    parts = (steps.chain(5, 6), steps.tree(64, [-1, 0, 0, 2, 1, 4]), steps.chain(9, 1))
+    rows = steps.build(*parts, steps.chain(9, 1), slots=(3, 1, 4, 2))
+    x, state = inputs(14, channels), fresh_state(numbers, rows, taps, channels)
+    arguments = commit_arguments(rows, [[0, 1], [0, 1, 4, 5], [0], []])
+    expected = state.clone()
+    reference.causal_conv_commit(x, expected, *arguments)
+    kernels.causal_conv_commit(x, state, *arguments)
+    assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
+
+
+def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
+    rows = steps.build(steps.chain(0, 4), steps.chain(0, 4))
+    x, state = inputs(8, 7), fresh_state(numbers, rows, 4, 7)
+    x[[0, 1, 2, 3, 6, 7]] = torch.nan
+    kernels.causal_conv_commit(x, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
+    assert state[1].isfinite().all()
+
+
+# -- what it cannot do ----------------------------------------------------------------------------
+
+
+def test_refusals_say_why(steps, numbers, inputs):
+    rows = steps.build(steps.certain(0, 2))
+    state = fresh_state(numbers, rows, 4, 7)
+    verdict = kernels.supports(inputs(2, 7), numbers(7, 4), state, rows)
+    assert verdict.reason == "the tensors are on cpu, not on a CUDA device"
+    verdict = kernels.supports(inputs(2, 7), numbers(4, 7).T, state, rows)
+    assert verdict.reason == "the weight is not contiguous float32 (torch.float32)"

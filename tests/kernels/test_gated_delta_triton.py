@@ -1,0 +1,399 @@
+"""The gated delta kernels in the interpreter, against the reference in float64.
+
+Inputs are views into larger buffers full of NaN, and memory that nobody wrote is NaN too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from kinfolk_kernels.gated_delta import reference
+from kinfolk_kernels.gated_delta import triton as kernels
+from kinfolk_kernels.step_index import SLICE_BLOCK, build_index, index_of
+
+pytestmark = pytest.mark.interpreter
+
+# (relative L2 of a row and head, largest error / rms): the bounds of the float32 implementations,
+# for dependent updates and outputs that cancel.
+OUT = (6e-5, 3e-5)
+STATE = (5e-6, 2e-5)
+
+HEADS = pytest.mark.parametrize(("key_heads", "value_heads"), [(2, 2), (2, 4), (1, 3)])
+GUARD = 40
+
+
+@pytest.fixture(autouse=True)
+def poison():
+    """Fresh memory is NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@dataclass
+class Inputs:
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor
+    beta: torch.Tensor
+
+    def __iter__(self):
+        return iter((self.q, self.k, self.v, self.g, self.beta))
+
+    def doubled(self):
+        return (x.double() for x in self)
+
+
+@pytest.fixture
+def inputs(numbers):
+    """``inputs(rows, dim, key_heads, value_heads)``: unit keys, decays of every size, and NaN
+    around everything."""
+    generator = torch.Generator().manual_seed(5)
+    unit = torch.nn.functional.normalize
+
+    def guarded(*parts):
+        """Columns of one buffer with rows and columns of NaN around them."""
+        flat = [part.flatten(1) for part in parts]
+        width = sum(part.shape[1] for part in flat)
+        buffer = torch.full((flat[0].shape[0] + 2 * GUARD, width + 24), torch.nan)
+        found, at = [], 8
+        for part, values in zip(parts, flat, strict=True):
+            view = buffer[GUARD:-GUARD, at : at + values.shape[1]]
+            view.copy_(values)
+            found.append(view.unflatten(1, part.shape[1:]))
+            at += values.shape[1]
+        return found
+
+    def draw(rows, dim=32, key_heads=2, value_heads=4, value_dim=None):
+        shape = (rows, value_heads)
+        g = -torch.empty(shape).exponential_(5, generator=generator)
+        g = torch.where(torch.rand(shape, generator=generator) < 0.1, 20 * g, g)
+        q, k, v = guarded(
+            unit(numbers(rows, key_heads, dim), dim=-1) * dim**-0.5,
+            unit(numbers(rows, key_heads, dim), dim=-1),
+            numbers(rows, value_heads, value_dim or dim),
+        )
+        return Inputs(q, k, v, *guarded(g, torch.rand(shape, generator=generator)))
+
+    return draw
+
+
+def fresh_state(numbers, rows, given, spare=2):
+    """Numbers in the slots in use, NaN elsewhere."""
+    slots = rows.slot_of_sequence.tolist()
+    shape = (given.v.shape[1], given.v.shape[2], given.k.shape[2])
+    state = torch.full((max(slots) + spare + 1, *shape), torch.nan)
+    state[slots] = numbers(len(slots), *shape)
+    return state
+
+
+def check(rows, given, state, assert_near):
+    """Outputs of all rows, states of certain parts, stores and trace; nothing else moves."""
+    entry = state.clone()
+    expected = state.double()
+    outs, traces = reference.gated_delta(*given.doubled(), expected, rows)
+    out, trace = kernels.gated_delta(*given, state, rows)
+    assert_near(out, outs, OUT)
+    moved = {s.slot for s in rows.segments if not s.drafted} | set(rows.store_slots.tolist())
+    for slot in range(len(state)):
+        if slot in moved:
+            assert_near(state[slot].flatten(1), expected[slot].flatten(1), STATE)
+        else:
+            assert torch.equal(state[slot].view(torch.int32), entry[slot].view(torch.int32))
+    assert (trace is None) == (traces is None)
+    for segment in rows.segments:
+        if segment.drafted:
+            span = slice(segment.start, segment.stop)
+            assert torch.equal(trace.k[span], given.k[span])
+            if traces.d[span].any():
+                assert_near(trace.d[span], traces.d[span], OUT)
+            else:
+                assert not trace.d[span].any()
+            torch.testing.assert_close(trace.total[span], traces.total[span], rtol=1e-12, atol=0)
+    return trace
+
+
+# -- certain rows ---------------------------------------------------------------------------------
+
+
+@HEADS
+@pytest.mark.parametrize("dim", [32, 64, 128])
+def test_single_rows_advance_their_states(
+    steps, numbers, inputs, assert_near, dim, key_heads, value_heads
+):
+    rows = steps.build(*(steps.certain(9, 1) for _ in range(3)), slots=(4, 1, 2))
+    given = inputs(3, dim, key_heads, value_heads)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+def test_a_value_dimension_of_its_own(steps, numbers, inputs, assert_near):
+    rows = steps.build(steps.certain(9, 1), steps.certain(9, 5), steps.chain(9, 3))
+    given = inputs(9, 32, 1, 2, value_dim=96)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@pytest.mark.parametrize("length", [2, 31, 32, 33, 64, 65, 97])
+def test_slices(steps, numbers, inputs, assert_near, length):
+    rows = steps.build(steps.certain(0, length))
+    given = inputs(length, 32, 1, 2)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@HEADS
+def test_several_slices_of_wide_heads(steps, numbers, inputs, assert_near, key_heads, value_heads):
+    rows = steps.build(steps.certain(0, 40), steps.certain(5, 2), slots=(1, 3))
+    given = inputs(42, 128, key_heads, value_heads)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@pytest.mark.parametrize("after", [1, 2, 31, 32, 33, 64, 70])
+def test_stores_hold_the_state_after_their_row(steps, numbers, inputs, assert_near, after):
+    rows = steps.build(
+        steps.certain(0, 70),
+        steps.certain(3, 1),
+        steps.certain(0, 3),
+        stores=((after - 1, 4), (70, 6), (72, 5), (69, 7)),
+    )
+    given = inputs(74, 32, 1, 1)
+    check(rows, given, fresh_state(numbers, rows, given, spare=4), assert_near)
+
+
+# -- drafted rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 33, 64])
+def test_chains(steps, numbers, inputs, assert_near, length):
+    rows = steps.build(steps.chain(0, length))
+    given = inputs(length, 32, 1, 2)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@HEADS
+@pytest.mark.parametrize(("dim", "size"), [(32, 64), (64, 31), (128, 16)])
+def test_trees(steps, numbers, inputs, assert_near, dim, size, key_heads, value_heads):
+    rows = steps.build(steps.random_tree(64, size, seed=size), steps.tree(3, [-1, 0, 0, 2]))
+    given = inputs(size + 4, dim, key_heads, value_heads)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+def test_several_roots(steps, numbers, inputs, assert_near):
+    rows = steps.build(steps.tree(64, [-1, -1, 0, 1, 1, -1, 5]))
+    given = inputs(7)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+# -- everything together --------------------------------------------------------------------------
+
+
+def test_a_ragged_step_of_everything(steps, numbers, inputs, assert_near):
+    rows = steps.build(
+        steps.certain(5, 1),
+        steps.chain(9, 6),
+        steps.certain(0, 66),
+        steps.random_tree(64, 31),
+        steps.certain(7, 1),
+        steps.tree(3, [-1, 0, 0, 0, 1, 4, 5]),
+        steps.chain(9, 1),
+        slots=(3, 7, 1, 2, 9, 4, 6),
+        stores=((0, 10), (9, 11), (70, 12)),
+    )
+    given = inputs(len(rows.positions), 32, 1, 2)
+    check(rows, given, fresh_state(numbers, rows, given, spare=4), assert_near)
+
+
+def test_sequences_of_no_rows_are_padding(steps, numbers, inputs, assert_near):
+    """As a captured graph has them: no segment, but a place in the index."""
+    rows = steps.build(steps.certain(5, 1), steps.chain(9, 3))
+    index = build_index(rows)
+    padding = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 1]], dtype=torch.int32)
+    carried = type(index)(
+        torch.cat([index.spans, padding]),
+        index.path,
+        index.slices,
+        index.blocks,
+        index.singles,
+        index.draft_rows,
+    )
+    given = inputs(4)
+    state = fresh_state(numbers, rows, given)
+    expected = state.double()
+    outs, _ = reference.gated_delta(*given.doubled(), expected, rows)
+    out, _ = kernels.gated_delta(*given, state, _Carrying(rows, carried))
+    assert_near(out, outs, OUT)
+    assert state[0].isnan().all()
+
+
+class _Carrying:
+    """A batch with an index of its own."""
+
+    def __init__(self, rows, index):
+        self._rows, self.index = rows, index
+
+    def __getattr__(self, name):
+        return getattr(self._rows, name)
+
+
+# -- extremes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["slice", "chain"])
+@pytest.mark.parametrize("decay", [0.0, -20.0, -1e4])
+def test_decays_from_none_to_total(steps, numbers, inputs, assert_near, decay, kind):
+    part = steps.chain(0, 40) if kind == "chain" else steps.certain(0, 40)
+    rows, given = steps.build(part), inputs(40, 32, 1, 1)
+    given.g.fill_(decay)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@pytest.mark.parametrize("kind", ["slice", "chain"])
+@pytest.mark.parametrize("decay", [-20.0, -1e4])
+def test_what_follows_a_hard_reset_keeps_its_precision(
+    steps, numbers, inputs, assert_near, decay, kind
+):
+    part = steps.chain(0, 40) if kind == "chain" else steps.certain(0, 40)
+    rows, given = steps.build(part), inputs(40, 32, 1, 1)
+    given.g[::7] = decay
+    state = fresh_state(numbers, rows, given)
+    entry = state.clone()
+    trace = check(rows, given, state, assert_near)
+    if trace is not None:
+        check_commit(rows, given, entry, trace, [list(range(40))], assert_near)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_rates_at_their_ends(steps, numbers, inputs, assert_near, beta):
+    rows = steps.build(steps.certain(0, 33), steps.random_tree(3, 20), steps.certain(3, 1))
+    given = inputs(54, 32, 1, 1)
+    given.beta.fill_(beta)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+def test_equal_keys_at_full_rate_do_not_blow_up(steps, numbers, inputs, assert_near):
+    """Powers of the system would grow as binomials of 64 here; its inverse has entries of 1."""
+    rows = steps.build(steps.certain(0, 64), steps.chain(0, 64))
+    given = inputs(128, 32, 1, 1)
+    given.k.copy_(given.k[:1].expand_as(given.k).clone())
+    given.g.zero_()
+    given.beta.fill_(1)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+def test_a_neighbour_with_nan_spoils_nobody(steps, numbers, inputs):
+    parts = (steps.certain(0, 1), steps.chain(0, 3), steps.certain(0, 4), steps.chain(0, 4))
+    rows = steps.build(*parts, slots=(1, 2, 3, 4))
+    given = inputs(12)
+    given.v[:4] = torch.nan
+    state = fresh_state(numbers, rows, given)
+    out, trace = kernels.gated_delta(*given, state, rows)
+    assert out[:4].isnan().any()
+    assert out[4:].isfinite().all()
+    assert trace.d[8:].isfinite().all()
+    assert state[3].isfinite().all()
+
+
+# -- commit ---------------------------------------------------------------------------------------
+
+
+def commit_arguments(rows, kept, parts=None):
+    """path [D, T] padded with -1, n_keep [D], slot [D]; one column more than the longest."""
+    segments = [rows.segments[index] for index in (parts or range(len(kept)))]
+    path = torch.full((len(kept), max(map(len, kept)) + 1), -1)
+    for index, (segment, chosen) in enumerate(zip(segments, kept, strict=True)):
+        path[index, : len(chosen)] = torch.tensor(chosen, dtype=torch.int64) + segment.start
+    return path, torch.tensor([len(k) for k in kept]), torch.tensor([s.slot for s in segments])
+
+
+def check_commit(rows, given, state, trace, kept, assert_near, parts=None):
+    """Slots of the sequences that keep something follow the reference; others stay as they are."""
+    entry = state.clone()
+    arguments = commit_arguments(rows, kept, parts)
+    moves = arguments[1] > 0
+    expected, traces = state.double(), reference.gated_delta(*given.doubled(), entry.double(), rows)
+    reference.gated_delta_commit(traces[1], expected, *(x[moves] for x in arguments))
+    kernels.gated_delta_commit(trace, state, *arguments)
+    for slot in range(len(state)):
+        if slot in arguments[2][moves].tolist():
+            assert_near(state[slot].flatten(1), expected[slot].flatten(1), STATE)
+        else:
+            assert torch.equal(state[slot].view(torch.int32), entry[slot].view(torch.int32))
+
+
+@HEADS
+def test_a_commit_equals_feeding_the_kept_rows(
+    steps, numbers, inputs, assert_near, key_heads, value_heads
+):
+    rows = steps.build(
+        steps.chain(5, 18),
+        steps.certain(0, 3),
+        steps.random_tree(64, 40, seed=2),
+        steps.tree(3, [-1, 0, 0, 2, 1, 4]),
+        steps.chain(9, 1),
+        slots=(4, 1, 2, 6, 3),
+    )
+    given = inputs(len(rows.positions), 64, key_heads, value_heads)
+    state = fresh_state(numbers, rows, given)
+    trace = check(rows, given, state, assert_near)
+    state[1] = torch.nan
+    kept = {0: list(range(17)), 2: rows.parts[2].path(39), 3: [0, 1, 4], 4: []}
+    check_commit(rows, given, state, trace, list(kept.values()), assert_near, [*kept])
+
+
+def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
+    rows = steps.build(steps.chain(0, 4), steps.chain(0, 4))
+    given = inputs(8)
+    state = fresh_state(numbers, rows, given)
+    _, trace = kernels.gated_delta(*given, state, rows)
+    for left in (trace.k, trace.d, trace.total):
+        left[:4], left[6:] = torch.nan, torch.nan
+    kernels.gated_delta_commit(trace, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
+    assert state[1].isfinite().all()
+    assert state[2].isnan().any()
+
+
+# -- the index ------------------------------------------------------------------------------------
+
+
+def test_the_index_says_whose_rows_are_whose(steps):
+    rows = steps.build(
+        steps.certain(0, SLICE_BLOCK + 1),
+        steps.tree(3, [-1, 0, 0, 2, 1]),
+        steps.certain(4, 1),
+        steps.chain(9, 3),
+        slots=(5, 1, 2, 7),
+    )
+    index = index_of(rows)
+    first = SLICE_BLOCK + 1
+    assert index.spans.tolist() == [
+        [0, first, 5, 0],
+        [first, 5, 1, 1],
+        [first + 5, 1, 2, 0],
+        [first + 6, 3, 7, 1],
+    ]
+    assert index.path[first : first + 5].tolist() == [0b1, 0b11, 0b101, 0b1101, 0b10011]
+    assert index.path[first + 6 :].tolist() == [0b1, 0b11, 0b111]
+    assert index.slices.tolist() == [[0, first, 5, 0]]
+    assert index.blocks.tolist() == [[0, SLICE_BLOCK], [SLICE_BLOCK, 1]]
+    assert index.singles
+    assert index.draft_rows == 5
+    assert index_of(rows) is index
+
+
+def test_a_path_of_64_rows_has_64_bits(steps):
+    rows = steps.build(steps.chain(3, 2), steps.chain(0, 64))
+    path = index_of(rows).path[2:].tolist()
+    assert path == [(1 << row + 1) - 1 for row in range(63)] + [-1]
+
+
+# -- what it cannot do ----------------------------------------------------------------------------
+
+
+def test_refusals_say_why(steps, numbers, inputs):
+    rows = steps.build(steps.certain(0, 2))
+    given = inputs(2)
+    verdict = kernels.supports(*given, fresh_state(numbers, rows, given), rows)
+    assert not verdict
+    assert verdict.reason == "the tensors are on cpu, not on a CUDA device"

@@ -1,0 +1,169 @@
+"""The norm kernels in the interpreter, against the references in float64 and the int8 form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels.int8_rows import GROUP, quantize
+from kinfolk_kernels.rms_norm import triton as kernels
+from kinfolk_kernels.rms_norm.triton import Branch
+
+pytestmark = pytest.mark.interpreter
+
+EPS = 1e-6
+
+# (relative L2 of a row, largest error / rms): one reduction in float32 and two roundings; then one
+# rounding to the output type, of numbers up to 100 times their row's root mean square.
+BOUND = {torch.float32: (5e-7, 5e-6), torch.float16: (5e-4, 3e-2)}
+DTYPES = pytest.mark.parametrize("dtype", BOUND)
+
+
+@pytest.fixture(autouse=True)
+def poison():
+    """Fresh memory is NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def guarded(numbers):
+    """``guarded(rows, width)``: a view with NaN on all sides."""
+
+    def draw(rows, width, dtype=torch.float32):
+        buffer = torch.full((rows + 8, width + 70), torch.nan, dtype=dtype)
+        return buffer[4:-4, 3 : 3 + width].copy_(numbers(rows, width))
+
+    return draw
+
+
+def exact(x, weight, eps=EPS):
+    wide = x.double()
+    normed = wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt()
+    return normed if weight is None else normed * weight.double()
+
+
+def check_int8(found, expected):
+    """Int8 rows as ``quantize`` makes them, up to one unit."""
+    rows = quantize(expected.float())
+    torch.testing.assert_close(found.scale, rows.scale, rtol=1e-5, atol=0)
+    q, wanted = found.words.view(torch.int8).int(), rows.words.view(torch.int8).int()
+    assert int((q - wanted).abs().max()) <= 1
+    assert float((q != wanted).float().mean()) < 0.01
+    assert torch.equal(found.sums, q.unflatten(1, (-1, 4)).sum(2, dtype=torch.int32))
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 1), (3, 63), (2, 5, 64), (9, 129), (2, 1025)])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_equals_float64(numbers, assert_near, dtype, shape, weighted):
+    x = numbers(*shape)
+    weight = numbers(shape[-1]) if weighted else None
+    found = kernels.rms_norm(x, weight, EPS, dtype)
+    assert found.dtype == dtype
+    assert_near(found, exact(x, weight), BOUND[dtype])
+
+
+def test_views_are_read_where_they_lie(numbers, guarded, assert_near):
+    """Every other head of a projection, as of a query that comes with its gate."""
+    x = guarded(3, 8 * 32).view(3, 4, 2, 32)[:, :, 0]
+    found = kernels.rms_norm(x, None, EPS, torch.float32)
+    assert_near(found, exact(x, None), BOUND[torch.float32])
+
+
+def test_narrow_input_is_squared_wide(numbers, assert_near):
+    """300 squared does not fit float16."""
+    x = (300 * numbers(3, 40).clamp(-2, 2)).half()
+    found = kernels.rms_norm(x, None, EPS, torch.float32)
+    assert_near(found, exact(x, None), BOUND[torch.float32])
+
+
+def test_rows_of_zeros_and_small_rows(assert_near):
+    x = 1e-4 * torch.randn(4, 33, generator=torch.Generator().manual_seed(1))
+    x[1] = 0
+    found = kernels.rms_norm(x, None, EPS, torch.float32)
+    assert not found[1].any()
+    kept = [0, 2, 3]
+    assert_near(found[kept], exact(x[kept], None), BOUND[torch.float32])
+
+
+def test_a_row_does_not_depend_on_how_many_there_are(numbers):
+    x, weight = numbers(9, 128), numbers(128)
+    together = kernels.rms_norm(x, weight, EPS, torch.float32)
+    alone = [kernels.rms_norm(row[None], weight, EPS, torch.float32) for row in x]
+    assert torch.equal(together, torch.cat(alone))
+
+
+# -- with what stands around it -------------------------------------------------------------------
+
+
+@DTYPES
+@pytest.mark.parametrize("width", [64, 192, 1088])
+@pytest.mark.parametrize("branch_norm", ["none", "plain", "weighted"])
+def test_the_sum_and_the_norm_of_the_sum(numbers, guarded, assert_near, dtype, width, branch_norm):
+    residual, weight = numbers(5, width), numbers(width)
+    rows = guarded(5, width, torch.float16)
+    branch = {
+        "none": Branch(rows),
+        "plain": Branch(rows, None, 1e-5),
+        "weighted": Branch(rows, numbers(width), 1e-5),
+    }[branch_norm]
+    added = rows.double()
+    if branch.eps is not None:
+        added = exact(rows, branch.weight, branch.eps)
+    expected = residual.double() + added
+    before = residual.clone()
+    total, found = kernels.add_rms_norm(residual, branch, weight, EPS, dtype, int8=True)
+    assert torch.equal(residual, before)
+    assert_near(total, expected, BOUND[torch.float32])
+    assert_near(found.values, exact(total, weight), BOUND[dtype])
+    check_int8(found.int8, exact(total, weight))
+
+
+def test_the_sum_may_replace_the_residual(numbers, assert_near):
+    residual, rows = numbers(3, 64), numbers(3, 64)
+    expected = residual + rows
+    total, found = kernels.add_rms_norm(
+        residual, Branch(rows), None, EPS, None, int8=True, in_place=True
+    )
+    assert total is residual
+    assert torch.equal(residual, expected)
+    assert found.values is None
+    check_int8(found.int8, exact(expected, None))
+
+
+@pytest.mark.parametrize("width", [GROUP, 3 * GROUP, 17 * GROUP])
+def test_int8_alone(numbers, width):
+    x, weight = numbers(3, width), numbers(width)
+    x[1] = 0
+    found = kernels.rms_norm_rows(x, weight, EPS, None, int8=True)
+    assert found.values is None
+    check_int8(found.int8, exact(x, weight))
+
+
+@DTYPES
+@pytest.mark.parametrize(("heads", "dim"), [(1, 64), (6, 32), (9, 128), (48, 64)])
+def test_the_gate_comes_after_the_norm(numbers, guarded, assert_near, dtype, heads, dim):
+    x, weight = numbers(3, heads, dim), numbers(dim)
+    gate = guarded(3, heads * dim, torch.float16)
+    expected = exact(x, weight).flatten(1) * torch.nn.functional.silu(gate.double())
+    found = kernels.gated_rms_norm(x, weight, gate, EPS, dtype, int8=True)
+    # Gates that are nearly shut make small rows of a head that others dwarf: compare by rows.
+    assert_near(found.values, expected, (BOUND[dtype][0], 20 * BOUND[dtype][1]))
+    check_int8(found.int8, expected)
+
+
+def test_worked_example():
+    """x = (3, 4), w = (1, 2), gate = (0, 1), in the first two of 64 numbers."""
+    x, w, z = torch.zeros(1, 2, 32), torch.zeros(32), torch.zeros(1, 64)
+    x[0, 0, :2], w[:2], z[0, :2] = torch.tensor([[3.0, 4], [1, 2], [0, 1]])
+    found = kernels.gated_rms_norm(x * 4, w, z, EPS, torch.float32, int8=False)
+    expected = torch.tensor([[0, 1.6541966]])
+    torch.testing.assert_close(found.values[:, :2] / 4, expected, rtol=1e-6, atol=0)
+    assert not found.values[:, 2:].any()
+
+
+def test_refusals_say_why(numbers):
+    verdict = kernels.supports(numbers(2, 4), None, EPS, torch.float32)
+    assert verdict.reason == "the rows are on cpu, not on a CUDA device"
