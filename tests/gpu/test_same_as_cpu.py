@@ -85,7 +85,8 @@ def scored(registry, files) -> Callable[[str, str, str], torch.Tensor]:
         ("case", "f32", "f32"),
         *(("bundled", *types) for types in LIMITS),
         *(("qwen3.5-27b", *types) for types in LIMITS),
-        *((name, *types) for name in EXPERT_MODELS for types in (("f32", "f32"), ("bf16", "bf16"))),
+        # In bfloat16 a rounding can choose another expert of a random router: no bound would hold.
+        *((name, "f32", "f32") for name in EXPERT_MODELS),
     ],
 )
 def test_logits_on_the_gpu_are_those_of_the_cpu(scored, name, dtype, reference):

@@ -19,7 +19,7 @@ _ANSWER, _REASONING = 32768, 32256
 
 POCKET: Final = ModelCard(
     "kinfolk-pocket",
-    SamplingDefaults(temperature=0.6, top_k=0, top_p=0.95),
+    SamplingDefaults(temperature=0.6, top_k=0, top_p=0.95, repetition_penalty=1.05),
     chat=False,
     max_tokens=128,
     notes="completes Python; it is no chat model",
