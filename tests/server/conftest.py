@@ -29,9 +29,13 @@ from kinfolk.server.options import ServerOptions
 from kinfolk.server.service import Service
 from kinfolk.settings import load_settings
 from kinfolk.text.chat import ChatTemplate
+from kinfolk.text.formats import ChatFormat
 
 TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% for tool in tools or [] %}{{ tool.function.name }}\n{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments.n }})"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
 )
@@ -189,7 +193,12 @@ def make_runtime(text):
     tokenizer, chat_format = text
 
     def make(
-        engine: FakeEngine, *, chat: bool = True, context: int = 256, card: ModelCard | None = None
+        engine: FakeEngine,
+        *,
+        chat: bool = True,
+        context: int = 256,
+        card: ModelCard | None = None,
+        chat_format: ChatFormat = chat_format,
     ) -> SimpleNamespace:
         template = ChatTemplate(TEMPLATE, tokenizer, chat_format) if chat else None
         info = ModelInfo("tiny", "fam", "arch", StatePlan(()), tokenizer.vocab_size, context)
@@ -276,7 +285,7 @@ class StrictStream:
         assert all(block.startswith("data: ") and "\n" not in block for block in data)
         self.events: list[dict[str, Any]] = [json.loads(block[6:]) for block in data]
 
-    def check_chat(self, choices: int = 1, usage: bool = False) -> list[dict[str, str]]:
+    def check_chat(self, choices: int = 1, usage: bool = False) -> list[dict[str, Any]]:
         """Check the order of chunks; the text of each choice by field, with its finish reason."""
         chunks = list(self.events)
         assert len({chunk["id"] for chunk in chunks}) == 1
@@ -288,7 +297,7 @@ class StrictStream:
             assert all(chunk["usage"] is None for chunk in chunks)
         else:
             assert all("usage" not in chunk for chunk in chunks)
-        found: list[dict[str, str]] = [{} for _ in range(choices)]
+        found: list[dict[str, Any]] = [{} for _ in range(choices)]
         for chunk in chunks:
             (choice,) = chunk["choices"]
             self._follow(found[choice["index"]], choice)
@@ -296,7 +305,7 @@ class StrictStream:
         return found
 
     @staticmethod
-    def _follow(seen: dict[str, str], choice: dict[str, Any]) -> None:
+    def _follow(seen: dict[str, Any], choice: dict[str, Any]) -> None:
         delta = choice["delta"]
         assert "finish" not in seen, "a chunk after the last one"
         if not seen:
@@ -309,8 +318,26 @@ class StrictStream:
             seen["finish"] = choice["finish_reason"]
             return
         ((name, text),) = delta.items()
+        if name == "tool_calls":
+            (call,) = text
+            _follow_call(seen.setdefault(name, []), call)
+            return
         assert text, "an empty delta"
         seen[name] = seen.get(name, "") + text
+
+
+def _follow_call(calls: list[dict[str, Any]], delta: dict[str, Any]) -> None:
+    """Id, type and name come once, and a call is over when the next begins."""
+    index, function = delta.pop("index"), delta["function"]
+    if index == len(calls):
+        assert function["arguments"] == ""
+        assert delta["id"].startswith("call_")
+        calls.append(delta)
+        return
+    assert index == len(calls) - 1
+    assert delta == {"function": {"arguments": function["arguments"]}}
+    assert function["arguments"]
+    calls[index]["function"]["arguments"] += function["arguments"]
 
 
 @pytest.fixture

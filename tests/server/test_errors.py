@@ -76,7 +76,9 @@ def test_a_value_out_of_range_is_named(client, user, fields, word):
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (CHAT, {"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        (CHAT, {"tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         (CHAT, {"functions": [{"name": "f"}]}, "functions"),
         (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
         (CHAT, {"modalities": ["text", "audio"]}, "modalities"),

@@ -69,6 +69,25 @@ def test_reasoning_reaches_the_client(connect, make_engine):
     assert answer.choices[0].message.content == "so"
 
 
+def test_tool_calls_are_read_both_ways(connect, make_engine):
+    parts = ("Hm.\n\n<tool_call>\n<function=look>\n<parameter=at>\nthe", " sky\n</parameter>\n")
+    client = connect(make_engine(*parts, "</function>\n", "</tool_call>"))
+    parameters = {"type": "object", "properties": {"at": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
+    fields = {"model": "any", "messages": MESSAGES, "tools": tools}
+    whole = client.chat.completions.create(**fields).choices[0]
+    with client.chat.completions.stream(**fields) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_completion().choices[0]
+    for choice in (whole, streamed):
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content == "Hm."
+        (call,) = choice.message.tool_calls
+        assert call.function.name == "look"
+        assert call.function.arguments == '{"at": "the sky"}'
+
+
 def test_logprobs_are_read(connect, make_engine):
     client = connect(make_engine("one", " two"))
     answer = client.chat.completions.create(

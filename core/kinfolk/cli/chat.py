@@ -127,7 +127,7 @@ class Conversation:
         self._messages.append(answer)
 
     def _generate(self, answer: dict[str, str]) -> None:
-        from kinfolk.engine.answer import Ended
+        from kinfolk.engine.answer import Ended, Piece
         from kinfolk.engine.generation import Generation
         from kinfolk.engine.prompt import chat_prompt
 
@@ -139,6 +139,8 @@ class Conversation:
                 if isinstance(piece, Ended):
                     self._end(piece)
                     return
+                if not isinstance(piece, Piece):
+                    continue  # a call; no tools are offered here
                 if piece.kind != last:
                     click.echo("\n\n" if last == "reasoning" else "", nl=False)
                     last = piece.kind

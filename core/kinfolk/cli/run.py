@@ -138,7 +138,7 @@ def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt
 
 def _write(generation: Generation) -> Ended:
     """Print the answer as it comes. Reasoning goes to stderr, for whoever is watching."""
-    from kinfolk.engine.answer import Ended
+    from kinfolk.engine.answer import Ended, Piece
 
     thinking = False
     with closing(generation.pieces()) as pieces:
@@ -147,6 +147,8 @@ def _write(generation: Generation) -> Ended:
                 click.echo()
                 raise_failure(piece)
                 return piece
+            if not isinstance(piece, Piece):
+                continue  # a call; no tools are offered here
             if piece.kind == "content":
                 if thinking:
                     note("\n")
@@ -165,12 +167,13 @@ def raise_failure(end: Ended) -> None:
 
 
 def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
-    from kinfolk.engine.answer import Ended
+    from kinfolk.engine.answer import Ended, Piece
 
     texts = {"content": "", "reasoning": ""}
     for piece in generation:
-        if not isinstance(piece, Ended):
+        if isinstance(piece, Piece):
             texts[piece.kind] += piece.text
+        if not isinstance(piece, Ended):
             continue
         raise_failure(piece)
         return {

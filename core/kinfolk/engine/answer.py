@@ -1,10 +1,10 @@
-"""One choice's way from tokens to text: stop strings, reasoning, log-probabilities."""
+"""One choice's way from tokens to text: stop strings, reasoning, calls, log-probabilities."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from kinfolk.sched.events import Emitted, Finished, Usage
 from kinfolk.sched.plan import TokenLogprob
 from kinfolk.sched.request import FinishReason
 from kinfolk.text.stream import Detokenizer, TextStream
+from kinfolk.text.tool_calls import CallEvent, Content, ToolArguments, ToolCallParser
 
 if TYPE_CHECKING:
     from kinfolk.engine.prompt import Prompt
@@ -48,6 +49,26 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A step of a tool call that the answer makes."""
+
+    choice: int
+    event: CallEvent
+
+
+def joined(first: object, second: Piece | CallPiece) -> Piece | CallPiece | None:
+    """One piece that says what two neighbours of one choice say, if they are of the same kind."""
+    if isinstance(first, Piece) and isinstance(second, Piece) and first.kind == second.kind:
+        logprobs = first.logprobs + second.logprobs
+        return Piece(second.choice, second.kind, first.text + second.text, logprobs)
+    if isinstance(first, CallPiece) and isinstance(second, CallPiece):
+        before, after = first.event, second.event
+        if isinstance(before, ToolArguments) and isinstance(after, ToolArguments):
+            return CallPiece(second.choice, ToolArguments(after.index, before.json + after.json))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
 class Timings:
     """Seconds as the caller saw them: until the first token, and from there to the last."""
 
@@ -73,11 +94,14 @@ class Ended:
     error: str | None = None
 
 
+AnswerPart = Piece | CallPiece | Ended
+
+
 class Answer:
     """Reads the events of one request.
 
-    ``stopped`` becomes true when a stop string was found: the request is to be cancelled, and what
-    it still emits is ignored.
+    ``stopped`` becomes true when a stop string was found, or the one call that was wanted: the
+    request is to be cancelled, and what it still emits is ignored.
     """
 
     def __init__(
@@ -98,6 +122,7 @@ class Answer:
             if prompt.think is None
             else ReasoningSplitter(*prompt.think, started=prompt.thinking)
         )
+        self._calls = None if prompt.calls is None else ToolCallParser(prompt.calls)
         self._aligner = LogprobAligner(tokenizer) if logprobs else None
         self._tokens = 0
         self._reasoning_tokens = 0
@@ -105,9 +130,9 @@ class Answer:
 
     @property
     def stopped(self) -> bool:
-        return self._stream.stop is not None
+        return self._stream.stop is not None or (self._calls is not None and self._calls.done)
 
-    def feed(self, event: Emitted | Finished) -> list[Piece | Ended]:
+    def feed(self, event: Emitted | Finished) -> list[AnswerPart]:
         if isinstance(event, Finished):
             return self._finish(event)
         if self.stopped or self.ended:
@@ -139,25 +164,53 @@ class Answer:
             return [Segment("content", text, len(text))] if text else []
         return self._splitter.feed(text)
 
-    def _pieces(self, segments: list[Segment]) -> list[Piece | Ended]:
+    def _pieces(self, segments: list[Segment], *, last: bool = False) -> list[AnswerPart]:
         """Neighbours of one kind joined, each with the log-probabilities of its text."""
-        pieces: list[Piece | Ended] = []
-        kind: Kind = "content"
-        text = ""
-        logprobs: list[TextLogprob] = []
-        for segment in segments:
-            if segment.kind != kind and (text or logprobs):
-                pieces.append(Piece(self.choice, kind, text, tuple(logprobs)))
-                text, logprobs = "", []
-            kind = segment.kind
-            text += segment.text
-            if self._aligner is not None:
-                logprobs += self._aligner.take(segment.consumed)
-        if text or logprobs:
-            pieces.append(Piece(self.choice, kind, text, tuple(logprobs)))
+        pieces: list[AnswerPart] = []
+        for part in self._parts(segments, last):
+            piece: Piece | CallPiece
+            if isinstance(part, Segment):
+                logprobs = self._take(part.consumed)
+                if not part.text and not logprobs:
+                    continue
+                piece = Piece(self.choice, part.kind, part.text, logprobs)
+            else:
+                piece = CallPiece(self.choice, part)
+            whole = joined(pieces[-1], piece) if pieces else None
+            if whole is None:
+                pieces.append(piece)
+            else:
+                pieces[-1] = whole
         return pieces
 
-    def _finish(self, event: Finished) -> list[Piece | Ended]:
+    def _parts(self, segments: list[Segment], last: bool) -> Iterator[Segment | CallEvent]:
+        """The segments, with the calls in their content told from it."""
+        if self._calls is None:
+            yield from segments
+            return
+        for segment in segments:
+            if segment.kind != "content":
+                yield segment
+                continue
+            if passed := segment.consumed - len(segment.text):
+                yield Segment("content", "", passed)
+            yield from self._called(self._calls.feed(segment.text))
+        if last:
+            yield from self._called(self._calls.finish())
+
+    def _called(self, events: list[Content | CallEvent]) -> Iterator[Segment | CallEvent]:
+        for event in events:
+            if isinstance(event, Content):
+                # Tokens of calls are no part of the content that is shown.
+                self._take(event.skipped)
+                yield Segment("content", event.text, len(event.text))
+            else:
+                yield event
+
+    def _take(self, characters: int) -> tuple[TextLogprob, ...]:
+        return () if self._aligner is None else tuple(self._aligner.take(characters))
+
+    def _finish(self, event: Finished) -> list[AnswerPart]:
         if self.ended:
             return []
         self.ended = True
@@ -174,7 +227,7 @@ class Answer:
             self._stream.stop,
             None if self.stopped else event.error,
         )
-        return [*self._pieces(segments), end]
+        return [*self._pieces(segments, last=True), end]
 
 
 class LogprobAligner:

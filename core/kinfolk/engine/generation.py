@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from kinfolk.descriptors import SamplingDefaults
-from kinfolk.engine.answer import Answer, Ended, Piece
+from kinfolk.engine.answer import Answer, AnswerPart
 from kinfolk.engine.options import GenerationOptions, sampling
 from kinfolk.errors import ContextLengthExceeded, EngineError, RequestError
 from kinfolk.sched.events import Event
@@ -67,8 +67,8 @@ class Generation:
             self.cancel()
             raise
 
-    def feed(self, choice: int, event: Event) -> list[Piece | Ended]:
-        """What an event means for the text. A stop string found here ends the request."""
+    def feed(self, choice: int, event: Event) -> list[AnswerPart]:
+        """What an event means for the text. What stops it here ends the request."""
         answer = self._answers[choice]
         was_stopped = answer.stopped
         pieces = answer.feed(event)
@@ -87,10 +87,10 @@ class Generation:
         with suppress(EngineError):
             self._tickets[choice].cancel(reason)
 
-    def __iter__(self) -> Iterator[Piece | Ended]:
+    def __iter__(self) -> Iterator[AnswerPart]:
         return self.pieces()
 
-    def pieces(self) -> Generator[Piece | Ended]:
+    def pieces(self) -> Generator[AnswerPart]:
         """Generate, blocking. Whoever stops reading and closes it cancels what is left."""
         inbox: SimpleQueue[tuple[int, Event]] = SimpleQueue()
         self.start(lambda choice, event: inbox.put((choice, event)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kinfolk.errors import RequestError
+from kinfolk.text.tool_calls import ToolGrammar
 
 if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
@@ -21,13 +22,15 @@ class Prompt:
 
     ``checkpoints`` are lengths at which later prompts may part from this one. ``think`` are the
     markers of reasoning if the answer may hold some, ``thinking`` says that the prompt ends inside
-    it. ``keep`` asks for the state at the end of the answer: a conversation goes on from there.
+    it. ``calls`` says how tool calls look if the answer may hold some. ``keep`` asks for the state
+    at the end of the answer: a conversation goes on from there.
     """
 
     tokens: tuple[int, ...]
     checkpoints: tuple[int, ...] = ()
     think: tuple[str, str] | None = None
     thinking: bool = False
+    calls: ToolGrammar | None = None
     keep: bool = False
 
 
@@ -45,11 +48,16 @@ def chat_prompt(
     runtime: Runtime,
     messages: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    single_call: bool = False,
 ) -> Prompt:
     """The conversation in the words of the model's template, ready for the answer.
 
-    ``variables`` are further ones for the template. Raises :class:`TemplateError` if the template
-    refuses the messages and :class:`RequestError` if the model has no template.
+    ``variables`` are further ones for the template, ``tools`` functions that the answer may call;
+    with ``single_call`` it ends with the first call. Raises :class:`TemplateError` if the template
+    refuses the messages and :class:`RequestError` if the model has no template, or tools are given
+    and its family does not say how it calls them.
     """
     chat = runtime.chat
     if chat is None:
@@ -59,7 +67,13 @@ def chat_prompt(
     taken = sorted(_OURS & (variables or {}).keys())
     if taken:
         raise RequestError(f"the template variable {taken[0]!r} cannot be given")
-    rendered = chat.prompt(messages, **(variables or {}))
+    calls = ToolGrammar.of(runtime.chat_format, tools, single=single_call) if tools else None
+    if tools and calls is None:
+        raise RequestError(
+            f"model {runtime.name!r} cannot call tools: its family states no syntax for calls; "
+            "send the request without 'tools'"
+        )
+    rendered = chat.prompt(messages, tools, **(variables or {}))
     think = runtime.chat_format.think
     return _checked(
         runtime,
@@ -67,6 +81,7 @@ def chat_prompt(
         checkpoints=() if rendered.fork is None else (rendered.fork,),
         think=think,
         thinking=think is not None and rendered.text.rstrip().endswith(think[0]),
+        calls=calls,
         keep=True,
     )
 

@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from kinfolk.engine.answer import Ended, Piece
+from kinfolk.engine.answer import AnswerPart, Ended, joined
 from kinfolk.engine.generation import Generation
 from kinfolk.sched.events import Event
 from kinfolk.sched.request import FinishReason
 from kinfolk.server.errors import ApiError
 
 T = TypeVar("T")
-Batch = list[tuple[int, Piece | Ended]]
+Batch = list[tuple[int, AnswerPart]]
 """What arrived together: (choice, piece), pieces of the same kind joined."""
 
 
@@ -145,21 +145,16 @@ def _check(end: Ended) -> None:
         raise ApiError(503, "the generation was cancelled", code="cancelled")
 
 
-def _append(batch: Batch, index: int, piece: Piece | Ended) -> None:
+def _append(batch: Batch, index: int, piece: AnswerPart) -> None:
     """Add a piece, joined to the last one of its choice if that is of the same kind."""
-    if isinstance(piece, Piece):
+    if not isinstance(piece, Ended):
         for place in range(len(batch) - 1, -1, -1):
             other_index, other = batch[place]
             if other_index != index:
                 continue
-            if isinstance(other, Piece) and other.kind == piece.kind:
-                joined = Piece(
-                    piece.choice,
-                    piece.kind,
-                    other.text + piece.text,
-                    other.logprobs + piece.logprobs,
-                )
-                batch[place] = (index, joined)
+            whole = joined(other, piece)
+            if whole is not None:
+                batch[place] = (index, whole)
                 return
             break
     batch.append((index, piece))

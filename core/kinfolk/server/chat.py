@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import defaultdict
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kinfolk.engine.answer import Ended, Piece, SpelledToken, TextLogprob
+from kinfolk.engine.answer import AnswerPart, CallPiece, Ended, Piece, SpelledToken, TextLogprob
 from kinfolk.engine.generation import Generation
 from kinfolk.engine.prompt import chat_prompt
 from kinfolk.server.body import read_body
@@ -20,6 +21,7 @@ from kinfolk.server.models import served_name
 from kinfolk.server.responses import CLIENT_GONE, collect, json_response, stream
 from kinfolk.server.schema import ChatBody
 from kinfolk.server.service import Service
+from kinfolk.server.tools import CalledTools
 from kinfolk.server.usage import timings_of, usage_of
 from kinfolk.version import __version__
 
@@ -36,7 +38,12 @@ def chat_router(service: Service) -> APIRouter:
         options = body.options(service.options.max_choices)
         # Rendering and tokenising a long conversation would hold up every stream.
         prompt = await run_in_threadpool(
-            chat_prompt, service.runtime, body.messages, body.template_options()
+            chat_prompt,
+            service.runtime,
+            body.messages,
+            body.template_options(),
+            body.callable_tools(),
+            single_call=body.parallel_tool_calls is False,
         )
         generation = Generation(service.runtime, prompt, options)
         live = await service.launch([generation])
@@ -65,13 +72,14 @@ class _Head:
 
 
 class ChatChunks:
-    """Pieces to chunks: for each choice its role, its text, its finish reason, in this order."""
+    """Pieces to chunks: for each choice its role, its text and calls, its finish reason."""
 
     def __init__(self, model: str, choices: int, include_usage: bool):
         self._head = _Head(model, "chat.completion.chunk").fields
         self._include_usage = include_usage
         self._choices = choices
         self._begun: set[int] = set()
+        self._calls: defaultdict[int, CalledTools] = defaultdict(CalledTools)
         self._ends: dict[int, Ended] = {}
 
     def chunks(self, batch: Batch) -> list[dict[str, Any]]:
@@ -82,9 +90,13 @@ class ChatChunks:
                 made.append(self._chunk(index, {"role": "assistant", "content": None}))
             if isinstance(piece, Piece):
                 made.append(self._chunk(index, _delta(piece), logprobs=piece))
+            elif isinstance(piece, CallPiece):
+                if delta := self._calls[index].take(piece.event):
+                    made.append(self._chunk(index, {"tool_calls": [delta]}))
             else:
                 self._ends[index] = piece
-                made.append(self._chunk(index, {}, finish=piece.reason.value))
+                finish = self._calls[index].finish_reason(piece)
+                made.append(self._chunk(index, {}, finish=finish))
         return made
 
     def usage(self) -> dict[str, Any] | None:
@@ -122,11 +134,14 @@ class ChatAnswer:
     def __init__(self, model: str, choices: int):
         self._head = _Head(model, "chat.completion").fields
         self._pieces: list[list[Piece]] = [[] for _ in range(choices)]
+        self._calls = [CalledTools() for _ in range(choices)]
         self._ends: dict[int, Ended] = {}
 
-    def take(self, index: int, piece: Piece | Ended) -> None:
+    def take(self, index: int, piece: AnswerPart) -> None:
         if isinstance(piece, Piece):
             self._pieces[index].append(piece)
+        elif isinstance(piece, CallPiece):
+            self._calls[index].take(piece.event)
         else:
             self._ends[index] = piece
 
@@ -142,9 +157,14 @@ class ChatAnswer:
 
     def _choice(self, index: int) -> dict[str, Any]:
         pieces, end = self._pieces[index], self._ends[index]
-        message: dict[str, Any] = {"role": "assistant", "content": _text(pieces, "content")}
+        calls = self._calls[index].complete()
+        # Where there are calls and no text, clients expect null.
+        content = _text(pieces, "content") or (None if calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content}
         if reasoning := _text(pieces, "reasoning"):
             message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = calls
         logprobs: dict[str, Any] = {}
         for piece in pieces:
             if piece.logprobs:
@@ -153,7 +173,7 @@ class ChatAnswer:
             "index": index,
             "message": message,
             "logprobs": logprobs or None,
-            "finish_reason": end.reason.value,
+            "finish_reason": self._calls[index].finish_reason(end),
         }
 
 

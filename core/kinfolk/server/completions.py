@@ -90,7 +90,7 @@ class Completions:
                 if echo:
                     made.append(self._chunk(index, echo))
                 made.append(self._chunk(index, "", finish=piece.reason.value))
-            else:
+            elif isinstance(piece, Piece):
                 logprobs = self._logprobs(index, piece.logprobs)
                 made.append(self._chunk(index, echo + piece.text, logprobs=logprobs))
         return made
@@ -109,7 +109,7 @@ class Completions:
             if isinstance(piece, Piece):
                 texts[index] += piece.text
                 logprobs[index] += piece.logprobs
-            else:
+            elif isinstance(piece, Ended):
                 self._ends[index] = piece
         choices = [
             {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kinfolk.engine.answer import Ended, Piece
+from kinfolk.engine.answer import AnswerPart, Ended
 from kinfolk.server.encoding import encode_json
 from kinfolk.server.errors import ApiError, from_exception
 from kinfolk.server.sse import DONE, EventStream, cancelled, event, until_disconnect
@@ -62,7 +62,7 @@ async def stream(
 
 
 async def collect(
-    request: Request, service: Service, live: Live, take: Callable[[int, Piece | Ended], None]
+    request: Request, service: Service, live: Live, take: Callable[[int, AnswerPart], None]
 ) -> bool:
     """Give every piece to ``take``; false if the client left before the end."""
 

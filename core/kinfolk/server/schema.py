@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from kinfolk.engine.options import GenerationOptions
 from kinfolk.server.errors import invalid, unsupported
+from kinfolk.server.tools import check_tool_choice, check_tools
 
 MAX_STOPS: Final = 16
 MAX_STOP_LENGTH: Final = 256
@@ -166,6 +167,7 @@ class ChatBody(GenerationBody):
 
     tools: list[Any] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     modalities: list[Any] | None = None
     audio: Any = None
@@ -178,8 +180,8 @@ class ChatBody(GenerationBody):
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
-        if self.tools and self.tool_choice != "none":
-            raise unsupported("tools are not supported; send the request without them", "tools")
+        check_tool_choice(self.tool_choice)
+        check_tools(self.callable_tools())
         if self.functions:
             raise unsupported("functions are not supported", "functions")
         if self.audio or any(kind != "text" for kind in self.modalities or ()):
@@ -199,6 +201,10 @@ class ChatBody(GenerationBody):
 
     def wanted_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    def callable_tools(self) -> list[Any]:
+        """The functions that the answer may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
     def template_options(self) -> dict[str, Any]:
         """Variables for the chat template. Effort "none" switches reasoning off."""

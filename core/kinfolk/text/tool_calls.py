@@ -59,16 +59,20 @@ class ToolGrammar:
     """What calls look like in one answer.
 
     ``tools`` are the parameters' JSON schemas by function name; a call of any other function is
-    text. Without them every name is accepted and values are typed by their looks.
+    text. Without them every name is accepted and values are typed by their looks. With ``single``
+    nothing is read beyond the first complete call.
     """
 
     opening: str
     closing: str
     syntax: ToolSyntax
     tools: Mapping[str, Any] | None = None
+    single: bool = False
 
     @classmethod
-    def of(cls, chat: ChatFormat, tools: Sequence[Mapping[str, Any]]) -> ToolGrammar | None:
+    def of(
+        cls, chat: ChatFormat, tools: Sequence[Mapping[str, Any]], *, single: bool = False
+    ) -> ToolGrammar | None:
         """The family's syntax and the tools of a request; ``None`` if it states no syntax."""
         if chat.tool_call is None or chat.tool_syntax is None:
             return None
@@ -78,7 +82,7 @@ class ToolGrammar:
             for function in functions
             if isinstance(function, Mapping) and isinstance(function.get("name"), str)
         }
-        return cls(*chat.tool_call, chat.tool_syntax, schemas)
+        return cls(*chat.tool_call, chat.tool_syntax, schemas, single)
 
 
 class ToolCallParser:
@@ -92,6 +96,8 @@ class ToolCallParser:
 
     def __init__(self, grammar: ToolGrammar):
         self._grammar = grammar
+        self.done = False
+        """Whether what follows no longer matters."""
         self._source = Source()
         self._events: list[Content | CallEvent] = []
         self._begun = 0
@@ -127,6 +133,8 @@ class ToolCallParser:
             try:
                 yield from self._call()
                 after_call = True
+                if self.done:
+                    return
             except MalformedCall:
                 self._show(source.marked())
                 after_call = False
@@ -170,6 +178,9 @@ class ToolCallParser:
         index = self._begun
         yield from self._arguments(index, name)
         self._events.append(ToolEnd(index))
+        self.done = grammar.single
+        if self.done:
+            return
         source.mark()
         yield from source.skip_space()
         if (yield from source.at(grammar.closing)):

@@ -1,0 +1,79 @@
+"""Tools on the wire: what a request may ask for, and calls as clients read them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from kinfolk.engine.answer import Ended
+from kinfolk.sched.request import FinishReason
+from kinfolk.server.errors import invalid, unsupported
+from kinfolk.text.tool_calls import CallEvent, ToolArguments, ToolStart
+
+
+def check_tool_choice(choice: Any) -> None:
+    """Refuse what would need the answer to be constrained. Raises :class:`ApiError`."""
+    if choice in (None, "auto", "none"):
+        return
+    if isinstance(choice, str | dict):
+        raise unsupported(
+            'tool_choice: only "auto" and "none" are supported, a call cannot be forced',
+            "tool_choice",
+        )
+    raise invalid("tool_choice must be a text or an object", "tool_choice")
+
+
+def check_tools(tools: Sequence[Any]) -> None:
+    """Refuse what is no function with a name. Raises :class:`ApiError` naming the field."""
+    for number, tool in enumerate(tools):
+        where = f"tools.{number}"
+        kind = tool.get("type", "function") if isinstance(tool, dict) else None
+        if kind is None:
+            raise invalid(f"{where} must be an object", where)
+        if kind != "function":
+            raise unsupported(f"{where}: tools of type {kind!r} are not supported", f"{where}.type")
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(name, str) or not name:
+            raise invalid(f"{where}.function needs a 'name'", f"{where}.function")
+        if not isinstance(function.get("parameters") or {}, dict):
+            raise invalid(
+                f"{where}.function.parameters must be a JSON schema", f"{where}.function.parameters"
+            )
+
+
+class CalledTools:
+    """The calls of one choice."""
+
+    def __init__(self) -> None:
+        self._calls: list[dict[str, Any]] = []
+        self._ended: set[int] = set()
+
+    def take(self, event: CallEvent) -> dict[str, Any] | None:
+        """The delta of an event. Id, type and name are only in the first one of a call."""
+        if isinstance(event, ToolStart):
+            call: dict[str, Any] = {
+                "id": f"call_{secrets.token_hex(12)}",
+                "type": "function",
+                "function": {"name": event.name, "arguments": ""},
+            }
+            self._calls.append(call)
+            return {"index": event.index, **call, "function": dict(call["function"])}
+        if isinstance(event, ToolArguments):
+            self._calls[event.index]["function"]["arguments"] += event.json
+            return {"index": event.index, "function": {"arguments": event.json}}
+        self._ended.add(event.index)
+        return None
+
+    def complete(self) -> list[dict[str, Any]]:
+        """The calls that have ended, for a message. One cut short must not be carried out."""
+        return [self._calls[index] for index in sorted(self._ended)]
+
+    def finish_reason(self, end: Ended) -> str:
+        """Why the choice ended, in the word of the wire.
+
+        A complete call comes before all else, unless the answer was cut within another.
+        """
+        cut = end.reason is FinishReason.LENGTH and len(self._ended) < len(self._calls)
+        return "tool_calls" if self._ended and not cut else end.reason.value
