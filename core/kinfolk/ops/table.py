@@ -185,9 +185,7 @@ class Ops:
         scale: float,
         epilogue: Any,
     ) -> Any:
-        return self._call(
-            "gated_attention", q, pools, arenas, rows, table, window, scale, epilogue
-        )
+        return self._call("gated_attention", q, pools, arenas, rows, table, window, scale, epilogue)
 
     def qk_rope_write(
         self,
