@@ -20,6 +20,15 @@ def silu(x):
 
 
 @triton.jit
+def softplus(x):
+    """log(1 + exp x); the quotient undoes the rounding of 1 + z where z is small."""
+    z = tl.exp(-tl.abs(x))
+    u = 1.0 + z
+    small = u == 1.0
+    return tl.maximum(x, 0.0) + tl.where(small, z, tl.log(u) * z / tl.where(small, 1.0, u - 1.0))
+
+
+@triton.jit
 def gelu_tanh(x):
     """x (1 + tanh u) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
     return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))

@@ -122,6 +122,42 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(steps, numbers, inputs):
     assert torch.equal(first[1], other[1])
 
 
+# -- with all that stands before the recurrence ---------------------------------------------------
+
+
+def unit(x):
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+@pytest.mark.parametrize(("key_heads", "heads", "dim"), [(1, 1, 64), (2, 4, 32), (1, 3, 128)])
+def test_delta_inputs_are_the_parts_one_after_the_other(
+    steps, numbers, inputs, assert_near, key_heads, heads, dim
+):
+    parts = (steps.certain(5, 1), steps.chain(9, 6), steps.certain(0, 9), steps.certain(3, 1))
+    rows = steps.build(*parts, slots=(3, 1, 2, 4), stores=((0, 6), (10, 5)))
+    channels = (2 * key_heads + heads) * dim
+    x, weight = inputs(17, channels, torch.float16), numbers(channels, 4)
+    state = fresh_state(numbers, rows, 4, channels)
+    gates = kernels.DeltaGates(
+        inputs(17, heads), inputs(17, heads), -numbers(heads).abs(), numbers(heads)
+    )
+    gates.alpha[3] = -30.0
+    expected, wide = state.clone(), state.double()
+    reference.causal_conv(x, weight, expected, rows)
+    mixed = reference.causal_conv(x.double(), weight.double(), wide, rows)
+    found = kernels.delta_inputs(x, weight, state, gates, key_heads, 1e-6, rows)
+    assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
+    keys = key_heads * dim
+    q, k = (mixed[:, i * keys : (i + 1) * keys].view(17, key_heads, dim) for i in range(2))
+    bound = (2e-6, 1e-5)
+    assert_near(found.q, unit(q) * dim**-0.5, bound)
+    assert_near(found.k, unit(k), bound)
+    assert_near(found.v, mixed[:, 2 * keys :].view(17, heads, dim), bound)
+    softplus = torch.nn.functional.softplus(gates.alpha.double() + gates.dt.double())
+    assert_near(found.g, gates.a.double() * softplus, (2e-6, 1e-5))
+    assert_near(found.beta, gates.beta.double().sigmoid(), (1e-6, 1e-5))
+
+
 # -- commit ---------------------------------------------------------------------------------------
 
 

@@ -83,6 +83,66 @@ def _leave(state_ptr, slot, tail, inside, c, channels, TAPS: tl.constexpr):
         tl.store(state_ptr + at, tail[j], mask=mask)
 
 
+@triton.jit
+def convolved(
+    x_ptr,
+    weight_ptr,
+    state_ptr,
+    parents,
+    row,
+    slot,
+    inside,
+    c,
+    x_row,
+    channels,
+    TAPS: tl.constexpr,
+):
+    """float32 [rows, channels]: the convolution and SiLU of rows."""
+    total = tl.zeros([row.shape[0], c.shape[0]], tl.float32)
+    for i in tl.static_range(TAPS):
+        w = tl.load(weight_ptr + c * TAPS + (TAPS - 1 - i), mask=c < channels, other=0.0)
+        total += w[None, :] * _seen(
+            x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, i
+        )
+    return silu(total)
+
+
+@triton.jit
+def keep_states(
+    x_ptr,
+    state_ptr,
+    parents,
+    spans,
+    store_rows,
+    store_slots,
+    stores,
+    row,
+    sequence,
+    slot,
+    inside,
+    c,
+    x_row,
+    channels,
+    TAPS: tl.constexpr,
+    SINGLES: tl.constexpr,
+    STORES: tl.constexpr,
+):
+    """Stores, and the states of certain segments of one row, which nobody else reads."""
+    if STORES:
+        tail = _tail(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS)
+        for index in range(stores):
+            hit = inside & (row == tl.load(store_rows + index))
+            target = tl.zeros_like(row) + tl.load(store_slots + index)
+            _leave(state_ptr, target, tail, hit, c, channels, TAPS)
+    if SINGLES:
+        count = tl.load(spans + 4 * sequence + 1, mask=inside, other=0)
+        drafted = tl.load(spans + 4 * sequence + 3, mask=inside, other=1)
+        alone = inside & (count == 1) & (drafted == 0)
+        tail = _tail(x_ptr, state_ptr, parents, row, slot, alone, c, x_row, channels, TAPS)
+        tl.debug_barrier()
+        _leave(state_ptr, slot, tail, alone, c, channels, TAPS)
+
+
 @triton.jit(do_not_specialize=["rows", "stores"])
 def rows_kernel(
     x_ptr,
@@ -105,35 +165,37 @@ def rows_kernel(
     SINGLES: tl.constexpr,
     STORES: tl.constexpr,
 ):
-    """Grid (rows / BR, channels / BC): outputs of all rows, stores, and the states of certain
-    segments of one row, which nobody else reads."""
+    """Grid (rows / BR, channels / BC): outputs of all rows, and what ``keep_states`` keeps."""
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = row < rows
-    among = c < channels
     sequence = tl.load(sequences + row, mask=inside, other=0)
     slot = tl.load(slots + sequence, mask=inside, other=0)
-    total = tl.zeros([BR, BC], tl.float32)
-    for i in tl.static_range(TAPS):
-        w = tl.load(weight_ptr + c * TAPS + (TAPS - 1 - i), mask=among, other=0.0)
-        total += w[None, :] * _seen(
-            x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, i
-        )
+    out = convolved(
+        x_ptr, weight_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS
+    )
     at = out_ptr + row[:, None] * channels + c[None, :]
-    tl.store(at, silu(total).to(out_ptr.dtype.element_ty), mask=inside[:, None] & among[None, :])
-    if STORES:
-        tail = _tail(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS)
-        for index in range(stores):
-            hit = inside & (row == tl.load(store_rows + index))
-            target = tl.zeros_like(row) + tl.load(store_slots + index)
-            _leave(state_ptr, target, tail, hit, c, channels, TAPS)
-    if SINGLES:
-        count = tl.load(spans + 4 * sequence + 1, mask=inside, other=0)
-        drafted = tl.load(spans + 4 * sequence + 3, mask=inside, other=1)
-        alone = inside & (count == 1) & (drafted == 0)
-        tail = _tail(x_ptr, state_ptr, parents, row, slot, alone, c, x_row, channels, TAPS)
-        tl.debug_barrier()
-        _leave(state_ptr, slot, tail, alone, c, channels, TAPS)
+    mask = inside[:, None] & (c < channels)[None, :]
+    tl.store(at, out.to(out_ptr.dtype.element_ty), mask=mask)
+    keep_states(
+        x_ptr,
+        state_ptr,
+        parents,
+        spans,
+        store_rows,
+        store_slots,
+        stores,
+        row,
+        sequence,
+        slot,
+        inside,
+        c,
+        x_row,
+        channels,
+        TAPS,
+        SINGLES,
+        STORES,
+    )
 
 
 @triton.jit

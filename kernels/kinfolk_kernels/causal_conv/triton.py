@@ -6,8 +6,11 @@ sequence; a second one moves those of slices, whose rows must have read them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
+from kinfolk_kernels.causal_conv.heads import heads_kernel
 from kinfolk_kernels.causal_conv.kernels import commit_kernel, rows_kernel, slices_kernel
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rows import Rows
@@ -22,6 +25,32 @@ FEW_ROWS = 32
 
 MANY = 8
 """Rows a program otherwise."""
+
+WARPS = 4
+"""Rows a program that normalises heads: a row a warp, so that no sum depends on their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaGates:
+    """What decays and rates are made of: ``alpha`` and ``beta`` [R, Hv], the layer's ``a`` =
+    -exp(A_log) and ``dt`` float32 [Hv]."""
+
+    alpha: torch.Tensor
+    beta: torch.Tensor
+    a: torch.Tensor
+    dt: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRows:
+    """What the recurrence takes: q (unit, scaled), k (unit) [R, Hk, D], v [R, Hv, D], g and beta
+    [R, Hv], all float32; q, k and v are views of one tensor."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor
+    beta: torch.Tensor
 
 
 def supports(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows) -> Verdict:
@@ -75,6 +104,80 @@ def causal_conv_commit(
 ) -> None:
     """See the reference; a row of ``path`` of which nothing is kept is padding."""
     commit(x, state, path, n_keep, slot).run()
+
+
+def delta_inputs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    key_heads: int,
+    eps: float,
+    rows: Rows,
+) -> DeltaRows:
+    """``causal_conv``, and all else that stands before the recurrence: x [R, (2 Hk + Hv) D] in the
+    order q, k, v; D is a power of two."""
+    index = index_of(rows)
+    count, heads = gates.alpha.shape
+    dim = x.shape[1] // (2 * key_heads + heads)
+    mixed = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    g = torch.empty(count, heads, device=x.device)
+    keys = key_heads * dim
+    made = DeltaRows(
+        mixed[:, :keys].view(count, key_heads, dim),
+        mixed[:, keys : 2 * keys].view(count, key_heads, dim),
+        mixed[:, 2 * keys :].view(count, heads, dim),
+        g,
+        torch.empty_like(g),
+    )
+    make_heads(x, weight, state, gates, made, eps, index, rows).run()
+    if index.slices.shape[0]:
+        advance_slices(x, weight.shape[1], state, index, rows).run()
+    return made
+
+
+def make_heads(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    made: DeltaRows,
+    eps: float,
+    index: StepIndex,
+    rows: Rows,
+) -> Launch:
+    """All rows; states as ``convolve`` moves them."""
+    count, channels = x.shape
+    heads, dim = made.v.shape[1:]
+    plain = convolve(x, weight, state, made.q, index, rows)
+    return Launch(
+        heads_kernel,
+        (-(-count // WARPS), channels // dim + 1),
+        {
+            **plain.arguments,
+            "alpha_ptr": gates.alpha,
+            "beta_ptr": gates.beta,
+            "a_ptr": gates.a,
+            "dt_ptr": gates.dt,
+            "g_ptr": made.g,
+            "rate_ptr": made.beta,
+            "alpha_row": gates.alpha.stride(0),
+            "beta_row": gates.beta.stride(0),
+            "scale": dim**-0.5,
+            "eps": eps,
+        },
+        {
+            "HK": made.k.shape[1],
+            "HV": heads,
+            "GATES": 1 << (heads - 1).bit_length(),
+            "DIM": dim,
+            "TAPS": weight.shape[1],
+            "BR": WARPS,
+            "SINGLES": index.singles,
+            "STORES": rows.store_rows.shape[0] > 0,
+        },
+        WARPS,
+    )
 
 
 def convolve(
