@@ -1,0 +1,337 @@
+"""The gated delta kernels on the GPU: the heads of released models against float64, the same bits
+every time, in company and in a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from kinfolk_kernels.gated_delta import launches, reference
+from kinfolk_kernels.gated_delta import triton as kernels
+from kinfolk_kernels.gated_delta.tiles import TILES
+from kinfolk_kernels.gated_delta.triton import gated_delta, gated_delta_commit
+from kinfolk_kernels.step_index import build_index
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+# (relative L2 of a row and head, largest error / rms): the bounds of float32 elsewhere. Products
+# in three passes of tf32 lose little against it; one pass would lose a thousand times as much.
+OUT = (6e-5, 3e-5)
+STATE = (5e-6, 2e-5)
+NARROW = (4e-3, 8e-2)
+"""One rounding of outputs to bfloat16."""
+
+KEY_HEADS, VALUE_HEADS, DIM = 16, 48, 128
+FEWER = 32
+"""Value heads of the smaller model; the rest is equal."""
+
+
+@dataclass
+class Inputs:
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor
+    beta: torch.Tensor
+
+    def __iter__(self):
+        return iter((self.q, self.k, self.v, self.g, self.beta))
+
+    def doubled(self):
+        return (x.double() for x in self)
+
+    def rows(self, span):
+        return Inputs(*(x[span] for x in self))
+
+
+@pytest.fixture
+def inputs(numbers):
+    """``inputs(rows, value_heads)`` on the device; q, k and v are views of one tensor."""
+    generator = torch.Generator().manual_seed(5)
+    unit = torch.nn.functional.normalize
+
+    def draw(rows, value_heads=VALUE_HEADS, dtype=torch.float32):
+        keys, shape = KEY_HEADS * DIM, (rows, value_heads)
+        g = -torch.empty(shape).exponential_(5, generator=generator)
+        g = torch.where(torch.rand(shape, generator=generator) < 0.1, 20 * g, g).cuda()
+        mixed = numbers(rows, 2 * keys + value_heads * DIM).cuda()
+        q, k, v = mixed.split((keys, keys, value_heads * DIM), 1)
+        for part, scale in ((q, DIM**-0.5), (k, 1.0)):
+            heads = part.unflatten(1, (KEY_HEADS, DIM))
+            heads.copy_(unit(heads, dim=-1) * scale)
+        q, k, v = (
+            x.unflatten(1, (-1, DIM)) for x in mixed.to(dtype).split((keys, keys, v.shape[1]), 1)
+        )
+        return Inputs(q, k, v, g, torch.rand(shape, generator=generator).cuda())
+
+    return draw
+
+
+def fresh_state(numbers, rows, value_heads=VALUE_HEADS, spare=2):
+    """Numbers in the slots in use, NaN elsewhere."""
+    slots = rows.slot_of_sequence.tolist()
+    shape = (value_heads, DIM, DIM)
+    state = torch.full((max(slots) + spare + 1, *shape), torch.nan, device="cuda")
+    for slot in slots:
+        state[slot] = numbers(*shape).cuda()
+    return state
+
+
+def same_bits(a, b):
+    return torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
+
+
+def check(rows, given, state, assert_near, poisoned, bound=OUT):
+    """Outputs, states of certain parts, stores and trace; nothing else moves."""
+    entry, expected = state.clone(), state.double()
+    outs, traces = reference.gated_delta(*given.doubled(), expected, rows)
+    with poisoned():
+        out, trace = gated_delta(*given, state, rows)
+    assert_near(out, outs, bound)
+    moved = {s.slot for s in rows.segments if not s.drafted} | set(rows.store_slots.tolist())
+    for slot in range(len(state)):
+        if slot in moved:
+            assert_near(state[slot].flatten(1), expected[slot].flatten(1), STATE)
+        else:
+            assert same_bits(state[slot], entry[slot])
+    for segment in rows.segments:
+        if segment.drafted:
+            span = slice(segment.start, segment.stop)
+            assert torch.equal(trace.k[span], given.k[span].float())
+            assert_near(trace.d[span], traces.d[span], OUT)
+            torch.testing.assert_close(trace.total[span], traces.total[span], rtol=1e-12, atol=0)
+    return trace
+
+
+def commit_arguments(rows, kept):
+    """Of {part: kept rows}: path [D, T] padded with -1, n_keep [D], slot [D]."""
+    path = torch.full((len(kept), max(map(len, kept.values())) + 1), -1)
+    segments = [rows.segments[part] for part in kept]
+    for index, (segment, chosen) in enumerate(zip(segments, kept.values(), strict=True)):
+        path[index, : len(chosen)] = torch.tensor(chosen) + segment.start
+    n_keep = torch.tensor([len(chosen) for chosen in kept.values()])
+    return path.cuda(), n_keep.cuda(), torch.tensor([s.slot for s in segments]).cuda()
+
+
+# -- against float64 ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sequences", "heads"), [(1, VALUE_HEADS), (4, VALUE_HEADS), (16, VALUE_HEADS), (4, FEWER)]
+)
+def test_single_rows(steps, numbers, inputs, on_gpu, assert_near, poisoned, sequences, heads):
+    rows = on_gpu(steps.build(*(steps.certain(9, 1) for _ in range(sequences))))
+    given = inputs(sequences, heads)
+    check(rows, given, fresh_state(numbers, rows, heads), assert_near, poisoned)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sequences", "size", "heads"),
+    [
+        ("chain", 1, 16, VALUE_HEADS),
+        ("tree", 1, 16, VALUE_HEADS),
+        ("tree", 1, 33, VALUE_HEADS),
+        ("chain", 1, 64, VALUE_HEADS),
+        ("tree", 1, 64, VALUE_HEADS),
+        ("chain", 4, 16, VALUE_HEADS),
+        ("tree", 16, 4, VALUE_HEADS),
+        ("tree", 4, 16, FEWER),
+    ],
+)
+def test_drafts_and_their_commit(
+    steps, numbers, inputs, on_gpu, assert_near, poisoned, kind, sequences, size, heads
+):
+    parts = [
+        steps.chain(9, size) if kind == "chain" else steps.random_tree(64, size, seed=seed)
+        for seed in range(sequences)
+    ]
+    rows = on_gpu(steps.build(*parts))
+    given, state = inputs(sequences * size, heads), fresh_state(numbers, rows, heads)
+    trace = check(rows, given, state, assert_near, poisoned)
+    kept = {index: part.path(size - 1) for index, part in enumerate(parts)}
+    arguments = commit_arguments(rows, kept)
+    expected = state.double()
+    _, traces = reference.gated_delta(*given.doubled(), expected, rows)
+    reference.gated_delta_commit(traces, expected, *arguments)
+    gated_delta_commit(trace, state, *arguments)
+    for slot in rows.slot_of_sequence.tolist():
+        assert_near(state[slot].flatten(1), expected[slot].flatten(1), STATE)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "heads"),
+    [
+        ((2,), VALUE_HEADS),
+        ((64,), VALUE_HEADS),
+        ((65, 3, 100), VALUE_HEADS),
+        ((2048,), VALUE_HEADS),
+        ((65, 3, 100), FEWER),
+    ],
+)
+def test_slices(steps, numbers, inputs, on_gpu, assert_near, poisoned, lengths, heads):
+    middle = lengths[0] // 2
+    stores = ((middle, len(lengths) + 1), (lengths[0] - 1, len(lengths) + 2))
+    rows = on_gpu(steps.build(*(steps.certain(0, n) for n in lengths), stores=stores))
+    given = inputs(sum(lengths), heads)
+    check(rows, given, fresh_state(numbers, rows, heads), assert_near, poisoned)
+
+
+def everything(steps):
+    return steps.build(
+        steps.certain(5, 1),
+        steps.chain(9, 6),
+        steps.certain(0, 66),
+        steps.random_tree(64, 31),
+        steps.certain(7, 1),
+        steps.tree(3, [-1, 0, 0, 0, 1, 4, 5]),
+        steps.chain(9, 1),
+        slots=(3, 7, 1, 2, 9, 4, 6),
+        stores=((0, 10), (9, 11), (70, 8)),
+    )
+
+
+def test_a_ragged_step_of_everything(steps, numbers, inputs, on_gpu, assert_near, poisoned):
+    rows = on_gpu(everything(steps))
+    given = inputs(len(rows.positions))
+    check(rows, given, fresh_state(numbers, rows), assert_near, poisoned)
+
+
+def test_rows_in_bfloat16(steps, numbers, inputs, on_gpu, assert_near, poisoned):
+    """They are widened when they are read; only outputs are rounded."""
+    rows = on_gpu(everything(steps))
+    given = inputs(len(rows.positions), dtype=torch.bfloat16)
+    check(rows, given, fresh_state(numbers, rows), assert_near, poisoned, NARROW)
+
+
+@pytest.mark.parametrize("kind", ["slice", "chain"])
+@pytest.mark.parametrize("decay", [0.0, -20.0, -1e4])
+def test_hard_resets_keep_their_precision(
+    steps, numbers, inputs, on_gpu, assert_near, poisoned, decay, kind
+):
+    rows = on_gpu(steps.build(steps.chain(0, 60) if kind == "chain" else steps.certain(0, 60)))
+    given = inputs(60)
+    given.g[::7] = decay
+    check(rows, given, fresh_state(numbers, rows), assert_near, poisoned)
+
+
+def test_equal_keys_at_full_rate_do_not_blow_up(
+    steps, numbers, inputs, on_gpu, assert_near, poisoned
+):
+    rows = on_gpu(steps.build(steps.certain(0, 64), steps.chain(0, 64)))
+    given = inputs(128)
+    given.k.copy_(given.k[:1].clone().expand_as(given.k))
+    given.g.zero_()
+    given.beta.fill_(1)
+    check(rows, given, fresh_state(numbers, rows), assert_near, poisoned)
+
+
+# -- the same bits --------------------------------------------------------------------------------
+
+
+def test_twenty_runs_give_the_same_bits(steps, numbers, inputs, on_gpu):
+    rows = on_gpu(everything(steps))
+    given, entry = inputs(len(rows.positions)), fresh_state(numbers, rows)
+    first = None
+    for _ in range(20):
+        state = entry.clone()
+        out, trace = gated_delta(*given, state, rows)
+        span = slice(rows.segments[3].start, rows.segments[3].stop)
+        found = (out, state, trace.d[span], trace.total[span].float())
+        first = first or found
+        assert all(same_bits(a, b) for a, b in zip(found, first, strict=True))
+
+
+def test_company_changes_no_bit(steps, numbers, inputs, on_gpu):
+    """A sequence beside others, in whatever slot, gives what it gives alone."""
+    together = on_gpu(everything(steps))
+    given, entry = inputs(len(together.positions)), fresh_state(numbers, together)
+    state = entry.clone()
+    out, _ = gated_delta(*given, state, together)
+    for index, part in enumerate(together.parts):
+        alone = on_gpu(steps.build(part, slots=(1,)))
+        own = entry[[0, together.segments[index].slot]].clone()
+        found, _ = gated_delta(*given.rows(together.span(index)), own, alone)
+        assert same_bits(found, out[together.span(index)])
+        assert same_bits(own[1], state[together.segments[index].slot])
+
+
+@pytest.mark.parametrize("warps", [2, 8])
+def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, assert_near, warps):
+    """A race would show in some of them."""
+    rows = on_gpu(everything(steps))
+    given, state = inputs(len(rows.positions)), fresh_state(numbers, rows)
+    expected = state.double()
+    outs, traces = reference.gated_delta(*given.doubled(), expected, rows)
+    index = build_index(rows)
+    tile = {name: dataclasses.replace(found, warps=warps) for name, found in TILES.items()}
+    delta = launches.DeltaInputs(*given, state)
+    out = torch.full_like(given.v, torch.nan)
+    scratch = launches.SliceScratch.make(index.blocks.shape[0], VALUE_HEADS, out.device)
+    trace = reference.empty_trace(given.k, given.v, given.g)
+    launches.advance(delta, out, index, rows, tile["advance"]).run()
+    launches.prepare(delta, scratch, index, tile["prepare"]).run()
+    launches.scan(delta, scratch, out, index, rows, tile["scan"]).run()
+    launches.draft(delta, out, trace, index, tile["drafted"]).run()
+    assert_near(out, outs, OUT)
+    arguments = commit_arguments(rows, {1: [0, 1, 2]})
+    launches.commit(trace, state, *arguments, tile["commit"]).run()
+    reference.gated_delta_commit(traces, expected, *arguments)
+    for moved in (3, 7, 1, 9, 10, 11, 8):
+        assert_near(state[moved].flatten(1), expected[moved].flatten(1), STATE)
+
+
+# -- in a graph -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """The fields the op asks for, with an index in buffers that stay where they are."""
+
+    store_rows: torch.Tensor
+    store_slots: torch.Tensor
+    index: object
+
+
+@pytest.mark.parametrize("kind", ["single", "chain"])
+def test_a_replayed_graph_gives_the_bits_of_a_call(steps, numbers, inputs, on_gpu, kind):
+    """Captured on one step, replayed on another of fewer sequences and other slots."""
+    size = 1 if kind == "single" else 5
+    make = steps.certain if kind == "single" else steps.chain
+    wide = on_gpu(steps.build(*(make(9, size) for _ in range(4))))
+    given = inputs(4 * size)
+    state = torch.cat([fresh_state(numbers, wide)[1:5]] * 2)
+    carried = Carrying(wide.store_rows, wide.store_slots, build_index(wide))
+    gated_delta(*given, state.clone(), carried)
+    torch.cuda.synchronize()
+    graph, static = torch.cuda.CUDAGraph(), state.clone()
+    with torch.cuda.graph(graph):
+        out, trace = gated_delta(*given, static, carried)
+    narrow = on_gpu(steps.build(*(make(9, size) for _ in range(3)), slots=(6, 1, 4)))
+    index = build_index(narrow)
+    carried.index.spans.zero_()
+    carried.index.spans[:3] = index.spans
+    carried.index.path[: 3 * size] = index.path
+    for tensor, fresh in zip(given, inputs(4 * size), strict=True):
+        tensor.copy_(fresh)
+    static.copy_(state)
+    graph.replay()
+    expected, used = state.clone(), slice(0, 3 * size)
+    called, traced = gated_delta(*given.rows(used), expected, narrow)
+    assert same_bits(out[used], called)
+    assert same_bits(static, expected)
+    if trace is not None:
+        assert same_bits(trace.d[used], traced.d)
+
+
+def test_it_says_what_it_supports(steps, numbers, inputs, on_gpu):
+    rows = on_gpu(everything(steps))
+    given, state = inputs(len(rows.positions)), fresh_state(numbers, rows)
+    assert kernels.supports(*given, state, rows)
+    assert kernels.supports(*given, state.half(), rows).reason.startswith("the state is not")
+    too_long = on_gpu(steps.build(steps.chain(0, 65)))
+    given = inputs(65)
+    verdict = kernels.supports(*given, state, too_long)
+    assert verdict.reason == "a sequence has 65 drafted rows, more than 64"

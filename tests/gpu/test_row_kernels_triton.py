@@ -1,0 +1,108 @@
+"""Norms and gated products on the GPU, with the widths of released models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels.gelu_mul import triton as gelu
+from kinfolk_kernels.int8_rows import quantize
+from kinfolk_kernels.rms_norm import triton as kernels
+from kinfolk_kernels.silu_mul import triton as silu
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+EPS = 1e-6
+
+# (relative L2 of a row, largest error / rms): one reduction in float32 and two roundings; then one
+# rounding to the output type, of numbers far above their row's root mean square.
+BOUND = {
+    torch.float32: (5e-7, 3e-5),
+    torch.float16: (5e-4, 1e-1),
+    torch.bfloat16: (4e-3, 1.0),
+}
+DTYPES = pytest.mark.parametrize("dtype", BOUND)
+
+
+def exact(x, weight):
+    wide = x.double()
+    normed = wide / (wide.square().mean(-1, keepdim=True) + EPS).sqrt()
+    return normed if weight is None else normed * weight.double()
+
+
+def check_int8(found, expected):
+    """Int8 rows as ``quantize`` makes them, up to one unit."""
+    rows = quantize(expected.float())
+    torch.testing.assert_close(found.scale, rows.scale, rtol=1e-5, atol=0)
+    q, wanted = found.words.view(torch.int8).int(), rows.words.view(torch.int8).int()
+    assert int((q - wanted).abs().max()) <= 1
+    assert float((q != wanted).float().mean()) < 0.01
+    assert torch.equal(found.sums, q.unflatten(1, (-1, 4)).sum(2, dtype=torch.int32))
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 5120), (16, 2048), (7, 2816), (16, 24, 256), (3, 48, 128)])
+def test_norms(numbers, assert_near, poisoned, dtype, shape):
+    x, weight = numbers(*shape).to("cuda", dtype), numbers(shape[-1]).cuda()
+    with poisoned():
+        found = kernels.rms_norm(x, weight, EPS, dtype)
+    assert_near(found, exact(x, weight), BOUND[dtype])
+
+
+@DTYPES
+@pytest.mark.parametrize(("rows", "width"), [(1, 5120), (16, 5120), (300, 2048), (4, 2816)])
+def test_the_sum_and_the_norm_of_the_sum(numbers, assert_near, poisoned, dtype, rows, width):
+    residual, weight = numbers(rows, width).cuda(), numbers(width).cuda()
+    added, post = numbers(rows, width).to("cuda", dtype), numbers(width).cuda()
+    for branch, wide in (
+        (kernels.Branch(added), added.double()),
+        (kernels.Branch(added, post, EPS), exact(added, post)),
+    ):
+        with poisoned():
+            total, found = kernels.add_rms_norm(residual, branch, weight, EPS, dtype, int8=True)
+        assert_near(total, residual.double() + wide, BOUND[torch.float32])
+        assert_near(found.values, exact(total, weight), BOUND[dtype])
+        check_int8(found.int8, exact(total, weight))
+
+
+@DTYPES
+@pytest.mark.parametrize(("rows", "heads"), [(1, 48), (16, 48), (300, 32)])
+def test_the_gate_comes_after_the_norm(numbers, assert_near, poisoned, dtype, rows, heads):
+    x, weight = numbers(rows, heads, 128).cuda(), numbers(128).cuda()
+    gate = numbers(rows, heads * 128).to("cuda", dtype)
+    expected = exact(x, weight).flatten(1) * torch.nn.functional.silu(gate.double())
+    with poisoned():
+        found = kernels.gated_rms_norm(x, weight, gate, EPS, dtype, int8=True)
+    assert_near(found.values, expected, (2 * BOUND[dtype][0], 20 * BOUND[dtype][1]))
+    check_int8(found.int8, expected)
+
+
+@DTYPES
+@pytest.mark.parametrize(("rows", "width"), [(1, 17408), (16, 17408), (300, 512), (4, 704)])
+@pytest.mark.parametrize("name", ["silu", "gelu"])
+def test_gated_products(numbers, assert_near, poisoned, dtype, rows, width, name):
+    both = numbers(rows, 2 * width).to("cuda", dtype)
+    gate, up = both.chunk(2, 1)
+    if name == "silu":
+        product, curved = silu.silu_mul_rows, torch.nn.functional.silu(gate.double())
+    else:
+        product = gelu.gelu_mul_rows
+        curved = torch.nn.functional.gelu(gate.double(), approximate="tanh")
+    with poisoned():
+        found = product(gate, up, dtype, int8=True)
+    bound = (2 * BOUND[dtype][0], 50 * BOUND[dtype][1])
+    assert_near(found.values, curved * up.double(), bound)
+    check_int8(found.int8, curved * up.double())
+
+
+def test_twenty_runs_and_any_company_give_the_same_bits(numbers):
+    x, weight = numbers(16, 5120).cuda(), numbers(5120).cuda()
+    first = kernels.rms_norm_rows(x, weight, EPS, torch.float16, int8=True)
+    for _ in range(20):
+        again = kernels.rms_norm_rows(x, weight, EPS, torch.float16, int8=True)
+        assert torch.equal(again.values, first.values)
+        assert torch.equal(again.int8.words, first.int8.words)
+    for row in range(16):
+        alone = kernels.rms_norm_rows(x[row : row + 1], weight, EPS, torch.float16, int8=True)
+        assert torch.equal(alone.values[0], first.values[row])
+        assert torch.equal(alone.int8.scale[0], first.int8.scale[row])
