@@ -22,6 +22,13 @@ def _on_path(path, places):
 
 
 @triton.jit
+def _decay_of(g_ptr, path, places, g_row, count):
+    """float64 [rows]: the decays at some places of the segment that are on each row's path."""
+    g = tl.load(g_ptr + places * g_row, mask=places < count, other=0.0).to(tl.float64)
+    return tl.sum(tl.where(_on_path(path, places), g[None, :], 0.0), 1)
+
+
+@triton.jit
 def _gram(
     q_ptr,
     k_ptr,
@@ -69,13 +76,15 @@ def drafted_kernel(
     DK: tl.constexpr,
     DV: tl.constexpr,
     BV: tl.constexpr,
-    LONGEST: tl.constexpr,
+    SEVERAL: tl.constexpr,
     T: tl.constexpr,
     LEVELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Grid (HV * DV / BV, B): a program holds BV rows of one head's state and takes the sequence's
-    rows, at most LONGEST, in blocks of T. Later blocks read earlier ones from the trace."""
+    rows in blocks of T, SEVERAL or one. Later blocks read earlier ones from the trace.
+
+    What is summed, and in what order, depends on the sequence's own rows only."""
     SLICES: tl.constexpr = DK // KEYS
     span = spans + 4 * tl.program_id(1)
     first = tl.load(span).to(tl.int64)
@@ -92,15 +101,16 @@ def drafted_kernel(
     v_ptr += first * v_row + head * DV
     trace_d += (first * HV + head) * DV
     trace_total += first * HV + head
-    everyone = tl.arange(0, LONGEST)
-    g = tl.load(g_ptr + (first + everyone) * g_row + head, mask=everyone < count, other=0.0)
+    g_ptr += first * g_row + head
     t = tl.arange(0, T)
     for start in range(0, count, T):
         here = start + t
         inside = here < count
         path = tl.load(path_ptr + first + here, mask=inside, other=0)
-        steps = tl.where(_on_path(path, everyone), g[None, :], 0.0)
-        total = tl.sum(steps.to(tl.float64), 1)
+        total = _decay_of(g_ptr, path, here, g_row, count)
+        if SEVERAL:
+            for before in range(0, start, T):
+                total += _decay_of(g_ptr, path, before + t, g_row, count)
         beta = tl.load(beta_ptr + (first + here) * beta_row + head, mask=inside, other=0.0)
         beta = beta[:, None]
         fall = tl.exp(total.to(tl.float32))[:, None]
@@ -116,7 +126,7 @@ def drafted_kernel(
             out += fall * product(q, tl.trans(state[i]), PRECISION)
             system += product(k, tl.trans(k), PRECISION)
             attend += product(q, tl.trans(k), PRECISION)
-        if LONGEST > T:
+        if SEVERAL:
             for before in range(0, start, T):
                 met, read = _gram(
                     q_ptr, k_ptr, here, before + t, q_row, k_row, count, DK, PRECISION

@@ -165,7 +165,6 @@ def draft(
     tile: Tile = TILES["drafted"],
 ) -> Launch:
     """Drafted segments: ``out`` and ``trace`` of their rows."""
-    longest = 1 << (max(tile.rows, index.draft_rows) - 1).bit_length()
     return Launch(
         drafted_kernel,
         (inputs.tiles(tile), index.spans.shape[0]),
@@ -179,7 +178,12 @@ def draft(
             "path_ptr": index.path,
             **inputs.strides("q", "k", "v", "g", "beta"),
         },
-        {**inputs.shape, "BV": tile.values, "LONGEST": longest, **_block(tile.rows)},
+        {
+            **inputs.shape,
+            "BV": tile.values,
+            "SEVERAL": index.draft_rows > tile.rows,
+            **_block(tile.rows),
+        },
         tile.warps,
     )
 

@@ -1,8 +1,8 @@
 """The gated delta rule on the GPU: each kind of segment by kernels of its own, all in one step.
 
 A certain row alone is advanced, certain slices are scanned in blocks, drafted rows leave a trace.
-Launches depend on which kinds a step has and on the longest draft, nothing else; which programs act
-is read on the device. Rows of no segment are not written.
+Launches depend on which kinds a step has and on whether a draft is long, nothing else; which
+programs act is read on the device. Rows of no segment are not written.
 """
 
 from __future__ import annotations
