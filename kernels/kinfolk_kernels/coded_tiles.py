@@ -1,0 +1,127 @@
+"""Tiles of stored keys and values in registers: reading and writing every storage format.
+
+A tile of plain numbers or of q8_0 is [N, D]. One of q4_0 comes in two halves [N, D / 2], since a
+byte holds two numbers that lie 16 apart: ``columns`` says which. A product over D is the sum of the
+products of the halves, so nothing has to be interleaved.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+FORMAT_NUMBERS = {"plain": 0, "q8_0": 1, "q4_0": 2}
+PLAIN, Q8_0, Q4_0 = (tl.constexpr(number) for number in FORMAT_NUMBERS.values())
+
+
+@triton.jit
+def columns(SIZE: tl.constexpr, FORMAT: tl.constexpr, HALF: tl.constexpr):
+    """Dimensions that the columns of a tile stand for: [SIZE], of q4_0 [SIZE / 2]."""
+    if FORMAT == Q4_0:
+        c = tl.arange(0, SIZE // 2)
+        found = c // 16 * 32 + c % 16 + 16 * HALF
+    else:
+        found = tl.arange(0, SIZE)
+    return found
+
+
+@triton.jit
+def load_tile(
+    data, at, seen, DIM: tl.constexpr, SIZE: tl.constexpr, DOT: tl.constexpr, MASKED: tl.constexpr
+):
+    """Plain numbers [N, SIZE] of rows that begin ``at`` [N]; zero where not ``seen`` [N]."""
+    d = tl.arange(0, SIZE)
+    pointers = data + at[:, None] + d[None, :]
+    if DIM != SIZE:
+        tile = tl.load(pointers, mask=seen[:, None] & (d < DIM)[None, :], other=0.0)
+    elif MASKED:
+        tile = tl.load(pointers, mask=seen[:, None], other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile.to(DOT)
+
+
+@triton.jit
+def load_codes(
+    codes,
+    scales,
+    at,
+    scale_at,
+    seen,
+    DIM: tl.constexpr,
+    FORMAT: tl.constexpr,
+    DOT: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Coded rows -> two tiles: q8_0 [N, DIM] and the same again, q4_0 halves [N, DIM / 2]."""
+    BYTES: tl.constexpr = DIM if FORMAT == Q8_0 else DIM // 2
+    N: tl.constexpr = at.shape[0]
+    pointers = codes + at[:, None] + tl.arange(0, BYTES)[None, :]
+    scale_pointers = scales + scale_at[:, None] + tl.arange(0, DIM // 32)[None, :]
+    if MASKED:
+        words = tl.load(pointers, mask=seen[:, None], other=0)
+        scale = tl.load(scale_pointers, mask=seen[:, None], other=0.0)
+    else:
+        words = tl.load(pointers)
+        scale = tl.load(scale_pointers)
+    scale = scale.to(DOT)[:, :, None]
+    words = tl.reshape(words, [N, DIM // 32, BYTES * 32 // DIM])
+    if FORMAT == Q8_0:
+        low = words.to(tl.int8, bitcast=True).to(DOT) * scale
+        high = low
+    else:
+        low = ((words & 15).to(tl.int8) - 8).to(DOT) * scale
+        high = ((words >> 4).to(tl.int8) - 8).to(DOT) * scale
+    return tl.reshape(low, [N, BYTES]), tl.reshape(high, [N, BYTES])
+
+
+@triton.jit
+def round_away(x):
+    """To the nearest integer, halves away from zero."""
+    size = tl.abs(x)
+    whole = tl.floor(size)
+    rounded = whole + tl.floor(2.0 * (size - whole))
+    return tl.where(x < 0, -rounded, rounded)
+
+
+@triton.jit
+def encode_q8_0(x, DIM: tl.constexpr):
+    """x float32 [DIM] -> codes int8 [DIM / 32, 32], scales float32 [DIM / 32]."""
+    blocks = tl.reshape(x, [DIM // 32, 32])
+    scale = tl.div_rn(tl.max(tl.abs(blocks), 1), 127.0)
+    inverse = tl.where(scale == 0, 0.0, tl.div_rn(1.0, tl.where(scale == 0, 1.0, scale)))
+    return round_away(blocks * inverse[:, None]).to(tl.int8), scale
+
+
+@triton.jit
+def encode_q4_0(x, DIM: tl.constexpr):
+    """x float32 [DIM] -> codes uint8 [DIM / 32, 16], scales float32 [DIM / 32].
+
+    Compile without fusing products into sums: the codes would differ in rare cases.
+    """
+    blocks = tl.reshape(x, [DIM // 32, 32])
+    first = tl.argmax(tl.abs(blocks), 1, tie_break_left=True)
+    here = tl.arange(0, 32)[None, :] == first[:, None]
+    scale = tl.sum(tl.where(here, blocks, 0.0), 1) * -0.125
+    inverse = tl.where(scale == 0, 0.0, tl.div_rn(1.0, tl.where(scale == 0, 1.0, scale)))
+    shifted = blocks * inverse[:, None] + 8.5
+    codes = tl.minimum(tl.maximum(shifted, 0.0), 15.0).to(tl.int32)
+    halves = tl.reshape(codes, [DIM // 32, 2, 16])
+    weight = tl.where(tl.arange(0, 2) == 0, 1, 16)[None, :, None]
+    return tl.sum(halves * weight, 1).to(tl.uint8), scale
+
+
+@triton.jit
+def rotate_rows(x, ROWS: tl.constexpr, DIM: tl.constexpr):
+    """Orthonormal Walsh-Hadamard transform of each row of x float32 [ROWS, DIM], its own inverse.
+
+    DIM is a power of two.
+    """
+    half: tl.constexpr = DIM // 2
+    for stage in tl.static_range(0, 9):
+        if (half >> stage) > 0:
+            pairs = tl.reshape(x, [ROWS * (1 << stage), 2, half >> stage])
+            a, b = tl.split(tl.permute(pairs, [0, 2, 1]))
+            pairs = tl.permute(tl.join(a + b, a - b), [0, 2, 1])
+            x = tl.reshape(pairs, [ROWS, DIM])
+    return x * (1.0 / tl.sqrt(DIM * 1.0))

@@ -1,0 +1,64 @@
+"""Sections of pools as kernels get them: pointers, strides, and what a kernel cannot read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kinfolk_kernels.codecs import FORMATS, Coded, Stored
+from kinfolk_kernels.rows import CHUNK
+
+NUMBERS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def padded(dim: int) -> int:
+    """The power of two that a dimension is padded to, at least 16."""
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+def format_of(stored: Stored) -> str:
+    return stored.format if isinstance(stored, Coded) else "plain"
+
+
+def row_of(stored: Stored) -> int:
+    """Elements of a stored vector; bytes of its codes."""
+    return int((stored.codes if isinstance(stored, Coded) else stored).shape[-1])
+
+
+def section_arguments(name: str, stored: Stored) -> dict[str, Any]:
+    """The planes of a section, and the elements from block to block in each."""
+    if isinstance(stored, Coded):
+        planes = (stored.codes, stored.scales)
+        strides = (stored.codes.stride(0), stored.scales.stride(0))
+    else:
+        planes, strides = (stored, stored), (stored.stride(0), 0)
+    return {
+        f"{name}_ptr": planes[0],
+        f"{name}_scales": planes[1],
+        f"{name}_block": strides[0],
+        f"{name}s_block": strides[1],
+    }
+
+
+def refuses(pool: Stored, arena: Stored) -> str:
+    """Why a section cannot be read or written by kernels; empty if it can."""
+    if format_of(pool) != format_of(arena):
+        return "pool and arena are stored in different formats"
+    return _refuses(pool) or _refuses(arena)
+
+
+def _refuses(stored: Stored) -> str:
+    planes = [stored.codes, stored.scales] if isinstance(stored, Coded) else [stored]
+    for plane in planes:
+        width = plane.shape[-1]
+        if plane.shape[0] and plane[0].stride() != (CHUNK * width, width, 1):
+            return "the vectors of a block are not contiguous, head by head"
+    if isinstance(stored, Coded):
+        if stored.format not in FORMATS:
+            return f"keys or values stored as {stored.format}"
+        if stored.dim & (stored.dim - 1):
+            return f"coded heads of {stored.dim} dimensions, not a power of two"
+    elif stored.dtype not in NUMBERS:
+        return f"keys or values of {stored.dtype}"
+    return ""

@@ -1,0 +1,179 @@
+"""The kernel before attention in the interpreter, against the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels import codecs
+from kinfolk_kernels.codecs import Coded, encode
+from kinfolk_kernels.qk_rope_write import reference
+from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.qk_rope_write.triton import qk_rope_write, supports
+
+pytestmark = pytest.mark.interpreter
+
+CHUNK = 64
+HEADS, KV_HEADS = 3, 2
+F32 = (2e-6, 2e-5)
+
+
+@pytest.fixture
+def rows(steps):
+    """Rows of all kinds: pool rows, arena rows, chain rows."""
+    return steps.build(steps.certain(62, 4), steps.random_tree(63, 3), steps.chain(5, 2), places=3)
+
+
+def turns(pairs):
+    angle = 1e4 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+    turn = torch.arange(200, dtype=torch.float64)[:, None] * angle
+    return turn.cos().float(), turn.sin().float()
+
+
+def plain(blocks, dim, dtype=torch.float32):
+    return torch.full((blocks, KV_HEADS, CHUNK, dim), torch.nan, dtype=dtype)
+
+
+def coded(blocks, dim, format, rotated):
+    codes, scales = encode(format, torch.zeros(blocks, KV_HEADS, CHUNK, dim))
+    return Coded(format, codes.fill_(0x7F), scales.fill_(torch.nan), rotated)
+
+
+def norm(dim, seed, eps=1e-6):
+    return HeadNorm(1 + 0.3 * torch.randn(dim, generator=torch.Generator().manual_seed(seed)), eps)
+
+
+def owned(plane):
+    """Without the dummy block, which arena rows of the reference are written to as well."""
+    return plane[1:]
+
+
+@pytest.fixture
+def both(rows, numbers):
+    """``both(dims, pairs, norms, make, own_values, scale)``: results and memory, kernel and
+    reference."""
+
+    def run(dims, pairs, norms, make, own_values=True, scale=1.0, dtype=torch.float32):
+        count = len(rows.positions)
+        # Slices of one wide projection, as a fused matrix gives them.
+        dim, value_dim = dims
+        wide = numbers(count, HEADS * 2 * dim + KV_HEADS * (dim + value_dim))
+        parts = wide.split([HEADS * 2 * dim, KV_HEADS * dim, KV_HEADS * value_dim], 1)
+        q = parts[0].view(count, HEADS, 2 * dim)[..., :dim]
+        k = parts[1].view(count, KV_HEADS, dim)
+        v = parts[2].view(count, KV_HEADS, value_dim) if own_values else None
+        found = []
+        for op in (qk_rope_write, reference.qk_rope_write):
+            memory = [make(n, d, i) for n in (rows.blocks, 1) for i, d in enumerate(dims)]
+            tables = turns(pairs) if pairs else None
+            args = (norms, tables, tuple(memory[:2]), tuple(memory[2:]), rows, 0, scale, dtype)
+            assert supports(q, k, v, *args)
+            found.append((op(q, k, v, *args), memory))
+        return found
+
+    return run
+
+
+def assert_memory_is_near(found, expected, assert_near):
+    for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        if place < 2:
+            mine, theirs = owned(mine), owned(theirs)
+        assert torch.equal(mine.isnan(), theirs.isnan())
+        assert bool((~mine.isnan()).any())
+        assert_near(mine.nan_to_num(0), theirs.nan_to_num(0), F32)
+
+
+NORMS = {
+    "none": (None, None, None),
+    "query and key": (norm(32, 1), norm(32, 2, 1e-5), None),
+    "value without weight": (HeadNorm(None, 1e-6), norm(32, 4), HeadNorm(None, 1e-4)),
+}
+
+
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize("pairs", [0, 4, 16])
+@pytest.mark.parametrize("own_values", [True, False])
+def test_equals_the_reference(both, assert_near, norms, pairs, own_values):
+    def make(blocks, dim, place):
+        return plain(blocks, dim)
+
+    (y, memory), (expected, expected_memory) = both((32, 32), pairs, norms, make, own_values, 0.125)
+    assert_near(y, expected, F32)
+    assert_memory_is_near(memory, expected_memory, assert_near)
+
+
+def test_dimensions_need_be_no_powers_of_two(both, assert_near):
+    def make(blocks, dim, place):
+        return plain(blocks, dim)
+
+    norms = (norm(24, 1), norm(24, 2), None)
+    (y, memory), (expected, expected_memory) = both((24, 40), 6, norms, make)
+    assert_near(y, expected, F32)
+    assert_memory_is_near(memory, expected_memory, assert_near)
+
+
+def test_narrow_results_are_rounded_once(both, assert_near):
+    def make(blocks, dim, place):
+        return plain(blocks, dim, torch.float16)
+
+    (y, memory), (expected, expected_memory) = both(
+        (32, 32), 4, NORMS["query and key"], make, dtype=torch.float16
+    )
+    assert y.dtype == torch.float16
+    assert_near(y, expected, (5e-4, 5e-3))
+    for mine, theirs in zip(memory[1::2], expected_memory[1::2], strict=True):
+        assert torch.equal(owned(mine).view(torch.int16), owned(theirs).view(torch.int16))
+
+
+@pytest.mark.parametrize("formats", [("q8_0", "q4_0"), ("q4_0", "q8_0")])
+def test_codes_are_those_of_the_reference(both, formats):
+    """Without norms and rotation the same numbers are coded, so every bit is the same."""
+
+    def make(blocks, dim, place):
+        return coded(blocks, dim, formats[place], False)
+
+    (_, memory), (_, expected_memory) = both((64, 32), 0, NORMS["none"], make)
+    for place, (mine, theirs) in enumerate(zip(memory, expected_memory, strict=True)):
+        for a, b in ((mine.codes, theirs.codes), (mine.scales, theirs.scales)):
+            if place < 2:
+                a, b = owned(a), owned(b)
+            assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def test_rotated_codes_stand_for_the_same_numbers(both, assert_near):
+    def make(blocks, dim, place):
+        return coded(blocks, dim, "q8_0", True)
+
+    (y, memory), (expected, expected_memory) = both(
+        (32, 64), 4, (norm(32, 1), norm(32, 2), None), make
+    )
+    assert_near(y, expected, F32)
+    for place, (mine, theirs) in enumerate(zip(memory, expected_memory, strict=True)):
+        pick = owned if place < 2 else torch.clone
+        read, meant = (codecs.numbers(x, pick).nan_to_num(0) for x in (mine, theirs))
+        # A number between two codes may go either way, and one in the last place of a scale too.
+        step = pick(theirs.scales).float().nan_to_num(0).repeat_interleave(32, -1)
+        assert ((read - meant).abs() <= 1.2 * step).all()
+        assert float((read - meant).norm() / meant.norm()) < 1e-3
+
+
+def test_a_layer_that_stores_nothing_only_prepares_its_query(rows, numbers, assert_near):
+    q = numbers(len(rows.positions), HEADS, 32)
+    memory = [plain(2, 32) for _ in range(4)]
+    args = (NORMS["query and key"], turns(4), tuple(memory[:2]), tuple(memory[2:]))
+    rest = (*args, rows, 0, 1.0, torch.float32)
+    found = qk_rope_write(q, None, None, *rest)
+    assert_near(found, reference.qk_rope_write(q, None, None, *rest), F32)
+    assert all(x.isnan().all() for x in memory)
+
+
+def test_it_says_what_it_cannot_do(rows, numbers):
+    q, k = numbers(9, HEADS, 32), numbers(9, KV_HEADS, 32)
+    pools, arenas = ((plain(2, 32), plain(2, 64)) for _ in range(2))
+    rest = (NORMS["none"], None, pools, arenas, rows, 0, 1.0, torch.float32)
+    assert supports(q, k, numbers(9, KV_HEADS, 64), *rest)
+    assert "as many dimensions" in supports(q, k, None, *rest).reason
+    assert "contiguous" in supports(q.transpose(1, 2), None, None, *rest).reason
+    mixed = (coded(2, 32, "q8_0", False), pools[1])
+    rest = (NORMS["none"], None, mixed, arenas, rows, 0, 1.0, torch.float32)
+    assert "different formats" in supports(q, k, None, *rest).reason
