@@ -46,7 +46,8 @@ class WeightPlan:
     """All weights of a model. Every tensor of the file is used or ignored for a stated reason.
 
     ``ignored`` maps tensor names to the reason they are left alone. A tensor of the file that is
-    in neither is reported as unknown; a weight whose tensor is missing is an error.
+    in neither is an error in a layer that has weights here, and mentioned in a warning elsewhere;
+    a weight whose tensor is missing is an error.
     """
 
     weights: tuple[WeightSpec, ...]

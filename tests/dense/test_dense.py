@@ -64,6 +64,7 @@ def test_what_a_file_may_leave_out():
         ({"block_count": None}, ModelFormatError, "'plain.block_count' is missing"),
         ({"attention__head_count_kv": 3}, ModelFormatError, "is 3, which does not divide the 4"),
         ({"attention__value_length": 8}, UnsupportedModelError, "value_length"),
+        ({"expert_count": 8}, UnsupportedModelError, "'plain.expert_count' is 8"),
         ({"rope__scaling__type": "longrope"}, UnsupportedModelError, "is 'longrope'"),
         ({"rope__dimension_count": 18}, ModelFormatError, "is 18, expected an even number"),
     ],

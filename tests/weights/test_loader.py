@@ -237,6 +237,19 @@ def test_unknown_tensors_are_listed_once_and_ignored_ones_are_not(load, store, c
     assert "extra.0," not in message
 
 
+@pytest.mark.parametrize(
+    "name", ["blk.0.attn_q.bias", "blk.0.attn_q.scale", "blk.0.attn_sinks.weight", "output.bias"]
+)
+def test_a_tensor_passed_over_in_a_layer_that_is_used_is_refused(load, store, name):
+    used = ("blk.0.attn_q.weight", "output.weight")
+    for known in (*used, "blk.1.attn_q.bias", "extra", name):
+        store.add(known, (4,), Kind.F32)
+    plan = [WeightSpec(known, (4,), "vector") for known in used]
+    with pytest.raises(UnsupportedModelError, match=f"nothing in this model uses {name}, which"):
+        load(*plan)
+    load(*plan, ignored={name: "known to be zero"})
+
+
 def test_nothing_is_read_before_everything_was_checked(store):
     reads = []
     inventory = Inventory(store.inventory.values(), lambda tensor: reads.append(tensor))

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from kinfolk.errors import ModelFormatError
+from kinfolk.errors import ModelFormatError, UnsupportedModelError
 from kinfolk.gguf.values import Scalar, Value, value_of
 
 ARCHITECTURE_KEY: Final = "general.architecture"
@@ -143,6 +143,10 @@ class Metadata:
     def fail(self, message: str, key: str) -> ModelFormatError:
         """An error about ``key`` of this file, to be raised by the caller."""
         return ModelFormatError(message, path=self.path, key=key)
+
+    def unsupported(self, message: str) -> UnsupportedModelError:
+        """An error about what a sound file asks for and nobody runs; ``message`` names the key."""
+        return UnsupportedModelError(message if self.path is None else f"{self.path}: {message}")
 
     def _scalar(
         self, key: str, default: Scalar | None, types: Collection[str], expected: str

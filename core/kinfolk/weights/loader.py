@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from kinfolk.errors import ModelFormatError, UnsupportedModelError
+from kinfolk.gguf.file_types import layer_of
 from kinfolk.gguf.inventory import Inventory, TensorInfo
 from kinfolk.plans import WeightPlan, WeightSpec
 from kinfolk.quant.formats import PLAIN, QuantFormats
@@ -99,12 +100,13 @@ def load_weights(
     Vectors become float32, everything else ``dtype``, or stays as its bytes if ``keep_quantised``
     and its format is registered. Weights made of the same rows of a tensor share their memory.
     Raises :class:`ModelFormatError` for a missing tensor or a wrong shape, and
-    :class:`UnsupportedModelError` for a type that nothing can read.
+    :class:`UnsupportedModelError` for a type that nothing can read, and for a tensor that the plan
+    passes over in a layer it uses.
     """
     pieces = {spec.name: _piece(spec, inventory) for spec in plan}
     for piece in pieces.values():
         _check_readable(piece, formats)
-    _report_unknown(plan, inventory)
+    _check_unknown(plan, inventory)
     loader = _Loader(inventory, formats, dtype, torch.device(device), keep_quantised)
     loaded = loader.load(list(dict.fromkeys(pieces.values())), progress)
     return Weights({name: loaded[piece] for name, piece in pieces.items()})
@@ -163,19 +165,33 @@ def _check_readable(piece: _Piece, formats: QuantFormats) -> None:
         )
 
 
-def _report_unknown(plan: WeightPlan, inventory: Inventory) -> None:
+def _check_unknown(plan: WeightPlan, inventory: Inventory) -> None:
+    """A layer with something left out, a bias say, is another layer; the rest is only mentioned."""
     used = {spec.tensor for spec in plan}
+    layers = {layer_of(name) for name in used} - {-1}
     unknown = [name for name in inventory if name not in used and name not in plan.ignored]
-    if unknown:
-        listed = ", ".join(unknown[:_LISTED])
-        more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
-        logger.warning(
-            "%s: %d tensors are not used by this model: %s%s",
-            inventory.path or "the model",
-            len(unknown),
-            listed,
-            more,
+    where = inventory.path or "the model"
+    if missed := [name for name in unknown if layer_of(name) in layers or _stem(name) in used]:
+        raise UnsupportedModelError(
+            f"{where}: nothing in this model uses {_listed(missed)}, which belong to layers that it "
+            "runs: its answers would be wrong. A newer version of the family's plugin may know them "
+            "(its weight plan uses a tensor, or ignores it for a reason)"
         )
+    if unknown:
+        count = len(unknown)
+        logger.warning(
+            "%s: %d tensors are not used by this model: %s", where, count, _listed(unknown)
+        )
+
+
+def _stem(name: str) -> str:
+    """The matrix beside which a bias or a scale stands."""
+    return f"{name.rpartition('.')[0]}.weight"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
 
 
 # -- loading --------------------------------------------------------------------------------------

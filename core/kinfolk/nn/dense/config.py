@@ -7,7 +7,6 @@ from typing import Any, Final
 from pydantic import Field
 
 from kinfolk.config import ModelConfig, Rope, common_fields
-from kinfolk.errors import UnsupportedModelError
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope_metadata import read_rope
 
@@ -29,7 +28,7 @@ def read_dense(meta: Metadata) -> dict[str, Any]:
     """Fields of :class:`DenseConfig`, for it or for a subclass that has more.
 
     Raises :class:`ModelFormatError` naming a key that is missing or of another type, and
-    :class:`UnsupportedModelError` for what this decoder does not do.
+    ``UnsupportedModelError`` for what this decoder does not do.
     """
     key = meta.arch_key
     width = meta.integer(key("embedding_length"), minimum=1)
@@ -44,9 +43,13 @@ def read_dense(meta: Metadata) -> dict[str, Any]:
     head_dim = meta.integer(key("attention.key_length"), default=width // heads, minimum=1)
     value_dim = meta.integer(key("attention.value_length"), default=head_dim)
     if value_dim != head_dim:
-        raise UnsupportedModelError(
-            f"{meta.path}: keys of {head_dim} numbers ({key('attention.key_length')}) and values "
+        raise meta.unsupported(
+            f"keys of {head_dim} numbers ({key('attention.key_length')}) and values "
             f"of {value_dim} ({key('attention.value_length')}); this decoder needs them equal"
+        )
+    if experts := meta.integer(key("expert_count"), default=0):
+        raise meta.unsupported(
+            f"key {key('expert_count')!r} is {experts}; this decoder has no experts"
         )
     return {
         **common_fields(meta),
