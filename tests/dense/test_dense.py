@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kinfolk.convert.checkpoint import Config
-from kinfolk.convert.dense import DenseShape, metadata, outline, read_shape, tensors
+from kinfolk.convert.dense import DenseShape, Stretch, metadata, outline, read_shape, tensors
 from kinfolk.errors import ConversionError, ModelFormatError, UnsupportedModelError
 from kinfolk.gguf.inventory import Inventory, TensorInfo
 from kinfolk.gguf.metadata import Metadata
@@ -21,8 +21,10 @@ from kinfolk.nn.rope import half_split
 from kinfolk.plans import Codec, StateLimits
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
+from kinfolk.testing.checkpoints import dense_options
 
 SHAPE = DenseShape(320, 64, 1024, 2, 4, 2, 16, 96, 5e5, tied=True)
+STRETCH = Stretch(factor=8.0, low=1.0, high=4.0, context=8192)
 
 
 def meta(**changes):
@@ -87,9 +89,9 @@ def inventory(shape, **changed):
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("norms", [True, False])
-@pytest.mark.parametrize("factors", [(), (1.0,) * 8])
-def test_conversion_writes_the_tensors_that_the_plan_asks_for(tied, norms, factors):
-    shape = replace(SHAPE, tied=tied, head_norms=norms, rope_factors=factors)
+@pytest.mark.parametrize("stretch", [None, STRETCH])
+def test_conversion_writes_the_tensors_that_the_plan_asks_for(tied, norms, stretch):
+    shape = replace(SHAPE, tied=tied, head_norms=norms, stretch=stretch)
     there = inventory(shape)
     plan = list(dense_weights(config(), there, head_norms=norms))
     assert {spec.tensor for spec in plan} == set(there)
@@ -204,23 +206,18 @@ def test_stretched_rotations_are_those_of_transformers(tmp_path):
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    rope = {
-        "rope_type": "llama3",
-        "rope_theta": 5e5,
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
+    rope = dense_options(replace(SHAPE, stretch=STRETCH))["rope_parameters"]
     shape = shape_of(tmp_path, rope_parameters=rope, head_dim=128)
+    assert shape.stretch == STRETCH
+    divisors = STRETCH.divisors(shape.rope_base, 128)
     theirs = LlamaConfig(head_dim=128, rope_parameters=rope, max_position_embeddings=131072)
     expected, _ = ROPE_INIT_FUNCTIONS["llama3"](theirs, torch.device("cpu"))
     usual = 5e5 ** (-torch.arange(0, 128, 2, dtype=torch.float64) / 128)
     torch.testing.assert_close(
-        usual / torch.tensor(shape.rope_factors, dtype=torch.float64),
+        usual / torch.tensor(divisors, dtype=torch.float64),
         expected.double(),
         rtol=1e-5,
         atol=0,
     )
-    assert 1.0 in shape.rope_factors
-    assert shape.rope_factors[-1] == pytest.approx(8)
+    assert 1.0 in divisors
+    assert divisors[-1] == pytest.approx(8)

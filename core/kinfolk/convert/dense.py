@@ -21,13 +21,33 @@ HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rotations of long waves made slower, as Llama 3.1 does it (``rope_type`` ``llama3``).
+
+    Waves longer than ``context`` divided by ``low`` turn slower by ``factor``, those shorter than
+    it divided by ``high`` are left alone, with a ramp in between.
+    """
+
+    factor: float
+    low: float
+    high: float
+    context: int
+
+    def divisors(self, base: float, dim: int) -> tuple[float, ...]:
+        """Divisors of the frequencies, pair by pair [dim / 2]."""
+        waves = 2 * np.pi * base ** (np.arange(0, dim, 2) / dim)
+        ramp = np.clip((self.context / waves - self.low) / (self.high - self.low), 0, 1)
+        return tuple((1 / ((1 - ramp) / self.factor + ramp)).tolist())
+
+
+@dataclass(frozen=True, slots=True)
 class DenseShape:
     """The sizes of one model.
 
     ``head_norms``: the heads of queries and keys are normalised. ``neighbours``: files store the
     rows of query and key projections so that neighbours turn together, as llama.cpp wants them for
-    some architectures; undone by :func:`kinfolk.nn.rope.half_split`. ``rope_factors`` divide the
-    rotary frequencies pair by pair; empty = by one.
+    some architectures; undone by :func:`kinfolk.nn.rope.half_split`. ``stretch`` makes long waves
+    slower, in files by a tensor of divisors.
     """
 
     vocabulary: int
@@ -43,7 +63,7 @@ class DenseShape:
     tied: bool = False
     head_norms: bool = False
     neighbours: bool = False
-    rope_factors: tuple[float, ...] = ()
+    stretch: Stretch | None = None
 
 
 def read_shape(config: Config, *, head_norms: bool = False, neighbours: bool = False) -> DenseShape:
@@ -70,26 +90,22 @@ def read_shape(config: Config, *, head_norms: bool = False, neighbours: bool = F
         tied=config.flag("tie_word_embeddings", False),
         head_norms=head_norms,
         neighbours=neighbours,
-        rope_factors=_rope_factors(rope, base, head_dim),
+        stretch=_stretch(rope),
     )
 
 
-def _rope_factors(rope: Config, base: float, head_dim: int) -> tuple[float, ...]:
-    """Divisors of the frequencies where long waves are stretched, as Llama 3.1 does it.
-
-    Waves longer than the old context divided by ``low_freq_factor`` are stretched by ``factor``,
-    those shorter than it divided by ``high_freq_factor`` are left alone, with a ramp in between.
-    """
+def _stretch(rope: Config) -> Stretch | None:
     kind = rope.text("rope_type", "default")
     if kind == "default":
-        return ()
+        return None
     if kind != "llama3":
         raise rope.fail("rope_type", f"is {kind!r}; only 'default' and 'llama3' can be converted")
-    factor, old = rope.number("factor"), rope.integer("original_max_position_embeddings")
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    waves = 2 * np.pi * base ** (np.arange(0, head_dim, 2) / head_dim)
-    ramp = np.clip((old / waves - low) / (high - low), 0, 1)
-    return tuple((1 / ((1 - ramp) / factor + ramp)).tolist())
+    return Stretch(
+        factor=rope.number("factor"),
+        low=rope.number("low_freq_factor"),
+        high=rope.number("high_freq_factor"),
+        context=rope.integer("original_max_position_embeddings"),
+    )
 
 
 def metadata(shape: DenseShape) -> dict[str, object]:
@@ -157,8 +173,8 @@ def _tensors(shape: DenseShape) -> Iterator[TensorRecipe]:
     if not shape.tied:
         yield recipe("output.weight", HEAD, vocabulary, h)
     yield recipe("token_embd.weight", "model.embed_tokens.weight", vocabulary, h)
-    if shape.rope_factors:
-        factors = np.array(shape.rope_factors, np.float32)
+    if shape.stretch:
+        factors = np.array(shape.stretch.divisors(shape.rope_base, shape.head_dim), np.float32)
         constant = Transform(lambda: factors, rowwise=False)
         yield TensorRecipe("rope_freqs.weight", factors.shape, (), constant)
     for index in range(shape.layers):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kinfolk.convert.dense import DenseShape
+from kinfolk.convert.dense import DenseShape, Stretch
 from kinfolk.descriptors import VocabularyOutline
 from kinfolk.synth.vocabulary import tokenizer_keys
 from kinfolk.text.formats import PreTokenizer
@@ -29,7 +29,19 @@ def dense_options(shape: DenseShape) -> dict[str, Any]:
         "max_position_embeddings": shape.context,
         "rms_norm_eps": shape.epsilon,
         "tie_word_embeddings": shape.tied,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base},
+        "rope_parameters": {**_rope_type(shape.stretch), "rope_theta": shape.rope_base},
+    }
+
+
+def _rope_type(stretch: Stretch | None) -> dict[str, Any]:
+    if stretch is None:
+        return {"rope_type": "default"}
+    return {
+        "rope_type": "llama3",
+        "factor": stretch.factor,
+        "low_freq_factor": stretch.low,
+        "high_freq_factor": stretch.high,
+        "original_max_position_embeddings": stretch.context,
     }
 
 

@@ -173,9 +173,9 @@ def _check_unknown(plan: WeightPlan, inventory: Inventory) -> None:
     where = inventory.path or "the model"
     if missed := [name for name in unknown if layer_of(name) in layers or _stem(name) in used]:
         raise UnsupportedModelError(
-            f"{where}: nothing in this model uses {_listed(missed)}, which belong to layers that it "
-            "runs: its answers would be wrong. A newer version of the family's plugin may know them "
-            "(its weight plan uses a tensor, or ignores it for a reason)"
+            f"{where}: nothing in this model uses {_listed(missed)}, which belong to layers that "
+            "it runs: its answers would be wrong. A newer version of the family's plugin may know "
+            "them (its weight plan uses a tensor, or ignores it for a reason)"
         )
     if unknown:
         count = len(unknown)
