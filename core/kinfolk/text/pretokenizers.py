@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from tokenizers import pre_tokenizers
 
 DEFAULT: Final = "default"
+BYTES: Final = "bytes"
+"""The symbols of byte-level vocabularies."""
 _WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _PUNCTUATION: Final = r"[\p{P}\$\+<=>\^~\|]+"
 
+# Of names for one and the same way, conversion writes the first.
 GENERIC: Final[Mapping[str, PreTokenizer]] = {
     pre.name: pre
     for pre in (
@@ -28,7 +31,7 @@ GENERIC: Final[Mapping[str, PreTokenizer]] = {
         PreTokenizer("gpt-2", (_WORDS,)),
         *(
             PreTokenizer(name, (words(digits=r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)
-            for name in ("llama3", "llama-v3", "llama-bpe")
+            for name in ("llama-bpe", "llama3", "llama-v3")
         ),
         *(
             PreTokenizer(name, (r"\p{N}", _WORDS))
@@ -48,10 +51,16 @@ class Claims(Protocol):
 
 
 def find(
-    name: str, families: Iterable[Claims], *, own: str = "", path: Path | None = None
+    name: str,
+    families: Iterable[Claims],
+    *,
+    own: str = "",
+    path: Path | None = None,
+    byte_level: bool = True,
 ) -> PreTokenizer:
     """The pre-tokenizer called ``name``: the model's ``own`` family first, then any, then ours.
 
+    Of a file that is not ``byte_level``, ``name`` is that of the model of its vocabulary.
     Raises :class:`UnsupportedModelError` if nobody claims the name, and :class:`PluginError` if
     several families of which none is the model's own define it differently.
     """
@@ -60,7 +69,7 @@ def find(
         family.name: pre
         for family in families
         for pre in family.pretokenizers()
-        if pre.name == name
+        if pre.name == name and (pre.symbols == BYTES) == byte_level
     }
     if own in claims:
         return claims[own]
@@ -71,21 +80,27 @@ def find(
         )
     if claims:
         return next(iter(claims.values()))
+    where = "" if path is None else f"{path}: "
+    if not byte_level:
+        raise UnsupportedModelError(
+            f"{where}key 'tokenizer.ggml.model' is {name!r}, a vocabulary that no installed family "
+            "reads (of itself kinfolk reads the byte-level 'gpt2'; 'llama' is SentencePiece's); "
+            "install a plugin that does"
+        )
     if name in GENERIC:
         return GENERIC[name]
-    raise UnsupportedModelError(_unclaimed(name, families, path))
+    raise UnsupportedModelError(where + _unclaimed(name, families))
 
 
-def _unclaimed(name: str, families: tuple[Claims, ...], path: Path | None) -> str:
+def _unclaimed(name: str, families: tuple[Claims, ...]) -> str:
     known = [
         f"{family.name}: {', '.join(sorted(pre.name for pre in family.pretokenizers()))}"
         for family in sorted(families, key=lambda family: family.name)
         if family.pretokenizers()
     ]
     known.append(f"built in: {', '.join(sorted(GENERIC))}")
-    where = "" if path is None else f"{path}: "
     return (
-        f"{where}no installed family claims the pre-tokenizer {name!r} of tokenizer.ggml.pre "
+        f"no installed family claims the pre-tokenizer {name!r} of tokenizer.ggml.pre "
         f"(known: {'; '.join(known)}); install the plugin of the model's family"
     )
 

@@ -95,7 +95,9 @@ class Tokenizer:
         :class:`UnsupportedModelError` if no family in ``families`` knows how to cut its text.
         """
         chat = chat or ChatFormat()
-        pre = find(_pre_name(meta), families, own=own, path=meta.path)
+        byte_level = meta.string(MODEL) == BYTE_LEVEL
+        name = _pre_name(meta) if byte_level else meta.string(MODEL)
+        pre = find(name, families, own=own, path=meta.path, byte_level=byte_level)
         vocabulary = read_vocabulary(meta, chat)
         return cls(vocabulary, read_merges(meta, vocabulary.ids), pre, chat)
 
@@ -208,10 +210,7 @@ def well_formed(text: str) -> str:
 
 
 def _pre_name(meta: Metadata) -> str:
-    """The id of the pre-tokenizer: ``.pre`` of byte-level files, else the name of the model."""
-    model = meta.string(MODEL)
-    if model != BYTE_LEVEL:
-        return model
+    """The id of the way a byte-level file cuts text."""
     if PRE not in meta:
         logger.warning("%s: key %r is missing, %r is assumed", meta.path, PRE, DEFAULT)
     return meta.string(PRE, default=DEFAULT)
