@@ -115,6 +115,16 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "f32", "f16", "bf16"] = Field(
         "auto", description="numbers in which the model computes"
     )
+    weights: Literal["auto", "planes", "blocks", "numbers"] = Field(
+        "auto",
+        description="quantised matrices in memory: planes = repacked for kernels, blocks = as in "
+        "the file, numbers = dequantised; auto = planes on a GPU, else numbers if they fit",
+    )
+    activations: Literal["int8", "f16"] = Field(
+        "int8",
+        description="what up to four rows are rounded to before they meet a matrix in planes: "
+        "int8 = fastest, f16 = on tensor cores at any number of rows",
+    )
     op: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),
         description="back end of an op, NAME=OPTION",

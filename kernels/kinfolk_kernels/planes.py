@@ -21,13 +21,18 @@ A load of 16 bytes is one word of four rows. N is padded to a multiple of four w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 
 GROUP, BLOCK, INTERLEAVE = 64, 256, 4
 LUT_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+Activations = Literal["int8", "f16"]
+"""What few rows are rounded to before they meet a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,26 @@ class Layout:
     bits: int = 0
     offset: int = 0
 
+    @property
+    def span(self) -> int:
+        """Weights that share a word of ``supers``."""
+        return BLOCK if self.block == BLOCK else GROUP
 
+    def words(self, columns: int) -> int:
+        """Words of codes in a row."""
+        return columns // (4 if self.number == EIGHT_BITS else 8)
+
+    def high_words(self, columns: int) -> int:
+        """Words of the bits above the nibble in a row."""
+        return columns // 16 if self.bits == 2 else self.bits * -(-columns // BLOCK) * 8
+
+
+EIGHT_BITS = 3
 LAYOUTS = {
     "Q4_K": Layout(0, 256, 144),
     "Q5_K": Layout(1, 256, 176, bits=1),
     "Q6_K": Layout(2, 256, 210, bits=2, offset=32),
-    "Q8_0": Layout(3, 32, 34),
+    "Q8_0": Layout(EIGHT_BITS, 32, 34),
     "Q4_0": Layout(4, 32, 18, offset=8),
     "Q5_0": Layout(5, 32, 22, bits=1, offset=16),
     "IQ4_XS": Layout(6, 256, 136),
@@ -54,7 +73,10 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """A packed matrix [rows, columns] of one format."""
+    """A packed matrix [rows, columns] of one format.
+
+    ``activations`` says to what up to four rows may be rounded before they are multiplied with it.
+    """
 
     format: str
     rows: int
@@ -63,15 +85,149 @@ class Planes:
     high: torch.Tensor | None
     scales: torch.Tensor | None
     supers: torch.Tensor
+    activations: Activations = "int8"
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.rows, self.columns
 
     @property
-    def nbytes(self) -> int:
+    def device(self) -> torch.device:
+        return self.q.device
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The planes there are."""
         parts = (self.q, self.high, self.scales, self.supers)
-        return sum(part.nbytes for part in parts if part is not None)
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.tensors)
+
+    def __getitem__(self, rows: slice) -> Planes:
+        """A range of rows from a multiple of four, as a view."""
+        start, stop, step = rows.indices(self.rows)
+        if step != 1 or start % INTERLEAVE:
+            raise ValueError(f"rows {rows} of interleaved planes begin inside a group of four")
+        quads = slice(start // INTERLEAVE, -(-stop // INTERLEAVE))
+        return self._with(stop - start, lambda plane: plane[quads])
+
+    def select(self, rows: torch.Tensor) -> Planes:
+        """A copy of the rows ``rows`` int64 [n]."""
+        count = rows.shape[0]
+        # Whole groups of four are made by taking the first row again; it is not read.
+        padded = torch.cat([rows, rows.new_zeros(-count % INTERLEAVE)])
+
+        def taken(plane: torch.Tensor) -> torch.Tensor:
+            words: torch.Tensor = plane[padded // INTERLEAVE, :, padded % INTERLEAVE]
+            return words.unflatten(0, (-1, INTERLEAVE)).transpose(1, 2).contiguous()
+
+        return self._with(count, taken)
+
+    def stacked(self, count: int) -> PlanesStack:
+        """As ``count`` matrices one below the other, each of a multiple of four rows."""
+        rows = self.rows // count
+        if rows * count != self.rows or rows % INTERLEAVE:
+            raise ValueError(f"{self.rows} rows are not {count} times a multiple of four")
+        high = None if self.high is None else self.high.unflatten(0, (count, -1))
+        scales = None if self.scales is None else self.scales.unflatten(0, (count, -1))
+        q, supers = (plane.unflatten(0, (count, -1)) for plane in (self.q, self.supers))
+        return PlanesStack(
+            self.format, rows, self.columns, q, high, scales, supers, self.activations
+        )
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The numbers [rows, columns]."""
+        numbers: torch.Tensor = unpack(self).to(dtype)
+        return numbers
+
+    def _with(self, rows: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Planes:
+        return replace(
+            self,
+            rows=rows,
+            q=change(self.q),
+            high=None if self.high is None else change(self.high),
+            scales=None if self.scales is None else change(self.scales),
+            supers=change(self.supers),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanesStack:
+    """Matrices [rows, columns] of one format, one below the other: the experts of a layer.
+
+    Each tensor is that of ``Planes`` with a leading dimension: ``q`` int32 [E, ceil(N/4), words,
+    4] and so on; every matrix is padded to groups of four rows of its own. Strides are those of a
+    contiguous tensor inside a matrix; from matrix to matrix they may be longer, as in a view of the
+    upper rows of every matrix.
+    """
+
+    format: str
+    rows: int
+    columns: int
+    q: torch.Tensor
+    high: torch.Tensor | None
+    scales: torch.Tensor | None
+    supers: torch.Tensor
+    activations: Activations = "int8"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return int(self.q.shape[0]), self.rows, self.columns
+
+    @property
+    def device(self) -> torch.device:
+        return self.q.device
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The planes there are."""
+        parts = (self.q, self.high, self.scales, self.supers)
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.tensors)
+
+    def __len__(self) -> int:
+        return int(self.q.shape[0])
+
+    def __getitem__(self, index: int) -> Planes:
+        """One matrix, as a view."""
+        high = None if self.high is None else self.high[index]
+        scales = None if self.scales is None else self.scales[index]
+        return Planes(
+            self.format,
+            self.rows,
+            self.columns,
+            self.q[index],
+            high,
+            scales,
+            self.supers[index],
+            self.activations,
+        )
+
+    def select(self, order: torch.Tensor) -> PlanesStack:
+        """A copy of the matrices ``order`` int64 [n]."""
+        return self._with(self.rows, lambda plane: plane[order])
+
+    def part(self, start: int, stop: int) -> PlanesStack:
+        """Rows ``start`` to ``stop`` of every matrix, as a view; both multiples of four."""
+        if start % INTERLEAVE or (stop % INTERLEAVE and stop != self.rows):
+            raise ValueError(f"rows {start} to {stop} cut a group of four interleaved rows")
+        quads = slice(start // INTERLEAVE, -(-stop // INTERLEAVE))
+        return self._with(stop - start, lambda plane: plane[:, quads])
+
+    def _with(self, rows: int, change: Callable[[torch.Tensor], torch.Tensor]) -> PlanesStack:
+        return replace(
+            self,
+            rows=rows,
+            q=change(self.q),
+            high=None if self.high is None else change(self.high),
+            scales=None if self.scales is None else change(self.scales),
+            supers=change(self.supers),
+        )
 
 
 def can_pack(format: str, columns: int) -> str:
@@ -81,144 +237,6 @@ def can_pack(format: str, columns: int) -> str:
     if columns % GROUP:
         return f"rows of {columns} weights are no multiple of {GROUP}"
     return ""
-
-
-def pack(format: str, raw: torch.Tensor, columns: int) -> Planes:
-    """raw uint8 [N, row bytes] in blocks of the file -> planes on the same device."""
-    layout = LAYOUTS[format]
-    n = raw.shape[0]
-    blocks = raw.reshape(n, columns // layout.block, layout.nbytes)
-    q, high, scales, supers = _PACKERS[format](blocks)
-    return Planes(
-        format,
-        n,
-        columns,
-        _interleaved(q),
-        None if high is None else _interleaved(high),
-        None if scales is None else _interleaved(scales),
-        _interleaved(supers),
-    )
-
-
-def _interleaved(words: torch.Tensor) -> torch.Tensor:
-    """uint8 [N, words * 4] -> int32 [N/4, words, 4]."""
-    n = words.shape[0]
-    flat = words.contiguous().view(torch.int32)
-    if n % INTERLEAVE:
-        flat = torch.nn.functional.pad(flat, (0, 0, 0, INTERLEAVE - n % INTERLEAVE))
-    return flat.view(-1, INTERLEAVE, flat.shape[1]).transpose(1, 2).contiguous()
-
-
-def _nibbles(codes: torch.Tensor) -> torch.Tensor:
-    """Low four bits of codes uint8 [N, K] -> bytes in canonical groups [N, K/2]."""
-    pair = (codes & 15).view(codes.shape[0], -1, 2, 32)
-    return (pair[:, :, 0] | pair[:, :, 1] << 4).flatten(1)
-
-
-def _fifth_bits(codes: torch.Tensor) -> torch.Tensor:
-    """Bit 4 of codes [N, K] -> bytes [N, ceil(K/256) * 32]: byte i, bit s = weight 32 s + i."""
-    n, k = codes.shape
-    padded = torch.nn.functional.pad(codes >> 4 & 1, (0, -k % BLOCK)).view(n, -1, 8, 32)
-    shifts = torch.arange(8, device=codes.device, dtype=torch.uint8)[:, None]
-    return (padded << shifts).sum(2, dtype=torch.uint8).flatten(1)
-
-
-def _top_two_bits(codes: torch.Tensor) -> torch.Tensor:
-    """Bits 4-5 of codes [N, K] -> bytes [N, K/4] for pairs of groups."""
-    parts = (codes >> 4 & 3).view(codes.shape[0], -1, 4, 32)
-    return (
-        parts[:, :, 0] | parts[:, :, 1] << 2 | parts[:, :, 2] << 4 | parts[:, :, 3] << 6
-    ).flatten(1)
-
-
-def _six_bit_pairs(packed: torch.Tensor) -> torch.Tensor:
-    """The 12 bytes of eight (scale, minimum) pairs [..., 12] -> [..., 4 groups, 4 bytes]."""
-    first, second, third = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
-    scale = torch.cat([first & 63, third & 15 | (first >> 6) << 4], -1)
-    minimum = torch.cat([second & 63, third >> 4 | (second >> 6) << 4], -1)
-    return torch.cat([scale.unflatten(-1, (4, 2)), minimum.unflatten(-1, (4, 2))], -1)
-
-
-def _k45(blocks: torch.Tensor, codes_at: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    scales = _six_bit_pairs(blocks[..., 4:16]).flatten(1)
-    return blocks[..., codes_at:].flatten(1), scales, blocks[..., :4].flatten(1)
-
-
-Parts = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor]
-
-
-def _q4_k(blocks: torch.Tensor) -> Parts:
-    q, scales, supers = _k45(blocks, 16)
-    return q, None, scales, supers
-
-
-def _q5_k(blocks: torch.Tensor) -> Parts:
-    q, scales, supers = _k45(blocks, 48)
-    return q, blocks[..., 16:48].flatten(1), scales, supers
-
-
-def _q6_k(blocks: torch.Tensor) -> Parts:
-    low = blocks[..., :128].unflatten(-1, (2, 2, 32))
-    top = blocks[..., 128:192].unflatten(-1, (2, 1, 32))
-    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)[:, None]
-    four = torch.cat([low & 15, low >> 4], -2)  # [.., half, 4, 32]
-    codes = (four | (top >> shifts & 3) << 4).flatten(1)
-    order = torch.tensor([0, 2, 1, 3], device=blocks.device)
-    scales = blocks[..., 192:208].unflatten(-1, (4, 4))[..., order]
-    pad = torch.zeros_like(blocks[..., :2])
-    supers = torch.cat([blocks[..., 208:210], pad], -1)
-    return _nibbles(codes), _top_two_bits(codes), scales.flatten(1), supers.flatten(1)
-
-
-def _q8_0(blocks: torch.Tensor) -> Parts:
-    return blocks[..., 2:].flatten(1), None, None, blocks[..., :2].flatten(1)
-
-
-def _split_nibbles(packed: torch.Tensor) -> torch.Tensor:
-    """Blocks of 32 with element i and i + 16 in a byte [..., 16] -> codes [N, K]."""
-    return torch.cat([packed & 15, packed >> 4], -1).flatten(1)
-
-
-def _q4_0(blocks: torch.Tensor) -> Parts:
-    codes = _split_nibbles(blocks[..., 2:])
-    return _nibbles(codes), None, None, blocks[..., :2].flatten(1)
-
-
-def _q5_0(blocks: torch.Tensor) -> Parts:
-    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
-    fifth = (blocks[..., 2:6, None] >> shifts & 1).flatten(1)
-    codes = _split_nibbles(blocks[..., 6:]) | fifth << 4
-    return _nibbles(codes), _fifth_bits(codes), None, blocks[..., :2].flatten(1)
-
-
-def _iq4_xs(blocks: torch.Tensor) -> Parts:
-    codes = _split_nibbles(blocks[..., 8:].unflatten(-1, (8, 16)).flatten(0, 1)).view(
-        blocks.shape[0], -1
-    )
-    high = blocks[..., 2:4].contiguous().view(torch.int16).int()
-    low = blocks[..., 4:8]
-    four = torch.stack([low & 15, low >> 4], -1).flatten(-2).int()
-    two = high >> (2 * torch.arange(8, device=blocks.device)) & 3
-    scales = ((four | two << 4) - 32).to(torch.int8).view(torch.uint8).unflatten(-1, (4, 2))
-    scales = torch.cat([scales, torch.zeros_like(scales)], -1)
-    pad = torch.zeros_like(blocks[..., :2])
-    return (
-        _nibbles(codes),
-        None,
-        scales.flatten(1),
-        torch.cat([blocks[..., :2], pad], -1).flatten(1),
-    )
-
-
-_PACKERS = {
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-    "Q8_0": _q8_0,
-    "Q4_0": _q4_0,
-    "Q5_0": _q5_0,
-    "IQ4_XS": _iq4_xs,
-}
 
 
 # -- the way back ---------------------------------------------------------------------------------
@@ -265,7 +283,9 @@ def _numbers(planes: Planes) -> Any:
 
 def _rows(words: torch.Tensor, rows: int) -> torch.Tensor:
     """int32 [N/4, words, 4] -> uint8 [rows, words * 4]."""
-    return words.transpose(1, 2).contiguous().view(torch.uint8).flatten(0, 1)[:rows]
+    # Of a single word, contiguous() would leave the strides as they are.
+    apart = words.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+    return apart.view(torch.uint8).flatten(0, 1)[:rows]
 
 
 def _high_codes(data: torch.Tensor, bits: int, columns: int) -> Any:

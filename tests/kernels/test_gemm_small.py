@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kinfolk_kernels.linear.gemm_small import gemm_small, split_for
-from kinfolk_kernels.planes import LAYOUTS, pack, unpack
+from kinfolk_kernels.packing import pack
+from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = pytest.mark.interpreter
 

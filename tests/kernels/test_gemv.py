@@ -7,7 +7,8 @@ import torch
 
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.linear.gemv import gemv
-from kinfolk_kernels.planes import LAYOUTS, pack, unpack
+from kinfolk_kernels.packing import pack
+from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = pytest.mark.interpreter
 

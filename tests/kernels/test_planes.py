@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from kinfolk_kernels.planes import LAYOUTS, can_pack, pack, unpack
+from kinfolk_kernels.packing import empty, fill, pack
+from kinfolk_kernels.planes import LAYOUTS, can_pack, unpack
 
 SCALES_AT = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
@@ -60,3 +61,22 @@ def test_what_cannot_be_packed_says_why():
     assert can_pack("Q4_K", 5120) == ""
     assert "IQ3_S" in can_pack("IQ3_S", 256)
     assert "96" in can_pack("Q8_0", 96)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_rows_can_be_taken_out_and_cut(name):
+    planes = pack(name, torch.from_numpy(random_blocks(name, 11, 768)), 768)
+    numbers = unpack(planes)
+    rows = torch.tensor([10, 0, 3, 3, 7])
+    assert torch.equal(planes.select(rows).dequantize(), numbers[rows])
+    assert torch.equal(planes[4:9].dequantize(), numbers[4:9])
+    with pytest.raises(ValueError, match="group of four"):
+        planes[2:4]
+
+
+def test_a_matrix_filled_in_pieces_is_the_matrix():
+    raw = torch.from_numpy(random_blocks("Q6_K", 14, 512))
+    planes = empty("Q6_K", 14, 512, "cpu")
+    for start in (0, 8, 4, 12):
+        fill(planes, start, raw[start : start + 4])
+    assert all(map(torch.equal, planes.tensors, pack("Q6_K", raw, 512).tensors))

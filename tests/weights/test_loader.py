@@ -18,7 +18,9 @@ from kinfolk.gguf.inventory import Inventory, TensorInfo
 from kinfolk.plans import WeightPlan, WeightSpec
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
+from kinfolk.weights import packer
 from kinfolk.weights.loader import load_weights
+from kinfolk_kernels.planes import Planes, PlanesStack
 
 Kind = gguf.GGMLQuantizationType
 
@@ -270,3 +272,64 @@ def test_weights_of_a_real_file_outlive_it(cases):
     for tensor in gguf.GGUFReader(path).tensors:
         numbers = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         assert np.array_equal(weights[tensor.name].numpy().reshape(numbers.shape), numbers)
+
+
+# -- planes ---------------------------------------------------------------------------------------
+
+
+def test_planes_hold_the_numbers_of_the_file_and_the_rest_says_why_not(load, store):
+    store.add("odd", (3, 96), Kind.Q8_0)
+    store.add("grid", (4, 256), Kind.IQ3_S)
+    odd, grid = WeightSpec("odd", (3, 96)), WeightSpec("grid", (4, 256))
+    weights = load(*PLAN, odd, grid, activations="f16", dtype=torch.float16)
+    for name in ("embedding", "first", "second"):
+        assert isinstance(weights[name], Planes)
+        assert weights[name].activations == "f16"
+        assert torch.equal(weights[name].dequantize(), expected(store, name))
+    for name in ("norm", "half", "odd", "grid", "experts"):
+        assert isinstance(weights[name], torch.Tensor)
+    assert weights.packed == {"Q6_K": 1, "Q4_K": 2}
+    assert weights.refused == {
+        ("Q8_0", "rows of 96 weights are no multiple of 64"): 1,
+        ("Q8_0", "matrices of 4 rows in a stack, no multiple of 8"): 1,
+        ("IQ3_S", "no planes for IQ3_S"): 1,
+    }
+
+
+def test_a_matrix_is_repacked_in_pieces_as_in_one_go(load, store, monkeypatch):
+    store.add("long", (23, 256), Kind.Q5_K)
+    whole = load(WeightSpec("long", (23, 256)), activations="int8")["long"]
+    monkeypatch.setattr(packer, "PIECE", 1000)
+    pieces = load(WeightSpec("long", (23, 256)), activations="int8")["long"]
+    assert all(map(torch.equal, whole.tensors, pieces.tensors))
+    assert torch.equal(whole.dequantize(), store.numbers["long"])
+
+
+def test_a_stack_becomes_planes_for_each_of_its_matrices(load, store):
+    store.add("stack", (3, 8, 256), Kind.Q4_K)
+    stack = load(WeightSpec("stack", (3, 8, 256), "experts"), activations="int8")["stack"]
+    assert isinstance(stack, PlanesStack)
+    assert stack.shape == (3, 8, 256)
+    numbers = store.numbers["stack"]
+    for index in range(3):
+        assert torch.equal(stack[index].dequantize(), numbers[index])
+        assert torch.equal(stack.part(4, 8)[index].dequantize(), numbers[index, 4:])
+    turned = stack.select(torch.tensor([2, 0]))
+    assert torch.equal(turned[0].dequantize(), numbers[2])
+    assert all(map(torch.equal, (plane[1] for plane in turned.tensors), stack[0].tensors))
+
+
+def test_planes_of_a_tied_head_are_the_tables(load, store):
+    head = WeightSpec("head", (20, 256), source="embedding")
+    weights = load(PLAN[0], head, activations="int8")
+    assert weights["head"].q.data_ptr() == weights["embedding"].q.data_ptr()
+    assert weights.nbytes == weights["head"].nbytes
+    assert weights.packed == {"Q6_K": 1}
+
+
+def test_progress_counts_repacked_bytes_too(load, store):
+    seen = []
+    load(activations="int8", progress=lambda done, total, name: seen.append((done, total, name)))
+    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
+    assert seen[-1][0] == seen[-1][1]
+    assert len(seen) == len(PLAN)

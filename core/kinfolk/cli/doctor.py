@@ -23,6 +23,7 @@ from kinfolk.settings import Settings, unknown_variables
 if TYPE_CHECKING:
     import torch
 
+    from kinfolk.engine.loading import LoadedModel
     from kinfolk.engine.runtime import Runtime
 
 Status = Literal["ok", "warning", "failed"]
@@ -150,6 +151,7 @@ def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterato
         path = None if model is None else find_model(model)
         runtime = Opened.open(path, settings, registry)
         yield _generate(runtime)
+        yield from _weights(runtime.loaded)
         yield from _backends(runtime)
     except KinfolkError as error:
         yield Check("computation", "model", "failed", str(error))
@@ -179,6 +181,17 @@ def _generate(runtime: Runtime) -> Check:
     return Check(
         "computation", runtime.name, "ok", f"{end.tokens} tokens in {seconds:.2f} s on {where}"
     )
+
+
+def _weights(loaded: LoadedModel) -> Iterator[Check]:
+    """What was repacked for kernels, and what could not be."""
+    if loaded.packed:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(loaded.packed.items()))
+        yield Check("weights", "planes", "ok", f"tensors repacked for kernels: {counts}")
+    kept = str(loaded.dtype).removeprefix("torch.")
+    for (name, reason), count in sorted(loaded.refused.items()):
+        detail = f"{count} tensors are kept as {kept}: {reason}"
+        yield Check("weights", name, "warning", detail)
 
 
 def _backends(runtime: Runtime) -> Iterator[Check]:

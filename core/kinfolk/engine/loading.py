@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,10 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     slice_rows: int
+    packed: Mapping[str, int] = field(default_factory=dict)
+    """Tensors in planes by format."""
+    refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Tensors that could not be repacked, by format and reason: they are kept as numbers."""
 
     def new_state(self) -> tuple[Ledger, State]:
         """Empty state and its books."""
@@ -129,13 +134,15 @@ def load_model(
     plan = hooks.allocate_cache(config, wanted)
     pool_layouts(plan)  # refuses what cannot be stored
     ops = Ops([provided.value for provided in registry.op_backends], settings.op)
+    form = choose_form(settings.weights, weight_plan, dtype, device)
     weights = load_weights(
         weight_plan,
         file.inventory,
         formats,
         dtype=dtype,
         device=device,
-        keep_quantised=not _fits(weight_plan, dtype, device),
+        keep_quantised=form == "blocks",
+        activations=settings.activations if form == "planes" else None,
         progress=progress,
     )
     limits = size_state(plan, wanted, config.context, free_memory(device), settings.context)
@@ -160,7 +167,18 @@ def load_model(
         device=device,
         dtype=dtype,
         slice_rows=slice_rows,
+        packed=weights.packed,
+        refused=weights.refused,
     )
+
+
+def choose_form(name: str, plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> str:
+    """How quantised matrices are kept: ``planes``, ``blocks`` or ``numbers``."""
+    if name != "auto":
+        return name
+    if device.type == "cuda" and find_spec("triton") is not None:
+        return "planes"
+    return "numbers" if _fits(plan, dtype, device) else "blocks"
 
 
 def _check_context(asked: int | None, stated: int) -> None:

@@ -14,8 +14,8 @@ from kinfolk.quant.tensor import QuantTensor
 
 @dataclass(frozen=True, slots=True)
 class ExpertStore:
-    """``gate`` and ``up`` [bays, F, width], ``down`` [bays, width, F], dense or quantised;
-    ``bay_of_expert`` int64 [experts]."""
+    """``gate`` and ``up`` [bays, F, width], ``down`` [bays, width, F], dense, quantised or in
+    planes; ``bay_of_expert`` int64 [experts]."""
 
     gate: Any
     up: Any
@@ -36,26 +36,24 @@ class ExpertStore:
                 "cannot be swapped in yet: all of them must fit on the device"
             )
         if bays != tuple(range(experts)):
-            order = torch.tensor(bays, device=_data(gate).device)
+            order = torch.tensor(bays, device=gate.device)
             gate, up, down = (_taken(stack, order) for stack in (gate, up, down))
-        return cls(gate, up, down, torch.tensor(where, device=_data(gate).device))
+        return cls(gate, up, down, torch.tensor(where, device=gate.device))
 
 
 def halves(stack: Any) -> tuple[Any, Any]:
     """Split fused gate and up matrices [experts, 2 F, width], gate rows first."""
     rows = int(stack.shape[1]) // 2
+    if isinstance(stack, torch.Tensor):
+        return stack[:, :rows], stack[:, rows:]
     if isinstance(stack, QuantTensor):
         shape = (stack.shape[0], rows, *stack.shape[2:])
         return (
             QuantTensor(stack.data[:, :rows], stack.format, shape),
             QuantTensor(stack.data[:, rows:], stack.format, shape),
         )
-    return stack[:, :rows], stack[:, rows:]
+    return stack.part(0, rows), stack.part(rows, 2 * rows)
 
 
 def _taken(stack: Any, order: torch.Tensor) -> Any:
-    return stack.select(order) if isinstance(stack, QuantTensor) else stack[order]
-
-
-def _data(stack: Any) -> torch.Tensor:
-    return stack.data if isinstance(stack, QuantTensor) else stack
+    return stack[order] if isinstance(stack, torch.Tensor) else stack.select(order)

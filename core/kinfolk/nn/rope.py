@@ -8,7 +8,6 @@ import torch
 
 from kinfolk.config import Rope, Yarn
 from kinfolk.nn.context import BuildContext
-from kinfolk.quant.tensor import QuantTensor
 from kinfolk.weights.loader import Weight
 
 
@@ -75,4 +74,4 @@ def half_split(weight: Weight, heads: int, dims: int | None = None) -> Weight:
     inside = torch.cat([torch.arange(0, dims, 2), torch.arange(1, dims, 2)])
     head = torch.cat([inside, torch.arange(dims, size)])
     rows = (torch.arange(heads)[:, None] * size + head).flatten().to(weight.device)
-    return weight.select(rows) if isinstance(weight, QuantTensor) else weight[rows]
+    return weight[rows] if isinstance(weight, torch.Tensor) else weight.select(rows)

@@ -41,11 +41,7 @@ class QuantTensor:
     ) -> QuantTensor:
         """Wrap stored bytes without copying them."""
         row = shape[-1] // format.block * format.bytes
-        with warnings.catch_warnings():
-            # torch warns that the map is read-only, which is as it should be.
-            warnings.simplefilter("ignore", UserWarning)
-            tensor = torch.from_numpy(data)
-        return cls(tensor.reshape(*shape[:-1], row), format, shape)
+        return cls(from_map(data).reshape(*shape[:-1], row), format, shape)
 
     @property
     def device(self) -> torch.device:
@@ -78,6 +74,14 @@ class QuantTensor:
         for start, stop in row_chunks(self.shape):
             dequantize_rows(source[start:stop].cpu().numpy(), self.format, rows[start:stop])
         return out
+
+
+def from_map(data: npt.NDArray[np.uint8]) -> torch.Tensor:
+    """A tensor over bytes that must not be written to."""
+    with warnings.catch_warnings():
+        # torch warns that the map is read-only, which is as it should be.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(data)
 
 
 def row_chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
