@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton
 
 from kinfolk_kernels.codecs import FORMATS, Coded, Stored
 from kinfolk_kernels.rows import CHUNK
@@ -41,6 +42,21 @@ def section_arguments(name: str, stored: Stored) -> dict[str, Any]:
     }
 
 
+def out_of_reach(kernel: Any, *tensors: torch.Tensor) -> str:
+    """Why a kernel cannot work on these tensors where it runs; empty if it can."""
+    interpreted = not isinstance(kernel, triton.JITFunction)
+    for x in tensors:
+        if not (interpreted or x.is_cuda):
+            return f"it runs on CUDA devices, a tensor is on {x.device.type}"
+        if interpreted and x.dtype == torch.bfloat16:
+            return "Triton's interpreter computes wrong numbers from bfloat16"
+    return ""
+
+
+def planes_of(stored: Stored) -> tuple[torch.Tensor, ...]:
+    return (stored.codes, stored.scales) if isinstance(stored, Coded) else (stored,)
+
+
 def refuses(pool: Stored, arena: Stored) -> str:
     """Why a section cannot be read or written by kernels; empty if it can."""
     if format_of(pool) != format_of(arena):
@@ -49,8 +65,7 @@ def refuses(pool: Stored, arena: Stored) -> str:
 
 
 def _refuses(stored: Stored) -> str:
-    planes = [stored.codes, stored.scales] if isinstance(stored, Coded) else [stored]
-    for plane in planes:
+    for plane in planes_of(stored):
         width = plane.shape[-1]
         if plane.shape[0] and plane[0].stride() != (CHUNK * width, width, 1):
             return "the vectors of a block are not contiguous, head by head"

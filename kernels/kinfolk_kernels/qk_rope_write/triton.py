@@ -20,7 +20,15 @@ from kinfolk_kernels.coded_tiles import (
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.rows import Rows
-from kinfolk_kernels.sections import NUMBERS, format_of, padded, refuses, section_arguments
+from kinfolk_kernels.sections import (
+    NUMBERS,
+    format_of,
+    out_of_reach,
+    padded,
+    planes_of,
+    refuses,
+    section_arguments,
+)
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 CHUNK = tl.constexpr(64)
@@ -190,8 +198,9 @@ def supports(
     dtype: torch.dtype,
 ) -> Verdict:
     """Whether ``qk_rope_write`` can do this call."""
-    if not (q.is_cuda or not isinstance(qk_rope_write_kernel, triton.JITFunction)):
-        return no(f"it runs on CUDA devices, the query is on {q.device.type}")
+    reason = out_of_reach(qk_rope_write_kernel, q, *planes_of(pools[0]), *planes_of(pools[1]))
+    if reason:
+        return no(reason)
     for x in (q, k, v):
         if x is not None and (x.dtype not in NUMBERS or x.stride(-1) != 1):
             return no("a projection that is no contiguous row of floating point numbers")
