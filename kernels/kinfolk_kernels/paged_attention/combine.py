@@ -1,0 +1,112 @@
+"""The runs of each row put together in fixed order, and what follows attention.
+
+A program takes some dimensions of one row and head: tiles of ``BLOCK_RUNS`` runs are summed as
+trees, tiles one after another. Both orders depend on the number of the sequence's runs alone.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.coded_tiles import rotate_rows
+from kinfolk_kernels.paged_attention.decode import run_length
+
+
+@triton.jit
+def gated(
+    y, at, at_factor, gate_ptr, factor_ptr, keep, GATE: tl.constexpr, FACTOR: tl.constexpr
+):  # fmt: skip
+    """y float32 times sigmoid of the gate and times the factor; tiles of pointer offsets."""
+    if GATE:
+        gate = tl.load(gate_ptr + at, mask=keep, other=0.0).to(tl.float32)
+        y = y / (1.0 + tl.exp2(gate * -1.4426950408889634))
+    if FACTOR:
+        y = y * tl.load(factor_ptr + at_factor, mask=keep, other=0.0).to(tl.float32)
+    return y
+
+
+@triton.jit
+def _round_even(x):
+    """To the nearest integer, halves to the even one, for |x| below 2^22."""
+    return (x + 12582912.0) - 12582912.0
+
+
+@triton.jit
+def _store_int8(
+    y, row, column, words_ptr, scale_ptr, sums_ptr, WIDTH: tl.constexpr, SIZE: tl.constexpr
+):  # fmt: skip
+    """Dimensions ``column`` to ``column + SIZE`` of a row of WIDTH numbers as int8 words, a scale
+    for each 64 and the sums of words; see ``int8_rows``."""
+    groups = tl.reshape(y, [SIZE // 64, 64])
+    scale = tl.div_rn(tl.max(tl.abs(groups), 1), 127.0)
+    inverse = tl.where(scale > 0, tl.div_rn(1.0, tl.where(scale > 0, scale, 1.0)), 0.0)
+    q = _round_even(groups * inverse[:, None])
+    q = tl.minimum(tl.maximum(q, -127.0), 127.0).to(tl.int32)
+    bytes_of = tl.reshape(q, [SIZE // 4, 4])
+    shift = (8 * tl.arange(0, 4))[None, :]
+    at = row.to(tl.int64) * (WIDTH // 4) + column // 4 + tl.arange(0, SIZE // 4)
+    tl.store(words_ptr + at, tl.sum((bytes_of & 255) << shift, 1))
+    tl.store(sums_ptr + at, tl.sum(bytes_of, 1))
+    group = row.to(tl.int64) * (WIDTH // 64) + column // 64 + tl.arange(0, SIZE // 64)
+    tl.store(scale_ptr + group, scale)
+
+
+@triton.jit(do_not_specialize=["slots", "most_rows"])
+def combine_kernel(
+    part_o, part_m, part_l, slots, arena_rows, first, count, entries, few, most_rows,
+    gate_ptr, gate_row, gate_head, factor_ptr, factor_row, factor_head, factor_step,
+    y_ptr, words_ptr, scale_ptr, sums_ptr,
+    HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK_RUNS: tl.constexpr,
+    TREES: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr, ROTATED: tl.constexpr,
+    INT8: tl.constexpr,
+):  # fmt: skip
+    """Grid (sequences x ``most_rows``, query heads, slices of SIZE dimensions)."""
+    sequence = tl.load(few + tl.program_id(0) // most_rows)
+    index = tl.program_id(0) % most_rows
+    rows = tl.load(count + sequence)
+    if index >= rows:
+        return
+    row = tl.load(first + sequence) + index
+    head = tl.program_id(1)
+    d = tl.program_id(2) * SIZE + tl.arange(0, SIZE)
+    inside = d < DIM
+    n = tl.load(entries + sequence)
+    runs = tl.cdiv(n, run_length(n, rows))
+    total_runs = runs
+    if TREES:
+        total_runs += (tl.load(arena_rows + row) >= 0).to(tl.int32)
+    begin = (row.to(tl.int64) * HEADS + head) * slots
+    m = float("-inf")
+    total = 0.0
+    acc = tl.zeros([SIZE], tl.float32)
+    for start in range(0, total_runs, BLOCK_RUNS):
+        run = start + tl.arange(0, BLOCK_RUNS)
+        real = run < total_runs
+        # The run after the last is the arena's; it has the last place.
+        at = begin + tl.where(run < runs, run, slots - 1)
+        highest = tl.load(part_m + at, mask=real, other=float("-inf"))
+        sums = tl.load(part_l + at, mask=real, other=0.0)
+        parts = tl.load(
+            part_o + at[:, None] * DIM + d[None, :], mask=real[:, None] & inside[None, :], other=0.0
+        )
+        top = tl.maximum(m, tl.max(highest, 0))
+        base = tl.where(top == float("-inf"), 0.0, top)
+        weight = tl.exp2(highest - base)
+        keep = tl.exp2(m - base)
+        total = total * keep + tl.sum(weight * sums, 0)
+        acc = acc * keep + tl.sum(weight[:, None] * parts, 0)
+        m = top
+    y = acc / tl.where(total > 0, total, 1.0)
+    if ROTATED:
+        y = tl.reshape(rotate_rows(tl.reshape(y, [1, SIZE]), 1, SIZE), [SIZE])
+    y = gated(
+        y, row.to(tl.int64) * gate_row + head * gate_head + d,
+        row.to(tl.int64) * factor_row + head * factor_head + d * factor_step,
+        gate_ptr, factor_ptr, inside, GATE, FACTOR,
+    )  # fmt: skip
+    place = (row.to(tl.int64) * HEADS + head) * DIM
+    tl.store(y_ptr + place + d, y.to(y_ptr.dtype.element_ty), mask=inside)
+    if INT8:
+        column = head * DIM + tl.program_id(2) * SIZE
+        _store_int8(y, row, column, words_ptr, scale_ptr, sums_ptr, HEADS * DIM, SIZE)

@@ -1,0 +1,212 @@
+"""Attention of few rows of a sequence over all it has stored, split into runs of chunks.
+
+A program takes one key head of one sequence, all query heads that read it, and every
+``programs``-th run. Runs and everything inside them depend on the sequence alone: its length, its
+number of rows. Each run leaves a maximum, a sum and weighted values for the combining kernel.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.coded_tiles import Q4_0, columns
+from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
+
+CHUNK = tl.constexpr(64)
+
+RUNS = ((64, 2), (256, 4))
+"""Chunks of a sequence, up to which a run has so many of them."""
+
+LONG_RUN = 8
+"""Chunks in a run of a longer sequence. Where that would make too many runs, a run is doubled until
+it does not."""
+
+MANY_ROWS = 8
+MOST_RUNS = (256, 32)
+"""Runs of a sequence with at most, and with more than ``MANY_ROWS`` rows. Every run leaves a result
+for each row: more rows are work enough for fewer runs."""
+
+SHORT, MIDDLE = (tl.constexpr(limit) for limit, _ in RUNS)
+RUN_SHORT, RUN_MIDDLE, RUN_LONG = (tl.constexpr(run) for run in (RUNS[0][1], RUNS[1][1], LONG_RUN))
+MOST_FEW, MOST_MANY = (tl.constexpr(most) for most in MOST_RUNS)
+ROWS_MANY = tl.constexpr(MANY_ROWS)
+
+
+def most_runs(width: int, rows: int) -> int:
+    """The largest number of runs of a sequence of at most ``width`` chunks with ``rows`` rows."""
+    most = -(-width // LONG_RUN) if width > RUNS[-1][0] else 1
+    low = 0
+    for limit, run in RUNS:
+        if width > low:
+            most = max(most, -(-min(width, limit) // run))
+        low = limit
+    return min(most, MOST_RUNS[rows > MANY_ROWS])
+
+
+@triton.jit
+def run_length(entries, rows):
+    """Chunks in a run of a sequence of ``entries`` chunks, of which a step has ``rows`` rows."""
+    most = tl.where(rows > ROWS_MANY, MOST_MANY, MOST_FEW)
+    run = tl.where(entries > SHORT, RUN_MIDDLE, RUN_SHORT)
+    run = tl.where(entries > MIDDLE, RUN_LONG, run)
+    for _ in tl.static_range(0, 12):
+        run = tl.where(entries > run * most, run * 2, run)
+    return run
+
+
+@triton.jit
+def _leave(
+    part_o, part_m, part_l, at, inside, m, total, acc, acc_high, DIM: tl.constexpr,
+    SIZE: tl.constexpr, FORMAT: tl.constexpr,
+):  # fmt: skip
+    """Store what a run leaves; ``at`` int64 [M] numbers (row, head, run)."""
+    tl.store(part_m + at, m, mask=inside)
+    tl.store(part_l + at, total, mask=inside)
+    low = columns(SIZE, FORMAT, 0)
+    where = part_o + at[:, None] * DIM
+    tl.store(where + low[None, :], acc, mask=inside[:, None] & (low < DIM)[None, :])
+    if FORMAT == Q4_0:
+        high = columns(SIZE, FORMAT, 1)
+        tl.store(where + high[None, :], acc_high, mask=inside[:, None] & (high < DIM)[None, :])
+
+
+@triton.jit
+def _arena_run(
+    mine, q, q_high, row, inside, newest, rows, start, head, out, positions, ancestors, arena_rows,
+    k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block,
+    part_o, part_m, part_l, scale, window,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    K_ROW: tl.constexpr, V_ROW: tl.constexpr, K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr,
+    DOT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """The rows of a tree as a run of their own, if this program is ``mine``: a row sees its
+    ancestors and itself."""
+    if mine & (tl.load(arena_rows + start) >= 0):
+        VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == Q4_0 else VALUE_SIZE
+        m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        acc = tl.zeros([BLOCK_M, VALUE_PART], tl.float32)
+        acc_high = tl.zeros([BLOCK_M, VALUE_PART if V_FORMAT == Q4_0 else 1], tl.float32)
+        seen = tl.load(ancestors + row, mask=inside, other=0)
+        for step in range(0, tl.cdiv(rows, BLOCK_N)):
+            other = step * BLOCK_N + tl.arange(0, BLOCK_N)
+            real = other < rows
+            held = tl.load(arena_rows + start + other, mask=real, other=0)
+            visible = real[None, :] & (((seen[:, None] >> other[None, :]) & 1) != 0)
+            if WINDOW:
+                place = tl.load(positions + start + other, mask=real, other=0).to(tl.int32)
+                visible = visible & (place[None, :] > newest[:, None] - window)
+            block = held // CHUNK
+            offset = head * CHUNK + held % CHUNK
+            s = scores(
+                q, q_high, k_ptr, k_scales, block * k_block + offset * K_ROW,
+                block * ks_block + offset * (DIM // 32), real, DIM, SIZE, K_FORMAT, True,
+            )  # fmt: skip
+            s = tl.where(visible, s * scale, float("-inf"))
+            m, total, acc, acc_high = absorb(
+                s, m, total, acc, acc_high, v_ptr, v_scales, block * v_block + offset * V_ROW,
+                block * vs_block + offset * (VALUE_DIM // 32), real, VALUE_DIM, VALUE_SIZE,
+                V_FORMAT, DOT, True,
+            )  # fmt: skip
+        _leave(
+            part_o, part_m, part_l, out, inside, m, total, acc, acc_high, VALUE_DIM, VALUE_SIZE,
+            V_FORMAT,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["table_width", "slots", "tiles", "window"])
+def decode_kernel(
+    q_ptr, positions, limits, ancestors, arena_rows, first, count, entries, few,
+    blocks, chunks, table_width,
+    k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block,
+    ak_ptr, ak_scales, ak_block, aks_block, av_ptr, av_scales, av_block, avs_block,
+    part_o, part_m, part_l, slots, tiles, q_row, q_head, scale, window,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
+    K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr, DOT: tl.constexpr,
+    ABOVE: tl.constexpr, UP_TO: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr, TREES: tl.constexpr,
+):  # fmt: skip
+    """Grid ((programs for runs, plus one for the arena if TREES) x tiles; key heads; sequences).
+
+    Tiles of a sequence stand side by side, so that the second finds keys and values in the cache.
+    Works on sequences with more than ABOVE and up to UP_TO pairs of a row and a query head of the
+    group. K_ROW and V_ROW are elements of a stored row, of codes bytes. ``scale`` includes log2 e.
+    """
+    sequence = tl.load(few + tl.program_id(2))
+    rows = tl.load(count + sequence)
+    pairs = rows * GROUP
+    head = tl.program_id(1)
+    tile = tl.program_id(0) % tiles
+    program = tl.program_id(0) // tiles
+    if (pairs <= ABOVE) | (pairs > UP_TO) | (tile * BLOCK_M >= pairs):
+        return
+    start = tl.load(first + sequence)
+    pair = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = pair < pairs
+    row = start + pair // GROUP
+    q_heads = head * GROUP + pair % GROUP
+    q, q_high = load_query(
+        q_ptr, row.to(tl.int64) * q_row + q_heads * q_head, inside, DIM, SIZE, K_FORMAT, DOT
+    )
+    newest = tl.load(positions + row, mask=inside, other=0).to(tl.int32)
+    out = (row.to(tl.int64) * (KV_HEADS * GROUP) + q_heads) * slots
+    VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == Q4_0 else VALUE_SIZE
+    HIGH_PART: tl.constexpr = VALUE_PART if V_FORMAT == Q4_0 else 1
+    programs = tl.num_programs(0) // tiles
+    if TREES:
+        programs = programs - 1
+    if program < programs:
+        limit = tl.load(limits + row, mask=inside, other=-1).to(tl.int32)
+        latest = tl.max(limit)
+        # Nothing before this is seen by any row.
+        oldest = tl.min(tl.where(inside, newest, 2147483647)) - window
+        n = tl.load(entries + sequence)
+        run = run_length(n, rows)
+        parts: tl.constexpr = 64 // BLOCK_N
+        table = sequence.to(tl.int64) * table_width
+        for number in range(program, tl.cdiv(n, run), programs):
+            m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+            total = tl.zeros([BLOCK_M], tl.float32)
+            acc = tl.zeros([BLOCK_M, VALUE_PART], tl.float32)
+            acc_high = tl.zeros([BLOCK_M, HIGH_PART], tl.float32)
+            end = tl.minimum((number + 1) * run, n) * parts
+            # The next block is looked up a step ahead: loads of keys must not wait for it.
+            next_block = tl.load(blocks + table + number * run)
+            next_chunk = tl.load(chunks + table + number * run)
+            for step in range(number * run * parts, end):
+                block = next_block.to(tl.int64)
+                chunk = next_chunk
+                entry = tl.minimum(step + 1, end - 1) // parts
+                next_block = tl.load(blocks + table + entry)
+                next_chunk = tl.load(chunks + table + entry)
+                offset = step % parts * BLOCK_N + tl.arange(0, BLOCK_N)
+                place = chunk * CHUNK + offset
+                seen = place <= latest
+                visible = place[None, :] <= limit[:, None]
+                if WINDOW:
+                    seen = seen & (place > oldest)
+                    visible = visible & (place[None, :] > newest[:, None] - window)
+                s = scores(
+                    q, q_high, k_ptr + block * k_block + head * CHUNK * K_ROW,
+                    k_scales + block * ks_block + head * CHUNK * (DIM // 32), offset * K_ROW,
+                    offset * (DIM // 32), seen, DIM, SIZE, K_FORMAT, True,
+                )  # fmt: skip
+                s = tl.where(visible, s * scale, float("-inf"))
+                m, total, acc, acc_high = absorb(
+                    s, m, total, acc, acc_high, v_ptr + block * v_block + head * CHUNK * V_ROW,
+                    v_scales + block * vs_block + head * CHUNK * (VALUE_DIM // 32), offset * V_ROW,
+                    offset * (VALUE_DIM // 32), seen, VALUE_DIM, VALUE_SIZE, V_FORMAT, DOT, True,
+                )  # fmt: skip
+            _leave(
+                part_o, part_m, part_l, out + number, inside, m, total, acc, acc_high, VALUE_DIM,
+                VALUE_SIZE, V_FORMAT,
+            )  # fmt: skip
+    if TREES:
+        _arena_run(
+            program == programs, q, q_high, row, inside, newest, rows, start, head, out + slots - 1,
+            positions, ancestors, arena_rows, ak_ptr, ak_scales, ak_block, aks_block, av_ptr,
+            av_scales, av_block, avs_block, part_o, part_m, part_l, scale, window, DIM, VALUE_DIM,
+            SIZE, VALUE_SIZE, K_ROW, V_ROW, K_FORMAT, V_FORMAT, DOT, BLOCK_M, BLOCK_N, WINDOW,
+        )  # fmt: skip

@@ -1,0 +1,262 @@
+"""The kernels that a call of attention needs: grids, arguments, constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.codecs import Coded, Stored, dim_of, heads_of, is_rotated
+from kinfolk_kernels.coded_tiles import FORMAT_NUMBERS
+from kinfolk_kernels.int8_rows import GROUP, Int8Rows
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.paged_attention.combine import combine_kernel
+from kinfolk_kernels.paged_attention.decode import decode_kernel, most_runs
+from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
+from kinfolk_kernels.paged_attention.prefill import prefill_kernel
+from kinfolk_kernels.paged_attention.tiles import (
+    Device,
+    Tile,
+    combine_tile,
+    decode_tile,
+    heights,
+    prefill_tile,
+)
+from kinfolk_kernels.paged_attention.work import Work
+from kinfolk_kernels.rows import Rows, Table
+from kinfolk_kernels.sections import format_of, padded, row_of, section_arguments
+
+LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the op, from which its launches follow."""
+
+    q: torch.Tensor
+    pools: tuple[Stored, Stored]
+    arenas: tuple[Stored, Stored]
+    rows: Rows
+    table: Table
+    work: Work
+    window: int | None
+    scale: float
+    epilogue: Epilogue
+    device: Device
+    tile: Tile | None = None
+    """Of every kernel but the combining one, in place of the usual: for tuning."""
+
+    def outputs(self) -> Mixed:
+        """Memory for the result, unwritten."""
+        count, heads, dim = self.q.shape[0], self.q.shape[1], dim_of(self.pools[1])
+        dtype, device = self.epilogue.dtype or self.q.dtype, self.q.device
+        values = torch.empty(count, heads, dim, dtype=dtype, device=device)
+        if not self.epilogue.int8:
+            return Mixed(values)
+        words = torch.empty(count, heads * dim // 4, dtype=torch.int32, device=device)
+        scales = torch.empty(count, heads * dim // GROUP, device=device)
+        return Mixed(values, Int8Rows(words, scales, torch.empty_like(words)))
+
+    def launches(self, mixed: Mixed) -> Iterator[Launch]:
+        if self.work.most_rows:
+            yield self.prefill(mixed)
+        if self.work.few_counts:
+            width = self.table.blocks.shape[1]
+            slots = max(most_runs(width, n) for n in self.work.few_counts) + self.work.trees
+            count, heads = self.q.shape[0], self.q.shape[1]
+            shape = (count, heads, slots, dim_of(self.pools[1]))
+            parts = torch.empty(shape, device=self.q.device)
+            maxima = torch.empty(shape[:3], device=self.q.device)
+            sums = torch.empty_like(maxima)
+            yield from self.decode(parts, maxima, sums)
+            yield self.combine(parts, maxima, sums, mixed)
+
+    # -- one launch each ----------------------------------------------------------------------
+
+    def decode(
+        self, parts: torch.Tensor, maxima: torch.Tensor, sums: torch.Tensor
+    ) -> Iterator[Launch]:
+        """One for each height of tile among the sequences."""
+        group, sizes = self._group, self._sizes
+        runs = parts.shape[2] - self.work.trees
+        pairs = [n * group for n in self.work.few_counts]
+        for height in heights(pairs, *sizes, self._number_bytes):
+            tile = self.tile or decode_tile(
+                height.m, *sizes, self._number_bytes, self._coded, self.device
+            )
+            most = min(max(pairs), height.up_to)
+            tiles, kv_heads = triton.cdiv(most, tile.m), heads_of(self.pools[0])
+            others = tiles * kv_heads * len(self.work.few)
+            programs = min(runs, triton.cdiv(tile.programs * self.device.processors, others))
+            grid = ((programs + self.work.trees) * tiles, kv_heads, len(self.work.few))
+            yield Launch(
+                decode_kernel,
+                grid,
+                self._common
+                | section_arguments("ak", self.arenas[0])
+                | section_arguments("av", self.arenas[1])
+                | {
+                    "ancestors": self.rows.ancestors,
+                    "arena_rows": self.rows.arena_row,
+                    "few": self.work.few,
+                    "part_o": parts,
+                    "part_m": maxima,
+                    "part_l": sums,
+                    "slots": parts.shape[2],
+                    "tiles": tiles,
+                },
+                self._constants
+                | {
+                    "ABOVE": height.above,
+                    "UP_TO": height.up_to,
+                    "BLOCK_M": tile.m,
+                    "BLOCK_N": tile.n,
+                    "TREES": self.work.trees,
+                },
+                tile.warps,
+                tile.stages,
+            )
+
+    def combine(
+        self, parts: torch.Tensor, maxima: torch.Tensor, sums: torch.Tensor, mixed: Mixed
+    ) -> Launch:
+        dim = dim_of(self.pools[1])
+        rotated = is_rotated(self.pools[1])
+        tile = combine_tile(dim, rotated)
+        most_rows = max(self.work.few_counts)
+        int8 = mixed.int8
+        heads = self.q.shape[1]
+        return Launch(
+            combine_kernel,
+            (len(self.work.few) * most_rows, heads, triton.cdiv(dim, tile.size)),
+            self._gates
+            | {
+                "part_o": parts,
+                "part_m": maxima,
+                "part_l": sums,
+                "slots": parts.shape[2],
+                "arena_rows": self.rows.arena_row,
+                "first": self.work.first,
+                "count": self.work.count,
+                "entries": self.work.entries,
+                "few": self.work.few,
+                "most_rows": most_rows,
+                "y_ptr": mixed.values,
+                "words_ptr": mixed.values if int8 is None else int8.words,
+                "scale_ptr": mixed.values if int8 is None else int8.scale,
+                "sums_ptr": mixed.values if int8 is None else int8.sums,
+            },
+            self._gate_constants
+            | {
+                "HEADS": heads,
+                "DIM": dim,
+                "SIZE": tile.size,
+                "BLOCK_RUNS": tile.runs,
+                "TREES": self.work.trees,
+                "ROTATED": rotated,
+                "INT8": int8 is not None,
+            },
+            tile.warps,
+        )
+
+    def prefill(self, mixed: Mixed) -> Launch:
+        tile = self.tile or prefill_tile(*self._sizes, self._number_bytes, self._coded, self.device)
+        tiles = triton.cdiv(self.work.most_rows * self._group, tile.m)
+        return Launch(
+            prefill_kernel,
+            (tiles, heads_of(self.pools[0]), len(self.work.many)),
+            self._common | self._gates | {"many": self.work.many, "y_ptr": mixed.values},
+            self._constants
+            | self._gate_constants
+            | {"BLOCK_M": tile.m, "BLOCK_N": tile.n, "ROTATED": is_rotated(self.pools[1])},
+            tile.warps,
+            tile.stages,
+        )
+
+    # -- what they share ----------------------------------------------------------------------
+
+    @property
+    def _group(self) -> int:
+        return int(self.q.shape[1]) // heads_of(self.pools[0])
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return padded(dim_of(self.pools[0])), padded(dim_of(self.pools[1]))
+
+    @property
+    def _dot(self) -> torch.dtype:
+        """Type of the operands of products. Codes times a float16 scale lose least in float16."""
+        wide = self._coded and self.q.dtype == torch.bfloat16
+        return torch.float16 if wide else self.q.dtype
+
+    @property
+    def _coded(self) -> bool:
+        return any(isinstance(pool, Coded) for pool in self.pools)
+
+    @property
+    def _number_bytes(self) -> int:
+        return self._dot.itemsize
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {
+            "q_ptr": self.q,
+            "q_row": self.q.stride(0),
+            "q_head": self.q.stride(1),
+            "positions": self.rows.positions,
+            "limits": self.rows.limit,
+            "first": self.work.first,
+            "count": self.work.count,
+            "entries": self.work.entries,
+            "blocks": self.table.blocks,
+            "chunks": self.table.chunks,
+            "table_width": self.table.blocks.stride(0),
+            **section_arguments("k", self.pools[0]),
+            **section_arguments("v", self.pools[1]),
+            "scale": self.scale * LOG2_E,
+            "window": self.window or 0,
+        }
+
+    @property
+    def _constants(self) -> dict[str, Any]:
+        k, v = self.pools
+        size, value_size = self._sizes
+        return {
+            "KV_HEADS": heads_of(k),
+            "GROUP": self._group,
+            "DIM": dim_of(k),
+            "VALUE_DIM": dim_of(v),
+            "SIZE": size,
+            "VALUE_SIZE": value_size,
+            "K_ROW": row_of(k),
+            "V_ROW": row_of(v),
+            "K_FORMAT": FORMAT_NUMBERS[format_of(k)],
+            "V_FORMAT": FORMAT_NUMBERS[format_of(v)],
+            "DOT": getattr(tl, str(self._dot).removeprefix("torch.")),
+            "WINDOW": self.window is not None,
+        }
+
+    @property
+    def _gates(self) -> dict[str, Any]:
+        gate, factor = self.epilogue.gate, self.epilogue.factor
+        return {
+            "gate_ptr": self.q if gate is None else gate,
+            "gate_row": 0 if gate is None else gate.stride(0),
+            "gate_head": 0 if gate is None else gate.stride(1),
+            "factor_ptr": self.q if factor is None else factor,
+            "factor_row": 0 if factor is None else factor.stride(0),
+            "factor_head": 0 if factor is None else factor.stride(1),
+            "factor_step": 0 if factor is None or factor.shape[2] == 1 else factor.stride(2),
+        }
+
+    @property
+    def _gate_constants(self) -> dict[str, Any]:
+        return {
+            "GATE": self.epilogue.gate is not None,
+            "FACTOR": self.epilogue.factor is not None,
+        }

@@ -1,0 +1,345 @@
+"""The attention kernels in the interpreter, against a masked softmax in float64.
+
+Whatever a row does not see is NaN, and so is memory that nobody has written yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.codecs import Coded, encode, rotate
+from kinfolk_kernels.codecs import numbers as stored_numbers
+from kinfolk_kernels.int8_rows import dequantize
+from kinfolk_kernels.paged_attention import reference
+from kinfolk_kernels.paged_attention.decode import most_runs, run_length
+from kinfolk_kernels.paged_attention.epilogue import Epilogue
+from kinfolk_kernels.paged_attention.launches import Call
+from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device, heights
+from kinfolk_kernels.paged_attention.triton import (
+    gated_attention,
+    paged_attention,
+    supports,
+    supports_gated,
+)
+from kinfolk_kernels.paged_attention.work import work_of
+
+pytestmark = pytest.mark.interpreter
+
+CHUNK = 64
+DIM, VALUE_DIM = 16, 24
+SCALE = DIM**-0.5
+
+# (relative L2 of a row and head, largest error / rms). Scores of heavy-tailed numbers reach 100,
+# where a unit in the last place is 8e-6 and shows in the exponential.
+F32 = (4e-5, 1e-4)
+# Weights and results are rounded to float16.
+F16 = (2e-3, 2e-2)
+
+
+@pytest.fixture(autouse=True)
+def unwritten_memory_is_nan():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def mild(numbers):
+    """Heavy-tailed, but so that scores and values keep to what float16 can hold."""
+    return lambda *shape: numbers(*shape).clamp(-8, 8)
+
+
+@pytest.fixture
+def check(memories, mild, assert_near):
+    """``check(rows, heads, kv_heads)``: attention of random queries is what it must be."""
+
+    def compare(rows, heads, kv_heads, window=None, dtype=torch.float32, value_dim=VALUE_DIM):
+        memory = memories.fill(rows, kv_heads, mild, (DIM, value_dim), dtype)
+        q = mild(len(rows.positions), heads, DIM).to(dtype)
+        found = paged_attention(q, memory.pools, memory.arenas, rows, rows.table, window, SCALE)
+        assert found.dtype == q.dtype
+        expected = memories.exact(q, memory, rows, window, SCALE)
+        assert_near(found, expected, F32 if dtype == torch.float32 else F16)
+
+    return compare
+
+
+# -- what a row sees ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [0, 1, 62, 63, 64, 65, 126, 127, 128, 129])
+def test_one_row_after_any_context(steps, check, length):
+    check(steps.build(steps.certain(length, 1), places=length), 6, 2, value_dim=16 + length % 17)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (6, 1), (8, 1), (9, 1), (32, 2)])
+def test_any_number_of_query_heads_shares_a_key_head(steps, check, heads, kv_heads):
+    check(steps.build(steps.certain(70, 2), places=1), heads, kv_heads)
+
+
+@pytest.mark.parametrize("window", [None, 1, 64])
+def test_ragged_rows_of_all_kinds(steps, check, window):
+    rows = steps.build(
+        steps.certain(128, 1),
+        steps.chain(63, 5),
+        steps.random_tree(127, 13),
+        steps.certain(0, 1),
+        steps.random_tree(3, 9, seed=5),
+        steps.certain(0, 7),
+        places=2,
+    )
+    check(rows, 4, 2, window, torch.float16)
+
+
+def test_a_tree_of_64_rows_uses_every_bit(steps, check):
+    rows = steps.build(steps.tree(70, [-1, *range(62), 62]))
+    assert int(rows.ancestors[-1]) == -1
+    check(rows, 2, 1, None, torch.float16)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_a_tree_without_context(steps, check, window):
+    check(steps.build(steps.tree(0, [-1, 0, 0, 1])), 2, 1, window)
+
+
+def test_rows_that_fill_several_tiles(steps, check):
+    """40 rows of 6 heads are 240 pairs: two tiles of 128."""
+    check(steps.build(steps.certain(60, 40), places=3), 6, 1, None, torch.float16)
+
+
+@pytest.mark.parametrize("window", [None, 3, 65])
+@pytest.mark.parametrize("context", [0, 62])
+def test_slices_of_prompts(steps, check, context, window):
+    """Chunks end where the first row of a tile or the window of its last one does."""
+    rows = steps.build(
+        steps.certain(context, 65), steps.certain(7, 3), steps.certain(0, 130), places=5
+    )
+    check(rows, 3, 1, window, torch.float16, value_dim=32)
+
+
+def test_a_slice_in_float32(steps, check):
+    check(steps.build(steps.certain(60, 70), places=1), 2, 2)
+
+
+def test_many_runs(steps, check):
+    """70 chunks are runs of four; one more row fills the last of them."""
+    check(steps.build(steps.certain(70 * CHUNK - 1, 1), places=4), 1, 1, None, torch.float16)
+
+
+def test_an_evicted_chunk_is_not_seen(steps, memories, mild, assert_near):
+    for part in (steps.certain(190, 4), steps.certain(190, 66)):
+        rows = steps.build(part, places=1)
+        memory = memories.fill(rows, 1, mild, (DIM, VALUE_DIM))
+        q = mild(part.rows, 2, DIM)
+        for pool in memory.pools:
+            pool[int(rows.table.blocks[0, 1])] = torch.nan
+        kept = torch.tensor([[n for n in range(rows.table.blocks.shape[1]) if n != 1]])
+        table = replace(
+            rows.table,
+            blocks=rows.table.blocks.gather(1, kept),
+            chunks=rows.table.chunks.gather(1, kept),
+            lengths=(rows.table.lengths[0] - 1,),
+        )
+        found = paged_attention(q, memory.pools, memory.arenas, rows, table, None, SCALE)
+        assert_near(found, memories.exact(q, memory, rows, None, SCALE, [1]), F32)
+
+
+# -- what may not change a bit --------------------------------------------------------------------
+
+
+def test_where_blocks_lie_changes_no_bit(steps, memories, mild):
+    parts = (steps.certain(130, 2), steps.random_tree(99, 12), steps.certain(64, 66))
+    rows = steps.build(*parts)
+    memory = memories.fill(rows, 1, mild, (DIM, VALUE_DIM), torch.float16)
+    q = mild(80, 3, DIM).half()
+    found = paged_attention(q, memory.pools, memory.arenas, rows, rows.table, None, SCALE)
+    moved = steps.build(*parts, places=1)
+    assert not torch.equal(moved.table.blocks, rows.table.blocks)
+    again = memories.place(moved, memory.sequences)
+    shuffled = paged_attention(q, again.pools, again.arenas, moved, moved.table, None, SCALE)
+    assert torch.equal(shuffled, found)
+
+
+def test_company_changes_no_bit(steps, memories, mild):
+    """Neighbours with other tiles, a longer table and a slice of a prompt."""
+    mine = (steps.certain(77, 1), steps.random_tree(66, 11), steps.certain(3, 67))
+    others = (steps.certain(0, 40), steps.chain(400, 3))
+    together = steps.build(mine[0], others[0], mine[1], others[1], mine[2], places=3)
+    memory = memories.fill(together, 1, mild, (DIM, VALUE_DIM), torch.float16)
+    q = mild(len(together.positions), 3, DIM).half()
+    found = paged_attention(q, memory.pools, memory.arenas, together, together.table, 50, SCALE)
+    for index, part in zip((0, 2, 4), mine, strict=True):
+        alone = steps.build(part)
+        own = memories.place(alone, [memory.sequences[index]])
+        span = together.span(index)
+        solo = paged_attention(q[span], own.pools, own.arenas, alone, alone.table, 50, SCALE)
+        assert torch.equal(solo, found[span])
+
+
+def results(call):
+    mixed = call.outputs()
+    for launch in call.launches(mixed):
+        launch.run()
+    return mixed.values
+
+
+@pytest.fixture
+def call(steps, memories, mild):
+    rows = steps.build(steps.certain(300, 1), steps.random_tree(66, 5), places=3)
+    memory = memories.fill(rows, 2, mild, (DIM, VALUE_DIM), torch.float16)
+    q = mild(6, 4, DIM).half()
+    work = work_of(rows, rows.table)
+    device = Device(1, SMALL_SHARED)
+    parts = (q, memory.pools, memory.arenas, rows, rows.table, work)
+    return Call(*parts, None, SCALE, Epilogue(), device)
+
+
+def test_the_number_of_programs_changes_no_bit(call):
+    assert torch.equal(results(call), results(replace(call, device=Device(132, SMALL_SHARED))))
+
+
+def test_the_constants_of_a_captured_graph_change_no_bit(call):
+    """Lengths are read on the device: a graph for up to 64 rows and any context serves."""
+    wide = (
+        torch.nn.functional.pad(call.table.blocks, (0, 300)),
+        torch.nn.functional.pad(call.table.chunks, (0, 300)),
+    )
+    bucket = replace(call.work, few_counts=(1, 2, 4, 5, 8, 64), trees=True)
+    captured = replace(call, work=bucket, table=replace(call.table, blocks=wide[0], chunks=wide[1]))
+    assert torch.equal(results(captured), results(call))
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+@triton.jit
+def run_length_kernel(n, rows, out):
+    tl.store(out + tl.program_id(0), run_length(tl.load(n + tl.program_id(0)), rows))
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1, 256), (8, 256), (9, 32), (64, 32)])
+def test_runs_depend_on_the_length_and_are_never_more_than_are_kept(rows, most):
+    lengths = [1, 2, 3, 63, 64, 65, 255, 256, 257, 2047, 2048, 2049, 4096, 4097, 16384, 100000]
+    found = torch.zeros(len(lengths), dtype=torch.int32)
+    run_length_kernel[(len(lengths),)](torch.tensor(lengths, dtype=torch.int32), rows, found)
+    runs = [-(-n // run) for n, run in zip(lengths, found.tolist(), strict=True)]
+    assert found.tolist()[:6] == [2, 2, 2, 2, 2, 4]
+    assert max(runs) == most
+    for width in lengths:
+        found = max(r for n, r in zip(lengths, runs, strict=True) if n <= width)
+        assert found <= most_runs(width, rows) <= most
+
+
+def test_every_number_of_pairs_has_exactly_one_height():
+    for size in (16, 128, 256, 512):
+        found = heights(range(1, 700), size, size, 2)
+        for pairs in range(1, 700):
+            (mine,) = (h for h in found if h.above < pairs <= h.up_to)
+            assert heights([pairs], size, size, 2) == (mine,)
+            assert pairs <= mine.m or mine is found[-1]
+
+
+# -- storage in blocks ----------------------------------------------------------------------------
+
+
+def coded(x, format, rotated, size):
+    """A pool of plain numbers coded; what is NaN there is NaN in the scales."""
+    wide = torch.nn.functional.pad(x, (0, size - x.shape[-1]))
+    codes, scales = encode(format, (rotate(wide) if rotated else wide).nan_to_num(0))
+    gone = x.isnan().any(-1)
+    codes[gone], scales[gone] = 0x7F, torch.nan
+    return Coded(format, codes, scales, rotated)
+
+
+@pytest.mark.parametrize(
+    ("formats", "rotated"),
+    [(("q8_0", "q8_0"), False), (("q4_0", "q4_0"), True), (("q8_0", "q4_0"), True)],
+)
+@pytest.mark.parametrize("slices", [False, True])
+def test_coded_keys_and_values(steps, memories, mild, assert_near, formats, rotated, slices):
+    parts = (steps.certain(0, 66),) if slices else (steps.certain(70, 2), steps.random_tree(5, 4))
+    rows = steps.build(*parts, places=2)
+    memory = memories.fill(rows, 1, mild, (32, 64))
+    pools, arenas = (
+        tuple(coded(x, f, rotated, x.shape[-1]) for x, f in zip(side, formats, strict=True))
+        for side in (memory.pools, memory.arenas)
+    )
+    q = mild(len(rows.positions), 2, 32)
+    found = paged_attention(q, pools, arenas, rows, rows.table, None, SCALE)
+    clean = tuple(replace(p, scales=p.scales.nan_to_num(0)) for p in pools)
+    clean_arenas = tuple(replace(p, scales=p.scales.nan_to_num(0)) for p in arenas)
+    expected = reference.paged_attention(q, clean, clean_arenas, rows, rows.table, None, SCALE)
+    assert_near(found, expected, F32)
+
+
+def test_keys_may_be_coded_and_values_plain(steps, memories, mild, assert_near):
+    rows = steps.build(steps.certain(66, 2))
+    memory = memories.fill(rows, 1, mild, (32, VALUE_DIM))
+    pools, arenas = (
+        (coded(keys, "q4_0", False, 32), values) for keys, values in (memory.pools, memory.arenas)
+    )
+    q = mild(2, 2, 32)
+    found = paged_attention(q, pools, arenas, rows, rows.table, None, SCALE)
+    plain = stored_numbers(replace(pools[0], scales=pools[0].scales.nan_to_num(0)))
+    both = (plain, memory.pools[1])
+    expected = reference.paged_attention(q, both, memory.arenas, rows, rows.table, None, SCALE)
+    assert_near(found, expected, F32)
+
+
+# -- what follows attention -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor_dim", [1, 64])
+@pytest.mark.parametrize("slices", [False, True])
+def test_gates_and_factors(steps, memories, mild, assert_near, slices, factor_dim):
+    parts = (steps.certain(0, 66),) if slices else (steps.certain(70, 2), steps.random_tree(5, 4))
+    rows = steps.build(*parts, places=2)
+    memory = memories.fill(rows, 1, mild, (DIM, 64))
+    count = len(rows.positions)
+    q = mild(count, 2, DIM + 64)
+    epilogue = Epilogue(q[..., DIM:], mild(count, 2, factor_dim), torch.float16)
+    rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, epilogue)
+    found = gated_attention(q[..., :DIM], *rest)
+    expected = reference.gated_attention(q[..., :DIM], *rest)
+    assert found.values.dtype == torch.float16
+    assert found.int8 is None
+    assert_near(found.values, expected.values, (5e-4, 5e-3))
+
+
+def test_int8_rows(steps, memories, mild, assert_near):
+    rows = steps.build(steps.certain(70, 2), steps.random_tree(5, 4), places=2)
+    memory = memories.fill(rows, 1, mild, (DIM, 128))
+    q = mild(6, 2, DIM)
+    epilogue = Epilogue(mild(6, 2, 128), None, torch.float16, int8=True)
+    rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, epilogue)
+    found = gated_attention(q, *rest).int8
+    expected = reference.gated_attention(q, *rest).int8
+    assert_near(found.scale, expected.scale, (1e-5, 1e-4))
+    assert_near(dequantize(found), dequantize(expected), (2e-3, 5e-2))
+    words = found.words.view(torch.int8).unflatten(1, (-1, 4))
+    assert torch.equal(found.sums, words.sum(2, dtype=torch.int32))
+
+
+# -- what it refuses ------------------------------------------------------------------------------
+
+
+def test_it_says_what_it_cannot_do(call):
+    args = (call.q, call.pools, call.arenas, call.rows, call.table, None, SCALE)
+    assert supports(*args)
+    assert supports_gated(*args, Epilogue())
+    odd = torch.zeros(6, 3, DIM).half()
+    assert "3 query heads" in supports(odd, *args[1:]).reason
+    narrow = supports(call.q.bfloat16(), *args[1:])
+    assert "interpreter" in narrow.reason
+    whole = supports(call.q.long(), *args[1:])
+    assert "int64" in whole.reason
+    apart = tuple(pool.repeat_interleave(2, 3)[..., ::2] for pool in call.pools)
+    assert "contiguous" in supports(call.q, apart, *args[2:]).reason
+    mixed = (coded(call.pools[0].float(), "q8_0", False, 32), call.pools[1])
+    assert "different formats" in supports(call.q, mixed, *args[2:]).reason
+    assert "multiple of 64" in supports_gated(*args, Epilogue(int8=True)).reason
