@@ -27,6 +27,11 @@ hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, dera
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+def pytest_configure() -> None:
+    """What this run was told is not meant for the pytest that a test may start."""
+    os.environ.pop("PYTEST_ADDOPTS", None)
+
+
 # -- tiers ----------------------------------------------------------------------------------------
 
 

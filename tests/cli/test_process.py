@@ -29,6 +29,8 @@ def start(tmp_path):
             stderr=subprocess.PIPE,
             text=True,
             bufsize=1,
+            # A shell's background jobs, and so all they start, ignore interruptions.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
         return process

@@ -15,8 +15,8 @@ from kinfolk.scaffold.write import NewFamily, write_family
 from kinfolk.testing.run import run_checks
 
 
-def kinfolk(*words, cwd, path=None):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+def kinfolk(*words, cwd, path=None, **more):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | more
     if path is not None:
         environment["PYTHONPATH"] = str(path)
     return subprocess.run(
@@ -130,6 +130,13 @@ def test_the_settings_of_a_folder_with_other_tests_do_not_count(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (tmp_path / "conftest.py").write_text("raise RuntimeError('not yours')\n")
     done = kinfolk("kinfolk", "check", "qwen35", "-k", "descriptor", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_checks_run_in_one_process_whatever_pytest_is_told_to_do(tmp_path):
+    done = kinfolk(
+        *("kinfolk", "check", "qwen35", "-k", "descriptor"), cwd=tmp_path, PYTEST_ADDOPTS="-q -n 2"
+    )
     assert done.returncode == 0, done.stderr
 
 

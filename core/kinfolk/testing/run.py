@@ -73,6 +73,9 @@ def run_checks(
         config.write_text("[pytest]\n", encoding="utf-8")
         options = [f"--rootdir={folder}", "-c", str(config), "-p", PLUGIN, "-p", "no:cacheprovider"]
         options += ["--import-mode=importlib", "-o", "addopts=", "-q", "-s", "-k", select]
+        if importlib.util.find_spec("xdist"):
+            # PYTEST_ADDOPTS may ask for processes; the recorder hears of this one only.
+            options.append("-n0")
         with contextlib.redirect_stdout(said), _unlogged():
             code = pytest.main([*options, str(module)], plugins=[recorder])
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and not recorder.results:
