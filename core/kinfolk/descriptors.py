@@ -212,11 +212,14 @@ class TinyModel:
     configuration and int64 [n] to float32 [n, vocabulary]. ``checkpoint`` references ``(directory)
     -> logits of tokens``: it writes a random Hugging Face model there, as tiny, and returns a
     function from int64 [n] to float32 [n, vocabulary]. Either may be empty, but not both.
+    ``others`` are tiny models of what this one cannot be besides, such as one with a tied head:
+    the checks of tensors and logits run on each.
     """
 
     shape: ReleasedShape
     reference: str = ""
     checkpoint: str = ""
+    others: tuple[TinyModel, ...] = ()
 
 
 @runtime_checkable

@@ -156,3 +156,27 @@ def test_a_name_that_an_installed_plugin_has_is_refused(name, tmp_path):
     assert isinstance(done.exception, SettingsError)
     assert "is or claims" in str(done.exception)
     assert not (tmp_path / "here").exists()
+
+
+def test_a_family_may_be_written_anew_while_it_is_installed(tmp_path, monkeypatch):
+    """Its own distribution is no other plugin: installing the new one replaces it."""
+    site, here = tmp_path / "site", tmp_path / "here"
+    write_family(NewFamily("caper"), site)
+    info = site / "kinfolk_caper-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: kinfolk-caper\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[kinfolk]\ncaper = kinfolk_caper.plugin\n")
+    monkeypatch.syspath_prepend(site)
+    done = invoke("new-family", "caper", str(here))
+    assert done.exception is None
+    assert "another kinfolk-caper is installed" in done.stderr
+    assert (here / "pyproject.toml").is_file()
+
+
+def test_rows_of_heads_are_taken_as_files_of_the_architecture_hold_them():
+    halves, neighbours = (render(NewFamily(name)) for name in ("olive", "granite"))
+    for files, name, expected in ((halves, "olive", False), (neighbours, "granite", True)):
+        module = Path(f"kinfolk_{name}")
+        assert ("half_split(" in files[module / "model.py"]) == expected
+        assert ("neighbours=True" in files[module / "convert.py"]) == expected
+        assert ("x[..., ::2]" in files[module / "reference.py"]) == expected

@@ -228,6 +228,11 @@ def test_experts_that_matter_by_their_bay_are_found(kit_of):
     fails(kit, "test_bays_of_experts_change_nothing")
 
 
+def test_rows_of_heads_that_are_taken_in_other_pairs_are_found(kit_of):
+    """A new plugin of this name turns halves; what holds for neighbours must not hold for it."""
+    fails(kit_of(), "test_neighbouring_rows_of_heads_turn_together", "this model turns other pairs")
+
+
 # -- the contract ---------------------------------------------------------------------------------
 
 
@@ -268,6 +273,8 @@ def test_a_tiny_model_that_is_none_or_compared_with_nothing_is_found(kit_of):
     fails(kit_of(tiny=lambda tiny: None), "test_tiny_model_is_usable", "returned None")
     alone = kit_of(tiny=lambda tiny: TinyModel(tiny().shape))
     fails(alone, "test_tiny_model_is_usable", "neither reference nor checkpoint")
+    twins = kit_of(tiny=lambda tiny: replace(tiny(), others=(replace(tiny(), others=()),)))
+    fails(twins, "test_tiny_model_is_usable", "with the same name")
 
 
 def test_keys_that_are_not_required_or_not_named_are_found(kit_of):
@@ -357,6 +364,21 @@ def test_a_plan_that_swallows_unknown_tensors_is_found(kit_of, caplog):
         return WeightPlan(plan.weights, dict.fromkeys(rest, "who knows"))
 
     fails(kit_of(**planned(swallow)), "test_unknown_tensors_are_reported", caplog=caplog)
+
+
+def test_a_plan_that_passes_over_biases_is_found(kit_of):
+    def swallow(plan, inventory):
+        biases = [name for name in inventory if name.endswith(".bias")]
+        return WeightPlan(plan.weights, dict.fromkeys(biases, "nobody has them"))
+
+    fails(kit_of(**planned(swallow)), "test_biases_are_not_passed_over", "bias' is ignored")
+
+    def use(plan, inventory):
+        biases = [tensor for name, tensor in inventory.items() if name.endswith(".bias")]
+        specs = (WeightSpec(tensor.name, tensor.shape, "vector") for tensor in biases)
+        return WeightPlan((*plan.weights, *specs))
+
+    FamilyConformance().test_biases_are_not_passed_over(kit_of(**planned(use)))
 
 
 def test_a_plan_that_takes_what_there_is_is_found(kit_of):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kinfolk.cli.console import print_json
+from kinfolk.cli.console import note, print_json
 from kinfolk.cli.loading import discover, read_settings
 from kinfolk.cli.options import json_option
 from kinfolk.errors import SettingsError
 from kinfolk.scaffold.write import NewFamily, write_family
+
+if TYPE_CHECKING:
+    from kinfolk.registry import Registry
 
 
 @click.command(
@@ -31,23 +35,30 @@ def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: b
     changed into yours. Nothing is ever overwritten.
     """
     family = NewFamily(name)
-    registry = discover(read_settings(ctx))
-    taken = {
-        *(record.name for record in registry.records),
-        *(item for item in registry.families),
-        *(a for item in registry.families.values() for a in item.value.architectures),
-    }
-    if name in taken:
+    holder = _holder(discover(read_settings(ctx)), name)
+    if holder not in (None, family.distribution):
         raise SettingsError(
-            f"an installed plugin is or claims {name!r}; choose another name, or uninstall it first"
+            f"{holder}, which is installed, is or claims {name!r}; choose another name, or "
+            "uninstall it first"
         )
     folder = folder or Path(family.distribution)
     written = write_family(family, folder)
     if as_json:
         print_json({"folder": str(folder), "files": [str(path) for path in written]})
         return
+    if holder is not None:
+        note(f"another {holder} is installed; the next command puts this one in its place")
     click.echo(f"{len(written)} files in {folder}. Next:")
     # pip takes a bare name for one of the package index.
     dot = "" if folder.is_absolute() or folder.parts[0] == ".." else "./"
     click.echo(f'  pip install -e "{dot}{folder}[test]"')
     click.echo(f"  kinfolk check {name}")
+
+
+def _holder(registry: Registry, name: str) -> str | None:
+    """The distribution whose plugin has the name, or whose family claims the architecture."""
+    held = {record.name: record.distribution for record in registry.records}
+    for family, provided in registry.families.items():
+        names = {family, *provided.value.architectures}
+        held |= dict.fromkeys(names, provided.distribution)
+    return held.get(name)

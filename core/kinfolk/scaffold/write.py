@@ -16,6 +16,7 @@ from string import Template
 from typing import Final
 
 from kinfolk.errors import OutputError, SettingsError
+from kinfolk.gguf.row_order import NEIGHBOURS
 from kinfolk.hookspecs import API
 from kinfolk.version import __version__
 
@@ -25,6 +26,28 @@ PACKAGE: Final = "package"
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST: Final = 40
+
+_HALVES: Final = {
+    "half_split": "",
+    "neighbours": "",
+    "q": 'weights[f"{block}.attn_q.weight"]',
+    "k": 'weights[f"{block}.attn_k.weight"]',
+    "pairs": "i and i + dim / 2",
+    "split": "x[..., :half], x[..., half:]",
+    "join": "cat([a * cos - b * sin, a * sin + b * cos], -1)",
+}
+"""What the templates say where files hold the rows of heads as the ops here turn them."""
+
+_NEIGHBOURS: Final = {
+    "half_split": ", half_split",
+    "neighbours": ", neighbours=True",
+    "q": 'half_split(weights[f"{block}.attn_q.weight"], config.heads)',
+    "k": 'half_split(weights[f"{block}.attn_k.weight"], config.kv_heads)',
+    "pairs": "2i and 2i + 1",
+    "split": "x[..., ::2], x[..., 1::2]",
+    "join": "stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)",
+}
+"""The same where files of the architecture are known to hold neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +92,7 @@ class NewFamily:
             "title": self.title,
             "range": f">={major}.{minor},<{major}.{int(minor) + 1}",
             "api": repr(API),
+            **(_NEIGHBOURS if self.name in NEIGHBOURS else _HALVES),
         }
 
 

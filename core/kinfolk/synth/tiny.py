@@ -38,16 +38,21 @@ def tiny_model(
     outline: ModelOutline,
     vocabulary: VocabularyOutline,
     *,
+    name: str = "tiny",
     reference: str = "",
     checkpoint: str = "",
+    others: tuple[TinyModel, ...] = (),
 ) -> TinyModel:
-    """What ``Family.tiny`` returns, for a model with exactly this outline."""
+    """What ``Family.tiny`` returns, for a model with exactly this outline.
+
+    ``name`` tells it from the ``others`` of the family.
+    """
     shape = ReleasedShape(
-        name=f"{architecture}-tiny",
+        name=f"{architecture}-{name}",
         architecture=architecture,
         layers=1 + max(layer_of(name) for name, _ in outline.tensors),
         outline=lambda layers: outline,
         vocabulary=vocabulary,
         mixes={},
     )
-    return TinyModel(shape, reference, checkpoint)
+    return TinyModel(shape, reference, checkpoint, others)

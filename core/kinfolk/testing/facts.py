@@ -12,15 +12,23 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import pytest
 
+from kinfolk.gguf.row_order import NEIGHBOURS
 from kinfolk.plans import Paged
 from kinfolk.testing.model_files import can_hold, can_write
+from kinfolk.testing.pytest_plugin import EACH_TINY
 from kinfolk.text.chat import TEMPLATE
 
 if TYPE_CHECKING:
     from kinfolk.testing.kit import Kit
 
-Need = Literal["tiny", "reference", "checkpoint", "eviction", "windows", "experts", "chat template"]
+Need = Literal[
+    "tiny", "reference", "checkpoint", "row order", "eviction", "windows", "experts",
+    "chat template",
+]  # fmt: skip
 NEEDS = "kinfolk_needs"
+each_tiny: pytest.MarkDecorator = getattr(pytest.mark, EACH_TINY)
+"""The check runs on every tiny model of the family, not on its first alone."""
+
 FORMAT = "quant_format"
 """The argument of checks that run once for every format of weights."""
 
@@ -63,6 +71,7 @@ def _missing(kit: Kit) -> Mapping[str, str]:
     found = {
         "reference": "" if tiny.reference else "the tiny model names no reference",
         "checkpoint": "" if tiny.checkpoint else "the tiny model names no checkpoint",
+        "row order": _row_order_unknown(kit),
         "eviction": "" if pools else "the state plan has no layer that sees all positions",
         "windows": "" if kit.window else "the state plan has no window",
         "experts": "" if any(kit.config.experts) else "the model has no experts",
@@ -71,6 +80,18 @@ def _missing(kit: Kit) -> Mapping[str, str]:
         else "the tiny model has no chat template",
     }
     return {need: reason for need, reason in found.items() if reason}
+
+
+def _row_order_unknown(kit: Kit) -> str:
+    """Why nothing can be said about the order of the rows of queries and keys; empty if it can."""
+    architecture = kit.file.metadata.architecture
+    if architecture not in NEIGHBOURS:
+        return (
+            f"how files of {architecture!r} order the rows of queries and keys is not known here: "
+            "look it up (llama_model_rope_type of llama.cpp)"
+        )
+    plain = {"blk.0.attn_q.weight", "blk.0.attn_k.weight"} <= set(kit.file.inventory)
+    return "" if plain else "queries and keys have no matrices of their own in layer 0"
 
 
 def _formats(kit: Kit) -> Mapping[str, str]:

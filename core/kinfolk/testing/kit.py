@@ -42,12 +42,16 @@ ROOM: Final = 512
 class Kit:
     """The family called ``name`` among the installed ones, or in ``registry``.
 
-    Properties are worked out at first use and raise what is wrong with the family. ``folder`` is
-    written to. Everything runs on the CPU in float32.
+    ``model`` names one of its tiny models, by default the first. Properties are worked out at first
+    use and raise what is wrong with the family. ``folder`` is written to. Everything runs on the
+    CPU in float32.
     """
 
-    def __init__(self, name: str, folder: Path, registry: Registry | None = None) -> None:
+    def __init__(
+        self, name: str, folder: Path, registry: Registry | None = None, model: str = ""
+    ) -> None:
         self.name = name
+        self.model = model
         self.folder = folder
         self._registry = registry
         self._loaded: dict[tuple[object, ...], LoadedModel] = {}
@@ -86,7 +90,14 @@ class Kit:
                 f"family {self.name!r}: tiny() returned {tiny!r}; return a "
                 "kinfolk.descriptors.TinyModel, the checks need one"
             )
-        return tiny
+        if not self.model:
+            return tiny
+        return next(tiny for tiny in (tiny, *tiny.others) if tiny.shape.name == self.model)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the family's tiny models."""
+        return tuple(tiny.shape.name for tiny in (self.tiny, *self.tiny.others))
 
     # -- the tiny model -------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from kinfolk.gguf.file_types import is_matrix
 from kinfolk.gguf.inventory import TensorInfo
 from kinfolk.gguf.output import GGUFOutput, OutputTensor
 from kinfolk.gguf.values import ByteArray
+from kinfolk.plans import Paged, StatePlan
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.synth.blocks import FILLS, random_blocks
 from kinfolk.synth.plan import plan_synthetic
@@ -48,7 +49,7 @@ def rewrite(
     matrices: QuantFormat | None = None,
     added: Mapping[str, Numbers] | None = None,
 ) -> Path:
-    """A copy of a float32 file, its matrices in another format, or with tensors added to it.
+    """A copy of a float32 file, its matrices in another format, tensors added or replaced.
 
     Matrices are random where nothing can encode the format.
     """
@@ -74,6 +75,35 @@ def rewrite(
         for name, array in numbers.items():
             output.write(name, _stored(array, formats[name]))
     return path
+
+
+def turned_heads(file: GGUFFile, plan: StatePlan) -> dict[str, Numbers]:
+    """Queries and keys of every layer, rows 2i and 2i + 1 of a head turned by an angle of theirs.
+
+    Only those of rows that rotary positions turn; a head's are taken to stand first in it.
+    """
+    rotary = file.metadata.arch_key("rope.dimension_count")
+    turned = {}
+    for index, layer in enumerate(plan.layers):
+        if not isinstance(layer, Paged):
+            continue
+        (dim,) = (section.dim for section in layer.sections if section.name == "k")
+        dims = file.metadata.integer(rotary, default=dim)
+        for part in ("attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias"):
+            if (name := f"blk.{index}.{part}") in file.inventory:
+                rows = numbers_of(file, name)
+                turned[name] = _turned(rows.reshape(-1, dim, *rows.shape[1:]), dims, rows.shape)
+    return turned
+
+
+def _turned(heads: Numbers, dims: int, shape: tuple[int, ...]) -> Numbers:
+    angle = np.arange(1, dims // 2 + 1, dtype=np.float32)
+    angle = angle.reshape(-1, *(1,) * (heads.ndim - 2))
+    even, odd = heads[:, 0:dims:2], heads[:, 1:dims:2]
+    found = heads.copy()
+    found[:, 0:dims:2] = np.cos(angle) * even - np.sin(angle) * odd
+    found[:, 1:dims:2] = np.sin(angle) * even + np.cos(angle) * odd
+    return found.reshape(shape)
 
 
 def dequantised(source: Path, path: Path) -> Path:

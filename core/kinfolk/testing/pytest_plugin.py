@@ -22,31 +22,42 @@ pytest.register_assert_rewrite("kinfolk.testing.checks", "kinfolk.testing.kit")
 MARK = "kinfolk_conformance"
 """Attribute of test classes whose ``family`` names what they check."""
 
+EACH_TINY = "kinfolk_each_tiny"
+"""Mark of checks that run on every tiny model of a family."""
+
 
 class Conformance:
     """The kits of a run, by family, and what had no meaning for them, with the reason."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kinfolk-conformance-")
-        self._kits: dict[str, Kit] = {}
-        self._facts: dict[str, Facts] = {}
+        self._kits: dict[tuple[str, str], Kit] = {}
+        self._facts: dict[tuple[str, str], Facts] = {}
         self.not_applicable: list[tuple[str, str, str]] = []
 
-    def kit(self, family: str) -> Kit:
+    def kit(self, family: str, model: str = "") -> Kit:
+        """The kit on a tiny model of a family, by default on its first."""
         from kinfolk.testing.kit import Kit
 
-        if family not in self._kits:
+        if (family, model) not in self._kits:
             folder = Path(self._folder.name) / str(len(self._kits))
             folder.mkdir()
-            self._kits[family] = Kit(family, folder)
-        return self._kits[family]
+            self._kits[family, model] = Kit(family, folder, model=model)
+        return self._kits[family, model]
 
-    def facts(self, family: str) -> Facts:
+    def facts(self, family: str, model: str = "") -> Facts:
         from kinfolk.testing.facts import facts_of
 
-        if family not in self._facts:
-            self._facts[family] = facts_of(self.kit(family))
-        return self._facts[family]
+        if (family, model) not in self._facts:
+            self._facts[family, model] = facts_of(self.kit(family, model))
+        return self._facts[family, model]
+
+    def models(self, family: str) -> tuple[str, ...]:
+        """Names of a family's tiny models; none where :meth:`facts` tells what is broken."""
+        try:
+            return self.kit(family).models
+        except Exception:  # whatever somebody's family raises
+            return ()
 
     def close(self) -> None:
         self._folder.cleanup()
@@ -57,6 +68,7 @@ CONFORMANCE = pytest.StashKey[Conformance]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu: runs anywhere")
+    config.addinivalue_line("markers", f"{EACH_TINY}: runs on every tiny model of the family")
     config.addinivalue_line("markers", "kinfolk_needs(fact, ...): what a check has a meaning with")
 
 
@@ -76,13 +88,25 @@ def family_of(cls: type | None) -> str | None:
     return getattr(cls, "family", None) if hasattr(cls, MARK) else None
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One check for each format of weights."""
-    if family_of(metafunc.cls) is None or "quant_format" not in metafunc.fixturenames:
-        return
-    from kinfolk.quant.formats import BUILTIN_FORMATS
+def model_of(item: pytest.Item) -> str:
+    """The tiny model that a check runs on, empty for the family's first."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return str(parameters.get("kinfolk_kit", ""))
 
-    metafunc.parametrize("quant_format", [format_.name for format_ in BUILTIN_FORMATS])
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One check for each format of weights, and for each tiny model if there are several."""
+    family = family_of(metafunc.cls)
+    if family is None:
+        return
+    if "quant_format" in metafunc.fixturenames:
+        from kinfolk.quant.formats import BUILTIN_FORMATS
+
+        metafunc.parametrize("quant_format", [format_.name for format_ in BUILTIN_FORMATS])
+    if metafunc.definition.get_closest_marker(EACH_TINY):
+        models = conformance_of(metafunc.config).models(family)
+        if len(models) > 1:
+            metafunc.parametrize("kinfolk_kit", models, indirect=True, scope="class")
 
 
 @pytest.hookimpl(trylast=True)
@@ -91,7 +115,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, out = [], []
     for item in items:
         family = family_of(getattr(item, "cls", None))
-        reason = conformance_of(config).facts(family).why_not(item) if family else ""
+        facts = conformance_of(config).facts(family, model_of(item)) if family else None
+        reason = facts.why_not(item) if facts else ""
         if family and reason:
             out.append(item)
             conformance_of(config).not_applicable.append((family, item.name, reason))
@@ -133,5 +158,6 @@ def kinfolk_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield conformance_of(request.config).kit(str(family_of(request.cls)))
+    model = getattr(request, "param", "")
+    yield conformance_of(request.config).kit(str(family_of(request.cls)), model)
     torch.set_num_threads(threads)

@@ -16,9 +16,9 @@ from kinfolk.errors import KinfolkError, ModelFormatError, UnsupportedModelError
 from kinfolk.gguf.inventory import Inventory, TensorInfo
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.gguf.values import Value
-from kinfolk.plans import WeightSpec
+from kinfolk.plans import WeightPlan, WeightSpec
 from kinfolk.quant.formats import QuantFormats
-from kinfolk.testing.facts import needs
+from kinfolk.testing.facts import each_tiny, needs
 from kinfolk.testing.kit import Kit, assert_same
 from kinfolk.testing.model_files import dequantised, rewrite
 from kinfolk.weights.loader import load_weights
@@ -29,11 +29,14 @@ STRAY = "stray.weight"
 class FileChecks:
     """Keys, tensors and formats of weights."""
 
+    @each_tiny
     def test_tiny_model_is_usable(self, kinfolk_kit: Kit) -> None:
         """The tiny model is written, read by gguf-py and by us, and built."""
         tiny = kinfolk_kit.tiny
         assert tiny.reference or tiny.checkpoint, "tiny() names neither reference nor checkpoint"
         assert tiny.shape.architecture in kinfolk_kit.family.architectures
+        names = kinfolk_kit.models
+        assert len(set(names)) == len(names), f"tiny models with the same name: {names}"
         read = {
             tensor.name: tuple(tensor.shape) for tensor in gguf.GGUFReader(kinfolk_kit.path).tensors
         }
@@ -64,6 +67,7 @@ class FileChecks:
             same = found is None and self._read(kinfolk_kit, values) == kinfolk_kit.config
             assert found is not None or same, f"key {key!r} = 'nonsense' changed the configuration"
 
+    @each_tiny
     @needs("tiny")
     def test_every_tensor_is_used_once(self, kinfolk_kit: Kit) -> None:
         """The weight plan uses every tensor of the file once, or says why it ignores it."""
@@ -92,6 +96,21 @@ class FileChecks:
         assert any(STRAY in record.getMessage() for record in caplog.records)
 
     @needs("tiny")
+    def test_biases_are_not_passed_over(self, kinfolk_kit: Kit) -> None:
+        """A bias that stands beside a matrix is used, or is an error that names it."""
+        there = kinfolk_kit.file.inventory
+        plan = kinfolk_kit.family.weight_plan(kinfolk_kit.config, there)
+        for name in {spec.tensor for spec in plan if len(there[spec.tensor].shape) > 1}:
+            matrix = there[name]
+            stem = name.rpartition(".")[0]
+            bias = replace(matrix, name=f"{stem}.bias", shape=matrix.shape[:-1])
+            inventory = Inventory([*there.values(), bias], path=kinfolk_kit.path)
+            assert not self._passes_over(kinfolk_kit, inventory, bias.name), (
+                f"{bias.name!r} is ignored: the matrix beside it is used, so answers would be wrong"
+            )
+
+    @each_tiny
+    @needs("tiny")
     def test_missing_tensors_are_named(self, kinfolk_kit: Kit) -> None:
         """A file without a tensor it must have is an error that names the tensor."""
         refused = 0
@@ -100,6 +119,7 @@ class FileChecks:
             refused += self._loads(kinfolk_kit, Inventory(rest, path=kinfolk_kit.path), name)
         assert refused, "no tensor is required"
 
+    @each_tiny
     @needs("tiny")
     def test_misshapen_tensors_are_named(self, kinfolk_kit: Kit) -> None:
         """A tensor of another shape is an error that names the tensor."""
@@ -127,6 +147,17 @@ class FileChecks:
 
     def _read(self, kit: Kit, values: dict[str, Value]) -> Any:
         return kit.family.read_config(Metadata(values, kit.path))
+
+    def _passes_over(self, kit: Kit, inventory: Inventory, name: str) -> bool:
+        """Whether the plan ignores a tensor; it is used, or refused by name, otherwise."""
+        plans: list[WeightPlan] = []
+
+        def load() -> None:
+            plans.append(kit.family.weight_plan(kit.config, inventory))
+            if name not in {*plans[0].ignored, *(spec.tensor for spec in plans[0])}:
+                load_weights(plans[0], inventory, QuantFormats())
+
+        return named_problem(load, name) is None and name in plans[0].ignored
 
     def _loads(self, kit: Kit, inventory: Inventory, name: str) -> bool:
         """Whether the inventory is refused, by an error that names the tensor ``name``."""

@@ -12,9 +12,9 @@ from kinfolk.engine.loading import LoadedModel
 from kinfolk.hookspecs import hookimpl
 from kinfolk.model_api import ModelInfo
 from kinfolk.plans import ExpertStats, Placement
-from kinfolk.testing.facts import needs
+from kinfolk.testing.facts import each_tiny, needs
 from kinfolk.testing.kit import Kit, assert_same
-from kinfolk.testing.model_files import numbers_of
+from kinfolk.testing.model_files import numbers_of, rewrite, turned_heads
 from kinfolk.types import CHUNK
 
 few = settings(
@@ -30,6 +30,7 @@ few = settings(
 class NumberChecks:
     """Forward passes over certain rows."""
 
+    @each_tiny
     @needs("tiny", "reference")
     def test_logits_equal_the_reference(self, kinfolk_kit: Kit) -> None:
         """Logits are those of the plain implementation that the tiny model names."""
@@ -40,6 +41,25 @@ class NumberChecks:
         expected = function(tensors, kinfolk_kit.config, torch.tensor(tokens))
         assert_same(kinfolk_kit.linear(tokens), expected.float())
 
+    @needs("tiny", "row order")
+    def test_neighbouring_rows_of_heads_turn_together(self, kinfolk_kit: Kit) -> None:
+        """Rows of queries and keys are taken in the pairs in which files are known to hold them.
+
+        Turning such pairs, in queries and keys alike, changes no score; any other pairs it does.
+        """
+        path = kinfolk_kit.folder / "turned.gguf"
+        rewrite(kinfolk_kit.file, path, added=turned_heads(kinfolk_kit.file, kinfolk_kit.plan))
+        found = kinfolk_kit.logits(kinfolk_kit.load(path), kinfolk_kit.tokens)
+        try:
+            assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+        except AssertionError as error:
+            raise AssertionError(
+                f"files of {kinfolk_kit.tiny.shape.architecture!r} hold the rows of queries and "
+                "keys so that neighbours turn together, but this model turns other pairs; put "
+                "half_split of kinfolk.nn.rope around both, and neighbours=True in the conversion"
+            ) from error
+
+    @each_tiny
     @needs("tiny", "checkpoint")
     def test_converted_checkpoints_give_their_logits(self, kinfolk_kit: Kit) -> None:
         """A Hugging Face model, converted and run, gives the logits it gave before."""
@@ -65,6 +85,7 @@ class NumberChecks:
             assert_same(drive.feed({lease: tokens})[lease], expected.float())
             drive.ledger.release(lease)
 
+    @each_tiny
     @needs("tiny")
     @few
     @given(sizes=st.lists(st.integers(1, 70), min_size=1, max_size=8))
