@@ -42,50 +42,76 @@ SHAPE: Final = HybridShape(
 )
 
 
+UNTIED: Final = replace(SHAPE, tied=False)
+
+
 def tiny() -> TinyModel:
-    recipes = tensors(SHAPE, dense_feed_forward(_WIDTH, _FEED_FORWARD))
+    """With the embedding for an output matrix, as in small sizes, and with one of its own."""
+    return _model(
+        SHAPE, "tiny", random_checkpoint, others=(_model(UNTIED, "untied", untied_checkpoint),)
+    )
+
+
+def _model(
+    shape: HybridShape,
+    name: str,
+    checkpoint: Callable[..., object],
+    others: tuple[TinyModel, ...] = (),
+) -> TinyModel:
+    recipes = tensors(shape, dense_feed_forward(_WIDTH, _FEED_FORWARD))
     outline = ModelOutline(
-        metadata=metadata(SHAPE, {"feed_forward_length": _FEED_FORWARD}),
+        metadata=metadata(shape, {"feed_forward_length": _FEED_FORWARD}),
         tensors=tuple((recipe.name, recipe.shape) for recipe in recipes),
-        group=SHAPE.heads // SHAPE.kv_heads,
+        group=shape.heads // shape.kv_heads,
         ranges=RANGES,
     )
     vocabulary = replace(
         SYNTHETIC_VOCABULARY, size=VOCABULARY, first_special=VOCABULARY - _SPECIALS
     )
     return tiny_model(
-        ARCHITECTURE, outline, vocabulary, checkpoint="kinfolk_qwen35.tiny:random_checkpoint"
+        ARCHITECTURE,
+        outline,
+        vocabulary,
+        name=name,
+        checkpoint=f"{__name__}:{checkpoint.__name__}",
+        others=others,
     )
 
 
-def random_checkpoint(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]:
+def untied_checkpoint(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]:
+    return random_checkpoint(directory, UNTIED)
+
+
+def random_checkpoint(
+    directory: Path, shape: HybridShape = SHAPE
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """Save a random model of transformers; what it makes of tokens [n] is [n, vocabulary]."""
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     from kinfolk.testing.checkpoints import save_random
 
-    kinds = ["linear_attention" if linear else "full_attention" for linear in SHAPE.linear]
+    kinds = ["linear_attention" if linear else "full_attention" for linear in shape.linear]
     config = Qwen3_5TextConfig(
-        vocab_size=SHAPE.vocabulary,
-        hidden_size=SHAPE.hidden,
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
         intermediate_size=_FEED_FORWARD,
-        num_hidden_layers=SHAPE.layers,
-        num_attention_heads=SHAPE.heads,
-        num_key_value_heads=SHAPE.kv_heads,
-        head_dim=SHAPE.head_dim,
-        linear_num_key_heads=SHAPE.key_heads,
-        linear_num_value_heads=SHAPE.value_heads,
-        linear_key_head_dim=SHAPE.key_dim,
-        linear_value_head_dim=SHAPE.value_dim,
-        max_position_embeddings=SHAPE.context,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        linear_num_key_heads=shape.key_heads,
+        linear_num_value_heads=shape.value_heads,
+        linear_key_head_dim=shape.key_dim,
+        linear_value_head_dim=shape.value_dim,
+        max_position_embeddings=shape.context,
         layer_types=kinds,
-        full_attention_interval=SHAPE.interval,
+        full_attention_interval=shape.interval,
         rope_parameters={
             "rope_type": "default",
-            "rope_theta": SHAPE.rope_base,
-            "partial_rotary_factor": SHAPE.rotary / SHAPE.head_dim,
-            "mrope_section": list(SHAPE.sections),
+            "rope_theta": shape.rope_base,
+            "partial_rotary_factor": shape.rotary / shape.head_dim,
+            "mrope_section": list(shape.sections),
         },
-        tie_word_embeddings=SHAPE.tied,
+        tie_word_embeddings=shape.tied,
     )
     return save_random(Qwen3_5ForCausalLM(config), directory)
