@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import operator
 import os
 import re
 import runpy
@@ -178,6 +180,88 @@ def test_the_sample_command_runs(registry):
 
     done = CliRunner().invoke(registry.commands["greet"].value, ["you"])
     assert done.output == "Hello, you.\n"
+
+
+def test_the_sample_error_names_the_file_and_the_key(samples):
+    from kinfolk.errors import UnsupportedModelError
+    from kinfolk.gguf.metadata import Metadata
+
+    read = importlib.import_module("kinfolk_example.window").read_window
+    keys = {"general.architecture": "example"}
+    assert read(Metadata.from_dict(keys, "some/model.gguf")) == 0
+    keys["example.attention.sliding_window"] = 512
+    with pytest.raises(UnsupportedModelError, match=r"some/model.gguf: .*sliding_window' is 512"):
+        read(Metadata.from_dict(keys, "some/model.gguf"))
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def rows_of(page, head):
+    """The cells of the table that begins with these titles."""
+    (table,) = re.findall(
+        rf"^\| {re.escape(head)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE
+    )
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
+
+
+def test_the_table_of_dense_keys_is_what_is_read(plugins_page):
+    from kinfolk.convert.dense import DenseShape, metadata
+    from kinfolk.errors import ModelFormatError
+    from kinfolk.gguf.metadata import Metadata
+    from kinfolk.nn.dense.config import DenseConfig, read_dense
+
+    shape = DenseShape(320, 64, 1024, 2, 4, 2, 32, 96, 5e5)
+    keys = {f"plain.{key}": value for key, value in metadata(shape).items()}
+    keys |= {"general.architecture": "plain", "plain.vocab_size": 320}
+    fields = DenseConfig(**read_dense(Metadata.from_dict(keys)))
+    rows = rows_of(plugins_page, "field | key | if it is missing")
+    told = {name.split(".")[0] for field, *_ in rows for name in re.findall(r"`([\w.]+)`", field)}
+    assert told == set(DenseConfig.model_fields) - {"architecture", "name", "experts"}
+    for field, key, missing in rows:
+        if key == "–" or "scaling" in key:
+            continue
+        rest = {k: v for k, v in keys.items() if k != f"plain.{key.strip('`')}"}
+        assert len(rest) == len(keys) - 1, key
+        for follower in ("attention.value_length", "rope.dimension_count"):
+            rest.pop(f"plain.{follower}", None)
+        if missing == "error":
+            with pytest.raises(ModelFormatError, match=key.strip("`")):
+                read_dense(Metadata.from_dict(rest))
+        else:
+            found = DenseConfig(**read_dense(Metadata.from_dict(rest)))
+            assert (
+                operator.attrgetter(field.strip("`"))(found)
+                == {
+                    "as many as `heads`": fields.heads,
+                    "`width` / `heads`": 16,
+                    "`head_dim`": 32,
+                    "10000": 1e4,
+                }[missing]
+            ), field
+
+
+def test_the_calls_of_the_page_are_read_with_the_syntax_beside_them(plugins_page):
+    from kinfolk import descriptors
+    from kinfolk.text.tool_calls import ToolArguments, ToolCallParser, ToolGrammar, ToolStart
+
+    rows = rows_of(plugins_page, "a call | arguments")
+    assert len(rows) == 2
+    for call, stated in rows:
+        arguments, name = re.findall(r"`([^`]*\))`", stated)
+        syntax = eval(f"ToolSyntax({arguments}, {name})", vars(descriptors))
+        parser = ToolCallParser(ToolGrammar("<call>", "</call>", syntax))
+        events = [*parser.feed(f"<call>{call.strip('`')}</call>"), *parser.finish()]
+        assert [event.name for event in events if isinstance(event, ToolStart)] == ["f"]
+        made = "".join(event.json for event in events if isinstance(event, ToolArguments))
+        assert json.loads(made)["city"] == "Rome"
+
+
+def test_what_the_page_says_is_built_in_is(plugins_page):
+    from kinfolk.text.pretokenizers import GENERIC
+
+    (sentence,) = re.findall(r"Built in \(.*?\) are (.*?)\. Of names", plugins_page, re.DOTALL)
+    assert set(re.findall(r"`([\w-]+)`", sentence)) == set(GENERIC)
 
 
 # -- tutorial -------------------------------------------------------------------------------------

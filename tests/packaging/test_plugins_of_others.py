@@ -99,7 +99,7 @@ def test_every_family_passes_the_kit_from_installed_wheels(others, family):
     assert report["ok"]
     statuses = [check["status"] for check in report["checks"]]
     assert statuses.count("passed") > 50
-    assert statuses.count("not applicable") < 6
+    assert statuses.count("not applicable") < 8
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
