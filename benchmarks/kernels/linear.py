@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from timing import copy_bandwidth, replay_seconds
 
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.linear.gemm_small import gemm_small
@@ -75,42 +75,6 @@ def random_planes(name: str, rows: int, columns: int) -> Planes:
         None if small else words(groups) & 0x1F1F1F1F,
         supers.contiguous(),
     )
-
-
-def replay_seconds(step: Callable[[], None], replays: int = 20) -> float:
-    """Median time of one replay of a graph of ``step``."""
-    step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    times = []
-    for _ in range(replays + 3):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / 1e3)
-    return statistics.median(times[3:])
-
-
-def copy_bandwidth() -> float:
-    """Bytes a second, read plus written, of a large copy by a kernel.
-
-    Not in a graph: there a copy goes to the copy engine, which is slower.
-    """
-    source = torch.randn(2**28, device="cuda")
-    target = torch.empty_like(source)
-    times = []
-    for _ in range(23):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        target.copy_(source)
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / 1e3)
-    return 2 * source.nbytes / statistics.median(times[3:])
 
 
 Product = Callable[..., torch.Tensor]
