@@ -76,8 +76,9 @@ class OpBackend:
 
     ``function`` references the implementation, ``supports`` a function with the same arguments
     that returns a :class:`Verdict`-like value (truthy, with ``reason``), empty = always. Higher
-    ``priority`` is asked first. ``option`` names the implementation on the command line
-    (``--op NAME=OPTION``).
+    ``priority`` is asked first. ``name`` chooses the implementation on the command line
+    (``--op OP=NAME``). ``device`` is the type of device that a model must be on for this to be
+    asked, empty = any; one that was chosen by name is asked everywhere.
     """
 
     op: str
@@ -85,6 +86,7 @@ class OpBackend:
     function: str
     supports: str = ""
     priority: int = 0
+    device: str = ""
 
 
 class Drafter(Protocol):

@@ -21,12 +21,12 @@ def backend(monkeypatch):
     module = ModuleType("toy_backends")
     monkeypatch.setitem(sys.modules, "toy_backends", module)
 
-    def make(name, priority=0, supports=None):
+    def make(name, priority=0, supports=None, device=""):
         setattr(module, name, lambda *args: name)
         if supports is not None:
             setattr(module, f"{name}_can", supports)
         can = "" if supports is None else f"toy_backends:{name}_can"
-        return OpBackend("silu_mul", name, f"toy_backends:{name}", can, priority)
+        return OpBackend("silu_mul", name, f"toy_backends:{name}", can, priority, device)
 
     return make
 
@@ -59,6 +59,13 @@ def test_an_unknown_option_is_an_error_that_lists_the_names(backend):
 def test_an_unknown_op_is_an_error_that_lists_the_ops(backend):
     with pytest.raises(SettingsError, match=r"op 'silu' has no back end 'low' .*'silu_mul'"):
         Ops([backend("low")], {"silu": "low"})
+
+
+def test_one_for_another_device_is_asked_only_by_name(backend):
+    backends = [backend("plain"), backend("fast", 9, device="cuda")]
+    assert Ops(backends).backends("silu_mul") == ("plain",)
+    assert Ops(backends, device="cuda").backends("silu_mul") == ("fast", "plain")
+    assert run(Ops(backends, {"silu_mul": "fast"})) == "fast"
 
 
 # -- refusals -------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def load_model(
     hooks = hooks.with_policies(policy_parties(registry, settings.policy, info))
     plan = hooks.allocate_cache(config, wanted)
     pool_layouts(plan)  # refuses what cannot be stored
-    ops = Ops([provided.value for provided in registry.op_backends], settings.op)
+    ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
     form = choose_form(settings.weights, weight_plan, dtype, device)
     weights = load_weights(
         weight_plan,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from kinfolk.descriptors import OpBackend
 
-REFERENCE, CPU = 0, 10
-"""Priorities: the reference is the last resort, an implementation for the CPU comes before it."""
+REFERENCE, CPU, GPU = 0, 10, 20
+"""Priorities: the reference is the last resort, an implementation for the CPU comes before it, and
+one for GPUs is asked first where there is one."""
 
 
 def _backend(op: str, folder: str, name: str, priority: int) -> OpBackend:
     return OpBackend(op, name, f"kinfolk_kernels.{folder}.{name}:{op}", priority=priority)
+
+
+def _triton(op: str, folder: str, supports: str = "supports") -> OpBackend:
+    module = f"kinfolk_kernels.{folder}.triton"
+    return OpBackend(op, "triton", f"{module}:{op}", f"{module}:{supports}", GPU, "cuda")
 
 
 OP_BACKENDS: tuple[OpBackend, ...] = (
@@ -27,9 +33,12 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("kv_write", "kv_write", "reference", REFERENCE),
     _backend("paged_attention", "paged_attention", "reference", REFERENCE),
     _backend("paged_attention", "paged_attention", "torch", CPU),
+    _triton("paged_attention", "paged_attention"),
     _backend("gated_attention", "paged_attention", "reference", REFERENCE),
     _backend("gated_attention", "paged_attention", "torch", CPU),
+    _triton("gated_attention", "paged_attention", "supports_gated"),
     _backend("qk_rope_write", "qk_rope_write", "reference", REFERENCE),
+    _triton("qk_rope_write", "qk_rope_write"),
     _backend("causal_conv", "causal_conv", "reference", REFERENCE),
     _backend("causal_conv", "causal_conv", "torch", CPU),
     _backend("causal_conv_commit", "causal_conv", "reference", REFERENCE),

@@ -37,11 +37,15 @@ class Decision:
 class Ops:
     """The ops of one model, over the back ends registered for them.
 
-    ``choose`` maps an op to the name of the back end that must run it.
+    ``choose`` maps an op to the name of the back end that must run it. Others are asked if they are
+    for the type of ``device`` that the model is on, or for any.
     """
 
     def __init__(
-        self, backends: Iterable[OpBackend], choose: Mapping[str, str] | None = None
+        self,
+        backends: Iterable[OpBackend],
+        choose: Mapping[str, str] | None = None,
+        device: str = "cpu",
     ) -> None:
         self.decisions: dict[tuple[str, str], Decision] = {}
         self._backends: dict[str, list[OpBackend]] = {}
@@ -54,6 +58,9 @@ class Ops:
                 known = ", ".join(b.name for b in offered) or f"none; ops: {sorted(self._backends)}"
                 raise SettingsError(f"op {op!r} has no back end {name!r} (installed: {known})")
             self._backends[op] = kept
+        for op, offered in self._backends.items():
+            if op not in (choose or {}):
+                self._backends[op] = [b for b in offered if b.device in ("", device)]
         self._loaded: dict[tuple[str, str], _Loaded | str] = {}
 
     def backends(self, op: str) -> tuple[str, ...]:
