@@ -21,9 +21,14 @@ class Launch:
     """Whether a product and a sum may be rounded once; versions of Triton differ in what they do
     when they are not told."""
 
+    pdl: bool = False
+    """Whether it may start before the launch before it has ended: the kernel waits by itself."""
+
     @property
     def options(self) -> dict[str, Any]:
+        early = {"launch_pdl": True} if self.pdl else {}
         return {
+            **early,
             "num_warps": self.warps,
             "num_stages": self.stages,
             "enable_fp_fusion": self.fuse,

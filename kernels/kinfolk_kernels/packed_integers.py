@@ -53,35 +53,33 @@ def pack_halves(low, high, ASM: tl.constexpr):
 
 
 @triton.jit
-def dot2_low(halves, scales, ASM: tl.constexpr):
-    """Product of two signed halves with the two signed low bytes."""
+def dot2_low(halves, scales, c, ASM: tl.constexpr):
+    """c + product of two signed halves with the two signed low bytes."""
     if ASM:
-        zero = tl.zeros_like(halves)
         return tl.inline_asm_elementwise(
             "dp2a.lo.s32.s32 $0, $1, $2, $3;",
             "=r,r,r,r",
-            [halves, scales, zero],
+            [halves, scales, c],
             dtype=tl.int32,
             is_pure=True,
             pack=1,
         )
-    return half_of(halves, 0) * byte_of(scales, 0) + half_of(halves, 1) * byte_of(scales, 1)
+    return c + half_of(halves, 0) * byte_of(scales, 0) + half_of(halves, 1) * byte_of(scales, 1)
 
 
 @triton.jit
-def dot2_high(halves, scales, ASM: tl.constexpr):
-    """Product of two signed halves with the two signed high bytes."""
+def dot2_high(halves, scales, c, ASM: tl.constexpr):
+    """c + product of two signed halves with the two signed high bytes."""
     if ASM:
-        zero = tl.zeros_like(halves)
         return tl.inline_asm_elementwise(
             "dp2a.hi.s32.s32 $0, $1, $2, $3;",
             "=r,r,r,r",
-            [halves, scales, zero],
+            [halves, scales, c],
             dtype=tl.int32,
             is_pure=True,
             pack=1,
         )
-    return half_of(halves, 0) * byte_of(scales, 2) + half_of(halves, 1) * byte_of(scales, 3)
+    return c + half_of(halves, 0) * byte_of(scales, 2) + half_of(halves, 1) * byte_of(scales, 3)
 
 
 @triton.jit

@@ -120,8 +120,8 @@ class Planes:
         padded = torch.cat([rows, rows.new_zeros(-count % INTERLEAVE)])
 
         def taken(plane: torch.Tensor) -> torch.Tensor:
-            words: torch.Tensor = plane[padded // INTERLEAVE, :, padded % INTERLEAVE]
-            return words.unflatten(0, (-1, INTERLEAVE)).transpose(1, 2).contiguous()
+            words = plane[padded // INTERLEAVE, :, padded % INTERLEAVE]
+            return words.view(-1, INTERLEAVE, plane.shape[1]).transpose(1, 2).contiguous()
 
         return self._with(count, taken)
 

@@ -12,6 +12,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from kinfolk_kernels.packing import pack
+from kinfolk_kernels.planes import LAYOUTS, Planes
+
 NEED_TRITON = ["test_interpreter_tier.py", "test_gemv.py", "test_gemm_small.py"]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 collect_ignore_glob = [] if find_spec("triton") else ["*_triton.py", "*_ahead.py"]
@@ -336,3 +339,25 @@ def assert_near() -> Callable[[torch.Tensor, torch.Tensor, tuple[float, float]],
         assert float((y - expected).abs().max() / rms) <= bound[1]
 
     return check
+
+
+# -- quantised matrices ---------------------------------------------------------------------------
+
+SCALES_AT = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+
+
+@pytest.fixture(scope="session")
+def random_planes() -> Callable[..., Planes]:
+    """``random_planes(format, rows, columns, seed=)``: random codes, scales of a normal spread."""
+
+    def make(name: str, rows: int, columns: int, seed: int = 0) -> Planes:
+        layout = LAYOUTS[name]
+        generator = torch.Generator().manual_seed(seed)
+        shape = (rows, columns // layout.block, layout.nbytes)
+        raw = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+        scales = torch.randn(shape[:2], generator=generator).half()
+        for at in SCALES_AT.get(name, (0,)):
+            raw[..., at : at + 2] = scales[..., None].view(torch.uint8)
+        return pack(name, raw.flatten(1), columns)
+
+    return make

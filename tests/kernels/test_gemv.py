@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.int8_rows import dequantize, quantize
-from kinfolk_kernels.linear.gemv import gemv
-from kinfolk_kernels.packing import pack
+from kinfolk_kernels.linear.gemv import GemvTile, gemv, tile_for
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = pytest.mark.interpreter
@@ -16,55 +15,84 @@ pytestmark = pytest.mark.interpreter
 BOUND = 2e-6
 
 
-def random_planes(name, rows, columns, seed):
-    layout = LAYOUTS[name]
-    generator = torch.Generator().manual_seed(seed)
-    shape = (rows, columns // layout.block, layout.nbytes)
-    raw = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-    scales = torch.randn(shape[:2], generator=generator).half()
-    for at in {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}.get(name, (0,)):
-        raw[..., at : at + 2] = scales[..., None].view(torch.uint8)
-    return pack(name, raw.flatten(1), columns)
+def multiply(planes, x, tile):
+    out = torch.full((x.shape[0], planes.rows), torch.nan)
+    gemv([planes], quantize(x), [out], tile, asm=False).run()
+    return out
+
+
+def error(found, planes, x):
+    expected = dequantize(quantize(x)).double() @ unpack(planes).double().T
+    return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize(("rows", "columns"), [(13, 768), (16, 512)])
-@pytest.mark.parametrize("batch", [1, 3, 4])
-def test_products_equal_float64(name, rows, columns, batch):
+@pytest.mark.parametrize(
+    ("batch", "rows", "columns", "tile"),
+    [
+        (1, 13, 768, GemvTile()),
+        (3, 16, 2048, GemvTile(groups=2)),
+        (1, 7, 1024, GemvTile(warps=2, tiles=2)),
+        (4, 12, 1280, GemvTile(groups=2, tiles=3)),
+    ],
+)
+def test_products_equal_float64(random_planes, numbers, name, batch, rows, columns, tile):
     planes = random_planes(name, rows, columns, seed=batch)
-    x = quantize(torch.randn(batch, columns, generator=torch.Generator().manual_seed(rows)))
-    out = torch.full((batch, rows), torch.nan)
-    gemv(planes, x, out, groups=2, words=32, asm=False)
-    expected = dequantize(x).double() @ unpack(planes).double().T
-    assert float(((out - expected).norm(dim=1) / expected.norm(dim=1)).max()) <= BOUND
+    x = numbers(batch, columns)
+    assert error(multiply(planes, x, tile), planes, x) <= BOUND
 
 
 @pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_0"])
-def test_rows_that_are_no_multiple_of_a_block_of_256(name):
+def test_rows_that_are_no_multiple_of_a_block_of_256(random_planes, numbers, name):
     planes = random_planes(name, 9, 704, seed=7)
-    x = quantize(torch.randn(2, 704, generator=torch.Generator().manual_seed(8)))
-    out = torch.full((2, 9), torch.nan)
-    gemv(planes, x, out, groups=1, words=64, asm=False)
-    expected = dequantize(x).double() @ unpack(planes).double().T
-    assert float(((out - expected).norm(dim=1) / expected.norm(dim=1)).max()) <= BOUND
+    x = numbers(2, 704)
+    assert error(multiply(planes, x, GemvTile()), planes, x) <= BOUND
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_one_column_of_ones_selects_a_column_of_the_matrix(name):
+def test_extreme_activations_do_not_overflow(random_planes, name):
+    planes = random_planes(name, 8, 512, seed=1)
+    for sign in (1.0, -1.0):
+        x = torch.full((1, 512), sign * 3e4)
+        assert error(multiply(planes, x, GemvTile()), planes, x) <= 20 * BOUND
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_one_column_of_ones_selects_a_column_of_the_matrix(random_planes, name):
     planes = random_planes(name, 8, 512, seed=3)
-    for column in (0, 5, 37, 200, 511):
+    for column in (5, 37, 200, 511):
         x = torch.zeros(1, 512)
         x[0, column] = 127.0
-        out = torch.full((1, 8), torch.nan)
-        gemv(planes, quantize(x), out, words=32, asm=False)
+        found = multiply(planes, x, GemvTile())
         expected = unpack(planes)[:, column] * 127
-        assert torch.allclose(out[0], expected, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(found[0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it():
+def test_a_row_does_not_depend_on_the_rows_beside_it(random_planes, numbers):
     planes = random_planes("Q4_K", 8, 512, seed=4)
-    x = torch.randn(4, 512, generator=torch.Generator().manual_seed(5))
-    together, alone = torch.empty(4, 8), torch.empty(1, 8)
-    gemv(planes, quantize(x), together, words=32, asm=False)
-    gemv(planes, quantize(x[2:3]), alone, words=32, asm=False)
+    x = numbers(4, 512)
+    together, alone = multiply(planes, x, GemvTile()), multiply(planes, x[2:3], GemvTile())
     assert torch.equal(together[2:3], alone)
+
+
+def test_several_matrices_in_one_launch_give_the_bits_of_each_alone(random_planes, numbers):
+    x = numbers(2, 768)
+    shapes = {"Q8_0": 6, "Q5_K": 44, "Q4_K": 30, "Q6_K": 17}
+    matrices = [random_planes(name, rows, 768, seed=rows) for name, rows in shapes.items()]
+    outs = [torch.full((2, planes.rows), torch.nan) for planes in matrices]
+    gemv(matrices, quantize(x), outs, GemvTile(groups=2), asm=False).run()
+    for planes, out in zip(matrices, outs, strict=True):
+        assert torch.equal(out, multiply(planes, x, GemvTile(groups=2)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_results_come_in_the_type_of_the_output(random_planes, numbers, dtype):
+    planes, x = random_planes("Q4_K", 8, 512, seed=2), numbers(1, 512)
+    out = torch.full((1, 8), torch.nan, dtype=dtype)
+    gemv([planes], quantize(x), [out], asm=False).run()
+    assert torch.equal(out, multiply(planes, x, tile_for([planes])).to(dtype))
+
+
+def test_tiles_depend_on_shapes_alone(random_planes):
+    small, tall = random_planes("Q4_K", 8, 512, seed=0), random_planes("Q6_K", 8, 512, seed=1)
+    assert tile_for([small]) == tile_for([tall])

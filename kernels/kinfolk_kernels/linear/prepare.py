@@ -1,0 +1,88 @@
+"""Rows in the forms that matrix products read, made once for all matrices that read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kinfolk_kernels.int8_rows import Int8Rows
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.linear.prepare_kernel import halves_kernel, int8_kernel
+from kinfolk_kernels.row_outputs import RowOutputs
+
+TILE = 1024
+"""Numbers a program takes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfRows:
+    """Up to 8 T rows of K numbers as pairs of float16 in the order of the matrix unit.
+
+    ``words`` int32 [K / 64, T, 2, 32, 4], see ``halves_kernel``; a row is ``factor`` float32 [8 T]
+    times its numbers there.
+    """
+
+    words: torch.Tensor
+    factor: torch.Tensor
+    rows: int
+
+    @property
+    def tiles(self) -> int:
+        return int(self.words.shape[1])
+
+    @staticmethod
+    def make(rows: int, width: int, device: torch.device) -> HalfRows:
+        """Memory for ``rows`` rows, in tiles of 8, 16, 32 or 64."""
+        tiles = 1 << max(0, (rows - 1).bit_length() - 3)
+        words = torch.empty(width // 64, tiles, 2, 32, 4, dtype=torch.int32, device=device)
+        return HalfRows(words, torch.empty(8 * tiles, device=device), rows)
+
+
+def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
+    """x [M, K] with a row stride, K a multiple of 64, as int8."""
+    rows, width = x.shape
+    return Launch(
+        int8_kernel,
+        (rows, -(-width // TILE)),
+        {
+            "x_ptr": x,
+            "words_ptr": out.words,
+            "scale_ptr": out.scale,
+            "sums_ptr": out.sums,
+            "width": width,
+            "x_row": x.stride(0),
+        },
+        {"COLUMNS": TILE},
+    )
+
+
+def halve_rows(x: torch.Tensor, out: HalfRows) -> Launch:
+    """x [M, K] with a row stride, K a multiple of 64, as float16."""
+    return Launch(
+        halves_kernel,
+        (8 * out.tiles,),
+        {
+            "x_ptr": x,
+            "words_ptr": out.words,
+            "scale_ptr": out.factor,
+            "rows": x.shape[0],
+            "x_row": x.stride(0),
+        },
+        {"K": x.shape[1], "NT": out.tiles, "COLUMNS": 2 * TILE},
+    )
+
+
+def int8_rows(x: torch.Tensor) -> Int8Rows:
+    """x [M, K] as int8."""
+    made = RowOutputs.make(x.shape[0], x.shape[1], None, True, x.device).int8
+    assert made is not None
+    quantize_rows(x, made).run()
+    return made
+
+
+def half_rows(x: torch.Tensor) -> HalfRows:
+    """x [M, K], M <= 64, as float16."""
+    made = HalfRows.make(x.shape[0], x.shape[1], x.device)
+    halve_rows(x, made).run()
+    return made

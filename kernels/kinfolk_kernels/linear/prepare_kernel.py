@@ -1,0 +1,85 @@
+"""Kernels that make of rows what the matrix products read."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.row_outputs import store_rows
+
+
+@triton.jit
+def int8_kernel(
+    x_ptr,
+    words_ptr,
+    scale_ptr,
+    sums_ptr,
+    width,
+    x_row,
+    COLUMNS: tl.constexpr,
+):
+    """Grid (rows, width / COLUMNS): rows of numbers as int8."""
+    row = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * COLUMNS
+    column = first + tl.arange(0, COLUMNS)
+    inside = column < width
+    x = tl.load(x_ptr + row * x_row + column, mask=inside, other=0.0).to(tl.float32)
+    store_rows(
+        tl.reshape(x, [1, COLUMNS]),
+        row + tl.arange(0, 1),
+        first,
+        inside[None, :],
+        width,
+        words_ptr,
+        words_ptr,
+        scale_ptr,
+        sums_ptr,
+        1,
+        COLUMNS,
+        False,
+        True,
+    )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def halves_kernel(
+    x_ptr,
+    words_ptr,
+    scale_ptr,
+    rows,
+    x_row,
+    K: tl.constexpr,
+    NT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Grid 8 NT: a row divided by a power of two, as float16, where the matrix unit wants it.
+
+    words int32 [K / 64, NT, 2, 32, 4]: group, eight rows, half of the group, lane 4 (row % 8) + c,
+    pairs of columns (4 c, 4 c + 1), (4 c + 2, 4 c + 3) and the same 16 further on. Rows beyond the
+    last are zero.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    end = tl.where(row < rows, K, 0)
+    largest = tl.zeros([COLUMNS], tl.float32)
+    for start in tl.range(0, K, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        x = tl.load(x_ptr + row * x_row + column, mask=column < end, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
+    amax = tl.max(largest, 0)
+    # The largest becomes 2^13 to 2^14: no half overflows, no small one loses bits.
+    exponent = (amax.to(tl.int32, bitcast=True) >> 23) & 255
+    shift = tl.minimum(tl.maximum(exponent - 140, -100), 100)
+    factor = ((127 - shift) << 23).to(tl.float32, bitcast=True)
+    tl.store(scale_ptr + row, ((127 + shift) << 23).to(tl.float32, bitcast=True))
+    for start in tl.range(0, K, COLUMNS):
+        pair = start // 2 + tl.arange(0, COLUMNS // 2)
+        inside = pair < end // 2
+        at = x_ptr + row * x_row + 2 * pair
+        first = (tl.load(at, mask=inside, other=0.0).to(tl.float32) * factor).to(tl.float16)
+        second = (tl.load(at + 1, mask=inside, other=0.0).to(tl.float32) * factor).to(tl.float16)
+        low = first.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+        word = low | (second.to(tl.int16, bitcast=True).to(tl.int32) << 16)
+        group, half, run = pair // 32, pair // 16 % 2, pair // 8 % 2
+        c, which = pair // 2 % 4, pair % 2
+        place = ((group * NT + row // 8) * 2 + half) * 32 + (row % 8) * 4 + c
+        tl.store(words_ptr + place * 4 + run * 2 + which, word, mask=pair < K // 2)

@@ -1,0 +1,62 @@
+"""Several matrices that read the same rows, as the arguments of one launch.
+
+A launch of a few megabytes loses more time at its start and its end than in between. So its
+programs are numbered through: the first ones belong to the first matrix, the next to the second,
+each matrix with code of its own format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kinfolk_kernels.planes import LAYOUTS, Planes
+
+MOST = 4
+"""Matrices in a launch."""
+
+NOTHING = -1
+"""Format of a segment that is not there."""
+
+FREE = [f"{name}{i}" for name in ("n", "end") for i in range(MOST)]
+"""Numbers that kernels are not specialised for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """``arguments`` by name: planes, results, rows and the number after the last program of each
+    segment. ``constants``: the formats F0 to F3, and ``programs`` of all of them."""
+
+    arguments: dict[str, Any]
+    constants: dict[str, Any]
+    programs: int
+
+    @staticmethod
+    def make(matrices: Sequence[Planes], outs: Sequence[torch.Tensor], rows: int) -> Segments:
+        """``rows`` of a matrix to a program; outs [M, N] contiguous, in the order of the matrices.
+
+        The largest comes first: the ends of the small ones are filled up by each other.
+        """
+        order = sorted(range(len(matrices)), key=lambda i: -matrices[i].nbytes)
+        arguments: dict[str, Any] = {}
+        constants: dict[str, Any] = {}
+        end = 0
+        for place in range(MOST):
+            there = place < len(order)
+            planes = matrices[order[place if there else 0]]
+            out = outs[order[place if there else 0]]
+            end += -(-planes.rows // rows) if there else 0
+            arguments |= {
+                f"q{place}": planes.q,
+                f"high{place}": planes.q if planes.high is None else planes.high,
+                f"scales{place}": planes.q if planes.scales is None else planes.scales,
+                f"supers{place}": planes.supers,
+                f"y{place}": out,
+                f"n{place}": planes.rows,
+                f"end{place}": end,
+            }
+            constants[f"F{place}"] = LAYOUTS[planes.format].number if there else NOTHING
+        return Segments(arguments, constants, end)
