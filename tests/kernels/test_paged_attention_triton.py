@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kinfolk.ops.builtin import OP_BACKENDS
+from kinfolk.ops.table import Ops
 from kinfolk_kernels.codecs import Coded, encode, rotate
 from kinfolk_kernels.codecs import numbers as stored_numbers
 from kinfolk_kernels.int8_rows import dequantize
@@ -212,6 +214,14 @@ def test_the_constants_of_a_captured_graph_change_no_bit(call):
     bucket = replace(call.work, few_counts=(1, 2, 4, 5, 8, 64), trees=True)
     captured = replace(call, work=bucket, table=replace(call.table, blocks=wide[0], chunks=wide[1]))
     assert torch.equal(results(captured), results(call))
+
+
+def test_the_table_of_ops_runs_it_by_name(call):
+    ops = Ops(OP_BACKENDS, {"gated_attention": "triton"})
+    rest = (call.arenas, call.rows, call.table, None, SCALE, call.epilogue)
+    found = ops.gated_attention(call.q, call.pools, *rest)
+    assert ("gated_attention", "triton") in ops.decisions
+    assert torch.equal(found.values, results(call))
 
 
 # -- runs -----------------------------------------------------------------------------------------
