@@ -5,6 +5,7 @@ Whatever a row does not see is NaN, and so is memory that nobody has written yet
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -149,6 +150,27 @@ def test_an_evicted_chunk_is_not_seen(steps, memories, mild, assert_near):
         )
         found = paged_attention(q, memory.pools, memory.arenas, rows, table, None, SCALE)
         assert_near(found, memories.exact(q, memory, rows, None, SCALE, [1]), F32)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_shapes(steps, memories, mild, assert_near, seed):
+    """Heads, dimensions and windows that nobody would choose."""
+    generator = random.Random(seed)
+    kinds = (steps.certain, steps.chain, lambda n, rows: steps.random_tree(n, rows, seed))
+    parts = [
+        generator.choice(kinds)(generator.randrange(200), generator.randint(1, 20))
+        for _ in range(generator.randint(1, 3))
+    ]
+    parts.append(steps.certain(generator.randrange(100), generator.choice([2, 65, 71])))
+    kv_heads, group = generator.randint(1, 2), generator.randint(1, 7)
+    dims = (generator.randint(3, 40), generator.randint(3, 40))
+    window = generator.choice([None, generator.randint(1, 150)])
+    rows = steps.build(*parts, places=seed)
+    memory = memories.fill(rows, kv_heads, mild, dims)
+    q = mild(len(rows.positions), kv_heads * group, dims[0])
+    scale = dims[0] ** -0.5
+    found = paged_attention(q, memory.pools, memory.arenas, rows, rows.table, window, scale)
+    assert_near(found, memories.exact(q, memory, rows, window, scale), F32)
 
 
 # -- what may not change a bit --------------------------------------------------------------------
