@@ -115,6 +115,9 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "f32", "f16", "bf16"] = Field(
         "auto", description="numbers in which the model computes"
     )
+    memory: float | None = Field(
+        None, gt=0, description="GiB of the device to use at most; unset = what is free"
+    )
     weights: Literal["auto", "planes", "blocks", "numbers"] = Field(
         "auto",
         description="quantised matrices in memory: planes = repacked for kernels, blocks = as in "

@@ -292,3 +292,19 @@ def test_synth_needs_a_shape_and_a_file(kinfolk, tmp_path):
     result = kinfolk("synth", "gpt-7", tmp_path / "x.gguf")
     assert result.exit_code == 2
     assert "choose one of" in result.stderr
+
+
+def test_plan_says_what_a_model_takes_and_what_fits(kinfolk, model):
+    done = kinfolk("plan", model, "--slots", 3, "--memory", 1)
+    assert done.exit_code == 0, done.output
+    for part in ("weights", "work space", "left to others", "keys and values", "3, and 8 check"):
+        assert part in done.stdout
+    report = json.loads(kinfolk("plan", model, "--memory", 1, "--json").stdout)
+    assert report["usable"] == 2**30
+    assert report["total"] == sum(report["parts"].values()) <= report["usable"]
+
+
+def test_plan_refuses_what_does_not_fit_with_the_arithmetic(kinfolk, model):
+    done = kinfolk("plan", model, "--memory", 0.01)
+    assert done.exit_code == 2
+    assert "does not fit: weights" in done.stderr

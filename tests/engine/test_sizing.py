@@ -6,16 +6,26 @@ import itertools
 
 import pytest
 
+from kinfolk.engine.memory import GRAPHS, SCRATCH, plan_memory, work_bytes
 from kinfolk.engine.sizing import (
     DEFAULT_CONTEXT,
-    STATE_SHARE,
     free_memory,
     host_memory,
     size_state,
     slot_bytes,
 )
 from kinfolk.errors import CapacityError
-from kinfolk.plans import Codec, Paged, Recurrent, RecurrentTensor, Section, StateLimits, StatePlan
+from kinfolk.plans import (
+    Codec,
+    Paged,
+    Recurrent,
+    RecurrentTensor,
+    Section,
+    StateLimits,
+    StatePlan,
+    WeightPlan,
+    WeightSpec,
+)
 from kinfolk.state.layout import pool_layouts
 
 KV = (Section("k", 2, 64, Codec("f32")), Section("v", 2, 64, Codec("f32")))
@@ -24,6 +34,8 @@ FULL = StatePlan((Paged(KV), DELTA))
 MIXED = StatePlan((Paged(KV, window=100), Paged(KV), Paged(KV, window=100)))
 CHUNK_BYTES = 64 * 2 * 64 * 4 * 2
 PLENTY = 2**40
+SPARE = 2
+"""Blocks of a pool for padding and for trees of up to 64 rows."""
 
 
 def wanted(**changes):
@@ -32,9 +44,10 @@ def wanted(**changes):
 
 
 def memory_of(plan, limits):
-    """Bytes that the blocks and slots take, without the dummies."""
+    """Bytes that the blocks and slots take."""
     pools = sum(
-        n * layout.block_bytes for n, layout in zip(limits.blocks, pool_layouts(plan), strict=True)
+        (n + SPARE) * layout.block_bytes
+        for n, layout in zip(limits.blocks, pool_layouts(plan), strict=True)
     )
     return pools + (limits.slots + limits.checkpoints + 1) * slot_bytes(plan)
 
@@ -64,24 +77,38 @@ def test_a_context_nobody_asked_for_is_bounded():
 
 def test_slots_share_what_does_not_hold_the_whole_context_for_all():
     fixed = 7 * slot_bytes(FULL)
-    free = int((fixed + 30 * CHUNK_BYTES) / STATE_SHARE) + 1
-    limits = size_state(FULL, wanted(), 1000, free, None)
+    limits = size_state(FULL, wanted(), 1000, fixed + (30 + SPARE) * CHUNK_BYTES, None)
     assert (limits.context, limits.blocks) == (1000, (30,))
 
 
 def test_a_context_nobody_asked_for_shrinks_until_one_sequence_fits():
     fixed = 7 * slot_bytes(FULL)
-    free = int((fixed + 20 * CHUNK_BYTES) / STATE_SHARE) + 1
-    limits = size_state(FULL, wanted(), 4096, free, None)
+    limits = size_state(FULL, wanted(), 4096, fixed + (20 + SPARE) * CHUNK_BYTES, None)
     assert (limits.context, limits.blocks) == (1024, (20,))
 
 
 def test_a_context_that_was_asked_for_is_refused_with_the_arithmetic():
-    free = int(20 * CHUNK_BYTES / STATE_SHARE)
     with pytest.raises(CapacityError) as refused:
-        size_state(FULL, wanted(), 4096, free, 4096)
+        size_state(FULL, wanted(), 4096, 20 * CHUNK_BYTES, 4096)
     for part in ("context of 4096", "4 slots and 2 checkpoints", "--context, --slots"):
         assert part in str(refused.value)
+
+
+def test_counts_nobody_asked_for_are_lowered_before_the_context():
+    budget = 5 * slot_bytes(FULL) + (16 + SPARE) * CHUNK_BYTES
+    flexible = frozenset({"slots", "checkpoints"})
+    limits = size_state(FULL, wanted(checkpoints=8), 1000, budget, None, flexible)
+    assert (limits.context, limits.slots, limits.checkpoints) == (1000, 2, 2)
+    limits = size_state(FULL, wanted(checkpoints=8), 1000, budget, None, frozenset({"slots"}))
+    assert (limits.context, limits.slots, limits.checkpoints) == (500, 1, 8)
+
+
+def test_a_count_that_costs_nothing_is_not_lowered():
+    limits = size_state(
+        MIXED, wanted(), 6400, 100 * CHUNK_BYTES, None, frozenset({"slots", "checkpoints"})
+    )
+    assert (limits.slots, limits.checkpoints) == (4, 2)
+    assert limits.context < 6400
 
 
 def test_too_little_for_anything_is_refused():
@@ -91,7 +118,7 @@ def test_too_little_for_anything_is_refused():
 
 @pytest.mark.parametrize("plan", [FULL, MIXED], ids=["full", "mixed"])
 @pytest.mark.parametrize("asked", [None, 640])
-def test_state_never_takes_more_than_its_share(plan, asked):
+def test_state_never_takes_more_than_it_may(plan, asked):
     """Any memory: one sequence of full length has room, and the sum stays inside."""
     sizes = itertools.product((1, 4, 9), (0, 5), range(20, 400, 7))
     for slots, checkpoints, chunks in sizes:
@@ -101,7 +128,7 @@ def test_state_never_takes_more_than_its_share(plan, asked):
             limits = size_state(plan, ask, 3000, free, asked)
         except CapacityError:
             continue
-        assert memory_of(plan, limits) <= STATE_SHARE * free
+        assert memory_of(plan, limits) <= free
         assert all(n >= -(-limits.context // 64) for n in limits.blocks[:1])
 
 
@@ -122,3 +149,65 @@ def test_this_machine_has_memory():
     import torch
 
     assert free_memory(torch.device("cpu")) > 2**26
+
+
+# -- the whole device -----------------------------------------------------------------------------
+
+
+def divide(usable, **changes):
+    values = {
+        "usable": usable,
+        "weights": 3 * 2**30,
+        "work": 2**30,
+        "is_host": False,
+        "plan": FULL,
+        "wanted": wanted(),
+        "model_context": 4096,
+        "asked": None,
+        "flexible": frozenset(),
+    }
+    return plan_memory(**{**values, **changes})
+
+
+@pytest.mark.parametrize("gib", [4.5, 5, 24])
+def test_the_parts_of_a_device_are_never_more_than_it_has(gib):
+    memory = divide(int(gib * 2**30))
+    assert memory.total <= memory.usable
+    assert memory.parts["graphs"] == GRAPHS
+    assert set(memory.parts) >= {"weights", "margin", "keys and values", "recurrent state"}
+
+
+def test_half_of_what_weights_leave_of_a_host_is_not_touched():
+    memory = divide(8 * 2**30, is_host=True)
+    assert memory.parts["left to others"] == 2 * 2**30
+    assert "graphs" not in memory.parts
+
+
+def test_a_model_that_does_not_fit_is_refused_with_what_it_needs():
+    with pytest.raises(
+        CapacityError, match=r"weights 3\.00 \+ work space 1\.00 .*4\.10 GiB can be"
+    ):
+        divide(int(4.1 * 2**30))
+
+
+def test_a_context_that_does_not_fit_is_refused_with_all_that_stands_in_its_way():
+    with pytest.raises(CapacityError, match=r"context of 4096 .*4\.40 GiB less weights 3\.00"):
+        divide(int(4.4 * 2**30), asked=4096, wanted=wanted(slots=9000))
+
+
+def test_windows_are_told_apart():
+    assert set(divide(2**33, plan=MIXED).parts) >= {"keys and values", "window of 100"}
+
+
+def test_work_space_grows_with_the_rows_of_a_step_and_of_logits():
+    plan = WeightPlan(
+        (
+            WeightSpec("table", (1000, 64), "embedding"),
+            WeightSpec("head", (1000, 64)),
+            WeightSpec("up", (256, 64)),
+            WeightSpec("norm", (64,), "vector"),
+        )
+    )
+    assert work_bytes(plan, 0, 0) == SCRATCH
+    assert work_bytes(plan, 10, 0) - SCRATCH == 10 * 256 * 4 * 4
+    assert work_bytes(plan, 0, 2) - SCRATCH == 2 * 1000 * 4 * 10

@@ -25,6 +25,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "serve": "Answer OpenAI clients over HTTP.",
     "bench": "Measure how fast a model reads and writes.",
     "inspect": "Show what a model file holds.",
+    "plan": "Show what a model will take of the device's memory, and what fits.",
     "tokenize": "Cut a text into the tokens of a model.",
     "logits": "Write a model's logits for given tokens to a file.",
     "perplexity": "Score a text: perplexity and bits per byte.",

@@ -19,7 +19,10 @@ class Decorator(Protocol):
     def __call__(self, command: F, /) -> F: ...
 
 
-LOADING: Final = ("model_family", "policy", "device", "dtype", "weights", "activations", "op")
+LOADING: Final = (
+    *("model_family", "policy", "device", "memory"),
+    *("dtype", "weights", "activations", "op"),
+)
 ENGINE: Final = ("context", "slots", "kv_codec", "drafter", "draft_tokens", "step_tokens")
 _REPEATED: Final = frozenset({"op"})
 

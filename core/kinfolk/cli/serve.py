@@ -95,7 +95,7 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         from kinfolk.server.service import Service
 
         options = _options(params, keys, params["name"] or runtime.name or "kinfolk")
-        server = GracefulServer(Service(runtime, options, settings.slots))
+        server = GracefulServer(Service(runtime, options, runtime.loaded.limits.slots))
         host, port = sock.getsockname()[:2]
         if not keys and params["host"] not in LOOPBACK:
             note("warning: anybody who can reach this address may ask; set --api-key")

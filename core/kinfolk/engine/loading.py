@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from kinfolk.descriptors import Family
-from kinfolk.engine.sizing import free_memory, size_state
+from kinfolk.engine.memory import MemoryPlan, plan_memory, work_bytes
+from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.errors import SettingsError
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
@@ -38,6 +39,10 @@ from kinfolk.state.ledger import Ledger
 from kinfolk.state.mapping import DefaultMapping
 from kinfolk.state.state import State
 from kinfolk.weights.loader import load_weights
+from kinfolk.weights.size import Form, weight_bytes
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.planes import Activations
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +53,9 @@ SLICE_ROWS = {"cpu": 512, "cuda": 2048}
 
 WEIGHT_SHARE = 0.6
 """Part of the free memory that dequantised weights may take before they stay quantised."""
+
+LOGIT_ROWS = 64
+"""Rows of logits for which a step has work space."""
 
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -103,10 +111,29 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def load_model(
-    path: Path, settings: Settings, registry: Registry, progress: Progress | None = None
-) -> LoadedModel:
-    """Open ``path`` with the family that claims it; everything is checked before weights load."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model about to be loaded: everything is known and checked, no weight has been read."""
+
+    file: GGUFFile
+    family: Family
+    config: Any
+    info: ModelInfo
+    hooks: ModelHookCaller
+    ops: Ops
+    formats: QuantFormats
+    weights: WeightPlan
+    form: Form
+    activations: Activations
+    plan: StatePlan
+    memory: MemoryPlan
+    device: torch.device
+    dtype: torch.dtype
+    slice_rows: int
+
+
+def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
+    """Open ``path`` with the family that claims it, and divide the memory of the device."""
     formats = QuantFormats([provided.value for provided in registry.quant_formats])
     file = GGUFFile.open(path, formats.tensor_types())
     family = registry.family_for(file.metadata.architecture, settings.model_family)
@@ -134,51 +161,111 @@ def load_model(
     plan = hooks.allocate_cache(config, wanted)
     pool_layouts(plan)  # refuses what cannot be stored
     ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
-    form = choose_form(settings.weights, weight_plan, dtype, device)
-    weights = load_weights(
-        weight_plan,
-        file.inventory,
-        formats,
-        dtype=dtype,
-        device=device,
-        keep_quantised=form == "blocks",
-        activations=settings.activations if form == "planes" else None,
-        progress=progress,
+    usable = usable_memory(device, settings.memory)
+    form = choose_form(settings.weights, weight_plan, dtype, device, usable)
+    memory = plan_memory(
+        usable=usable,
+        weights=weight_bytes(
+            weight_plan,
+            file.inventory,
+            formats,
+            dtype=dtype,
+            form=form,
+            activations=settings.activations,
+        ),
+        work=work_bytes(weight_plan, settings.step_tokens or 2 * slice_rows, LOGIT_ROWS),
+        is_host=device.type == "cpu",
+        plan=plan,
+        wanted=wanted,
+        model_context=config.context,
+        asked=settings.context,
+        flexible=frozenset({"slots", "checkpoints"} - settings.model_fields_set),
     )
-    limits = size_state(plan, wanted, config.context, free_memory(device), settings.context)
-    info = replace(info, state=plan, context=limits.context)
-    placement = None
-    if any(config.experts):
-        # All of them: experts that stay on the host come later.
-        placement = hooks.place_experts(ExpertStats(config.experts), sum(config.experts))
-    context = BuildContext(ops, device, dtype, plan, limits.context, placement)
-    model = family.build(config, weights, context)
-    return LoadedModel(
+    log.info("%s", memory)
+    return Prepared(
         file=file,
         family=family,
         config=config,
-        info=info,
-        model=model,
+        info=replace(info, state=plan, context=memory.limits.context),
         hooks=hooks,
         ops=ops,
+        formats=formats,
+        weights=weight_plan,
+        form=form,
+        activations=settings.activations,
         plan=plan,
-        limits=limits,
-        mapping=hooks.map_slots(plan, limits),
+        memory=memory,
         device=device,
         dtype=dtype,
         slice_rows=slice_rows,
+    )
+
+
+def load_model(
+    path: Path, settings: Settings, registry: Registry, progress: Progress | None = None
+) -> LoadedModel:
+    """The model of a file; everything is checked before weights load."""
+    ready = prepare_model(path, settings, registry)
+    if ready.device.type == "cuda" and settings.memory is not None:
+        # What other programs hold does not count against the wish, nor what the driver holds.
+        share = ready.memory.usable / torch.cuda.get_device_properties(ready.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, share), ready.device)
+    weights = load_weights(
+        ready.weights,
+        ready.file.inventory,
+        ready.formats,
+        dtype=ready.dtype,
+        device=ready.device,
+        keep_quantised=ready.form == "blocks",
+        activations=ready.activations if ready.form == "planes" else None,
+        progress=progress,
+    )
+    config, limits = ready.config, ready.memory.limits
+    placement = None
+    if any(config.experts):
+        # All of them: experts that stay on the host come later.
+        placement = ready.hooks.place_experts(ExpertStats(config.experts), sum(config.experts))
+    context = BuildContext(
+        ready.ops, ready.device, ready.dtype, ready.plan, limits.context, placement
+    )
+    return LoadedModel(
+        file=ready.file,
+        family=ready.family,
+        config=config,
+        info=ready.info,
+        model=ready.family.build(config, weights, context),
+        hooks=ready.hooks,
+        ops=ready.ops,
+        plan=ready.plan,
+        limits=limits,
+        mapping=ready.hooks.map_slots(ready.plan, limits),
+        device=ready.device,
+        dtype=ready.dtype,
+        slice_rows=ready.slice_rows,
         packed=weights.packed,
         refused=weights.refused,
     )
 
 
-def choose_form(name: str, plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> str:
-    """How quantised matrices are kept: ``planes``, ``blocks`` or ``numbers``."""
+def usable_memory(device: torch.device, limit: float | None) -> int:
+    """Free bytes of a device, or the ``limit`` in GiB if that is less."""
+    free = free_memory(device)
+    return free if limit is None else min(free, int(limit * GIB))
+
+
+def choose_form(
+    name: Form | Literal["auto"],
+    plan: WeightPlan,
+    dtype: torch.dtype,
+    device: torch.device,
+    usable: int,
+) -> Form:
+    """How quantised matrices are kept."""
     if name != "auto":
         return name
     if device.type == "cuda" and find_spec("triton") is not None:
         return "planes"
-    return "numbers" if _fits(plan, dtype, device) else "blocks"
+    return "numbers" if _fits(plan, dtype, usable) else "blocks"
 
 
 def _check_context(asked: int | None, stated: int) -> None:
@@ -205,7 +292,7 @@ def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: in
     )
 
 
-def _fits(plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> bool:
+def _fits(plan: WeightPlan, dtype: torch.dtype, usable: int) -> bool:
     """Whether all weights fit as numbers of ``dtype``; tensors with several names count once."""
     numbers = 0
     for _, shape in {(spec.tensor, spec.rows): spec.shape for spec in plan}.items():
@@ -213,4 +300,4 @@ def _fits(plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> bool:
         for extent in shape:
             size *= extent
         numbers += size
-    return numbers * dtype.itemsize <= WEIGHT_SHARE * free_memory(device)
+    return numbers * dtype.itemsize <= WEIGHT_SHARE * usable

@@ -91,7 +91,7 @@ def bundled_model(registry: Registry) -> Path:
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:
     rows = loaded.slice_rows
     return SchedulerLimits(
-        slots=settings.slots,
+        slots=loaded.limits.slots,
         context=loaded.limits.context,
         step_tokens=settings.step_tokens or 2 * rows,
         slice=rows,

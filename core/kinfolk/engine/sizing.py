@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from kinfolk.state.layout import pool_layouts
 DEFAULT_CONTEXT = 32768
 """Context of a sequence when nobody asks for one and the model would take more."""
 
-STATE_SHARE = 0.5
-"""Part of the free memory that state may take."""
+LEAST_CONTEXT = 256
+"""A default context is not halved below this."""
+
+FEWEST = {"checkpoints": 2, "slots": 1}
+"""How far a count that nobody asked for is lowered before the context is, in this order."""
 
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 GIB = 2**30
@@ -63,29 +67,69 @@ def slot_bytes(plan: StatePlan) -> int:
 
 
 def size_state(
-    plan: StatePlan, wanted: StateLimits, model_context: int, free: int, asked: int | None
+    plan: StatePlan,
+    wanted: StateLimits,
+    model_context: int,
+    budget: int,
+    asked: int | None,
+    flexible: frozenset[str] = frozenset(),
 ) -> StateLimits:
-    """``wanted`` with a context and pool sizes that fit ``free`` bytes.
+    """``wanted`` with a context and pool sizes that fit ``budget`` bytes.
 
     ``asked`` is the context the user wants: it is refused when it does not fit, while the default
-    shrinks. All slots together may use the pool: one of them can have the whole context, all of
-    them their share. Raises :class:`CapacityError` with the arithmetic.
+    shrinks, after the fields of ``wanted`` that ``flexible`` names. All slots together may use the
+    pool: one of them can have the whole context, all of them their share. Raises
+    :class:`CapacityError` with the arithmetic.
     """
-    context = min(asked or DEFAULT_CONTEXT, model_context)
-    budget = int(free * STATE_SHARE)
-    while True:
-        fixed = (wanted.slots + wanted.checkpoints + 1) * slot_bytes(plan)
-        least = fixed + _bytes(plan, _one(plan, wanted, context))
+    first = replace(wanted, context=min(asked or DEFAULT_CONTEXT, model_context))
+    for limits in _candidates(plan, first, flexible | ({"context"} if asked is None else set())):
+        recurrent = _recurrent(plan, limits)
+        fixed = recurrent + _bytes(plan, (_spare(limits),) * len(plan.windows))
+        least = fixed + _bytes(plan, _one(plan, limits, limits.context))
         if least <= budget:
-            blocks = _shrunk(plan, wanted, context, budget - fixed)
-            return replace(wanted, context=context, blocks=blocks)
-        if asked is not None or context <= 256:
-            raise CapacityError(
-                f"a context of {context} needs {least / GIB:.2f} GiB of state ({fixed / GIB:.2f} "
-                f"GiB recurrent for {wanted.slots} slots and {wanted.checkpoints} checkpoints), "
-                f"{budget / GIB:.2f} GiB can be used: lower --context, --slots or --checkpoints"
-            )
-        context //= 2
+            blocks = _shrunk(plan, limits, limits.context, budget - fixed)
+            return replace(limits, blocks=blocks)
+    raise CapacityError(
+        f"a context of {limits.context} needs {least / GIB:.2f} GiB of state "
+        f"({recurrent / GIB:.2f} GiB recurrent for {limits.slots} slots and "
+        f"{limits.checkpoints} checkpoints), {budget / GIB:.2f} GiB can be used: "
+        "lower --context, --slots or --checkpoints"
+    )
+
+
+def _candidates(
+    plan: StatePlan, limits: StateLimits, flexible: frozenset[str]
+) -> Iterator[StateLimits]:
+    """Limits that ask for less and less, in the fields that are ``flexible``."""
+    yield limits
+    for field, fewest in FEWEST.items():
+        # Without recurrent state a slot costs nothing by itself.
+        while field in flexible and plan.has_recurrent and getattr(limits, field) > fewest:
+            limits = replace(limits, **{field: max(fewest, getattr(limits, field) // 2)})
+            yield limits
+    while "context" in flexible and limits.context > LEAST_CONTEXT:
+        limits = replace(limits, context=limits.context // 2)
+        yield limits
+
+
+def state_bytes(plan: StatePlan, limits: StateLimits) -> dict[str, int]:
+    """Bytes of state by what it is, dummies and the arena of drafted trees included."""
+    found: dict[str, int] = {}
+    for layout, blocks in zip(pool_layouts(plan), limits.blocks, strict=True):
+        name = "keys and values" if layout.window is None else f"window of {layout.window}"
+        found[name] = (blocks + _spare(limits)) * layout.block_bytes
+    if plan.has_recurrent:
+        found["recurrent state"] = _recurrent(plan, limits)
+    return found
+
+
+def _spare(limits: StateLimits) -> int:
+    """Blocks of each pool besides those of sequences: the dummy, and the arena of trees."""
+    return 1 + chunks_for(limits.tree_rows)
+
+
+def _recurrent(plan: StatePlan, limits: StateLimits) -> int:
+    return (limits.slots + limits.checkpoints + 1) * slot_bytes(plan)
 
 
 def _one(plan: StatePlan, wanted: StateLimits, context: int) -> tuple[int, ...]:

@@ -44,6 +44,12 @@ class Packer:
             return f"matrices of {shape[1]} rows in a stack, no multiple of {2 * INTERLEAVE}"
         return can_pack(format, shape[-1])
 
+    def nbytes(self, format: str, shape: tuple[int, ...]) -> int:
+        """Bytes of the planes of a tensor that is not refused."""
+        from kinfolk_kernels.packing import empty
+
+        return empty(format, prod(shape[:-1]), shape[-1], "meta", self.activations).nbytes
+
     def pack(
         self, stored: npt.NDArray[np.uint8], format: str, shape: tuple[int, ...]
     ) -> Planes | PlanesStack:

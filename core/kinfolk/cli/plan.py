@@ -1,0 +1,71 @@
+"""``kinfolk plan``: what a model will take of a device's memory, without loading it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinfolk.cli.console import print_json, size, table
+from kinfolk.cli.loading import discover, find_model, read_settings
+from kinfolk.cli.options import ENGINE, LOADING, json_option, settings_options
+from kinfolk.types import CHUNK
+
+if TYPE_CHECKING:
+    from kinfolk.engine.loading import Prepared
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kinfolk plan model.gguf
+  kinfolk plan model.gguf --memory 24 --context 49152
+  kinfolk plan model.gguf --slots 4 --kv-codec f16 --json"""
+)
+@click.argument("model")
+@json_option
+@settings_options(*LOADING, *ENGINE, "checkpoints")
+@click.pass_context
+def plan(ctx: click.Context, /, model: str, as_json: bool, **rest: Any) -> None:
+    """Show how MODEL would divide the memory of the device, and what state that leaves room for.
+
+    Reads the head of the file only. The same plan is made whenever a model is loaded: what it says
+    is what `run` and `serve` will do. A wish that does not fit is refused with the arithmetic.
+    """
+    settings = read_settings(ctx)
+    registry = discover(settings)
+    from kinfolk.engine.loading import prepare_model
+
+    ready = prepare_model(find_model(model), settings, registry)
+    with ready.file:
+        if as_json:
+            print_json(_report(ready))
+        else:
+            click.echo(_as_text(ready))
+
+
+def _report(ready: Prepared) -> dict[str, Any]:
+    memory = ready.memory
+    return {
+        "device": str(ready.device),
+        "weights": ready.form,
+        "usable": memory.usable,
+        "parts": memory.parts,
+        "total": memory.total,
+        "limits": asdict(memory.limits),
+    }
+
+
+def _as_text(ready: Prepared) -> str:
+    memory, limits = ready.memory, ready.memory.limits
+    rows = [(name, size(nbytes)) for name, nbytes in memory.parts.items()]
+    rows += [("sum", size(memory.total)), (f"usable on {ready.device}", size(memory.usable))]
+    rows.append(("weights are kept as", ready.form))
+    rows.append(("keys and values as", limits.codec.format if limits.codec else "the family says"))
+    rows.append(("context of a sequence", f"{limits.context} of {ready.config.context} positions"))
+    rows.append(("sequences at once", f"{limits.slots}, and {limits.checkpoints} checkpoints"))
+    for window, blocks in zip(ready.plan.windows, limits.blocks, strict=True):
+        what = "pool" if window is None else f"pool of window {window}"
+        rows.append((what, f"{blocks * CHUNK} positions over all sequences"))
+    return table(rows)
