@@ -33,3 +33,20 @@ def dequantize(rows: Int8Rows) -> torch.Tensor:
     """float32 [R, K]."""
     q = rows.words.view(torch.int8).float()
     return q * rows.scale.repeat_interleave(GROUP, 1)
+
+
+def with_int8(values: torch.Tensor, rows: Int8Rows | None) -> torch.Tensor:
+    """``values`` [R, K], which remember that ``rows`` are the same numbers.
+
+    Who makes rows of numbers can make int8 ones beside them for little; who multiplies them asks.
+    A view does not remember, and nothing may write to ``values`` afterwards.
+    """
+    if rows is not None:
+        values.int8_rows = rows  # type: ignore[attr-defined]
+    return values
+
+
+def made_int8(values: torch.Tensor) -> Int8Rows | None:
+    """The int8 rows made beside ``values``, if there are any."""
+    rows: Int8Rows | None = getattr(values, "int8_rows", None)
+    return rows

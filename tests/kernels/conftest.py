@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.packing import pack
-from kinfolk_kernels.planes import LAYOUTS, Planes
+from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
 
 NEED_TRITON = ["test_interpreter_tier.py", "test_gemv.py", "test_gemm_small.py"]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
@@ -350,7 +350,9 @@ SCALES_AT = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 def random_planes() -> Callable[..., Planes]:
     """``random_planes(format, rows, columns, seed=)``: random codes, scales of a normal spread."""
 
-    def make(name: str, rows: int, columns: int, seed: int = 0) -> Planes:
+    def make(
+        name: str, rows: int, columns: int, seed: int = 0, activations: Activations = "int8"
+    ) -> Planes:
         layout = LAYOUTS[name]
         generator = torch.Generator().manual_seed(seed)
         shape = (rows, columns // layout.block, layout.nbytes)
@@ -358,6 +360,6 @@ def random_planes() -> Callable[..., Planes]:
         scales = torch.randn(shape[:2], generator=generator).half()
         for at in SCALES_AT.get(name, (0,)):
             raw[..., at : at + 2] = scales[..., None].view(torch.uint8)
-        return pack(name, raw.flatten(1), columns)
+        return pack(name, raw.flatten(1), columns, activations)
 
     return make

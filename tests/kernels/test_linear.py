@@ -70,3 +70,10 @@ def test_rows_do_not_see_each_other(numbers, linear):
 @BACKENDS
 def test_no_rows_give_no_rows(numbers, linear):
     assert linear(torch.empty(0, 8), numbers(3, 8)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("module", [reference, fast])
+def test_several_matrices_are_each_multiplied_alone(module, numbers):
+    x, weights = numbers(3, 16), [numbers(rows, 16) for rows in (5, 1, 7)]
+    for y, weight in zip(module.linears(x, weights), weights, strict=True):
+        assert torch.equal(y, module.linear(x, weight))

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from kinfolk.model_api import CommitBatch, StateView
 from kinfolk.nn.context import BuildContext
-from kinfolk.nn.linear import Linear
+from kinfolk.nn.linear import Linear, Linears
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.step import Step
 
-OutputGate = Callable[[torch.Tensor], torch.Tensor]
-"""Layer input [R, width] -> factor of the attention result, [R, heads, 1 or dim]."""
+
+class OutputGate(Protocol):
+    """A factor of the attention result: a function of W x, where x is the layer's input."""
+
+    weight: Any
+
+    def __call__(self, projected: torch.Tensor) -> torch.Tensor:
+        """W x [R, out] -> [R, heads, 1 or dim]."""
+        ...
 
 
 class SoftplusGate:
     """softplus(W x), one number a head or one an element."""
 
-    def __init__(self, context: BuildContext, weight: Any, heads: int) -> None:
-        self.linear = Linear(context.ops, weight)
+    def __init__(self, weight: Any, heads: int) -> None:
+        self.weight = weight
         self.heads = heads
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        factor = torch.nn.functional.softplus(self.linear(x).float())
-        return factor.view(x.shape[0], self.heads, -1)
+    def __call__(self, projected: torch.Tensor) -> torch.Tensor:
+        factor = torch.nn.functional.softplus(projected.float())
+        return factor.view(projected.shape[0], self.heads, -1)
 
 
 class Attention:
@@ -63,9 +69,9 @@ class Attention:
         self.ops = context.ops
         self.layer = layer
         self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
-        self.q = Linear(context.ops, q)
-        self.k = None if k is None else Linear(context.ops, k)
-        self.v = None if v is None else Linear(context.ops, v)
+        self.has_key, self.has_value = k is not None, v is not None
+        weights = (q, k, v, None if gate is None else gate.weight)
+        self.inputs = Linears(context.ops, (weight for weight in weights if weight is not None))
         self.output = Linear(context.ops, output)
         self.q_norm, self.k_norm, self.v_norm = q_norm, k_norm, v_norm
         self.rope = rope
@@ -73,9 +79,14 @@ class Attention:
         self.gated_query, self.gate = gated_query, gate
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
-        q, factor = self._query(x, step)
-        if self.k is not None:
-            self._write(x, self.k, step)
+        projected = iter(self.inputs(x))
+        q = next(projected)
+        k = next(projected) if self.has_key else None
+        v = next(projected) if self.has_value else k
+        factor = None if self.gate is None else self.gate(next(projected))
+        q, factor = self._query(q, factor, step)
+        if k is not None and v is not None:
+            self._write(k, v, step)
         mixed = self._attend(q, step)
         if factor is not None:
             mixed = (mixed.float() * factor).to(mixed.dtype)
@@ -84,21 +95,21 @@ class Attention:
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
         """Keys and values of kept rows are moved by the state itself."""
 
-    def _query(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _query(
+        self, projected: torch.Tensor, factor: torch.Tensor | None, step: Step
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Query [R, heads, dim], normed and rotated, and the factor of the result."""
-        q = self.q(x).view(x.shape[0], self.heads, -1)
-        factor = None if self.gate is None else self.gate(x)
+        q = projected.view(projected.shape[0], self.heads, -1)
         if self.gated_query:
             factor = q[..., self.dim :].float().sigmoid()
             q = q[..., : self.dim]
         q = q if self.q_norm is None else self.q_norm(q)
         return (q if self.rope is None else self.rope(q, step.batch.positions)), factor
 
-    def _write(self, x: torch.Tensor, project: Linear, step: Step) -> None:
+    def _write(self, k: torch.Tensor, v: torch.Tensor, step: Step) -> None:
         """Store the keys and values of the rows."""
-        shape = (x.shape[0], self.kv_heads, self.dim)
-        k = project(x).view(shape)
-        v = k if self.v is None else self.v(x).view(shape)
+        shape = (k.shape[0], self.kv_heads, self.dim)
+        k, v = k.view(shape), v.view(shape)
         if self.k_norm is not None:
             k = self.k_norm(k)
         if self.v_norm is not None:

@@ -9,7 +9,7 @@ import torch
 
 from kinfolk.model_api import CommitBatch, StateView
 from kinfolk.nn.context import BuildContext
-from kinfolk.nn.linear import Linear
+from kinfolk.nn.linear import Linear, Linears
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.step import Step
 
@@ -61,27 +61,26 @@ class GatedDeltaNet:
         self.shape = shape
         self.weights = weights
         ops = context.ops
-        self.qkv, self.z = Linear(ops, weights.qkv), Linear(ops, weights.z)
-        self.alpha, self.beta = Linear(ops, weights.alpha), Linear(ops, weights.beta)
+        self.inputs = Linears(ops, (weights.qkv, weights.z, weights.alpha, weights.beta))
         self.output = Linear(ops, weights.output)
         self.norm = RMSNorm(context, weights.norm, eps)
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
         shape, rows = self.shape, x.shape[0]
         state = step.view.recurrent(self.layer)
-        u = self.qkv(x)
+        u, z, alpha, beta = self.inputs(x)
         mixed = self.ops.causal_conv(u, self.weights.conv, state["conv"], step.batch).float()
         keys = shape.key_heads * shape.key_dim
         q, k, v = mixed[:, :keys], mixed[:, keys : 2 * keys], mixed[:, 2 * keys :]
         q = _unit(q.view(rows, shape.key_heads, shape.key_dim)) * shape.key_dim**-0.5
         k = _unit(k.view(rows, shape.key_heads, shape.key_dim))
         v = v.view(rows, shape.value_heads, shape.value_dim)
-        beta = self.beta(x).float().sigmoid()
-        softplus = torch.nn.functional.softplus(self.alpha(x).float() + self.weights.dt)
+        beta = beta.float().sigmoid()
+        softplus = torch.nn.functional.softplus(alpha.float() + self.weights.dt)
         out, trace = self.ops.gated_delta(
             q, k, v, self.weights.a * softplus, beta, state["delta"], step.batch
         )
-        gate = self.z(x).view(rows, shape.value_heads, shape.value_dim)
+        gate = z.view(rows, shape.value_heads, shape.value_dim)
         # The norm comes first, then the gate.
         gated = self.ops.silu_mul(gate, self.norm(out)).reshape(rows, -1)
         return self.output(gated), None if trace is None else (u, trace)

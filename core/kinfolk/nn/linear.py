@@ -1,7 +1,8 @@
-"""A matrix applied to rows."""
+"""Matrices applied to rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,3 +20,15 @@ class Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, in] -> [R, out] in the type of ``x``."""
         return self.ops.linear(x, self.weight)
+
+
+class Linears:
+    """Matrices that read the same rows, dense or quantised; a GPU does them in one go."""
+
+    def __init__(self, ops: Ops, weights: Iterable[Any]) -> None:
+        self.ops = ops
+        self.weights = tuple(weights)
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """[R, in] -> [R, out] for each matrix, in the type of ``x``."""
+        return self.ops.linears(x, self.weights)

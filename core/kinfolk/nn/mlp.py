@@ -8,7 +8,7 @@ import torch
 
 from kinfolk.config import Activation
 from kinfolk.nn.context import BuildContext
-from kinfolk.nn.linear import Linear
+from kinfolk.nn.linear import Linear, Linears
 
 
 class GatedMLP:
@@ -17,11 +17,12 @@ class GatedMLP:
     def __init__(
         self, context: BuildContext, gate: Any, up: Any, down: Any, activation: Activation = "silu"
     ) -> None:
-        self.gate, self.up = Linear(context.ops, gate), Linear(context.ops, up)
+        self.inputs = Linears(context.ops, (gate, up))
         self.down = Linear(context.ops, down)
         ops = context.ops
         self.multiply = ops.silu_mul if activation == "silu" else ops.gelu_mul
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, width] -> [R, width]."""
-        return self.down(self.multiply(self.gate(x), self.up(x)))
+        gate, up = self.inputs(x)
+        return self.down(self.multiply(gate, up))

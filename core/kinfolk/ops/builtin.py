@@ -20,8 +20,13 @@ def _triton(op: str, folder: str, supports: str = "supports") -> OpBackend:
 
 OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("embedding", "embedding", "reference", REFERENCE),
+    _triton("embedding", "embedding"),
     _backend("linear", "linear", "reference", REFERENCE),
     _backend("linear", "linear", "torch", CPU),
+    _triton("linear", "linear"),
+    _backend("linears", "linear", "reference", REFERENCE),
+    _backend("linears", "linear", "torch", CPU),
+    _triton("linears", "linear", "supports_all"),
     _backend("rms_norm", "rms_norm", "reference", REFERENCE),
     _backend("rms_norm", "rms_norm", "torch", CPU),
     _backend("rope", "rope", "reference", REFERENCE),

@@ -113,6 +113,9 @@ class Ops:
     def linear(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
         return self._call("linear", x, weight)  # type: ignore[no-any-return]
 
+    def linears(self, x: torch.Tensor, weights: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        return self._call("linears", x, weights)  # type: ignore[no-any-return]
+
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
     ) -> torch.Tensor:

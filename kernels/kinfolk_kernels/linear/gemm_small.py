@@ -43,11 +43,11 @@ def gemm_small(
     columns = matrices[0].columns
     tile = tile or tile_for(matrices)
     segments = Segments.make(matrices, outs, TILE)
-    device = outs[0].device
     part, done = outs[0], outs[0]
     if tile.split > 1:
+        device = outs[0].device
         part = torch.empty(tile.split, segments.programs, x.tiles, TILE, 8, device=device)
-        done = torch.zeros(segments.programs, dtype=torch.int32, device=device)
+        done = _counters(device, segments.programs)
     return Launch(
         gemm_small_kernel,
         (segments.programs, tile.split),
@@ -71,6 +71,18 @@ def gemm_small(
         },
         tile.warps,
     )
+
+
+_COUNTERS: dict[torch.device, torch.Tensor] = {}
+
+
+def _counters(device: torch.device, programs: int) -> torch.Tensor:
+    """Zeros, one a group of rows; every launch leaves them zero. One stream at a time uses them."""
+    found = _COUNTERS.get(device)
+    if found is None or found.shape[0] < programs:
+        found = torch.zeros(max(programs, 4096), dtype=torch.int32, device=device)
+        _COUNTERS[device] = found
+    return found
 
 
 def tile_for(matrices: Sequence[Planes]) -> SmallTile:

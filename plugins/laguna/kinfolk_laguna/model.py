@@ -67,7 +67,7 @@ def _attention(
         rope=rope,
         q_norm=norm(f"{block}.attn_q_norm.weight"),
         k_norm=norm(f"{block}.attn_k_norm.weight"),
-        gate=SoftplusGate(context, weights[f"{block}.attn_gate.weight"], config.heads[layer]),
+        gate=SoftplusGate(weights[f"{block}.attn_gate.weight"], config.heads[layer]),
     )
 
 

@@ -1,0 +1,125 @@
+"""The kernel that turns rows of planes back into numbers."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.linear.int8_dots import (
+    IQ4_XS,
+    Q4_0,
+    Q4_K,
+    Q5_0,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+    low_codes,
+    top_codes,
+)
+from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
+
+
+@triton.jit
+def _numbers(codes, byte, OFFSET: tl.constexpr, SIGNED: tl.constexpr):
+    """The four bytes of words [A, W, B] as float32 [A, W, B, 4]."""
+    wide = codes[:, :, :, None]
+    if SIGNED:
+        return ((wide << (24 - 8 * byte)) >> 24).to(tl.float32)
+    return (((wide >> (8 * byte)) & 255) - OFFSET).to(tl.float32)
+
+
+@triton.jit
+def _scaled(numbers, factor, less, MINIMUM: tl.constexpr):
+    if MINIMUM:
+        return numbers * factor[:, :, :, None] - less[:, :, :, None]
+    return numbers * factor[:, :, :, None]
+
+
+@triton.jit(do_not_specialize=["first", "rows", "N"])
+def dequantize_kernel(
+    q_ptr,
+    high_ptr,
+    scales_ptr,
+    supers_ptr,
+    index_ptr,
+    out_ptr,
+    first,
+    rows,
+    N,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    INDEXED: tl.constexpr,
+    A: tl.constexpr,
+    B: tl.constexpr,
+    W: tl.constexpr,
+    ASM: tl.constexpr,
+):
+    """Grid (rows / (A B), words / W): out [rows, K] = rows from ``first`` on, or by ``index``.
+
+    B is 1 for rows by index and 4, a group of interleaved rows, for a range.
+    """
+    EIGHT: tl.constexpr = FORMAT == Q8_0
+    SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
+    WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
+    PER_GROUP: tl.constexpr = 16 if EIGHT else 8
+    SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
+    HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
+    PER_HIGH: tl.constexpr = 2 if FORMAT == Q6_K else 4
+    to = (tl.program_id(0) * A + tl.arange(0, A))[:, None, None] * B + tl.arange(0, B)[
+        None, None, :
+    ]
+    if INDEXED:
+        row = tl.load(index_ptr + to, mask=to < rows, other=0)
+        row = tl.minimum(tl.maximum(row, 0), N - 1)
+        quad, r = row // 4, row % 4
+    else:
+        quad = (first // 4 + tl.program_id(0) * A + tl.arange(0, A))[:, None, None]
+        r = tl.arange(0, 4)[None, None, :]
+    quad = quad.to(tl.int64)
+    word = (tl.program_id(1) * W + tl.arange(0, W))[None, :, None]
+    group, w = word // PER_GROUP, word % PER_GROUP
+    mask = (to < rows) & (word < WORDS)
+    q = tl.load(q_ptr + (quad * WORDS + word) * 4 + r, mask=mask, other=0)
+    at = quad * SUPERS + group // (1 if SMALL else 4)
+    supers = tl.load(supers_ptr + at * 4 + r, mask=mask, other=0)
+    scales = supers
+    if not SMALL:
+        scales = tl.load(scales_ptr + (quad * (K // 64) + group) * 4 + r, mask=mask, other=0)
+    high = q
+    if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
+        at = quad * HIGHS + group // PER_HIGH * 8 + w
+        high = tl.load(high_ptr + at * 4 + r, mask=mask, other=0)
+    d, second = first_half(supers), second_half(supers)
+    byte = tl.arange(0, 4)[None, None, None, :]
+    target = out_ptr + to.to(tl.int64) * K
+    inside = mask[:, :, :, None]
+    kind = out_ptr.dtype.element_ty
+    if EIGHT:
+        values = _scaled(_numbers(q, byte, 0, True), tl.where(w < 8, d, second), d, False)
+        at = (target + word * 4)[:, :, :, None] + byte
+        tl.store(at, values.to(kind), mask=inside)
+    else:
+        OFFSET: tl.constexpr = (
+            32 if FORMAT == Q6_K else 16 if FORMAT == Q5_0 else 8 if FORMAT == Q4_0 else 0
+        )
+        MINIMUM: tl.constexpr = FORMAT == Q4_K or FORMAT == Q5_K
+        low_scale, top_scale, low_less, top_less = d, second, d, d
+        if MINIMUM:
+            low_scale = d * (scales & 255).to(tl.float32)
+            top_scale = d * ((scales >> 8) & 255).to(tl.float32)
+            low_less = second * ((scales >> 16) & 255).to(tl.float32)
+            top_less = second * ((scales >> 24) & 255).to(tl.float32)
+        elif FORMAT == Q6_K:
+            own = scales >> (16 * (w // 4))
+            low_scale = d * byte_of(own, 0).to(tl.float32)
+            top_scale = d * byte_of(own, 1).to(tl.float32)
+        elif FORMAT == IQ4_XS:
+            low_scale = d * byte_of(scales, 0).to(tl.float32)
+            top_scale = d * byte_of(scales, 1).to(tl.float32)
+        low = low_codes(q, high, group, FORMAT, ASM)
+        top = top_codes(q, high, group, FORMAT, ASM)
+        low = _numbers(low, byte, OFFSET, FORMAT == IQ4_XS)
+        top = _numbers(top, byte, OFFSET, FORMAT == IQ4_XS)
+        at = (target + group * 64 + w * 4)[:, :, :, None] + byte
+        tl.store(at, _scaled(low, low_scale, low_less, MINIMUM).to(kind), mask=inside)
+        tl.store(at + 32, _scaled(top, top_scale, top_less, MINIMUM).to(kind), mask=inside)
