@@ -360,7 +360,7 @@ def test_int8_rows(steps, memories, mild, assert_near):
 # -- what it refuses ------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_cannot_do(call):
+def test_it_says_what_it_cannot_do(call, steps):
     args = (call.q, call.pools, call.arenas, call.rows, call.table, None, SCALE)
     assert supports(*args)
     assert supports_gated(*args, Epilogue())
@@ -370,6 +370,8 @@ def test_it_says_what_it_cannot_do(call):
     assert "interpreter" in narrow.reason
     whole = supports(call.q.long(), *args[1:])
     assert "int64" in whole.reason
+    tall = steps.build(steps.chain(0, 65))
+    assert "more than 64 drafted" in supports(*args[:3], tall, tall.table, None, SCALE).reason
     apart = tuple(pool.repeat_interleave(2, 3)[..., ::2] for pool in call.pools)
     assert "contiguous" in supports(call.q, apart, *args[2:]).reason
     mixed = (coded(call.pools[0].float(), "q8_0", False, 32), call.pools[1])

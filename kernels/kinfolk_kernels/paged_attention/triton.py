@@ -92,6 +92,8 @@ def supports(
         return no(f"{q.shape[1]} query heads do not share {heads_of(pools[0])} key heads evenly")
     if max(dim_of(pools[0]), dim_of(pools[1])) > 512:
         return no("heads of more than 512 dimensions")
+    if any(s.drafted and s.stop - s.start > FEW for s in rows.segments):
+        return no(f"more than {FEW} drafted rows of a sequence")
     for pool, arena in zip(pools, arenas, strict=True):
         reason = refuses(pool, arena)
         if reason:
