@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.curves import curve
+from kinfolk_kernels.int8_rows import with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.row_outputs import RowOutputs, store_rows
 from kinfolk_kernels.verdict import YES, Verdict, no
@@ -68,9 +69,9 @@ def supports(gate: torch.Tensor, up: torch.Tensor) -> Verdict:
 
 
 def multiply(curved: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """curve(gate) * up in the type of ``up``, any shape."""
-    rows = multiply_rows(curved, gate, up, up.dtype, int8=False)
-    return rows.values.view(up.shape)  # type: ignore[union-attr]
+    """curve(gate) * up in the type of ``up``, any shape; few rows get int8 ones beside them."""
+    made = multiply_rows(curved, gate, up, up.dtype, int8=worth_int8(up))
+    return with_int8(made.values.view(up.shape), made.int8)  # type: ignore[union-attr]
 
 
 def multiply_rows(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 GROUP = 64
+FEW = 4
+"""Rows of a step that matrices may read as int8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ def dequantize(rows: Int8Rows) -> torch.Tensor:
     """float32 [R, K]."""
     q = rows.words.view(torch.int8).float()
     return q * rows.scale.repeat_interleave(GROUP, 1)
+
+
+def worth_int8(x: torch.Tensor) -> bool:
+    """Whether a kernel that makes the numbers of ``x`` should make int8 rows beside them."""
+    return x.dim() == 2 and x.shape[0] <= FEW and x.shape[1] % GROUP == 0
 
 
 def with_int8(values: torch.Tensor, rows: Int8Rows | None) -> torch.Tensor:

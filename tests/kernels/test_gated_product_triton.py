@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.gelu_mul import triton as gelu
-from kinfolk_kernels.int8_rows import quantize
+from kinfolk_kernels.int8_rows import dequantize, made_int8, quantize
 from kinfolk_kernels.silu_mul import triton as silu
 
 pytestmark = pytest.mark.interpreter
@@ -79,3 +79,13 @@ def test_far_gates_stay_finite(product, rows_of, curve):
 def test_refusals_say_why(numbers):
     verdict = silu.supports(numbers(2, 4), numbers(2, 4))
     assert verdict.reason == "the rows are on cpu, not on a CUDA device"
+
+
+def test_few_rows_get_int8_rows_beside_them(numbers):
+    for rows, beside in ((4, True), (5, False)):
+        gate, up = numbers(rows, 192), numbers(rows, 192)
+        found = silu.silu_mul(gate, up)
+        made = made_int8(found)
+        assert (made is not None) == beside
+        if made is not None:
+            assert torch.allclose(dequantize(made), found, atol=float(made.scale.max()))

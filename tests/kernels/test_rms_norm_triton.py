@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.int8_rows import GROUP, quantize
+from kinfolk_kernels.int8_rows import GROUP, dequantize, made_int8, quantize
 from kinfolk_kernels.rms_norm import triton as kernels
 from kinfolk_kernels.rms_norm.triton import Branch
 
@@ -167,3 +167,16 @@ def test_worked_example():
 def test_refusals_say_why(numbers):
     verdict = kernels.supports(numbers(2, 4), None, EPS, torch.float32)
     assert verdict.reason == "the rows are on cpu, not on a CUDA device"
+
+
+@pytest.mark.parametrize(
+    ("shape", "beside"),
+    [((4, 128), True), ((5, 128), False), ((2, 96), False), ((2, 2, 64), False)],
+)
+def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
+    x, weight = numbers(*shape), numbers(shape[-1])
+    found = kernels.rms_norm(x, weight, EPS, torch.float32)
+    made = made_int8(found)
+    assert (made is not None) == beside
+    if made is not None:
+        assert torch.allclose(dequantize(made), found, atol=float(made.scale.max()))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk_kernels.int8_rows import GROUP
+from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rms_norm.kernels import gated_norm_kernel, norm_kernel
 from kinfolk_kernels.row_outputs import RowOutputs
@@ -50,8 +50,9 @@ def supports(
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
 ) -> torch.Tensor:
-    """See the reference."""
-    return rms_norm_rows(x, weight, eps, dtype, int8=False).values.view(x.shape)  # type: ignore[union-attr]
+    """See the reference. Few rows get int8 ones beside them, for the matrices that follow."""
+    made = rms_norm_rows(x, weight, eps, dtype, int8=worth_int8(x))
+    return with_int8(made.values.view(x.shape), made.int8)  # type: ignore[union-attr]
 
 
 def rms_norm_rows(
