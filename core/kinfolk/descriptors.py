@@ -78,7 +78,9 @@ class OpBackend:
     that returns a :class:`Verdict`-like value (truthy, with ``reason``), empty = always. Higher
     ``priority`` is asked first. ``name`` chooses the implementation on the command line
     (``--op OP=NAME``). ``device`` is the type of device that a model must be on for this to be
-    asked, empty = any; one that was chosen by name is asked everywhere.
+    asked, empty = any; one that was chosen by name is asked everywhere. ``capturable``: calls may
+    be recorded in a CUDA graph, because no number of the step is read on the host, neither from
+    tensors nor from segments and lengths, and the same shapes lead to the same launches.
     """
 
     op: str
@@ -87,6 +89,7 @@ class OpBackend:
     supports: str = ""
     priority: int = 0
     device: str = ""
+    capturable: bool = False
 
 
 class Drafter(Protocol):

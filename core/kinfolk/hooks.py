@@ -112,6 +112,7 @@ class ModelHookCaller:
         self._family = family
         self._core = tuple(core) if core is not None else (CoreHooks(),)
         self._trace = trace
+        self._policies = tuple(policies)
         self._answers: list[tuple[str, object]] = []
         self._failed = ""
         self.parties = (*policies, family, *(Party(CORE, hooks) for hooks in self._core))
@@ -175,6 +176,11 @@ class ModelHookCaller:
     def is_default(self, hook: str) -> bool:
         """Only the core has a say in this hook, so the engine may take its own captured path."""
         return all(label == CORE for label in self.asked(hook))
+
+    def is_overruled(self, hook: str) -> bool:
+        """A policy has a say in this hook: what it does may need the host."""
+        policies = {party.label for party in self._policies}
+        return any(label in policies for label in self.asked(hook))
 
     # -- asking
 

@@ -42,13 +42,15 @@ class BlockTable:
     """The resident chunks of each sequence in one pool, in increasing logical order.
 
     ``blocks`` int32 [B, N] physical places, ``chunks`` int32 [B, N] logical chunk numbers,
-    ``length`` int32 [B] valid entries. ``lengths`` repeats ``length`` on the host.
+    ``length`` int32 [B] valid entries. ``lengths`` repeats ``length`` on the host. ``work`` is what
+    attention kernels need to know of the step, made by the engine.
     """
 
     blocks: torch.Tensor
     chunks: torch.Tensor
     length: torch.Tensor
     lengths: tuple[int, ...]
+    work: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class StepBatch:
     last_row               int64 [B]   last row of each sequence
     logit_rows             int64 [n]   rows whose logits are wanted
     store_rows, store_slots int64 [c]  checkpoints: store the state after the row in the slot
+
+    ``segments`` repeats on the host what belongs to whom; rows of no segment are padding: they have
+    the dummy slot and the dummy block, and whatever is computed for them is dropped. ``index`` is
+    what recurrent kernels need to know of the step, made by the engine. Where a graph was captured
+    its tensors are read anew in every step, while segments and lengths are those of the capture.
     """
 
     tokens: torch.Tensor
@@ -87,6 +94,7 @@ class StepBatch:
     store_slots: torch.Tensor
     tables: tuple[BlockTable, ...]
     segments: tuple[Segment, ...]
+    index: Any = None
 
     @property
     def rows(self) -> int:
@@ -98,7 +106,7 @@ class CommitBatch:
     """The kept rows of drafted segments.
 
     path    int64 [D, T]  kept rows of each drafted segment in order, padded with -1
-    n_keep  int64 [D]     number of kept rows, at least 1
+    n_keep  int64 [D]     number of kept rows; 0 = padding, the slot stays as it is
     slot    int64 [D]     slot of each segment
     """
 

@@ -150,6 +150,16 @@ class Settings(BaseSettings):
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
         None, description="storage of keys and values; unset = the numbers the model computes in"
     )
+    graphs: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="decode in steps of a few fixed sizes, recorded as CUDA graphs; auto = on a "
+        "GPU. On a CPU the same steps are not recorded, and only cost their padding",
+    )
+    batch_invariant: bool = Field(
+        False,
+        description="a sequence's numbers do not depend on others beside it: every decoding step "
+        "is as large as --slots asks for, prompts are read one by one, nothing is drafted",
+    )
     drafter: OptionalText = Field(None, description="drafter for speculative decoding")
     draft_tokens: int = Field(8, ge=1, le=63, description="most tokens drafted for a sequence")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk.engine.batch import build_batch, build_lanes, commit_tree_rows
+from kinfolk.engine.batch import build_batch, commit_batch, commit_tree_rows, lay_out
 from kinfolk.errors import StateError
 from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 from kinfolk.sched.plan import Item, ItemKind
@@ -123,22 +123,35 @@ def test_64_rows_of_a_tree_fill_every_bit(books):
 # -- lanes ----------------------------------------------------------------------------------------
 
 
-def test_a_step_without_drafts_has_no_lanes(books):
-    items = [books.item(ItemKind.DECODE, (1,), 3)]
-    assert build_lanes(items, build_batch(items, books.state), books.state) is None
+def test_every_sampled_sequence_has_a_lane_of_its_rows_with_logits(books):
+    items = [
+        books.item(ItemKind.PREFILL, (1, 2), 0, sample=False),
+        books.item(ItemKind.PREFILL, (3, 4), 0),
+        books.item(ItemKind.DECODE, (5,), 3, budget=9),
+        books.item(ItemKind.VERIFY, (6, 7, 8), 63, budget=4),
+    ]
+    lanes = lay_out(items, books.state).lanes
+    assert lanes.logit.tolist() == [0, 1, 2]
+    assert lanes.row.tolist() == [3, 4, 5]
+    assert lanes.count.tolist() == [1, 1, 3]
+    assert lanes.drafted.tolist() == [0, 0, 1]
+    assert lanes.slot.tolist() == [item.lease.slot for item in items[1:]]
+    assert lanes.budget.tolist() == [1, 9, 4]
+    assert lanes.width == 3
 
 
-def test_kept_rows_become_rows_of_the_step(books):
+def test_kept_rows_become_rows_of_the_step_and_certain_ones_keep_nothing(books):
     items = [
         books.item(ItemKind.DECODE, (1,), 3),
         books.item(ItemKind.VERIFY, (5, 6, 7), 63),
         books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
     ]
-    lanes = build_lanes(items, build_batch(items, books.state), books.state)
-    path = torch.tensor([[0, 1, -1, -1, -1], [0, 2, 3, -1, -1]])
-    kept = lanes.commit_batch(path, torch.tensor([2, 3]))
-    assert kept.path.tolist() == [[1, 2, -1, -1, -1], [4, 6, 7, -1, -1]]
-    assert kept.slot.tolist() == [items[1].lease.slot, items[2].lease.slot]
+    lanes = lay_out(items, books.state).lanes
+    path = torch.tensor([[0, -1, -1, -1, -1], [0, 1, -1, -1, -1], [0, 2, 3, -1, -1]])
+    kept = commit_batch(lanes, path, torch.tensor([1, 2, 3]))
+    assert kept.path.tolist() == [[-1] * 5, [1, 2, -1, -1, -1], [4, 6, 7, -1, -1]]
+    assert kept.n_keep.tolist() == [0, 2, 3]
+    assert kept.slot.tolist() == [item.lease.slot for item in items]
 
 
 def test_accepted_tree_rows_are_moved_and_nothing_else(books):
@@ -152,8 +165,10 @@ def test_accepted_tree_rows_are_moved_and_nothing_else(books):
         for data in (pool.data, pool.arena):
             data.copy_(torch.randint(0, 256, data.shape, generator=generator, dtype=torch.uint8))
     before = [pool.data.clone() for pool in state.pools]
-    lanes = build_lanes(items, build_batch(items, state), state)
-    commit_tree_rows(state, lanes, torch.tensor([[0, 1, -1, -1, -1], [0, 2, 3, -1, -1]]))
+    laid = lay_out(items, state)
+    path = torch.tensor([[0, 1, -1, -1, -1], [0, 2, 3, -1, -1]])
+    kept = commit_batch(laid.lanes, path, torch.tensor([2, 3]))
+    commit_tree_rows(state, laid.batch, laid.lanes, kept)
     for layer, (pool, old) in enumerate(zip(state.pools, before, strict=True)):
         (section,) = pool.layout.sections.values()
         now, was = pool.view(pool.data, section), pool.view(old, section)

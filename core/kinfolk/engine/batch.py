@@ -3,195 +3,260 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from kinfolk.engine.frame import CHANGES, Frame, Lanes, Sizes, Traits
 from kinfolk.errors import StateError
-from kinfolk.model_api import BlockTable, CommitBatch, Segment, StepBatch
+from kinfolk.model_api import CommitBatch, Segment, StepBatch
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.state import Pool, State
+from kinfolk.state.tables import Changes
 from kinfolk.types import CHUNK, DUMMY, NO_PARENT
+from kinfolk_kernels.paged_attention.work import FEW
+from kinfolk_kernels.step_index import MOST_DRAFTED, SLICE_BLOCK
 
-
-@dataclass(slots=True)
-class _Columns:
-    """The flat rows while they are collected, as host lists."""
-
-    tokens: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    sequence: list[int] = field(default_factory=list)
-    parent: list[int] = field(default_factory=list)
-    limit: list[int] = field(default_factory=list)
-    ancestors: list[int] = field(default_factory=list)
-    arena: list[int] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
-    logit_rows: list[int] = field(default_factory=list)
-    store_rows: list[int] = field(default_factory=list)
-    store_slots: list[int] = field(default_factory=list)
-    arena_used: int = 0
+CHAIN_PATHS = np.array([(1 << row + 1) - 1 for row in range(MOST_DRAFTED)], np.uint64).view(
+    np.int64
+)
+"""Path of each row of a chain: all rows up to its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
-    """Drafted segments of a step, side by side: D segments of at most T rows.
+class LaidOut:
+    """A step of its own size, on the device."""
 
-    rows int64 [D, T] row of the step, -1 = none; slot int64 [D]; arena int64 [D, T] arena row or
-    -1; targets int64 [pools, D, T] pool row of the d-th kept row of each segment.
-    """
+    batch: StepBatch
+    lanes: Lanes
 
-    rows: torch.Tensor
-    slot: torch.Tensor
-    arena: torch.Tensor
-    targets: torch.Tensor
 
-    def commit_batch(self, path: torch.Tensor, n_keep: torch.Tensor) -> CommitBatch:
-        """``path`` [D, T] indices inside the segments, padded with -1 -> rows of the step."""
-        rows = self.rows.gather(1, path.clamp_min(0))
-        return CommitBatch(torch.where(path < 0, -1, rows), n_keep, self.slot)
+def lay_out(items: Sequence[Item], state: State, *, all_logits: bool = False) -> LaidOut:
+    """The step of ``items``; the state's tables must already be those of the step."""
+    changes = state.block_tables.take_changes()
+    frame = Frame(state, _sizes(items, all_logits=all_logits, changes=len(changes.places)))
+    frame.put_changes(changes)
+    fill(frame, items, all_logits=all_logits)
+    frame.transfer.upload()
+    frame.enter_changes()
+    traits = traits_of(items)
+    return LaidOut(frame.batch(traits, full_width=False), frame.lanes(traits))
 
 
 def build_batch(items: Sequence[Item], state: State, *, all_logits: bool = False) -> StepBatch:
-    """Lay out the rows of ``items``; the state's tables must already be those of the step."""
-    columns = _Columns()
+    """The rows of ``items``, for those who need no lanes."""
+    return lay_out(items, state, all_logits=all_logits).batch
+
+
+def send_changes(state: State) -> Changes:
+    """What has changed in tables since the last step; more than a bucket has room for is sent at
+    once, and nothing is left."""
+    changes = state.block_tables.take_changes()
+    if len(changes.places) <= CHANGES:
+        return changes
+    frame = Frame(state, Sizes(0, 0, 0, 0, changes=len(changes.places)))
+    frame.put_changes(changes)
+    frame.transfer.upload()
+    frame.enter_changes()
+    return Changes(changes.places[:0], changes.values[:0])
+
+
+def traits_of(items: Sequence[Item]) -> Traits:
+    """What launches depend on."""
+    counts = [len(item.tokens) for item in items]
+    drafted = [n for item, n in zip(items, counts, strict=True) if _is_drafted(item)]
+    single = any(n == 1 and not _is_drafted(i) for i, n in zip(items, counts, strict=True))
+    return Traits(
+        singles=single,
+        draft_rows=max(drafted, default=0),
+        trees=any(item.parents is not None for item in items),
+        few_counts=tuple(sorted({n for n in counts if n <= FEW})),
+        most_rows=max((n for n in counts if n > FEW), default=0),
+    )
+
+
+def _sizes(items: Sequence[Item], *, all_logits: bool, changes: int) -> Sizes:
+    counts = [len(item.tokens) for item in items]
+    slices = [n for i, n in zip(items, counts, strict=True) if n > 1 and not _is_drafted(i)]
+    logits = [_logits(item, all_logits) for item in items]
+    return Sizes(
+        rows=sum(counts),
+        sequences=len(items),
+        lanes=sum(n > 0 for n in logits),
+        logits=sum(logits),
+        stores=sum(len(item.stores) for item in items),
+        slices=len(slices),
+        blocks=sum(-(-n // SLICE_BLOCK) for n in slices),
+        few=sum(n <= FEW for n in counts),
+        many=sum(n > FEW for n in counts),
+        changes=changes,
+    )
+
+
+def _is_drafted(item: Item) -> bool:
+    return item.kind is ItemKind.VERIFY
+
+
+def _logits(item: Item, all_logits: bool) -> int:
+    """Rows of an item whose logits are wanted."""
+    return len(item.tokens) if all_logits or _is_drafted(item) else int(item.sample)
+
+
+# -- filling --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """How far the arrays of a frame are filled."""
+
+    row: int = 0
+    lane: int = 0
+    logit: int = 0
+    store: int = 0
+    slice: int = 0
+    block: int = 0
+    arena: int = 0
+
+
+def fill(frame: Frame, items: Sequence[Item], *, all_logits: bool = False) -> None:
+    """Write the rows of ``items`` into the host's side of a frame that is all padding."""
+    state, at = frame.state, _Cursor()
+    segments = []
     for number, item in enumerate(items):
-        _append(columns, number, item, all_logits=all_logits)
-    if columns.arena_used > state.limits.tree_rows:
-        raise StateError(
-            f"the trees of a step have {columns.arena_used} rows, the arena holds "
-            f"{state.limits.tree_rows}"
+        segment = Segment(
+            number,
+            item.lease.slot,
+            at.row,
+            at.row + len(item.tokens),
+            item.start,
+            _is_drafted(item),
         )
-    device = state.device
-    slots = [segment.slot for segment in columns.segments]
-    spans = [(s.slot, range(s.start, s.stop)) for s in columns.segments]
-    write = [
-        [
-            pool.place(slot, columns.positions[row])
-            if columns.arena[row] < 0
-            else DUMMY * CHUNK + row % CHUNK
-            for slot, rows in spans
-            for row in rows
-        ]
-        for pool in state.pools
-    ]
-
-    def tensor(values: object, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
-
-    return StepBatch(
-        tokens=tensor(columns.tokens),
-        positions=tensor(columns.positions),
-        sequence_of_row=tensor(columns.sequence),
-        parent_row=tensor(columns.parent),
-        limit=tensor(columns.limit),
-        ancestors=tensor(columns.ancestors),
-        arena_row=tensor(columns.arena),
-        arena_start=tensor([columns.arena[s.start] for s in columns.segments]),
-        write_row=tensor(write).reshape(len(state.pools), len(columns.tokens)),
-        slot_of_sequence=tensor(slots),
-        context_len=tensor([s.context for s in columns.segments]),
-        last_row=tensor([s.stop - 1 for s in columns.segments]),
-        logit_rows=tensor(columns.logit_rows),
-        store_rows=tensor(columns.store_rows),
-        store_slots=tensor(columns.store_slots),
-        tables=tuple(_table(pool, slots, device) for pool in state.pools),
-        segments=tuple(columns.segments),
+        segments.append(segment)
+        _fill_rows(frame, item, segment, at)
+        _fill_sequence(frame, item, segment, at)
+        logits = _logits(item, all_logits)
+        if logits:
+            _fill_lane(frame, item, segment, at, logits)
+        at.row = segment.stop
+    if at.arena > state.limits.tree_rows:
+        raise StateError(
+            f"the trees of a step have {at.arena} rows, the arena holds {state.limits.tree_rows}"
+        )
+    counts = [segment.rows for segment in segments]
+    if frame.sizes.many:
+        frame.host["few"][:] = [i for i, n in enumerate(counts) if n <= FEW]
+        frame.host["many"][:] = [i for i, n in enumerate(counts) if n > FEW]
+    frame.segments = tuple(segments)
+    frame.lengths = tuple(
+        tuple(state.block_tables.length(pool, segment.slot) for segment in segments)
+        for pool in range(len(state.pools))
     )
+    for pool, lengths in enumerate(frame.lengths):
+        frame.host["entries"][pool, : len(lengths)] = lengths
 
 
-def build_lanes(items: Sequence[Item], batch: StepBatch, state: State) -> Lanes | None:
-    """The drafted segments of a step, or ``None``."""
-    drafted = [s for s in batch.segments if s.drafted]
-    if not drafted:
-        return None
-    width = max(segment.rows for segment in drafted)
-    arena = batch.arena_row.tolist()
-
-    def padded(values: list[int], fill: int) -> list[int]:
-        return values + [fill] * (width - len(values))
-
-    rows = [padded(list(range(s.start, s.stop)), -1) for s in drafted]
-    held = [padded(arena[s.start : s.stop], -1) for s in drafted]
-    targets = [
-        [padded(_targets(pool, s, items[s.sequence]), DUMMY) for s in drafted]
-        for pool in state.pools
-    ]
-    device = state.device
-    return Lanes(
-        torch.tensor(rows, device=device),
-        torch.tensor([s.slot for s in drafted], device=device),
-        torch.tensor(held, device=device),
-        torch.tensor(targets, dtype=torch.int64, device=device).reshape(
-            len(state.pools), len(drafted), width
-        ),
-    )
+def _fill_rows(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> None:
+    host, rows = frame.host, slice(segment.start, segment.stop)
+    host["tokens"][rows] = item.tokens
+    host["sequence"][rows] = segment.sequence
+    if item.parents is not None:
+        _fill_tree(frame, item, segment, at)
+        return
+    positions = np.arange(item.start, item.start + segment.rows)
+    host["positions"][rows] = positions
+    host["limit"][rows] = positions
+    host["parent"][rows] = np.arange(segment.start - 1, segment.stop - 1)
+    host["parent"][segment.start] = NO_PARENT
+    if segment.drafted:
+        host["path"][rows] = CHAIN_PATHS[: segment.rows]
+    for index, pool in enumerate(frame.state.pools):
+        _fill_places(host["write"][index, rows], pool, segment.slot, item.start)
 
 
-def commit_tree_rows(state: State, lanes: Lanes, path: torch.Tensor) -> None:
-    """Copy accepted arena rows to their final places; padding is copied onto the dummy block."""
-    arena = lanes.arena.gather(1, path.clamp_min(0))
-    moved = (path >= 0) & (arena >= 0)
-    source = torch.where(moved, arena, 0).flatten()
-    state.commit_tree(source, torch.where(moved, lanes.targets, DUMMY).flatten(1))
+def _fill_places(places: np.ndarray, pool: Pool, slot: int, start: int) -> None:
+    """Where the positions from ``start`` on are stored, chunk by chunk."""
+    done, stop = 0, places.shape[0]
+    while done < stop:
+        first = pool.place(slot, start + done)
+        count = min(CHUNK - first % CHUNK, stop - done)
+        places[done : done + count] = first if count == 1 else np.arange(first, first + count)
+        done += count
 
 
-def _append(columns: _Columns, number: int, item: Item, *, all_logits: bool) -> None:
-    start, count = len(columns.tokens), len(item.tokens)
-    drafted = item.kind is ItemKind.VERIFY
-    columns.segments.append(
-        Segment(number, item.lease.slot, start, start + count, item.start, drafted)
-    )
-    columns.tokens += item.tokens
-    columns.sequence += [number] * count
-    if item.parents is None:
-        columns.positions += range(item.start, item.start + count)
-        columns.limit += range(item.start, item.start + count)
-        columns.parent += [NO_PARENT, *range(start, start + count - 1)]
-        columns.ancestors += [0] * count
-        columns.arena += [-1] * count
-    else:
-        _append_tree(columns, start, item, item.parents)
-    if all_logits or drafted:
-        columns.logit_rows += range(start, start + count)
-    elif item.sample:
-        columns.logit_rows.append(start + count - 1)
-    for offset, slot in item.stores:
-        columns.store_rows.append(start + offset - 1)
-        columns.store_slots.append(slot)
-
-
-def _append_tree(columns: _Columns, start: int, item: Item, parents: tuple[int, ...]) -> None:
+def _fill_tree(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> None:
+    assert item.parents is not None
+    host, rows = frame.host, slice(segment.start, segment.stop)
     depth: list[int] = []
     seen: list[int] = []
-    for row, parent in enumerate(parents):
+    for row, parent in enumerate(item.parents):
         depth.append(0 if parent < 0 else depth[parent] + 1)
         seen.append((0 if parent < 0 else seen[parent]) | 1 << row)
-    columns.positions += [item.start + d for d in depth]
-    columns.limit += [item.start - 1] * len(parents)
-    columns.parent += [NO_PARENT if p < 0 else start + p for p in parents]
-    # Bit 63 is the sign of an int64.
-    columns.ancestors += [bits - (1 << 64) if bits >> 63 else bits for bits in seen]
-    columns.arena += range(columns.arena_used, columns.arena_used + len(parents))
-    columns.arena_used += len(parents)
+    # Of rows beyond the 64th the arena will tell.
+    bits = np.array([mask & (1 << 64) - 1 for mask in seen], np.uint64).view(np.int64)
+    host["positions"][rows] = np.array(depth) + item.start
+    host["limit"][rows] = item.start - 1
+    host["parent"][rows] = [NO_PARENT if p < 0 else segment.start + p for p in item.parents]
+    host["ancestors"][rows] = host["path"][rows] = bits
+    host["arena"][rows] = np.arange(at.arena, at.arena + segment.rows)
+    host["arena_start"][segment.sequence] = at.arena
+    at.arena += segment.rows
+    for index, pool in enumerate(frame.state.pools):
+        host["write"][index, rows] = DUMMY * CHUNK + np.arange(rows.start, rows.stop) % CHUNK
+        targets = host["targets"][index, rows]
+        _fill_places(targets[: max(depth) + 1], pool, segment.slot, item.start)
 
 
-def _targets(pool: Pool, segment: Segment, item: Item) -> list[int]:
-    if item.parents is None:
-        return [DUMMY] * segment.rows
-    depths: list[int] = []
-    for parent in item.parents:
-        depths.append(0 if parent < 0 else depths[parent] + 1)
-    return [pool.place(segment.slot, segment.context + d) for d in range(max(depths) + 1)]
+def _fill_lane(frame: Frame, item: Item, segment: Segment, at: _Cursor, logits: int) -> None:
+    """The last ``logits`` rows of a sequence are to be sampled."""
+    host, lane, first = frame.host, at.lane, segment.stop - logits
+    host["logit_rows"][at.logit : at.logit + logits] = np.arange(first, segment.stop)
+    host["logit"][lane] = at.logit
+    host["lane_row"][lane] = first
+    host["lane_count"][lane] = logits
+    host["drafted"][lane] = segment.drafted
+    host["lane_slot"][lane] = segment.slot
+    host["budget"][lane] = item.budget
+    at.lane += 1
+    at.logit += logits
 
 
-def _table(pool: Pool, slots: Sequence[int], device: torch.device) -> BlockTable:
-    entries = [sorted(pool.tables[slot].items()) for slot in slots]
-    width = max((len(rows) for rows in entries), default=0) or 1
-    blocks = [[block for _, block in rows] + [DUMMY] * (width - len(rows)) for rows in entries]
-    chunks = [[chunk for chunk, _ in rows] + [0] * (width - len(rows)) for rows in entries]
-    lengths = tuple(len(rows) for rows in entries)
+def _fill_sequence(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> None:
+    host, number, count = frame.host, segment.sequence, segment.rows
+    host["slot"][number] = segment.slot
+    host["context"][number] = item.start
+    host["last"][number] = segment.stop - 1
+    host["spans"][number] = (segment.start, count, segment.slot, segment.drafted)
+    host["first"][number] = segment.start
+    host["count"][number] = count
+    for offset, slot in item.stores:
+        host["store_rows"][at.store] = segment.start + offset - 1
+        host["store_slots"][at.store] = slot
+        at.store += 1
+    if frame.sizes.slices and count > 1 and not segment.drafted:
+        host["slices"][at.slice] = (segment.start, count, segment.slot, at.block)
+        at.slice += 1
+        for start in range(segment.start, segment.stop, SLICE_BLOCK):
+            host["blocks"][at.block] = (start, min(SLICE_BLOCK, segment.stop - start))
+            at.block += 1
 
-    def tensor(values: object) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=device)
 
-    return BlockTable(tensor(blocks), tensor(chunks), tensor(lengths), lengths)
+# -- committing -----------------------------------------------------------------------------------
+
+
+def commit_batch(lanes: Lanes, path: torch.Tensor, n_keep: torch.Tensor) -> CommitBatch:
+    """``path`` [L, T] indices inside the lanes, padded with -1 -> rows of the step. Lanes that are
+    not drafted keep nothing here: they have been advanced in place."""
+    drafted = lanes.drafted != 0
+    rows = torch.where((path < 0) | ~drafted[:, None], -1, lanes.row[:, None] + path)
+    return CommitBatch(rows, torch.where(drafted, n_keep, 0), lanes.slot)
+
+
+def commit_tree_rows(state: State, batch: StepBatch, lanes: Lanes, kept: CommitBatch) -> None:
+    """Copy accepted arena rows to their final places; padding is copied onto the dummy block."""
+    arena = batch.arena_row[kept.path.clamp_min(0)]
+    moved = (kept.path >= 0) & (arena >= 0)
+    depth = torch.arange(kept.path.shape[1], device=arena.device)
+    at = (lanes.row[:, None] + depth).clamp_max(batch.tokens.shape[0] - 1)
+    targets = torch.where(moved, lanes.targets[:, at], DUMMY)
+    state.commit_tree(torch.where(moved, arena, 0).flatten(), targets.flatten(1))

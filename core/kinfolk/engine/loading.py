@@ -77,6 +77,10 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     slice_rows: int
+    graphs: bool = False
+    """Whether decoding runs in steps of fixed sizes, recorded where the device can."""
+    batch_invariant: bool = False
+    """Whether no row's numbers may depend on how many others are in a step."""
     packed: Mapping[str, int] = field(default_factory=dict)
     """Tensors in planes by format."""
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -242,6 +246,8 @@ def load_model(
         device=ready.device,
         dtype=ready.dtype,
         slice_rows=ready.slice_rows,
+        graphs=_wants_graphs(settings, ready.device),
+        batch_invariant=settings.batch_invariant,
         packed=weights.packed,
         refused=weights.refused,
     )
@@ -251,6 +257,14 @@ def usable_memory(device: torch.device, limit: float | None) -> int:
     """Free bytes of a device, or the ``limit`` in GiB if that is less."""
     free = free_memory(device)
     return free if limit is None else min(free, int(limit * GIB))
+
+
+def _wants_graphs(settings: Settings, device: torch.device) -> bool:
+    if settings.graphs == "auto":
+        return device.type == "cuda" or settings.batch_invariant
+    if settings.graphs == "off" and settings.batch_invariant:
+        raise SettingsError("--batch-invariant needs the steps of --graphs on")
+    return settings.graphs == "on"
 
 
 def choose_form(

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from kinfolk.engine.batch import build_batch, build_lanes, commit_tree_rows
+from kinfolk.engine.batch import lay_out
+from kinfolk.engine.capture import capture_for
+from kinfolk.engine.graphs import SEQUENCES, Graphs, Ran
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.step import Report, Reports, report, sample_and_commit
+from kinfolk.errors import EngineError
 from kinfolk.model_api import GraphShape, StepBatch, StepFn
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult, TokenLogprob
-from kinfolk.spec.sampling import RowSampling
-from kinfolk.spec.verify import NO_ROW, Draft, Kept, VerifyStep
+from kinfolk.spec.sampling import RowContext, RowSampling, is_edited, kind_of
 from kinfolk.state.state import State
 
 _NOT_FINITE = "the model returned numbers that are not finite"
-
-
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """A sampled item: ``first`` of ``rows`` rows of logits."""
-
-    item: Item
-    first: int
-    rows: int
 
 
 class Runner:
@@ -34,128 +28,187 @@ class Runner:
     def __init__(self, loaded: LoadedModel, state: State) -> None:
         self.loaded = loaded
         self.state = state
-        self.counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
+        self.graphs = Graphs(
+            loaded, state, capture_for(loaded.device), invariant=loaded.batch_invariant
+        )
+        self._reports = Reports(loaded.device)
+        self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
+        self._eager_steps = self._eager_uploads = 0
         self._steps: dict[GraphShape, StepFn] = {}
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Since the start. ``allocations`` are those of the driver, which memory that is used again
+        does not need."""
+        return {
+            **self._counters,
+            "captures": self.graphs.captures,
+            "replays": self.graphs.replays,
+            "eager_steps": self._eager_steps,
+            "uploads": self.graphs.uploads + self._eager_uploads,
+            "waits": self._reports.waits,
+            "allocations": _allocations(self.loaded.device),
+        }
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, histories: Mapping[str, History]) -> StepResult:
         """Run a step. An item whose numbers are not finite fails alone."""
-        self.state.apply(plan.operations)
-        batch = build_batch(plan.items, self.state)
+        with self._on_device():
+            try:
+                self.state.apply(plan.operations)
+                results: list[ItemResult] = []
+                for items in self._parts(plan):
+                    results += self._run(items, histories)
+            except BaseException:
+                self.state.block_tables.invalidate()
+                raise
         self._count(plan)
-        forward = self._step_fn(plan, batch)(batch, self.state)
-        # A slice that asks for no logits may yet spoil what is kept of it.
-        sound = forward.hidden[batch.last_row].isfinite().all(1).tolist()
-        results = [
-            _result(item) if finite else _failed(item)
-            for item, finite in zip(plan.items, sound, strict=True)
-        ]
-        lanes = _lanes(plan)
-        if not lanes:
-            return StepResult(plan.step_id, tuple(results))
-        logits = self.loaded.model.head(forward.hidden[batch.logit_rows])
-        kept = self._verify(lanes, logits, histories)
-        drafted = build_lanes(plan.items, batch, self.state)
-        if drafted is not None:
-            rows = torch.tensor(
-                [i for i, lane in enumerate(lanes) if lane.item.kind is ItemKind.VERIFY],
-                device=self.loaded.device,
-            )
-            path, n_keep = kept.path[rows][:, : drafted.rows.shape[1]], kept.n_keep[rows]
-            commit = drafted.commit_batch(path, n_keep)
-            self.loaded.model.commit(forward.trace, commit, self.state)
-            commit_tree_rows(self.state, drafted, path)
-        sampled = self._sampled(lanes, logits, kept, histories)
-        return StepResult(
-            plan.step_id, tuple(sampled.get(result.request_id, result) for result in results)
+        return StepResult(plan.step_id, tuple(results))
+
+    def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
+        """The items that run together: all, unless a row's numbers must not depend on others."""
+        if not self.loaded.batch_invariant:
+            return [plan.items]
+        most = SEQUENCES[-1]
+        decoding = [item for item in plan.items if item.kind is not ItemKind.PREFILL]
+        groups = [decoding[start : start + most] for start in range(0, len(decoding), most)]
+        return [*groups, *([i] for i in plan.items if i.kind is ItemKind.PREFILL)]
+
+    def _run(self, items: Sequence[Item], histories: Mapping[str, History]) -> list[ItemResult]:
+        sampled = [item for item in items if item.kind is ItemKind.VERIFY or item.sample]
+        contexts = [row for item in sampled for row in histories[item.request_id].rows(item)]
+        wanted = any(histories[item.request_id].sampling.logprobs is not None for item in sampled)
+        ran = self._replay(items, contexts, open_end=wanted) or self._eager(items)
+        packed, counts = ran.packed, (ran.sequences, ran.lanes)
+        if ran.forward is not None and ran.logits is not None and ran.real is not None:
+            drafts = any(item.kind is ItemKind.VERIFY for item in items)
+            packed = self._finish(ran, contexts, drafts=drafts)
+            counts = (len(ran.batch.last_row), len(ran.real.count))
+        found = self._reports.read(packed, *counts)
+        return _results(items, sampled, found, ran.logits, histories)
+
+    def _replay(
+        self, items: Sequence[Item], contexts: Sequence[RowContext], *, open_end: bool
+    ) -> Ran | None:
+        """The step from a recording, if there can be one. It ends at the logits where the rest
+        cannot be recorded: edits of logits, policies that verify, probabilities to report."""
+        if not self.loaded.graphs:
+            return None
+        open_end |= is_edited(contexts) or self.loaded.hooks.is_overruled("verify")
+        key = self.graphs.key(items, None if open_end else kind_of(contexts))
+        if key is None:
+            return None
+        try:
+            return self.graphs.run(key, items, contexts)
+        except EngineError:
+            if not self.graphs.refused:
+                raise
+            return None
+
+    def _eager(self, items: Sequence[Item]) -> Ran:
+        """The step in its own size, up to its logits."""
+        self._eager_steps += 1
+        self._eager_uploads += 1
+        laid = lay_out(items, self.state)
+        forward = self._step_fn(items, laid.batch)(laid.batch, self.state)
+        if not laid.batch.logit_rows.shape[0]:
+            return Ran(report(laid.batch, forward), len(items), 0, laid.batch, None, None)
+        logits = self.loaded.model.head(forward.hidden[laid.batch.logit_rows])
+        return Ran(forward.hidden, 0, 0, laid.batch, forward, logits, laid.lanes)
+
+    def _finish(self, ran: Ran, contexts: Sequence[RowContext], *, drafts: bool) -> torch.Tensor:
+        """What follows the logits, launch by launch."""
+        assert ran.forward is not None
+        assert ran.logits is not None
+        assert ran.real is not None
+        self._eager_uploads += 1
+        return sample_and_commit(
+            self.loaded,
+            self.state,
+            ran.batch,
+            ran.real,
+            ran.forward,
+            ran.logits[: len(contexts)],
+            RowSampling.of(contexts, self.loaded.device),
+            drafts=drafts,
         )
 
-    def _step_fn(self, plan: StepPlan, batch: StepBatch) -> StepFn:
-        kinds = {item.kind for item in plan.items}
+    def _step_fn(self, items: Sequence[Item], batch: StepBatch) -> StepFn:
+        kinds = {item.kind for item in items}
         kind = next(iter(kinds)).value if len(kinds) == 1 else "mixed"
         shape = GraphShape(kind, batch.rows, len(batch.segments))
         if shape not in self._steps:
             self._steps[shape] = self.loaded.hooks.build_graph(self.loaded.model, shape)
         return self._steps[shape]
 
-    def _verify(
-        self, lanes: list[_Lane], logits: torch.Tensor, histories: Mapping[str, History]
-    ) -> Kept:
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Kernels are launched on the current device, whatever their tensors are on."""
         device = self.loaded.device
-        width = max(lane.rows for lane in lanes)
-        contexts = [
-            row for lane in lanes for row in histories[lane.item.request_id].rows(lane.item)
-        ]
-
-        def padded(values: list[list[int]], fill: int) -> torch.Tensor:
-            return torch.tensor(
-                [row + [fill] * (width - len(row)) for row in values], device=device
-            )
-
-        rows = padded([list(range(lane.first, lane.first + lane.rows)) for lane in lanes], -1)
-        tokens = padded([list(lane.item.tokens[-lane.rows :]) for lane in lanes], 0)
-        parents = padded([_parents(lane) for lane in lanes], NO_ROW)
-        budget = torch.tensor([lane.item.budget for lane in lanes], device=device)
-        kept: Kept = self.loaded.hooks.verify(
-            VerifyStep(logits, rows),
-            Draft(tokens, parents, budget),
-            RowSampling.of(contexts, device),
-        )
-        return kept
-
-    def _sampled(
-        self,
-        lanes: list[_Lane],
-        logits: torch.Tensor,
-        kept: Kept,
-        histories: Mapping[str, History],
-    ) -> dict[str, ItemResult]:
-        """Results of the sampled items by request."""
-        finite = logits.isfinite().all(1).tolist()
-        paths, chosen = kept.path.tolist(), kept.next.tolist()
-        found: dict[str, ItemResult] = {}
-        for lane, path, following in zip(lanes, paths, chosen, strict=True):
-            item, rows = lane.item, [row for row in path if row >= 0]
-            if not all(finite[lane.first : lane.first + lane.rows]):
-                found[item.request_id] = _failed(item)
-                continue
-            drafts = item.tokens[-lane.rows :]
-            emitted = (*(drafts[row] for row in rows[1:]), following)
-            wanted = histories[item.request_id].sampling.logprobs
-            found[item.request_id] = ItemResult(
-                item.lease,
-                item.request_id,
-                kept=len(rows) if item.kind is ItemKind.VERIFY else len(item.tokens),
-                emitted=emitted,
-                logprobs=()
-                if wanted is None
-                else _logprobs(logits[[lane.first + row for row in rows]], emitted, wanted),
-            )
-        return found
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _count(self, plan: StepPlan) -> None:
-        self.counters["steps"] += 1
-        self.counters["rows"] += plan.rows
+        self._counters["steps"] += 1
+        self._counters["rows"] += plan.rows
         prefill = [item for item in plan.items if item.kind is ItemKind.PREFILL]
-        self.counters["prefill_rows"] += sum(len(item.tokens) for item in prefill)
-        self.counters["decode_steps"] += len(prefill) < len(plan.items)
+        self._counters["prefill_rows"] += sum(len(item.tokens) for item in prefill)
+        self._counters["decode_steps"] += len(prefill) < len(plan.items)
 
 
-def _lanes(plan: StepPlan) -> list[_Lane]:
-    lanes: list[_Lane] = []
-    first = 0
-    for item in plan.items:
-        if item.kind is ItemKind.VERIFY or item.sample:
-            rows = len(item.tokens) if item.kind is ItemKind.VERIFY else 1
-            lanes.append(_Lane(item, first, rows))
-            first += rows
-    return lanes
+def _allocations(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.memory_stats(device).get("segment.all.allocated", 0))
 
 
-def _parents(lane: _Lane) -> list[int]:
-    if lane.item.parents is not None:
-        return list(lane.item.parents)
-    return list(range(-1, lane.rows - 1))
+def _results(
+    items: Sequence[Item],
+    sampled: Sequence[Item],
+    found: Report,
+    logits: torch.Tensor | None,
+    histories: Mapping[str, History],
+) -> list[ItemResult]:
+    """What became of each item; lanes are those of the sampled ones, in order."""
+    lane_of = {item.request_id: lane for lane, item in enumerate(sampled)}
+    results, first = [], 0
+    for number, item in enumerate(items):
+        lane = lane_of.get(item.request_id)
+        if lane is None:
+            ok = bool(found.sound[number])
+            results.append(_result(item) if ok else _failed(item))
+            continue
+        rows = len(item.tokens) if item.kind is ItemKind.VERIFY else 1
+        if found.finite[lane]:
+            wanted = histories[item.request_id].sampling.logprobs
+            results.append(_sampled(item, found, lane, rows, logits, first, wanted))
+        else:
+            results.append(_failed(item))
+        first += rows
+    return results
+
+
+def _sampled(
+    item: Item,
+    found: Report,
+    lane: int,
+    rows: int,
+    logits: torch.Tensor | None,
+    first: int,
+    wanted: int | None,
+) -> ItemResult:
+    kept = found.path[lane, : found.n_keep[lane]].tolist()
+    drafts = item.tokens[-rows:]
+    emitted = (*(drafts[row] for row in kept[1:]), int(found.next[lane]))
+    logprobs: tuple[TokenLogprob, ...] = ()
+    if wanted is not None:
+        assert logits is not None
+        logprobs = _logprobs(logits[first : first + rows][kept], emitted, wanted)
+    return ItemResult(
+        item.lease,
+        item.request_id,
+        kept=len(kept) if item.kind is ItemKind.VERIFY else len(item.tokens),
+        emitted=emitted,
+        logprobs=logprobs,
+    )
 
 
 def _result(item: Item) -> ItemResult:

@@ -90,13 +90,15 @@ def bundled_model(registry: Registry) -> Path:
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:
     rows = loaded.slice_rows
+    # How many rows a draft has depends on the drafter.
+    drafts = settings.drafter is not None and not settings.batch_invariant
     return SchedulerLimits(
         slots=loaded.limits.slots,
         context=loaded.limits.context,
         step_tokens=settings.step_tokens or 2 * rows,
         slice=rows,
         quantum=settings.quantum,
-        max_draft=settings.draft_tokens if settings.drafter else 0,
+        max_draft=settings.draft_tokens if drafts else 0,
         vocabulary=loaded.info.vocabulary,
     )
 

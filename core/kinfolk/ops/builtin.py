@@ -9,13 +9,19 @@ REFERENCE, CPU, GPU = 0, 10, 20
 one for GPUs is asked first where there is one."""
 
 
+PLAIN = frozenset({"embedding", "linear", "linears", "rms_norm", "rope", "silu_mul", "gelu_mul"})
+"""Ops of which every back end is plain tensor arithmetic, which a graph can hold."""
+
+
 def _backend(op: str, folder: str, name: str, priority: int) -> OpBackend:
-    return OpBackend(op, name, f"kinfolk_kernels.{folder}.{name}:{op}", priority=priority)
+    function = f"kinfolk_kernels.{folder}.{name}:{op}"
+    return OpBackend(op, name, function, priority=priority, capturable=op in PLAIN)
 
 
 def _triton(op: str, folder: str, supports: str = "supports") -> OpBackend:
     module = f"kinfolk_kernels.{folder}.triton"
-    return OpBackend(op, "triton", f"{module}:{op}", f"{module}:{supports}", GPU, "cuda")
+    function = f"{module}:{op}"
+    return OpBackend(op, "triton", function, f"{module}:{supports}", GPU, "cuda", capturable=True)
 
 
 OP_BACKENDS: tuple[OpBackend, ...] = (

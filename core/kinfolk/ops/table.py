@@ -7,7 +7,8 @@ Nothing falls back silently: the choice, and every refusal with its reason, is k
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ class Ops:
             if op not in (choose or {}):
                 self._backends[op] = [b for b in offered if b.device in ("", device)]
         self._loaded: dict[tuple[str, str], _Loaded | str] = {}
+        self._watched: set[tuple[str, str]] | None = None
 
     def backends(self, op: str) -> tuple[str, ...]:
         return tuple(backend.name for backend in self._backends.get(op, ()))
@@ -69,6 +71,24 @@ class Ops:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._backends))
+
+    @contextmanager
+    def watched(self) -> Iterator[set[tuple[str, str]]]:
+        """Collect which back end runs which op inside the ``with`` block, as pairs of names."""
+        used = self._watched = set()
+        try:
+            yield used
+        finally:
+            self._watched = None
+
+    def not_capturable(self, used: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Ops whose back ends cannot be recorded in a graph, with the reason."""
+        able = {(b.op, b.name) for known in self._backends.values() for b in known if b.capturable}
+        return {
+            f"op {op}": f"its back end {name} cannot be recorded in a graph"
+            for op, name in sorted(used)
+            if (op, name) not in able
+        }
 
     def _call(self, op: str, *args: Any) -> Any:
         refused: list[tuple[str, str]] = []
@@ -80,6 +100,8 @@ class Ops:
             function, supports = loaded
             verdict = YES if supports is None else supports(*args)
             if verdict:
+                if self._watched is not None:
+                    self._watched.add((op, backend.name))
                 if (op, backend.name) not in self.decisions:
                     self._note(Decision(op, backend.name, tuple(refused)))
                 return function(*args)

@@ -8,15 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.philox import uniforms
+from kinfolk.state.transfer import Transfer
 
 COLDEST = 1e-30
 """Least temperature to divide by: below it the quotients of usual logits overflow float32."""
+
+CANDIDATES = (64, 1024)
+"""Numbers of tokens that are sorted where every row has a top-k."""
+
+DRAWS = 64
+"""Random numbers of a request that are computed at once."""
+
+PARAMETERS = {
+    "temperature": "float32",
+    "top_k": "int64",
+    "top_p": "float32",
+    "min_p": "float32",
+    "uniform": "float64",
+}
+"""Arrays of n rows, by name, and their types."""
+
+_EDITS = {"row": "int64", "token": "int64", "repetition": "float32", "subtract": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +66,15 @@ class _Edits:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingKind:
+    """What decides which kernels sample: whether every row is greedy, and how many tokens are
+    sorted (0 = all)."""
+
+    greedy: bool
+    largest_top_k: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowSampling:
     """Parameters of n rows, as tensors on the device of the logits."""
 
@@ -59,24 +89,78 @@ class RowSampling:
 
     @classmethod
     def of(cls, rows: Sequence[RowContext], device: torch.device) -> RowSampling:
-        params = [row.sampling for row in rows]
-
-        def tensor(values: object, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)
-
-        sampled = [p for p in params if not p.greedy]
-        limited = all(p.top_k > 0 for p in sampled)
-        seeds = np.array([p.seed % 2**64 for p in params], np.uint64)
-        return cls(
-            greedy=not sampled,
-            temperature=tensor([p.temperature and max(p.temperature, COLDEST) for p in params]),
-            top_k=tensor([p.top_k for p in params], torch.int64),
-            top_p=tensor([p.top_p for p in params]),
-            min_p=tensor([p.min_p for p in params]),
-            uniform=tensor(uniforms(seeds, [row.position for row in rows]), torch.float64),
-            largest_top_k=max((p.top_k for p in sampled), default=0) if limited else 0,
-            edits=_edits(rows, device),
+        """In an upload of their own."""
+        entries = _edits(rows)
+        count, changed = (len(rows),), (len(entries),)
+        transfer = Transfer(
+            {
+                **{name: (kind, count) for name, kind in PARAMETERS.items()},
+                **{name: (kind, changed) for name, kind in _EDITS.items()},
+            },
+            device,
         )
+        fill_parameters(transfer.host, rows)
+        for name, values in zip(_EDITS, zip(*entries, strict=True), strict=False):
+            transfer.host[name][:] = values
+        transfer.upload()
+        edits = _Edits(*(transfer.device[name] for name in _EDITS)) if entries else None
+        return cls.over(transfer.device, kind_of(rows), edits)
+
+    @classmethod
+    def over(
+        cls, arrays: Mapping[str, torch.Tensor], kind: SamplingKind, edits: _Edits | None = None
+    ) -> RowSampling:
+        """Over arrays that are there already, named as in ``PARAMETERS``."""
+        return cls(
+            greedy=kind.greedy,
+            temperature=arrays["temperature"],
+            top_k=arrays["top_k"],
+            top_p=arrays["top_p"],
+            min_p=arrays["min_p"],
+            uniform=arrays["uniform"],
+            largest_top_k=kind.largest_top_k,
+            edits=edits,
+        )
+
+
+def kind_of(rows: Sequence[RowContext]) -> SamplingKind:
+    """What the rows have in common."""
+    params = {row.sampling for row in rows}
+    sampled = [p for p in params if not p.greedy]
+    limited = bool(sampled) and all(p.top_k > 0 for p in sampled)
+    largest = max(p.top_k for p in sampled) if limited else 0
+    # Rounded up to one of few sizes; 0 = all of them have to be sorted.
+    size = next((size for size in CANDIDATES if 0 < largest <= size), 0)
+    return SamplingKind(not sampled, size)
+
+
+def is_edited(rows: Sequence[RowContext]) -> bool:
+    """Whether any row's logits are changed before sampling."""
+    return any(row.sampling.has_penalties or row.sampling.logit_bias for row in rows)
+
+
+def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], rows: Sequence[RowContext]) -> None:
+    """Write the parameters of n rows to the first n places of host arrays."""
+    for name in ("top_k", "top_p", "min_p"):
+        arrays[name][: len(rows)] = [getattr(row.sampling, name) for row in rows]
+    arrays["temperature"][: len(rows)] = [
+        row.sampling.temperature and max(row.sampling.temperature, COLDEST) for row in rows
+    ]
+    arrays["uniform"][: len(rows)] = [
+        0.0 if row.sampling.greedy else draw(row.sampling.seed % 2**64, row.position)
+        for row in rows
+    ]
+
+
+def draw(seed: int, position: int) -> float:
+    """The random number of a position; a whole run of them is computed at once."""
+    return float(_run_of_draws(seed, position // DRAWS)[position % DRAWS])
+
+
+@lru_cache(maxsize=1024)
+def _run_of_draws(seed: int, run: int) -> npt.NDArray[np.float64]:
+    positions = np.arange(run * DRAWS, (run + 1) * DRAWS, dtype=np.uint64)
+    return uniforms(np.full(DRAWS, seed, np.uint64), positions)
 
 
 def sample(logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
@@ -149,7 +233,8 @@ def _edited(logits: torch.Tensor, edits: _Edits) -> torch.Tensor:
     return changed
 
 
-def _edits(rows: Sequence[RowContext], device: torch.device) -> _Edits | None:
+def _edits(rows: Sequence[RowContext]) -> list[tuple[int, int, float, float]]:
+    """Entries of :class:`_Edits`."""
     found: list[tuple[int, int, float, float]] = []
     for index, row in enumerate(rows):
         params = row.sampling
@@ -170,12 +255,4 @@ def _edits(rows: Sequence[RowContext], device: torch.device) -> _Edits | None:
                     penalty - bias.get(token, 0.0),
                 )
             )
-    if not found:
-        return None
-    row_of, token_of, repetition, subtract = zip(*found, strict=True)
-    return _Edits(
-        torch.tensor(row_of, device=device),
-        torch.tensor(token_of, device=device),
-        torch.tensor(repetition, device=device),
-        torch.tensor(subtract, device=device),
-    )
+    return found

@@ -57,21 +57,34 @@ def verify(step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
 
 
 def walk(chosen: torch.Tensor, draft: Draft) -> Kept:
-    """chosen int64 [L, T]: the token that each row wants next."""
+    """chosen int64 [L, T]: the token that each row wants next.
+
+    A row has at most one child that is right: the first with the token it wants. So the rows right
+    all the way up are found by doubling, in log2 T rounds, and their depths with them.
+    """
     lanes, width = draft.tokens.shape
-    current = torch.zeros(lanes, dtype=torch.int64, device=chosen.device)
-    n_keep = torch.ones_like(current)
-    path = torch.full_like(draft.tokens, -1)
-    path[:, 0] = 0
-    alive = torch.ones(lanes, dtype=torch.bool, device=chosen.device)
-    for depth in range(1, width):
-        wanted = chosen.gather(1, current[:, None])
-        match = (draft.parents == current[:, None]) & (draft.tokens == wanted)
-        alive = alive & match.any(1) & (n_keep < draft.budget)
-        current = torch.where(alive, match.int().argmax(1), current)
-        path[:, depth] = torch.where(alive, current, -1)
-        n_keep = n_keep + alive
-    return Kept(path, n_keep, chosen.gather(1, current[:, None])[:, 0])
+    n_keep = torch.ones(lanes, dtype=torch.int64, device=chosen.device)
+    if width == 1:
+        return Kept(torch.zeros_like(draft.tokens), n_keep, chosen[:, 0])
+    row = torch.arange(width, device=chosen.device)
+    root = row == 0
+    above = torch.where(root | (draft.parents < 0), 0, draft.parents)
+    wanted = (draft.parents >= 0) & (draft.tokens == chosen.gather(1, above)) & ~root
+    siblings = draft.parents[:, :, None] == draft.parents[:, None, :]
+    earlier = (siblings & wanted[:, None, :] & (row[None, :] < row[:, None])).any(2)
+    right = (wanted & ~earlier) | root
+    depth = (~root).long().expand(lanes, width)
+    for _ in range((width - 1).bit_length()):
+        right = right & right.gather(1, above)
+        depth = depth + depth.gather(1, above)
+        above = above.gather(1, above)
+    kept = right & ((depth < draft.budget[:, None]) | root)
+    n_keep = kept.sum(1)
+    # Rows that are not kept are put behind the end.
+    path = torch.full((lanes, width + 1), -1, device=chosen.device)
+    path = path.scatter(1, torch.where(kept, depth, width), row.expand(lanes, width))[:, :width]
+    last = path.gather(1, n_keep[:, None] - 1)
+    return Kept(path.contiguous(), n_keep, chosen.gather(1, last)[:, 0])
 
 
 class DefaultVerify:

@@ -25,6 +25,7 @@ from kinfolk.state.operations import (
     StateOperation,
     UnmapChunk,
 )
+from kinfolk.state.tables import BlockTables
 from kinfolk.types import CHUNK, DUMMY
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -108,6 +109,8 @@ class State:
                 pool = plan.windows.index(layer.window)
                 self._paged[index] = PagedLayer(self.pools[pool], pool, plan.owner(index))
         self._saved: dict[int, torch.Tensor] = {}
+        tables = [pool.tables for pool in self.pools]
+        self.block_tables = BlockTables(tables, plan.windows, limits, device)
 
     # -- what a model sees --------------------------------------------------------------------
 
@@ -143,11 +146,14 @@ class State:
         match operation:
             case MapChunk(pool, slot, chunk, block):
                 self.pools[pool].tables[slot][chunk] = block
+                self.block_tables.touch(pool, slot)
             case UnmapChunk(pool, slot, chunk):
                 del self.pools[pool].tables[slot][chunk]
+                self.block_tables.touch(pool, slot)
             case ClearSlot(slot):
-                for each in self.pools:
+                for index, each in enumerate(self.pools):
                     each.tables[slot] = {}
+                    self.block_tables.touch(index, slot)
                 for tensor in self._recurrent_tensors():
                     tensor[slot].zero_()
             case CopyBlock(pool, source, target):

@@ -44,7 +44,8 @@ def causal_conv_commit(
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
-    """Advance ``state[slot]`` along the kept rows: x [R, C], path [D, T] padded with -1."""
+    """Advance ``state[slot]`` along the kept rows: x [R, C], path [D, T] padded with -1. Where
+    nothing is kept the state stays as it is."""
     for d in range(path.shape[0]):
         kept = path[d, : int(n_keep[d])]
         seen = torch.cat([state[slot[d]], x[kept].float()])

@@ -72,10 +72,13 @@ def gated_delta_commit(
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
-    """S <- e^{G_n} S + sum_j e^{G_n - G_j} d_j k_j^T over the kept rows of ``path`` [D, T]."""
+    """S <- e^{G_n} S + sum_j e^{G_n - G_j} d_j k_j^T over the kept rows of ``path`` [D, T]. Where
+    nothing is kept, the row of ``path`` is padding and its state stays as it is."""
     heads = torch.arange(state.shape[1], device=state.device) % trace.k.shape[1]
     for i in range(path.shape[0]):
         kept = path[i, : int(n_keep[i])]
+        if not len(kept):
+            continue
         end = trace.total[kept[-1]]
         weight = (end - trace.total[kept]).float().exp()
         update = torch.einsum("th,thv,thk->hvk", weight, trace.d[kept], trace.k[kept][:, heads])

@@ -66,8 +66,8 @@ def gated_delta_commit(
     """See the reference; all sequences at once."""
     repeat = state.shape[1] // trace.k.shape[1]
     # Padding repeats the path's first row: another sequence's could be NaN, and 0 * NaN is NaN.
-    kept = torch.where(path < 0, path[:, :1], path)  # [D, T]
-    last = kept.gather(1, n_keep[:, None] - 1)[:, 0]
+    kept = torch.where(path < 0, path[:, :1], path).clamp_min(0)  # [D, T]
+    last = kept.gather(1, (n_keep[:, None] - 1).clamp_min(0))[:, 0]
     end = trace.total[last]  # [D, Hv]
     valid = torch.arange(path.shape[1], device=path.device) < n_keep[:, None]
     decay = torch.where(valid[..., None], end[:, None] - trace.total[kept], -torch.inf)
@@ -75,7 +75,8 @@ def gated_delta_commit(
     update = torch.einsum(
         "ith,ithv,ithk->ihvk", weight, trace.d[kept], trace.k[kept].repeat(1, 1, repeat, 1)
     )
-    state[slot] = state[slot] * end.float().exp()[..., None, None] + update
+    moved = state[slot] * end.float().exp()[..., None, None] + update
+    state[slot] = torch.where((n_keep > 0)[:, None, None, None], moved, state[slot])
 
 
 def _advance_one(

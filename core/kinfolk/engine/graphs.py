@@ -1,0 +1,204 @@
+"""Steps of a few fixed sizes, each recorded once and replayed: decoding and verification.
+
+A step is padded to the next bucket. What a recording depends on is its key; lengths, positions,
+slots, tables and parameters of sampling are in buffers, so one recording serves every context.
+Prompts are read in steps of their own size, as are steps for which there is no bucket.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from kinfolk.engine.batch import fill, send_changes
+from kinfolk.engine.capture import Capture
+from kinfolk.engine.frame import Frame, Lanes, Sizes, Traits
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.step import report, sample_and_commit
+from kinfolk.errors import EngineError
+from kinfolk.model_api import Forward, GraphShape, StepBatch
+from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.spec.sampling import (
+    RowContext,
+    RowSampling,
+    SamplingKind,
+    fill_parameters,
+)
+from kinfolk.state.state import State
+
+log = logging.getLogger(__name__)
+
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+SEQUENCES = (1, 2, 4, 8, 16, 24, 32)
+WIDTHS = (4, 16, 64)
+"""Rows of a drafted sequence. Kernels take up to 16 of them at once, and go on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphKey:
+    """What a recording depends on. ``width`` is the most rows of a drafted sequence, 1 = nothing is
+    drafted; ``sampling`` what is recorded behind the logits, if anything is."""
+
+    kind: Literal["decode", "verify"]
+    rows: int
+    sequences: int
+    width: int
+    trees: bool
+    sampling: SamplingKind | None
+
+    @property
+    def traits(self) -> Traits:
+        counts = tuple(range(1, self.width + 1))
+        return Traits(True, self.width if self.kind == "verify" else 0, self.trees, counts)
+
+    @property
+    def sizes(self) -> Sizes:
+        # Where sequences have several rows, padding rows need one of their own.
+        sequences = self.sequences + (self.kind == "verify")
+        return Sizes(self.rows, sequences, sequences, self.rows, few=sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a step leaves on the device. Sampled: ``packed`` for ``Report.read`` with so many
+    sequences and lanes. Otherwise the step up to its logits, and its real lanes."""
+
+    packed: torch.Tensor
+    sequences: int
+    lanes: int
+    batch: StepBatch
+    forward: Forward | None
+    logits: torch.Tensor | None
+    real: Lanes | None = None
+
+
+@dataclass(slots=True)
+class _Graph:
+    frame: Frame
+    replay: Callable[[], Ran]
+
+
+class Graphs:
+    """The recordings of one model on one state.
+
+    ``invariant``: every step is padded to the largest bucket that the state's slots can need, so
+    that no row's numbers depend on how many others there are.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, state: State, capture: Capture, *, invariant: bool = False
+    ) -> None:
+        self.loaded, self.state, self.capture = loaded, state, capture
+        self.invariant = invariant
+        self.captures = self.replays = self.uploads = 0
+        self.refused: dict[str, str] = {}
+        """What no graph can hold, and why: if there is anything, every step runs eagerly."""
+        self._graphs: dict[GraphKey, _Graph] = {}
+        self._least = min(state.limits.slots, SEQUENCES[-1]) if invariant else 1
+
+    def key(self, items: Sequence[Item], sampling: SamplingKind | None) -> GraphKey | None:
+        """The bucket that a step fits into; ``None`` if it must run in its own size."""
+        if self.refused or any(i.kind is ItemKind.PREFILL or i.stores for i in items):
+            return None
+        drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
+        rows = _bucket(sum(len(item.tokens) for item in items), ROWS, self._least)
+        sequences = _bucket(len(items), SEQUENCES, self._least)
+        width = _bucket(max(drafted), WIDTHS) if drafted else 1
+        if rows is None or sequences is None or width is None:
+            return None
+        trees = any(item.parents is not None for item in items)
+        if drafted:
+            return GraphKey("verify", rows, sequences, width, trees, sampling)
+        return GraphKey("decode", sequences, sequences, 1, False, sampling)
+
+    def run(self, key: GraphKey, items: Sequence[Item], contexts: Sequence[RowContext]) -> Ran:
+        """Fill the buffers of a bucket, and replay. Raises :class:`EngineError`, with nothing
+        changed, if a step cannot be recorded; no other is tried then."""
+        if key not in self._graphs:
+            try:
+                self._graphs[key] = self._record(key)
+            except EngineError as error:
+                self.refused.setdefault("step", str(error))
+                raise
+        graph = self._graphs[key]
+        frame = graph.frame
+        frame.clear()
+        frame.put_changes(send_changes(self.state))
+        fill(frame, items)
+        if key.sampling is not None and not key.sampling.greedy:
+            fill_parameters(frame.host, contexts)
+        ran = self.replay(graph)
+        if key.sampling is None:
+            drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
+            lanes = frame.lanes(key.traits, len(items), max(drafted, default=1))
+            ran = Ran(ran.packed, 0, 0, ran.batch, ran.forward, ran.logits, lanes)
+        return ran
+
+    def replay(self, graph: _Graph) -> Ran:
+        """From here to the report the host neither waits nor looks at anything."""
+        graph.frame.transfer.upload()
+        self.uploads += 1
+        self.replays += 1
+        return graph.replay()
+
+    # -- recording ----------------------------------------------------------------------------
+
+    def _record(self, key: GraphKey) -> _Graph:
+        frame = Frame(self.state, key.sizes, single_rows=key.kind == "decode")
+        body = self._body(key, frame)
+        frame.transfer.upload()  # a warm-up must find padding
+        with self.loaded.ops.watched() as used:
+            replay = self.capture.record(self._checked(body, used))
+        self.captures += 1
+        log.info("recorded %s", key)
+        return _Graph(frame, replay)
+
+    def _checked(self, body: Callable[[], Ran], used: set[tuple[str, str]]) -> Callable[[], Ran]:
+        """The body, which stops as soon as it is known that no graph can hold it."""
+
+        def run() -> Ran:
+            ran = body()
+            if self.state.device.type == "cuda":
+                self.refused.update(self.loaded.ops.not_capturable(used))
+                if self.refused:
+                    raise EngineError("; ".join(f"{k}: {v}" for k, v in self.refused.items()))
+            return ran
+
+        return run
+
+    def _body(self, key: GraphKey, frame: Frame) -> Callable[[], Ran]:
+        loaded, state, traits = self.loaded, self.state, key.traits
+        shape = GraphShape(key.kind, key.rows, key.sequences)
+        step_fn = loaded.hooks.build_graph(loaded.model, shape)
+        sizes = key.sizes
+
+        def body() -> Ran:
+            frame.enter_changes()
+            batch = frame.batch(traits, full_width=True)
+            forward = step_fn(batch, state)
+            logits = loaded.model.head(forward.hidden)
+            if key.sampling is None:
+                packed = report(batch, forward)
+                return Ran(packed, sizes.sequences, 0, batch, forward, logits)
+            packed = sample_and_commit(
+                loaded,
+                state,
+                batch,
+                frame.lanes(traits),
+                forward,
+                logits,
+                RowSampling.over(frame.device, key.sampling),
+                drafts=key.kind == "verify",
+            )
+            return Ran(packed, sizes.sequences, sizes.lanes, batch, None, None)
+
+        return body
+
+
+def _bucket(size: int, sizes: Sequence[int], least: int = 1) -> int | None:
+    """The smallest bucket for ``size``, and for ``least``; ``None`` if there is none."""
+    return next((bucket for bucket in sizes if bucket >= max(size, least)), None)

@@ -1,0 +1,116 @@
+"""What follows the forward of a step, on the device: sampling, verification, commit, and a report.
+
+Nothing here looks at a number from the host, so all of it can be captured in a graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kinfolk.engine.batch import commit_batch, commit_tree_rows
+from kinfolk.engine.frame import Lanes
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.model_api import Forward, StepBatch
+from kinfolk.spec.sampling import RowSampling
+from kinfolk.spec.verify import NO_ROW, Draft, Kept, VerifyStep
+from kinfolk.state.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A step as the host hears of it, for B sequences and L lanes of at most T rows.
+
+    ``sound`` [B] whether what is kept of a sequence is finite, ``finite`` [L] whether a lane's
+    logits are; ``n_keep``, ``next`` [L] and ``path`` [L, T] as in :class:`Kept`.
+    """
+
+    sound: npt.NDArray[np.int64]
+    finite: npt.NDArray[np.int64]
+    n_keep: npt.NDArray[np.int64]
+    next: npt.NDArray[np.int64]
+    path: npt.NDArray[np.int64]
+
+    @classmethod
+    def read(cls, numbers: npt.NDArray[np.int64], sequences: int, lanes: int) -> Report:
+        """Of what :func:`report` has packed."""
+        ends = np.cumsum([sequences, lanes, lanes, lanes])
+        sound, finite, n_keep, following, path = np.split(numbers, ends)
+        return cls(sound, finite, n_keep, following, path.reshape(lanes, -1 if lanes else 0))
+
+
+def sample_and_commit(
+    loaded: LoadedModel,
+    state: State,
+    batch: StepBatch,
+    lanes: Lanes,
+    forward: Forward,
+    logits: torch.Tensor,
+    sampling: RowSampling,
+    *,
+    drafts: bool,
+) -> torch.Tensor:
+    """Choose tokens, advance drafted sequences along what is kept, and report; see above."""
+    step, draft = _drafted(batch, lanes, logits)
+    kept: Kept = loaded.hooks.verify(step, draft, sampling)
+    if drafts:
+        commit = commit_batch(lanes, kept.path, kept.n_keep)
+        loaded.model.commit(forward.trace, commit, state)
+        if lanes.trees:
+            commit_tree_rows(state, batch, lanes, commit)
+    finite = logits.isfinite().all(1)[step.rows.clamp_min(0)] | (step.rows < 0)
+    return report(batch, forward, finite.all(1), kept)
+
+
+def report(
+    batch: StepBatch, forward: Forward, finite: torch.Tensor | None = None, kept: Kept | None = None
+) -> torch.Tensor:
+    """int64, for :meth:`Report.read`; without lanes if there are none."""
+    # A slice that asks for no logits may yet spoil what is kept of it.
+    sound = forward.hidden[batch.last_row].isfinite().all(1).long()
+    if finite is None or kept is None:
+        return sound
+    return torch.cat([sound, finite.long(), kept.n_keep, kept.next, kept.path.flatten()])
+
+
+def _drafted(batch: StepBatch, lanes: Lanes, logits: torch.Tensor) -> tuple[VerifyStep, Draft]:
+    """The rows of each lane side by side, [L, T]."""
+    place = torch.arange(lanes.width, device=logits.device)
+    inside = place < lanes.count[:, None]
+    row = torch.where(inside, lanes.row[:, None] + place, 0)
+    above = batch.parent_row[row]
+    parents = torch.where(above < 0, -1, above - lanes.row[:, None])
+    return (
+        VerifyStep(logits, torch.where(inside, lanes.logit[:, None] + place, -1)),
+        Draft(
+            torch.where(inside, batch.tokens[row], 0),
+            torch.where(inside, parents, NO_ROW),
+            lanes.budget,
+        ),
+    )
+
+
+class Reports:
+    """Brings reports to the host: one copy into pinned memory, one wait for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.waits = 0
+        self._cuda = device.type == "cuda"
+        self._pinned = torch.empty(0, dtype=torch.int64)
+        self._arrived: Any = torch.cuda.Event() if self._cuda else None
+
+    def read(self, packed: torch.Tensor, sequences: int, lanes: int) -> Report:
+        self.waits += 1
+        if not self._cuda:
+            return Report.read(packed.numpy(), sequences, lanes)
+        count = packed.numel()
+        if self._pinned.numel() < count:
+            self._pinned = torch.empty(count, dtype=torch.int64, pin_memory=True)
+        self._pinned[:count].copy_(packed, non_blocking=True)
+        self._arrived.record()
+        self._arrived.synchronize()
+        return Report.read(self._pinned[:count].numpy().copy(), sequences, lanes)

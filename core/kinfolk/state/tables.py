@@ -1,0 +1,116 @@
+"""Block tables on the device: every slot's resident chunks in logical order, for all pools.
+
+The dictionaries of the pools are the truth; what differs on the device is found slot by slot and
+sent as single entries, so that a step uploads a few words however long its sequences are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kinfolk.errors import StateError
+from kinfolk.plans import StateLimits
+from kinfolk.state.chunks import chunks_for
+
+Table = dict[int, int]
+"""Block of each resident chunk of one slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Entries that differ: places int64 [n] in ``BlockTables.memory`` and their values int32."""
+
+    places: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int32]
+
+
+class BlockTables:
+    """``memory`` int32 holds blocks and chunks [slots + 1, width] of each pool side by side.
+
+    What is beyond a table's length is 0. ``widths`` are the most entries a table can have.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Sequence[Table]],
+        windows: Sequence[int | None],
+        limits: StateLimits,
+        device: torch.device,
+    ) -> None:
+        self._tables = tables
+        slots = limits.slots + 1
+        self.widths = tuple(_width(window, limits) for window in windows)
+        starts = [0]
+        for width in self.widths:
+            starts.append(starts[-1] + 2 * slots * width)
+        self._starts = starts
+        self._known = np.zeros(starts[-1], np.int32)
+        self._lengths = [[0] * slots for _ in self.widths]
+        self._slots = slots
+        self._dirty: set[tuple[int, int]] = set()
+        self.memory = torch.zeros(max(1, starts[-1]), dtype=torch.int32, device=device)
+        self.blocks = tuple(self._view(pool, 0) for pool in range(len(self.widths)))
+        self.chunks = tuple(self._view(pool, 1) for pool in range(len(self.widths)))
+
+    def touch(self, pool: int, slot: int) -> None:
+        """The table of a slot has changed."""
+        self._dirty.add((pool, slot))
+
+    def length(self, pool: int, slot: int) -> int:
+        """Resident chunks of a slot."""
+        return len(self._tables[pool][slot])
+
+    def take_changes(self) -> Changes:
+        """What the device does not know yet; the caller brings it there with :meth:`enter`."""
+        places: list[int] = []
+        values: list[int] = []
+        for pool, slot in sorted(self._dirty):
+            self._compare(pool, slot, places, values)
+        self._dirty.clear()
+        return Changes(np.array(places, np.int64), np.array(values, np.int32))
+
+    def enter(self, places: torch.Tensor, values: torch.Tensor) -> None:
+        """Write changes, both on the device; the same place may come twice with one value."""
+        self.memory.scatter_(0, places, values)
+
+    def invalidate(self) -> None:
+        """Trust nothing on the device: a step failed, and its changes may not have got there."""
+        self._known.fill(-1)
+        for pool, width in enumerate(self.widths):
+            self._lengths[pool] = [width] * self._slots
+            self._dirty |= {(pool, slot) for slot in range(self._slots)}
+
+    def _compare(self, pool: int, slot: int, places: list[int], values: list[int]) -> None:
+        table = self._tables[pool][slot]
+        width, start = self.widths[pool], self._starts[pool] + slot * self.widths[pool]
+        if len(table) > width:
+            raise StateError(f"slot {slot} has {len(table)} chunks in pool {pool}, room is {width}")
+        wanted = np.zeros((2, max(len(table), self._lengths[pool][slot])), np.int32)
+        self._lengths[pool][slot] = len(table)
+        chunks = sorted(table)
+        wanted[0, : len(table)] = [table[chunk] for chunk in chunks]
+        wanted[1, : len(table)] = chunks
+        for row, begin in zip(wanted, (start, start + self._slots * width), strict=True):
+            known = self._known[begin : begin + row.size]
+            (different,) = np.nonzero(known != row)
+            places += (different + begin).tolist()
+            values += row[different].tolist()
+            known[:] = row
+
+    def _view(self, pool: int, which: int) -> torch.Tensor:
+        size = self._slots * self.widths[pool]
+        start = self._starts[pool] + which * size
+        return self.memory[start : start + size].view(self._slots, self.widths[pool])
+
+
+def _width(window: int | None, limits: StateLimits) -> int:
+    full = chunks_for(limits.context)
+    if window is None:
+        return full
+    # As many as are promised to a sequence: a step's rows may stand before and behind the window.
+    return min(full, chunks_for(window + limits.step_rows - 1) + 2)

@@ -1,0 +1,54 @@
+"""Several small arrays that go to the device together: one pinned buffer, one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+ALIGNMENT = 64
+"""Arrays start at multiples of this many bytes, which kernels are compiled for."""
+
+_DTYPES = {
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+Fields = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Type and shape of each array by name."""
+
+
+class Transfer:
+    """Arrays by name, ``host`` to be filled and ``device`` to be read after :meth:`upload`.
+
+    On the CPU both are the same memory. The host's arrays may be filled again once whatever waits
+    for the device has seen the copy done.
+    """
+
+    def __init__(self, fields: Fields, device: torch.device) -> None:
+        places, size = {}, 0
+        for name, (kind, shape) in fields.items():
+            places[name] = size
+            nbytes = prod(shape) * _DTYPES[kind].itemsize
+            size += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        cuda = device.type == "cuda"
+        self._staged = torch.empty(size, dtype=torch.uint8, pin_memory=cuda)
+        self._there = torch.empty_like(self._staged, device=device) if cuda else self._staged
+        self.bytes: npt.NDArray[np.uint8] = self._staged.numpy()
+        self.host: dict[str, npt.NDArray[np.generic]] = {}
+        self.device: dict[str, torch.Tensor] = {}
+        for name, (kind, shape) in fields.items():
+            start = places[name]
+            stop = start + prod(shape) * _DTYPES[kind].itemsize
+            self.host[name] = self.bytes[start:stop].view(kind).reshape(shape)
+            self.device[name] = self._there[start:stop].view(_DTYPES[kind]).view(shape)
+
+    def upload(self) -> None:
+        """Copy everything, in the order of the current stream; the host does not wait."""
+        if self._there is not self._staged:
+            self._there.copy_(self._staged, non_blocking=True)

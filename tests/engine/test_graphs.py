@@ -1,0 +1,416 @@
+"""Steps in buckets: the same numbers as steps of their own size, and a constant number of buckets.
+
+On the CPU nothing is recorded, and everything else is as on a GPU: static buffers, padding, changes
+of tables, lanes, reports.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kinfolk.engine.graphs import Graphs
+from kinfolk.engine.history import History
+from kinfolk.engine.loading import load_model
+from kinfolk.engine.runner import Runner
+from kinfolk.plans import PoolRule, SlotMapping
+from kinfolk.sched.plan import Item, ItemKind, StepPlan
+from kinfolk.sched.request import Request, Sampling
+from kinfolk.settings import load_settings
+
+FAMILIES = ("qwen35", "qwen35moe", "gemma4", "laguna")
+GREEDY = Sampling()
+WARM = Sampling(temperature=0.9, top_p=0.9, seed=5)
+SAMPLINGS = [
+    GREEDY,
+    WARM,
+    Sampling(temperature=1.2, top_k=7, min_p=0.05, seed=2),
+    Sampling(repetition_penalty=1.3, temperature=0.8, seed=3),
+    Sampling(logprobs=2),
+]
+TREE = (-1, 0, 0, 1, 2, 2)
+
+EXACT = torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+"""Whether a number does not depend on its place in a tensor: vector units compute the exponentials
+at the end of a tensor otherwise than those before it."""
+
+
+def assert_same(one, other):
+    """Bit for bit where that can be had."""
+    if EXACT:
+        assert torch.equal(one, other)
+    else:
+        assert float((one - other).float().norm()) <= 1e-5 * float(other.float().norm())
+
+
+def alone(function):
+    """The op on one row at a time: libraries round a product of several rows otherwise."""
+
+    def rows(x, *arguments):
+        return together([function(x[i : i + 1], *arguments) for i in range(len(x))])
+
+    return rows
+
+
+def alone_experts(function):
+    def rows(x, ids, weights, *rest):
+        parts = [slice(i, i + 1) for i in range(len(x))]
+        return together([function(x[p], ids[p], weights[p], *rest) for p in parts])
+
+    return rows
+
+
+def together(parts):
+    if isinstance(parts[0], tuple):
+        return tuple(map(torch.cat, zip(*parts, strict=True)))
+    return torch.cat(parts)
+
+
+ALONE = {"linear": alone, "linears": alone, "experts": alone_experts}
+
+
+@pytest.fixture(scope="module")
+def model(registry, cases):
+    """``model(family)``: its small model, every row of which is computed alone."""
+    opened = {}
+
+    def open_model(family):
+        if family not in opened:
+            settings = load_settings(device="cpu", dtype="f32", context=512, slots=8, graphs="on")
+            loaded = load_model(cases / f"{family}.gguf", settings, registry)
+            ops = loaded.ops
+            for op, wrap in ALONE.items():
+                backend = ops._backends[op][0]
+                function, supports = ops._load(backend)
+                ops._loaded[op, backend.name] = (wrap(function), supports)
+            free = tuple(PoolRule(window, sink=0, tail=0) for window in loaded.plan.windows)
+            opened[family] = replace(loaded, mapping=SlotMapping(free))
+        return opened[family]
+
+    return open_model
+
+
+class Side:
+    """One runner with its own books."""
+
+    def __init__(self, loaded):
+        self.loaded = loaded
+        self.ledger, self.state = loaded.new_state()
+        self.runner = Runner(loaded, self.state)
+        self.histories = {}
+
+    def kept(self, lease):
+        found = [tensor[lease.slot] for tensor in self.state._recurrent_tensors()]
+        length = self.ledger.length(lease)
+        for pool in self.state.pools:
+            for chunk, block in sorted(pool.tables[lease.slot].items()):
+                for section in pool.layout.sections.values():
+                    rows = max(0, min(64, length - 64 * chunk))
+                    found.append(pool.view(pool.data, section)[block, :, :rows])
+        return [x.clone() for x in found]
+
+
+class Twins:
+    """The same steps in buckets and in their own size; whatever they come to must be equal."""
+
+    def __init__(self, loaded):
+        self.sides = (Side(loaded), Side(replace(loaded, graphs=False)))
+        self.leases, self.steps = [], 0
+
+    def both(self, do):
+        first, second = (do(side) for side in self.sides)
+        assert first == second
+        return first
+
+    def open(self, sampling=GREEDY, positions=400):
+        lease = self.both(lambda side: side.ledger.open(positions))
+        self.enter(lease, sampling)
+        return lease
+
+    def enter(self, lease, sampling):
+        request = Request(str(lease), (1, 2, 3), 500, sampling)
+        for side in self.sides:
+            side.histories[request.id] = History(request)
+        self.leases.append(lease)
+
+    def fork(self, lease, sampling=GREEDY):
+        forked = self.both(lambda side: side.ledger.fork(lease, 400))
+        self.enter(forked, sampling)
+        return forked
+
+    def release(self, lease):
+        for side in self.sides:
+            side.ledger.release(lease)
+        self.leases.remove(lease)
+
+    def evict(self, lease, chunk):
+        for side in self.sides:
+            side.ledger.evict(lease, chunk)
+
+    def run(self, items):
+        """``items``: (lease, kind, tokens, parents)."""
+        self.steps += 1
+
+        def step(side):
+            made = []
+            for lease, kind, tokens, parents in items:
+                start = side.ledger.length(lease)
+                side.ledger.extend(lease, start + len(tokens))
+                made.append(
+                    Item(lease, str(lease), kind, tuple(tokens), start, budget=9, parents=parents)
+                )
+            plan = StepPlan(self.steps, tuple(made), side.ledger.take_operations())
+            results = side.runner.run(plan, side.histories).results
+            for item, result in zip(made, results, strict=True):
+                assert result.error is None
+                side.ledger.advance(item.lease, item.start + result.kept)
+                side.histories[item.request_id].extend(result.emitted)
+            side.ledger.check_integrity()
+            return results
+
+        results = self.both(step)
+        for lease in self.leases:
+            for one, other in zip(*(side.kept(lease) for side in self.sides), strict=True):
+                assert_same(one, other)
+        return {result.lease: result.emitted[-1] for result in results if result.emitted}
+
+    def prefill(self, lease, tokens):
+        return self.run([(lease, ItemKind.PREFILL, tokens, None)])[lease]
+
+    def decode(self, pending):
+        return self.run([(x, ItemKind.DECODE, (t,), None) for x, t in pending.items()])
+
+
+TWINS = "decoding_beside or verification_beside or way_of_sampling or not_there"
+
+
+def test_all_of_it_bit_for_bit():
+    """The tests of twins again, in a process without vector units."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", TWINS, __file__],
+        env={**os.environ, "ATEN_CPU_CAPABILITY": "default"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def twins(model):
+    return lambda family: Twins(model(family))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoding_beside_others_that_join_leave_and_fork(twins, text, family):
+    pair = twins(family)
+    pending = {}
+    for number, sampling in enumerate(SAMPLINGS[:3]):
+        lease = pair.open(sampling)
+        pending[lease] = pair.prefill(lease, text[number : number + 20 + 45 * number])
+        pending |= pair.decode(pending)
+    first, second, third = pending
+    forked = pair.fork(second, WARM)
+    pending[forked] = pending[second]
+    pending |= pair.decode(pending)
+    pair.release(first)
+    del pending[first]
+    for _ in range(3):
+        pending |= pair.decode(pending)
+    graphs = pair.sides[0].runner.graphs
+    assert graphs.replays == 7
+    assert {key.rows for key in graphs._graphs} == {1, 2, 4}
+    assert {third, forked} < pending.keys()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("parents", [None, TREE], ids=["chains", "trees"])
+def test_ragged_verification_beside_decoding(twins, text, family, parents):
+    pair = twins(family)
+    leases = [pair.open(sampling) for sampling in (GREEDY, WARM, GREEDY)]
+    pending = {x: pair.prefill(x, text[: 30 + 33 * n]) for n, x in enumerate(leases)}
+    # What the model will say next, so that some of the drafts are right.
+    oracle = pair.fork(leases[0])
+    token, right = pending[leases[0]], []
+    for _ in range(4):
+        token = pair.decode({oracle: token})[oracle]
+        right.append(token)
+    for wrong in (0, 2, 4):
+        draft = [*right[:wrong], 1, 1, 1, 1, 1][:5]
+        short = None if parents is None else (-1, 0)
+        items = [
+            (leases[0], ItemKind.VERIFY, (pending[leases[0]], *draft), parents),
+            (leases[1], ItemKind.DECODE, (pending[leases[1]],), None),
+            (leases[2], ItemKind.VERIFY, (pending[leases[2]], 7), short),
+        ]
+        fork = pair.fork(leases[0])
+        items[0] = (fork, *items[0][1:])
+        found = pair.run(items)
+        pending[leases[1]], pending[leases[2]] = found[leases[1]], found[leases[2]]
+        pair.release(fork)
+    assert all(key.trees == (parents is not None) for key in _verifying(pair))
+
+
+def _verifying(pair):
+    keys = [key for key in pair.sides[0].runner.graphs._graphs if key.kind == "verify"]
+    assert keys
+    return keys
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=range(len(SAMPLINGS)))
+def test_every_way_of_sampling(twins, text, sampling):
+    pair = twins("qwen35")
+    leases = [pair.open(sampling), pair.open(GREEDY), pair.open(replace(sampling, seed=8))]
+    pending = {x: pair.prefill(x, text[:20]) for x in leases}
+    for _ in range(4):
+        pending |= pair.decode(pending)
+    draft = (pending[leases[0]], 1, 2)
+    pair.run([(leases[0], ItemKind.VERIFY, draft, None)])
+
+
+def test_chunks_that_are_not_there(twins, text):
+    pair = twins("qwen35")
+    lease, other = pair.open(), pair.open()
+    pending = {lease: pair.prefill(lease, text * 2), other: pair.prefill(other, text[:70])}
+    for chunk in (1, 3):
+        pair.evict(lease, chunk)
+        for _ in range(2):
+            pending |= pair.decode(pending)
+
+
+def test_steps_without_a_bucket_run_in_their_own_size(twins, text):
+    pair = twins("qwen35")
+    lease = pair.open()
+    token = pair.prefill(lease, text[:10])
+    runner = pair.sides[0].runner
+    before = runner.counters
+    pair.run([(lease, ItemKind.VERIFY, (token, *text[:63]), None)])
+    other = pair.fork(lease)
+    pair.run([(x, ItemKind.VERIFY, (token, *text[:40]), None) for x in (lease, other)])
+    after = runner.counters
+    assert after["replays"] - before["replays"] == 1, "64 rows fit"
+    assert after["eager_steps"] - before["eager_steps"] == 1, "82 do not"
+
+
+def test_more_changes_of_tables_than_a_bucket_holds_are_sent_before_it(twins, text, monkeypatch):
+    monkeypatch.setattr("kinfolk.engine.batch.CHANGES", 1)
+    pair = twins("qwen35")
+    leases = [pair.open(), pair.open()]
+    pending = {x: pair.prefill(x, text[:63]) for x in leases}
+    for _ in range(3):
+        pending |= pair.decode(pending)
+
+
+def test_a_failed_step_leaves_nothing_believed_of_the_device(twins, text):
+    pair = twins("qwen35")
+    lease = pair.open()
+    token = pair.prefill(lease, text[:63])
+    side = pair.sides[0]
+    forward, calls = side.state.block_tables.enter, []
+
+    def fail(*arguments):
+        calls.append(arguments)
+        raise RuntimeError("lost")
+
+    side.state.block_tables.enter = fail
+    side.ledger.extend(lease, 65)
+    items = (Item(lease, str(lease), ItemKind.VERIFY, (token, 1), 63),)
+    with pytest.raises(RuntimeError, match="lost"):
+        side.runner.run(StepPlan(9, items, side.ledger.take_operations()), side.histories)
+    side.state.block_tables.enter = forward
+    pair.sides[1].ledger.extend(lease, 65)
+    pair.run([(lease, ItemKind.VERIFY, (token, 1), None)])
+
+
+def test_everything_is_flat_over_a_thousand_steps(engine, load, text):
+    """Joins, leaves and forks cost uploads; no bucket, no step of its own size but for prompts."""
+    loaded = load(graphs="on")
+    source = random.Random(1)
+    with engine(model=loaded, slots=4) as running:
+        runner, sampled = running._runner, (GREEDY, WARM)
+
+        def serve(number, count):
+            """A few requests of different lengths, some of which begin alike."""
+            requests = [
+                Request(
+                    f"{number} {index}",
+                    tuple(text[: 8 + source.randrange(40)]),
+                    1 + source.randrange(14),
+                    sampled[number % 2],
+                    checkpoints=(8,),
+                    keep=True,
+                )
+                for index in range(count)
+            ]
+            for ticket in [running.submit(request) for request in requests]:
+                assert list(ticket)[-1].error is None
+
+        for number in range(8):
+            serve(number, 4)
+        for count in (1, 2, 3, 4, 1, 2, 3, 4):
+            serve(count, count)
+        warm = runner.counters
+        number = 100
+        while runner.counters["steps"] < warm["steps"] + 1000:
+            serve(number, 1 + source.randrange(4))
+            number += 1
+        now = runner.counters
+        assert now["captures"] == warm["captures"]
+        assert now["allocations"] == warm["allocations"]
+        replays = now["replays"] - warm["replays"]
+        eager = now["eager_steps"] - warm["eager_steps"]
+        steps = now["steps"] - warm["steps"]
+        assert replays + eager == steps
+        assert now["waits"] - warm["waits"] == steps
+        assert replays > 700
+
+
+@pytest.fixture(scope="module")
+def invariant(registry, cases):
+    settings = load_settings(device="cpu", dtype="f32", context=512, slots=8, batch_invariant=True)
+    return load_model(cases / "qwen35.gguf", settings, registry)
+
+
+def test_alone_or_beside_seven_others_bit_for_bit(invariant, text):
+    """As libraries are, not row by row: every step has the same number of rows."""
+
+    def serve(company):
+        side = Side(invariant)
+        leases = [side.ledger.open(300) for _ in range(1 + company)]
+        sampled = {}
+        for number, lease in enumerate(leases):
+            request = Request(str(lease), (1,), 500, WARM if number else GREEDY)
+            side.histories[request.id] = History(request)
+        rows = {lease: text[: 40 + 9 * n] for n, lease in enumerate(leases)}
+        for step in range(12):
+            items = []
+            for lease in leases:
+                start = side.ledger.length(lease)
+                tokens = rows[lease] if step == 0 else (sampled[lease],)
+                kind = ItemKind.DECODE if step else ItemKind.PREFILL
+                side.ledger.extend(lease, start + len(tokens))
+                items.append(Item(lease, str(lease), kind, tuple(tokens), start))
+            plan = StepPlan(step, tuple(items), side.ledger.take_operations())
+            for result in side.runner.run(plan, side.histories).results:
+                sampled[result.lease] = result.emitted[-1]
+            for item in items:
+                side.ledger.advance(item.lease, item.start + len(item.tokens))
+        return side.kept(leases[0])
+
+    for one, other in zip(serve(0), serve(7), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_no_graph_can_hold_is_named_and_run_as_it_is(model, text):
+    loaded = model("qwen35")
+    _, state = loaded.new_state()
+    graphs = Graphs(loaded, state, None)
+    assert graphs.key([Item(None, "", ItemKind.DECODE, (1,), 0)], None) is not None
+    graphs.refused["op linear"] = "its back end reads numbers on the host"
+    assert graphs.key([Item(None, "", ItemKind.DECODE, (1,), 0)], None) is None
