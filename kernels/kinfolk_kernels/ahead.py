@@ -50,6 +50,20 @@ class Usage:
 
 def compile_ahead(launch: Launch, capability: int) -> Usage:
     """``capability`` is 86 for sm_86."""
+    compiled = compiled_for(launch, capability)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        resources = _run("cuobjdump", "--dump-resource-usage", file.name)
+        code = _run("nvdisasm", "-c", file.name)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", resources)
+    if found is None:
+        raise ValueError(f"cuobjdump names no registers: {resources}")
+    return Usage(compiled.metadata.shared, int(found[1]), int(found[2]), _loop_spills(code))
+
+
+def compiled_for(launch: Launch, capability: int) -> Any:
+    """What Triton's compiler makes of a launch, with all its forms in ``asm``."""
     signature, constants, attributes = {}, {}, {}
     for index, name in enumerate(launch.kernel.arg_names):
         if name in launch.constants:
@@ -65,20 +79,11 @@ def compile_ahead(launch: Launch, capability: int) -> Usage:
         signature[name] = _type(value)
         if not free and _divisible(value):
             attributes[(index,)] = [["tt.divisibility", 16]]
-    compiled = triton.compile(
+    return triton.compile(
         ASTSource(launch.kernel, signature, constants, attributes),
         target=GPUTarget("cuda", capability, 32),
         options=launch.options,
     )
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        resources = _run("cuobjdump", "--dump-resource-usage", file.name)
-        code = _run("nvdisasm", "-c", file.name)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", resources)
-    if found is None:
-        raise ValueError(f"cuobjdump names no registers: {resources}")
-    return Usage(compiled.metadata.shared, int(found[1]), int(found[2]), _loop_spills(code))
 
 
 def _type(value: Any) -> str:

@@ -31,6 +31,7 @@ _fixtures = _kernel_fixtures()
 steps = _fixtures.steps
 assert_near = _fixtures.assert_near
 numbers = _fixtures.numbers
+random_planes = _fixtures.random_planes
 
 
 @pytest.fixture

@@ -1,0 +1,157 @@
+"""Quantised products on the GPU, with the widths of released models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels.embedding.triton import embedding
+from kinfolk_kernels.int8_rows import dequantize as numbers_of
+from kinfolk_kernels.int8_rows import quantize
+from kinfolk_kernels.linear import triton as kernels
+from kinfolk_kernels.linear.dequantize import dequantize
+from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
+from kinfolk_kernels.linear.gemm_small import tile_for as small_tile_for
+from kinfolk_kernels.linear.gemv import GemvTile, gemv
+from kinfolk_kernels.linear.prepare import half_rows, int8_rows
+from kinfolk_kernels.planes import LAYOUTS, unpack
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+# Relative L2 of a row. Sums of exact products in float32; eleven bits of scale, minimum, weight and
+# x; eight bits of each number.
+SUMS, HALF, BF16 = 3e-6, 1e-3, 6e-3
+
+SHAPES = {
+    "Q4_K": (1032, 5120),
+    "Q5_K": (5120, 6144),
+    "Q6_K": (257, 17408),
+    "Q8_0": (48, 5120),
+    "Q5_0": (2816, 704),
+    "Q4_0": (64, 2112),
+    "IQ4_XS": (1000, 2816),
+}
+EVERY = pytest.mark.parametrize("name", SHAPES)
+
+
+@pytest.fixture
+def matrix(random_planes, on_gpu):
+    """``matrix(format)``: planes of the format's shape on the device, and its numbers."""
+
+    def make(name, **options):
+        planes = on_gpu(random_planes(name, *SHAPES[name], **options))
+        return planes, unpack(planes).double()
+
+    return make
+
+
+def error(found, expected):
+    return float(((found.double() - expected).norm(dim=1) / expected.norm(dim=1)).max())
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_few_rows_in_every_tile(matrix, numbers, poisoned, name, rows):
+    planes, exact = matrix(name)
+    x = quantize(numbers(rows, planes.columns).cuda())
+    expected = numbers_of(x).double() @ exact.T
+    for tile in (GemvTile(), GemvTile(2, 1, 2), GemvTile(1, 4), GemvTile(2, 2, 2), None):
+        with poisoned():
+            out = torch.empty(rows, planes.rows, device="cuda")
+        gemv([planes], x, [out], tile).run()
+        assert error(out, expected) <= SUMS
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [1, 8, 13, 32, 64])
+def test_up_to_64_rows_in_every_tile(matrix, numbers, poisoned, name, rows):
+    planes, exact = matrix(name)
+    x = numbers(rows, planes.columns).cuda()
+    expected = x.double() @ exact.T
+    for tile in (SmallTile(), SmallTile(4, 4, 1), SmallTile(2, 2, 2), SmallTile(8, 1, 2), None):
+        with poisoned():
+            out = torch.empty(rows, planes.rows, device="cuda")
+        gemm_small([planes], half_rows(x), [out], tile).run()
+        assert error(out, expected) <= HALF
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 64, 100])
+def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
+    parts = (("Q5_K", 10240), ("Q4_K", 6144), ("Q8_0", 48), ("Q8_0", 48), ("Q6_K", 130))
+    weights = [on_gpu(random_planes(n, size, 5120, seed=i)) for i, (n, size) in enumerate(parts)]
+    x = numbers(rows, 5120).cuda().bfloat16()
+    found = kernels.linears(x, weights)
+    seen = numbers_of(quantize(x)) if rows <= 4 else x
+    for y, planes in zip(found, weights, strict=True):
+        assert y.dtype == torch.bfloat16
+        assert error(y, seen.double() @ unpack(planes).double().T) <= BF16
+        if rows <= 4:
+            assert torch.equal(y, kernels.linear(x, planes))
+
+
+@EVERY
+def test_slices_of_numbers_are_the_definitions_bit_for_bit(matrix, name):
+    planes, exact = matrix(name)
+    out = torch.full(planes.shape, torch.nan, device="cuda")
+    dequantize(planes, 0, out).run()
+    assert torch.equal(out, exact.float())
+    half = torch.full((33, planes.columns), torch.nan, device="cuda", dtype=torch.bfloat16)
+    dequantize(planes, 8, half).run()
+    assert torch.equal(half, exact[8:41].bfloat16())
+    tokens = torch.tensor([planes.rows - 1, 0, 5, 5, 2], device="cuda")
+    assert torch.equal(embedding(tokens, planes), exact[tokens].float())
+
+
+def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
+    planes, _ = matrix("Q5_K")
+    x = numbers(16, planes.columns).cuda()
+    assert small_tile_for([planes]).split > 1
+    first, few = kernels.linear(x, planes), kernels.linear(x[:4], planes)
+    for _ in range(20):
+        assert torch.equal(kernels.linear(x, planes), first)
+        assert torch.equal(kernels.linear(x[:4], planes), few)
+    for row in range(4):
+        assert torch.equal(kernels.linear(x[row : row + 1], planes)[0], few[row])
+    assert torch.equal(kernels.linear(x[3:12], planes), first[3:12])
+
+
+def test_a_graph_replays_the_bits_of_the_launches(matrix, numbers):
+    planes, _ = matrix("Q5_K")
+    for rows in (1, 16, 100):
+        x = numbers(rows, planes.columns).cuda().bfloat16()
+        expected = kernels.linear(x, planes)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = kernels.linear(x, planes)
+        for _ in range(3):
+            found.fill_(torch.nan)
+            graph.replay()
+            assert torch.equal(found, expected)
+
+
+def test_launches_that_start_early_give_the_same_bits(random_planes, numbers, on_gpu):
+    """Each matrix reads what the launch before it has written."""
+    chain = [on_gpu(random_planes("Q4_K", 2048, 2048, seed=i)) for i in range(6)]
+    scale = 1.0 / 64
+
+    def run(tile):
+        x = numbers_row.clone()
+        for planes in chain:
+            out = torch.full((1, 2048), torch.nan, device="cuda")
+            gemv([planes], int8_rows(x), [out], tile).run()
+            x = out * scale / out.norm()
+        return x
+
+    numbers_row = numbers(1, 2048).cuda()
+    usual = run(GemvTile())
+    for _ in range(10):
+        assert torch.equal(run(GemvTile(prefetch=64)), usual)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_rows_of_any_size(random_planes, on_gpu, name):
+    planes = on_gpu(random_planes(name, 64, 512))
+    for size in (1e-6, 1e6):
+        x = torch.linspace(-1, 1, 16 * 512, device="cuda").view(16, 512) * size
+        expected = x.double() @ unpack(planes).double().T
+        assert error(kernels.linear(x, planes), expected) <= HALF

@@ -1,0 +1,147 @@
+"""The kernels of quantised products compile for every GPU we name, and keep to their registers.
+
+Launches of the 27B's shapes, without their memory. They are compiled in a process of their own, as
+this tier's interprets kernels; it takes longer than the default tier may.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(600)]
+
+CAPABILITIES = (86, 89, 90, 120)
+SHARED = 99 * 1024
+SPILLED = 16
+"""Bytes a thread, outside loops."""
+
+MATRIX = "mma.sync.aligned"
+WIDTH, HIDDEN = 5120, 17408
+META = torch.device("meta")
+
+
+def table(*formats, rows=4096, columns=WIDTH):
+    from kinfolk_kernels.packing import empty
+
+    return [empty(name, rows, columns, META) for name in formats]
+
+
+def results(matrices, rows):
+    return [torch.empty(rows, m.rows, dtype=torch.bfloat16, device=META) for m in matrices]
+
+
+def few_launches():
+    from kinfolk_kernels.linear.gemv import GemvTile, gemv
+    from kinfolk_kernels.row_outputs import RowOutputs
+
+    def launch(rows, *formats, columns=WIDTH, tile=None):
+        matrices = table(*formats, columns=columns)
+        x = RowOutputs.make(rows, columns, None, True, META).int8
+        return gemv(matrices, x, results(matrices, rows), tile)
+
+    yield "delta net's inputs", launch(1, "Q5_K", "Q4_K", "Q8_0", "Q8_0")
+    yield "four rows", launch(4, "Q4_K", "Q4_K", "Q6_K")
+    yield "down", launch(1, "Q6_K", columns=HIDDEN)
+    yield "no block of 256", launch(4, "Q5_0", columns=704)
+    yield "tables", launch(2, "IQ4_XS", "Q4_0")
+    yield "early", launch(1, "Q4_K", "Q4_K", tile=GemvTile(groups=2, tiles=2, prefetch=64))
+
+
+def small_launches():
+    from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
+    from kinfolk_kernels.linear.prepare import HalfRows
+
+    def launch(rows, *formats, columns=WIDTH, tile=None):
+        matrices = table(*formats, columns=columns)
+        x = HalfRows.make(rows, columns, META)
+        return gemm_small(matrices, x, results(matrices, rows), tile)
+
+    yield "small 8", launch(8, "Q5_K", "Q4_K", "Q8_0", "Q8_0")
+    yield "small 16", launch(16, "Q6_K", columns=HIDDEN)
+    yield "small 64", launch(64, "Q4_K", "IQ4_XS")
+    yield "small 704", launch(32, "Q5_0", "Q4_0", columns=704, tile=SmallTile(2, 2, 1))
+
+
+def other_launches():
+    from kinfolk_kernels.linear.dequantize import dequantize, gather
+    from kinfolk_kernels.linear.prepare import HalfRows, halve_rows, quantize_rows
+    from kinfolk_kernels.row_outputs import RowOutputs
+
+    x = torch.empty(16, WIDTH, dtype=torch.bfloat16, device=META)
+    yield "quantize", quantize_rows(x, RowOutputs.make(16, WIDTH, None, True, META).int8)
+    yield "halve", halve_rows(x, HalfRows.make(16, WIDTH, META))
+    for name in ("Q6_K", "Q4_K", "Q8_0"):
+        (planes,) = table(name)
+        yield f"slice of {name}", dequantize(planes, 64, x)
+    tokens = torch.empty(16, dtype=torch.int64, device=META)
+    yield "rows of a table", gather(planes, tokens, x.float())
+
+
+def layouts_of_matrix_products(text: str) -> list[str]:
+    """The distinct layouts of the arguments and results of the matrix unit in Triton's GPU form."""
+    named = dict(re.findall(r"^(#\w+) = (.*)$", text, re.MULTILINE))
+    lines = [line for line in text.splitlines() if MATRIX in line]
+    assert lines
+    used = {name for line in lines for name in re.findall(r"x[if]32, (#[^>]+)>", line)}
+    return sorted(named.get(name, name) for name in used)
+
+
+def main(capability: int) -> None:
+    """Compile everything and write what it takes, as JSON."""
+    from kinfolk_kernels.ahead import compile_ahead, compiled_for
+
+    found = {}
+    for launches in (few_launches(), small_launches(), other_launches()):
+        for name, launch in launches:
+            if launch.pdl and capability < 90:
+                continue
+            usage = compile_ahead(launch, capability)
+            found[name] = [usage.shared, usage.spilled, usage.loop_spills]
+            if name.startswith("small"):
+                text = compiled_for(launch, capability).asm["ttgir"]
+                found[name] += [layouts_of_matrix_products(text)]
+    sys.stdout.write(json.dumps(found))
+
+
+@pytest.fixture(scope="module", params=CAPABILITIES)
+def compiled(request):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, __file__, str(request.param)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(compiled):
+    assert len(compiled) >= 15
+    bad = {
+        name: use
+        for name, use in compiled.items()
+        if use[0] > SHARED or max(use[1] - SPILLED, use[2]) > 0
+    }
+    assert bad == {}
+
+
+def test_the_matrix_unit_gets_one_element_a_lane_in_order(compiled):
+    """What a lane passes to it is decided by the compiler's layout, which no argument states."""
+    layouts = [use[3] for use in compiled.values() if len(use) == 4]
+    assert len(layouts) == 4
+    for found in layouts:
+        assert len(found) == 1
+        assert "sizePerThread = [1], threadsPerWarp = [32]" in found[0]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
