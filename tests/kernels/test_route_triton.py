@@ -1,0 +1,81 @@
+"""The kernel that chooses experts, against the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels.route import triton as kernel
+from kinfolk_kernels.route.reference import route
+
+pytestmark = pytest.mark.interpreter
+
+WEIGHT = 2e-6
+"""Relative: one exponential, two sums and two quotients in float32."""
+
+SCORES = pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+
+
+def chosen(logits, score, top_k, bias=None, scale=1.0, expert_scale=None):
+    """What the kernel writes over ids of no expert and weights that are no numbers."""
+    ids = torch.full((logits.shape[0], top_k), -12345)
+    weights = torch.full((logits.shape[0], top_k), torch.nan)
+    kernel.choose(logits, score, bias, scale, expert_scale, ids, weights).run()
+    return ids, weights
+
+
+@SCORES
+@pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (12, 2), (65, 7), (128, 8), (256, 8)])
+@pytest.mark.parametrize("extras", [False, True])
+def test_equals_the_reference(numbers, score, experts, top_k, extras):
+    logits = numbers(5, experts)
+    bias = 0.3 * numbers(experts) if extras else None
+    expert_scale = 0.5 + torch.rand(experts) if extras else None
+    scale = 2.5 if extras else 1.0
+    ids, weights = chosen(logits, score, top_k, bias, scale, expert_scale)
+    expected_ids, expected = route(logits, score, top_k, bias, scale, expert_scale)
+    # Scores of huge logits are all 0 or 1 and equal: they come in the order of their ids too.
+    assert torch.equal(ids, expected_ids)
+    torch.testing.assert_close(weights, expected, rtol=WEIGHT, atol=1e-30)
+
+
+@SCORES
+@pytest.mark.parametrize("experts", [5, 200, 256])
+def test_of_equal_logits_the_lowest_ids_are_chosen(score, experts):
+    generator = torch.Generator().manual_seed(experts)
+    logits = torch.randint(0, 3, (20, experts), generator=generator).float()
+    for bias in (None, torch.randint(0, 2, (experts,), generator=generator).float()):
+        ids, _ = chosen(logits, score, 4, bias)
+        assert torch.equal(ids, route(logits, score, 4, bias, 1.0, None)[0])
+
+
+def test_rows_of_a_wider_tensor_are_read_in_place(numbers):
+    wide = numbers(4, 300)
+    logits = wide[:, 17:145]
+    ids, weights = chosen(logits, "softmax", 8)
+    again, same = chosen(logits.contiguous(), "softmax", 8)
+    assert torch.equal(ids, again)
+    assert torch.equal(weights, same)
+
+
+@SCORES
+def test_ids_are_those_of_experts_whatever_the_logits_are(score):
+    logits = torch.tensor(
+        [[torch.nan] * 9, [torch.inf] * 9, [-torch.inf] * 9, [1e4, -1e4] * 4 + [0]]
+    )
+    ids, weights = chosen(logits, score, 4)
+    assert all(len(set(row)) == 4 and min(row) >= 0 and max(row) < 9 for row in ids.tolist())
+    assert weights[3].isfinite().all()
+
+
+def test_the_op_makes_its_outputs_and_says_what_it_cannot(numbers):
+    logits = numbers(3, 12)
+    arguments = (logits, "softmax", 2, None, 1.0, None)
+    assert kernel.supports(*arguments)
+    ids, weights = kernel.route(*arguments)
+    assert (ids.dtype, weights.dtype) == (torch.int64, torch.float32)
+    assert torch.equal(ids, route(*arguments)[0])
+    narrow = kernel.supports(logits.half(), "softmax", 2, None, 1.0, None)
+    assert "float16" in narrow.reason
+    many = kernel.supports(torch.zeros(1, 1025), "softmax", 2, None, 1.0, None)
+    assert "1025 experts" in many.reason
