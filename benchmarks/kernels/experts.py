@@ -1,0 +1,223 @@
+"""Router and experts of one layer, in the shapes of released models: time against floors.
+
+    python benchmarks/kernels/experts.py [--rows 1 4 16 64 2048] [--json FILE]
+
+A step is the router's product, the choice and the experts' products, in a CUDA graph over several
+steps with other rows each, so that the experts of one are not in the cache when the next begins.
+The floor is the larger of two times: reading the planes of the distinct experts at the bandwidth of
+a copy made in the same run, and multiplying at the matrix rate measured in the same run. Where rows
+may go to their experts alone or together, both ways are timed; `*` marks the one the op takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from timing import copy_bandwidth, replay_seconds
+
+from kinfolk_kernels.experts.group_launches import group_launches
+from kinfolk_kernels.experts.layer import Choice, Experts
+from kinfolk_kernels.experts.pair_launches import pair_launches
+from kinfolk_kernels.experts.triton import PAIRED_ROWS
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.packing import empty
+from kinfolk_kernels.planes import PlanesStack, unpack
+from kinfolk_kernels.route.triton import choose
+
+CACHE = 400e6
+"""Bytes that the steps of a graph read: several times the second-level cache."""
+
+MOST_STEPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Formats of gate and up, and of down."""
+
+    experts: int
+    channels: int
+    width: int
+    upper: str
+    lower: str
+    score: str
+    activation: str
+    top_k: int = 8
+
+
+SHAPES = {
+    "35B-A3B": Shape(256, 512, 2048, "Q4_K", "Q6_K", "softmax", "silu"),
+    "Laguna-XS.2": Shape(256, 512, 2048, "Q4_K", "Q4_K", "sigmoid", "silu"),
+    "26B-A4B": Shape(128, 704, 2816, "Q4_K", "Q5_0", "softmax", "gelu_tanh"),
+}
+
+
+def random_stack(name: str, experts: int, rows: int, columns: int) -> PlanesStack:
+    """Planes of random codes, whose numbers have a variance of about 1 / columns."""
+    planes = empty(name, experts * rows, columns, "cuda")
+    for plane in planes.tensors:
+        plane.random_(-(2**31), 2**31 - 1)
+    if planes.scales is not None:
+        planes.scales.bitwise_and_(0x1F1F1F1F)
+    halves = torch.rand(*planes.supers.shape, 2, device="cuda") * 0.01
+    planes.supers.copy_(halves.half().view(torch.int32).squeeze(-1))
+    size = float(unpack(planes[:4096]).std()) * columns**0.5
+    planes.supers.copy_((planes.supers.view(torch.float16) / size).view(torch.int32))
+    return planes.stacked(experts)
+
+
+def random_layer(shape: Shape) -> Experts:
+    upper = random_stack(shape.upper, shape.experts, 2 * shape.channels, shape.width)
+    return Experts(
+        upper.part(0, shape.channels),
+        upper.part(shape.channels, 2 * shape.channels),
+        random_stack(shape.lower, shape.experts, shape.width, shape.channels),
+        torch.randperm(shape.experts, device="cuda"),
+        shape.activation,  # type: ignore[arg-type]
+    )
+
+
+@dataclass
+class Step:
+    """Rows of a step, and what is made of them."""
+
+    x: torch.Tensor
+    wide: torch.Tensor
+    logits: torch.Tensor
+    choice: Choice
+    y: torch.Tensor
+
+    @staticmethod
+    def make(shape: Shape, rows: int) -> Step:
+        x = torch.randn(rows, shape.width, device="cuda").half()
+        ids = torch.zeros(rows, shape.top_k, dtype=torch.int64, device="cuda")
+        weights = torch.zeros(rows, shape.top_k, device="cuda")
+        logits = torch.zeros(rows, shape.experts, device="cuda")
+        return Step(x, x.float(), logits, Choice(ids, weights), torch.empty_like(x).float())
+
+    def route(self, shape: Shape, router: torch.Tensor) -> None:
+        torch.mm(self.wide, router.T, out=self.logits)
+        self.choose(shape).run()
+
+    def choose(self, shape: Shape) -> Launch:
+        chosen = self.choice
+        return choose(self.logits, shape.score, None, 1.0, None, chosen.ids, chosen.weights)  # type: ignore[arg-type]
+
+    def launches(self, layer: Experts, way: str) -> list[Launch]:
+        made = pair_launches if way == "pairs" else group_launches
+        return list(made(self.x, self.choice, layer, self.y))
+
+
+def matrix_rate() -> float:
+    """Operations a second of a large product of float16."""
+    a, b = (torch.randn(8192, 8192, device="cuda").half() for _ in range(2))
+    times = []
+    for _ in range(8):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        a @ b
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) / 1e3)
+    return 2 * 8192**3 / statistics.median(times[3:])
+
+
+def each(steps: Sequence[Callable[[], None]], replays: int = 10) -> float:
+    """Seconds a step."""
+
+    def all_of_them() -> None:
+        for step in steps:
+            step()
+
+    return replay_seconds(all_of_them, replays) / len(steps)
+
+
+def measure(
+    shape: Shape, layer: Experts, router: torch.Tensor, rows: int, rates: tuple[float, float]
+) -> dict[str, object]:
+    """Times of a step of ``rows`` rows and of its launches, by the way that rows take."""
+    one = sum(stack.nbytes for stack in (layer.gate, layer.up, layer.down)) / shape.experts  # type: ignore[union-attr]
+    count = int(min(MOST_STEPS, max(1, CACHE // (one * shape.top_k * rows) + 1)))
+    steps = [Step.make(shape, rows) for _ in range(count)]
+    for step in steps:
+        step.route(shape, router)
+    distinct = statistics.mean(len(step.choice.ids.unique()) for step in steps)
+    work = 2 * 3 * rows * shape.top_k * shape.channels * shape.width
+    floor = max(distinct * one / rates[0], work / rates[1])
+    found: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
+    found["router"] = each([lambda s=s: s.route(shape, router) for s in steps])  # type: ignore[misc]
+    results = {}
+    for way in ("pairs", "groups"):
+        if way == "pairs" and rows > 64:
+            continue
+        made = [step.launches(layer, way) for step in steps]
+
+        def run(step: Step, launches: list[Launch]) -> None:
+            step.route(shape, router)
+            for launch in launches:
+                launch.run()
+
+        whole = each([lambda s=s, m=m: run(s, m) for s, m in zip(steps, made, strict=True)])  # type: ignore[misc]
+        parts = {
+            f"{i} {made[0][i].kernel.__name__}": each([m[i].run for m in made])
+            for i in range(len(made[0]))
+        }
+        results[way] = steps[0].y.clone()
+        assert results[way].isfinite().all(), (shape, rows, way)
+        found["ways"][way] = {"seconds": whole, "share": floor / whole, "launches": parts}  # type: ignore[index]
+    if len(results) == 2:
+        pairs, groups = results["pairs"], results["groups"]
+        found["difference"] = float((pairs - groups).norm() / groups.norm())
+        assert found["difference"] < 5e-2, (shape, rows, found)
+    return found
+
+
+def report(title: str, rows: int, found: dict[str, object]) -> str:
+    taken = "pairs" if rows <= PAIRED_ROWS else "groups"
+    lines = [
+        f"{title:12} {rows:4} rows: {found['distinct']:5.1f} distinct experts, "
+        f"floor {found['floor'] * 1e6:.1f} us, router {found['router'] * 1e6:.1f} us"  # type: ignore[operator]
+    ]
+    for way, times in found["ways"].items():  # type: ignore[attr-defined]
+        parts = ", ".join(f"{name} {t * 1e6:.1f}" for name, t in times["launches"].items())
+        mark = "*" if way == taken else " "
+        lines.append(
+            f"  {mark} {way:6} {times['seconds'] * 1e6:7.1f} us, "
+            f"{times['share']:.0%} of floor; {parts}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64, 2048])
+    parser.add_argument("--shape", choices=SHAPES, nargs="*", default=list(SHAPES))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    rates = (copy_bandwidth(), matrix_rate())
+    say = sys.stdout.write
+    say(f"copy {rates[0] / 1e12:.2f} TB/s, float16 products {rates[1] / 1e12:.0f} TFLOP/s\n")
+    table: dict[str, dict[int, object]] = {}
+    for title in options.shape:
+        shape = SHAPES[title]
+        layer = random_layer(shape)
+        router = torch.randn(shape.experts, shape.width, device="cuda") / shape.width**0.5
+        table[title] = {}
+        for rows in options.rows:
+            table[title][rows] = found = measure(shape, layer, router, rows, rates)
+            say(report(title, rows, found))
+            sys.stdout.flush()
+    if options.json:
+        result = {"copy": rates[0], "matrix": rates[1], "layers": table}
+        options.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

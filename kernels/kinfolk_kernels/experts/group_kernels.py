@@ -1,0 +1,146 @@
+"""Experts of many rows: the rows of an expert together, on the matrix unit.
+
+Pairs are sorted by expert (``sort_kernels``); a block is up to BM pairs of one expert. Weights are
+the left operand and are made into numbers in the loop. A pair's numbers do not depend on the other
+pairs of its block: each has a column of its own.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.curves import curve
+from kinfolk_kernels.experts.weight_tiles import weight_tile
+
+
+@triton.jit
+def _block(starts_ptr, ends_ptr, E: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr):
+    """Of this program's block: expert (E beyond the last block), first pair, end of its pairs."""
+    block = tl.program_id(1)
+    e = tl.arange(0, SIZE)
+    ends = tl.load(ends_ptr + e, mask=e < E, other=0x7FFFFFFF)
+    passed = ends <= block
+    expert = tl.sum(passed.to(tl.int32), 0)
+    earlier = tl.max(tl.where(passed, ends, 0), 0)
+    known = tl.minimum(expert, E - 1)
+    first = tl.load(starts_ptr + known) + (block - earlier) * BM
+    return expert, first, tl.load(starts_ptr + known + 1)
+
+
+@triton.jit
+def _rows_tile(x_ptr, row, there, group, K: tl.constexpr):
+    """Columns 0-31 and 32-63 of a group, of rows ``row`` int64 [BM], as [32, BM] each."""
+    column = group * 64 + tl.arange(0, 32)[:, None]
+    at = x_ptr + row[None, :] * K + column
+    first = tl.load(at, mask=there[None, :] & (column < K), other=0.0)
+    return first, tl.load(at + 32, mask=there[None, :] & (column + 32 < K), other=0.0)
+
+
+@triton.jit
+def _add(acc, w, x):
+    return tl.dot(w, x, acc=acc, input_precision="ieee", out_dtype=tl.float32)
+
+
+@triton.jit
+def _narrow(y, out_ptr):
+    """In the type of the output; float16 ends at its largest number."""
+    if out_ptr.dtype.element_ty == tl.float16:
+        y = tl.minimum(tl.maximum(y, -65504.0), 65504.0)
+    return y.to(out_ptr.dtype.element_ty)
+
+
+@triton.jit
+def group_gate_up_kernel(
+    order_ptr, starts_ptr, ends_ptr, bay_ptr, x_ptr,
+    gate_q, gate_high, gate_scales, gate_supers,
+    up_q, up_high, up_scales, up_supers,
+    q_step, high_step, scales_step, supers_step,
+    inner_ptr,
+    K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, E: tl.constexpr, SIZE: tl.constexpr,
+    FORMAT: tl.constexpr, CURVE: tl.constexpr,
+    BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid (F / BN, blocks): inner [P, F] = curve(gate x) * up x, pairs in sorted order."""
+    expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
+    if expert < E:
+        place = first + tl.arange(0, BM)
+        there = place < stop
+        pair = tl.load(order_ptr + place, mask=there, other=0)
+        row = (pair // TOP_K).to(tl.int64)
+        n = tl.program_id(0) * BN + tl.arange(0, BN)
+        mine = tl.minimum(n, F - 1)
+        bay = tl.load(bay_ptr + expert).to(tl.int64)
+        q_at, high_at = bay * q_step, bay * high_step
+        scales_at, supers_at = bay * scales_step, bay * supers_step
+        gate = tl.zeros([BN, BM], tl.float32)
+        up = tl.zeros([BN, BM], tl.float32)
+        for group in tl.range(0, (K + 63) // 64, num_stages=STAGES):
+            x0, x1 = _rows_tile(x_ptr, row, there, group, K)
+            w0, w1 = weight_tile(
+                gate_q + q_at, gate_high + high_at, gate_scales + scales_at,
+                gate_supers + supers_at, mine, group, K, FORMAT,
+            )  # fmt: skip
+            gate = _add(gate, w0, x0)
+            gate = _add(gate, w1, x1)
+            w0, w1 = weight_tile(
+                up_q + q_at, up_high + high_at, up_scales + scales_at, up_supers + supers_at,
+                mine, group, K, FORMAT,
+            )  # fmt: skip
+            up = _add(up, w0, x0)
+            up = _add(up, w1, x1)
+        inner = _narrow(curve(gate, CURVE) * up, inner_ptr)
+        at = inner_ptr + place.to(tl.int64)[None, :] * F + n[:, None]
+        tl.store(at, inner, mask=there[None, :] & (n < F)[:, None])
+
+
+@triton.jit
+def group_down_kernel(
+    order_ptr, starts_ptr, ends_ptr, bay_ptr, inner_ptr,
+    down_q, down_high, down_scales, down_supers,
+    q_step, high_step, scales_step, supers_step,
+    pairs_ptr,
+    F: tl.constexpr, W: tl.constexpr, E: tl.constexpr, SIZE: tl.constexpr,
+    FORMAT: tl.constexpr,
+    BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid (W / BN, blocks): pairs float32 [P, W], each pair where it was before sorting."""
+    expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
+    if expert < E:
+        place = first + tl.arange(0, BM)
+        there = place < stop
+        pair = tl.load(order_ptr + place, mask=there, other=0).to(tl.int64)
+        n = tl.program_id(0) * BN + tl.arange(0, BN)
+        mine = tl.minimum(n, W - 1)
+        bay = tl.load(bay_ptr + expert).to(tl.int64)
+        acc = tl.zeros([BN, BM], tl.float32)
+        for group in tl.range(0, (F + 63) // 64, num_stages=STAGES):
+            x0, x1 = _rows_tile(inner_ptr, place.to(tl.int64), there, group, F)
+            w0, w1 = weight_tile(
+                down_q + bay * q_step, down_high + bay * high_step,
+                down_scales + bay * scales_step, down_supers + bay * supers_step,
+                mine, group, F, FORMAT,
+            )  # fmt: skip
+            acc = _add(acc, w0, x0)
+            acc = _add(acc, w1, x1)
+        at = pairs_ptr + pair[None, :] * W + n[:, None]
+        tl.store(at, acc, mask=there[None, :] & (n < W)[:, None])
+
+
+@triton.jit
+def sum_kernel(
+    pairs_ptr, weights_ptr, y_ptr,
+    W: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows, W / COLUMNS): y float32 [rows, W], a row's pairs in the order of its experts."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < W
+    total = tl.zeros([COLUMNS], tl.float32)
+    for k in tl.static_range(TOP_K):
+        pair = row * TOP_K + k
+        one = tl.load(pairs_ptr + pair * W + column, mask=inside, other=0.0)
+        total += tl.load(weights_ptr + pair) * one
+    tl.store(y_ptr + row * W + column, total, mask=inside)

@@ -1,0 +1,187 @@
+"""The launches of an experts call of many rows: the pairs of an expert together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from kinfolk_kernels.experts import group_kernels, sort_kernels
+from kinfolk_kernels.experts.layer import COLUMNS, CURVES, Choice, Experts
+from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps
+from kinfolk_kernels.launch import Launch
+
+CHUNK = 256
+"""Pairs that a program sorts, where there are too many for one."""
+
+FEW_ROWS = 64
+"""Up to here an expert has few rows of its own."""
+
+FEW_PAIRS = 512
+"""Pairs that one program sorts."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTile:
+    """Rows of a matrix and pairs that a program multiplies, warps, and loads in flight."""
+
+    rows: int
+    pairs: int
+    warps: int
+    stages: int
+
+
+def group_launches(
+    x: torch.Tensor, choice: Choice, experts: Experts, y: torch.Tensor
+) -> Iterator[Launch]:
+    """y float32 [R, W] of x [R, W] in the type that the matrices become."""
+    device, pairs = x.device, choice.ids.numel()
+    tile, down_tile = tiles_for(x)
+    order = Order.make(pairs, experts.count, device)
+    yield from sort(choice.ids, order, tile.pairs)
+    inner = torch.empty(pairs, experts.channels, dtype=x.dtype, device=device)
+    yield gate_up_groups(x, choice, experts, order, inner, tile)
+    each = torch.empty(pairs, experts.width, dtype=torch.float32, device=device)
+    yield down_groups(inner, experts, order, each, down_tile)
+    yield add_up(each, choice, y)
+
+
+def tiles_for(x: torch.Tensor) -> tuple[GroupTile, GroupTile]:
+    """For gate and up and for down, by the type and the number of rows alone."""
+    if x.dtype == torch.float32:
+        return GroupTile(32, 16, 4, 1), GroupTile(32, 16, 4, 1)
+    if x.shape[0] <= FEW_ROWS:
+        return GroupTile(64, 16, 4, 3), GroupTile(64, 16, 4, 3)
+    return GroupTile(64, 64, 4, 3), GroupTile(128, 64, 8, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Pairs sorted by expert: see ``sort_kernels``."""
+
+    order: torch.Tensor
+    starts: torch.Tensor
+    ends: torch.Tensor
+
+    @staticmethod
+    def make(pairs: int, experts: int, device: torch.device) -> Order:
+        sizes = (pairs, experts + 1, experts)
+        return Order(*(torch.empty(n, dtype=torch.int32, device=device) for n in sizes))
+
+    @property
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.order, self.starts, self.ends
+
+    @property
+    def arguments(self) -> dict[str, torch.Tensor]:
+        return {"order_ptr": self.order, "starts_ptr": self.starts, "ends_ptr": self.ends}
+
+    def blocks(self, size: int) -> int:
+        """The most blocks of ``size`` pairs that there can be."""
+        pairs, experts = self.order.shape[0], self.ends.shape[0]
+        return min(pairs, pairs // size + min(experts, pairs))
+
+
+def sort(ids: torch.Tensor, order: Order, block: int) -> Iterator[Launch]:
+    """The order of the pairs of ids [R, K], in blocks of up to ``block``."""
+    pairs, experts = ids.numel(), order.ends.shape[0]
+    size = max(16, triton.next_power_of_2(experts))
+    made = {"E": experts, "SIZE": size, "BLOCK": block}
+    if pairs <= FEW_PAIRS:
+        most = max(16, triton.next_power_of_2(pairs))
+        arguments = {"ids_ptr": ids, **order.arguments, "pairs": pairs}
+        few = {**made, "PAIRS": most}
+        yield Launch(sort_kernels.sort_few_kernel, (1,), arguments, few, warps=8)
+        return
+    chunks = -(-pairs // CHUNK)
+    counts = torch.empty(chunks, size, dtype=torch.int32, device=ids.device)
+    of_chunk = {"SIZE": size, "CHUNK": CHUNK}
+    arguments = {"ids_ptr": ids, "counts_ptr": counts, "pairs": pairs}
+    yield Launch(sort_kernels.count_kernel, (chunks,), arguments, of_chunk)
+    ends = {"starts_ptr": order.starts, "ends_ptr": order.ends}
+    arguments = {"counts_ptr": counts, **ends, "pairs": pairs, "chunks": chunks}
+    yield Launch(sort_kernels.scan_kernel, (1,), arguments, {**made, "TILE": 32}, warps=8)
+    arguments = {"ids_ptr": ids, "places_ptr": counts, "order_ptr": order.order, "pairs": pairs}
+    yield Launch(sort_kernels.place_kernel, (chunks,), arguments, of_chunk)
+
+
+def gate_up_groups(
+    x: torch.Tensor,
+    choice: Choice,
+    experts: Experts,
+    order: Order,
+    inner: torch.Tensor,
+    tile: GroupTile,
+) -> Launch:
+    """inner [R K, F] in sorted order, of x [R, W]."""
+    return Launch(
+        group_kernels.group_gate_up_kernel,
+        (-(-experts.channels // tile.rows), order.blocks(tile.pairs)),
+        {
+            **order.arguments,
+            "bay_ptr": experts.bays,
+            "x_ptr": x,
+            **pointers("gate", experts.gate, as_bytes=True),
+            **pointers("up", experts.up, as_bytes=True),
+            **steps(experts.gate, as_bytes=True),
+            "inner_ptr": inner,
+        },
+        {
+            "K": experts.width,
+            "F": experts.channels,
+            "TOP_K": choice.top_k,
+            "CURVE": CURVES[experts.activation],
+            **_constants(experts, experts.gate, tile),
+        },
+        tile.warps,
+        tile.stages,
+    )
+
+
+def down_groups(
+    inner: torch.Tensor, experts: Experts, order: Order, each: torch.Tensor, tile: GroupTile
+) -> Launch:
+    """each float32 [R K, W], as the pairs were before sorting, of inner [R K, F]."""
+    return Launch(
+        group_kernels.group_down_kernel,
+        (-(-experts.width // tile.rows), order.blocks(tile.pairs)),
+        {
+            **order.arguments,
+            "bay_ptr": experts.bays,
+            "inner_ptr": inner,
+            **pointers("down", experts.down, as_bytes=True),
+            **steps(experts.down, as_bytes=True),
+            "pairs_ptr": each,
+        },
+        {
+            "F": experts.channels,
+            "W": experts.width,
+            **_constants(experts, experts.down, tile),
+        },
+        tile.warps,
+        tile.stages,
+    )
+
+
+def _constants(experts: Experts, stack: Stack, tile: GroupTile) -> dict[str, int]:
+    return {
+        "E": experts.count,
+        "SIZE": max(16, triton.next_power_of_2(experts.count)),
+        "FORMAT": format_of(stack),
+        "BN": tile.rows,
+        "BM": tile.pairs,
+        "STAGES": tile.stages,
+    }
+
+
+def add_up(each: torch.Tensor, choice: Choice, y: torch.Tensor) -> Launch:
+    """y [R, W], the weighted sum of each row's pairs."""
+    rows, width = y.shape
+    return Launch(
+        group_kernels.sum_kernel,
+        (rows, -(-width // COLUMNS)),
+        {"pairs_ptr": each, "weights_ptr": choice.weights, "y_ptr": y},
+        {"W": width, "TOP_K": choice.top_k, "COLUMNS": COLUMNS},
+    )

@@ -1,0 +1,107 @@
+"""Sorting the (row, expert) pairs of a step by expert, on the device and in a fixed order.
+
+Pairs of one expert keep their order. What comes out:
+
+``order``   int32 [P]      the pairs, those of expert 0 first
+``starts``  int32 [E + 1]  where each expert's begin
+``ends``    int32 [E]      blocks of pairs of all experts up to and with this one
+
+A place is a count of others before it, so nothing depends on the order in which programs run.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+STEP = tl.constexpr(16)
+"""Pairs that are compared with at a time."""
+
+
+@triton.jit
+def _store_starts(starts_ptr, ends_ptr, before, total, pairs, E: tl.constexpr, SIZE: tl.constexpr,
+                  BLOCK: tl.constexpr):  # fmt: skip
+    e = tl.arange(0, SIZE)
+    tl.store(starts_ptr + e, before, mask=e < E)
+    tl.store(starts_ptr + E, pairs)
+    blocks = tl.cumsum((total + BLOCK - 1) // BLOCK, 0)
+    tl.store(ends_ptr + e, blocks, mask=e < E)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def sort_few_kernel(
+    ids_ptr, order_ptr, starts_ptr, ends_ptr, pairs,
+    E: tl.constexpr, SIZE: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program for up to PAIRS pairs, a multiple of 16: every pair is compared with every."""
+    p = tl.arange(0, PAIRS)[:, None]
+    e = tl.arange(0, SIZE)[:, None]
+    mine = tl.load(ids_ptr + p, mask=p < pairs, other=SIZE).to(tl.int32)
+    place = tl.zeros([PAIRS, STEP], tl.int32)
+    before = tl.zeros([SIZE, STEP], tl.int32)
+    total = tl.zeros([SIZE, STEP], tl.int32)
+    for start in tl.range(0, PAIRS, STEP):
+        q = start + tl.arange(0, STEP)[None, :]
+        other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
+        place += ((other < mine) | ((other == mine) & (q < p))).to(tl.int32)
+        before += (other < e).to(tl.int32)
+        total += (other == e).to(tl.int32)
+    at = tl.sum(place, 1)[:, None]
+    tl.store(order_ptr + at, p, mask=p < pairs)
+    _store_starts(starts_ptr, ends_ptr, tl.sum(before, 1), tl.sum(total, 1), pairs, E, SIZE, BLOCK)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def count_kernel(
+    ids_ptr, counts_ptr, pairs, SIZE: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """Grid (chunks,): counts int32 [chunks, SIZE] of the experts in every CHUNK pairs."""
+    e = tl.arange(0, SIZE)[:, None]
+    total = tl.zeros([SIZE, STEP], tl.int32)
+    first = tl.program_id(0) * CHUNK
+    for start in tl.range(0, CHUNK, STEP):
+        q = first + start + tl.arange(0, STEP)[None, :]
+        other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
+        total += (other == e).to(tl.int32)
+    tl.store(counts_ptr + tl.program_id(0) * SIZE + tl.arange(0, SIZE), tl.sum(total, 1))
+
+
+@triton.jit(do_not_specialize=["pairs", "chunks"])
+def scan_kernel(
+    counts_ptr, starts_ptr, ends_ptr, pairs, chunks,
+    E: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program: counts become the places of each chunk's first pair of each expert."""
+    e = tl.arange(0, SIZE)[None, :]
+    sums = tl.zeros([TILE, SIZE], tl.int32)
+    for start in tl.range(0, chunks, TILE):
+        chunk = start + tl.arange(0, TILE)[:, None]
+        sums += tl.load(counts_ptr + chunk * SIZE + e, mask=chunk < chunks, other=0)
+    total = tl.sum(sums, 0)
+    before = tl.cumsum(total, 0) - total
+    _store_starts(starts_ptr, ends_ptr, before, total, pairs, E, SIZE, BLOCK)
+    for start in tl.range(0, chunks, TILE):
+        chunk = start + tl.arange(0, TILE)[:, None]
+        at = counts_ptr + chunk * SIZE + e
+        here = tl.load(at, mask=chunk < chunks, other=0)
+        tl.store(at, tl.cumsum(here, 0) - here + before[None, :], mask=chunk < chunks)
+        before += tl.sum(here, 0)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def place_kernel(
+    ids_ptr, places_ptr, order_ptr, pairs, SIZE: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """Grid (chunks,): put the pairs of a chunk where they belong."""
+    first = tl.program_id(0) * CHUNK
+    p = first + tl.arange(0, CHUNK)[:, None]
+    mine = tl.load(ids_ptr + p, mask=p < pairs, other=0).to(tl.int32)
+    rank = tl.zeros([CHUNK, STEP], tl.int32)
+    for start in tl.range(0, CHUNK, STEP):
+        q = first + start + tl.arange(0, STEP)[None, :]
+        other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
+        rank += ((other == mine) & (q < p)).to(tl.int32)
+    base = tl.load(places_ptr + tl.program_id(0) * SIZE + mine)
+    tl.store(order_ptr + base + tl.sum(rank, 1)[:, None], p, mask=p < pairs)

@@ -1,0 +1,71 @@
+"""Stacked matrices as arguments of the experts' kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kinfolk_kernels.planes import GROUP, LAYOUTS, PlanesStack
+
+DENSE = -1
+"""The number of plain numbers among the formats."""
+
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32)
+
+Stack = torch.Tensor | PlanesStack
+
+
+def format_of(stack: Stack) -> int:
+    return DENSE if isinstance(stack, torch.Tensor) else LAYOUTS[stack.format].number
+
+
+def tensors_of(stack: Stack) -> tuple[torch.Tensor, ...]:
+    return (stack,) if isinstance(stack, torch.Tensor) else stack.tensors
+
+
+def pointers(name: str, stack: Stack, *, as_bytes: bool) -> dict[str, torch.Tensor]:
+    """Planes by name; codes and high bits as bytes if asked for. What is not there points at
+    something that is."""
+    if isinstance(stack, torch.Tensor):
+        return dict.fromkeys(
+            (f"{name}_q", f"{name}_high", f"{name}_scales", f"{name}_supers"), stack
+        )
+    codes = stack.q.view(torch.uint8) if as_bytes else stack.q
+    high = codes
+    if stack.high is not None:
+        high = stack.high.view(torch.uint8) if as_bytes else stack.high
+    return {
+        f"{name}_q": codes,
+        f"{name}_high": high,
+        f"{name}_scales": stack.supers if stack.scales is None else stack.scales,
+        f"{name}_supers": stack.supers,
+    }
+
+
+def steps(stack: Stack, *, as_bytes: bool) -> dict[str, int]:
+    """How far it is from matrix to matrix, in elements of ``pointers``."""
+    if isinstance(stack, torch.Tensor):
+        return {"q_step": stack.stride(0), "high_step": 0, "scales_step": 0, "supers_step": 0}
+    size = 4 if as_bytes else 1
+    return {
+        "q_step": stack.q.stride(0) * size,
+        "high_step": 0 if stack.high is None else stack.high.stride(0) * size,
+        "scales_step": 0 if stack.scales is None else stack.scales.stride(0),
+        "supers_step": stack.supers.stride(0),
+    }
+
+
+def refuses(stack: Any, name: str) -> str:
+    """Why the kernels cannot read a stack; empty if they can."""
+    if isinstance(stack, torch.Tensor):
+        if stack.dtype not in NUMBERS:
+            return f"{name} is of {stack.dtype}"
+        if stack[0].stride() != (stack.shape[2], 1):
+            return f"the matrices of {name} are not contiguous"
+        return ""
+    if not isinstance(stack, PlanesStack):
+        return f"{name} is neither in planes nor plain numbers ({type(stack).__name__})"
+    if stack.columns % GROUP or stack.rows % GROUP:
+        return f"{name} has matrices of {stack.rows} x {stack.columns}, no multiples of {GROUP}"
+    return ""

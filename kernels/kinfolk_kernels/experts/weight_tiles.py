@@ -1,0 +1,137 @@
+"""A tile of a matrix as numbers for the matrix unit, out of planes or of plain numbers."""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.linear.int8_dots import IQ4_XS, Q4_0, Q5_0, Q5_K, Q6_K, Q8_0
+from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
+
+DENSE = tl.constexpr(-1)
+"""The format of plain numbers."""
+
+
+@triton.jit
+def _as_half(codes, OFFSET: tl.constexpr):
+    """Codes below 1024 as float16, less OFFSET, by setting the bits of 1024."""
+    return (codes | 0x6400).to(tl.float16, bitcast=True) - (1024.0 + OFFSET)
+
+
+@triton.jit
+def _scaled(codes, factor, OFFSET: tl.constexpr):
+    return _as_half(codes, OFFSET) * factor.to(tl.float16)[:, None]
+
+
+@triton.jit
+def _from_table(codes):
+    """Nibbles -> the non-linear table, as float16."""
+    code = codes.to(tl.int32)
+    # The entries of the table, 127 more each, four to a word.
+    low = tl.where(code < 4, 0x3E2C1700, 0x75695C4E)
+    top = tl.where(code < 12, -0x5A677380, -0x0F273B4C)
+    word = tl.where(code < 8, low, top)
+    return (((word >> (8 * (code % 4))) & 255) - 127).to(tl.float16)
+
+
+@triton.jit
+def weight_tile(
+    q_ptr,
+    high_ptr,
+    scales_ptr,
+    supers_ptr,
+    n,
+    group,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+):
+    """Columns 0-31 and 32-63 of a group of 64, of rows ``n``: two tiles [rows, 32].
+
+    Planes come as pointers to bytes of codes and high bits and to words of scales and supers, and
+    give float16: codes times float16(super * scale). Plain numbers come in their own type, zero
+    beyond column K.
+    """
+    if FORMAT == DENSE:
+        column = group * 64 + tl.arange(0, 32)[None, :]
+        at = q_ptr + n.to(tl.int64)[:, None] * K + column
+        w0 = tl.load(at, mask=column < K, other=0.0)
+        w1 = tl.load(at + 32, mask=column + 32 < K, other=0.0)
+    else:
+        w0, w1 = _unpacked(q_ptr, high_ptr, scales_ptr, supers_ptr, n, group, K, FORMAT)
+    return w0, w1
+
+
+@triton.jit
+def _unpacked(
+    q_ptr,
+    high_ptr,
+    scales_ptr,
+    supers_ptr,
+    n,
+    group,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+):
+    SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
+    ROW: tl.constexpr = K * 4 if FORMAT == Q8_0 else K * 2
+    SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
+    HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
+    kk = tl.arange(0, 32)
+    quad, r = n // 4, n % 4
+    # Bytes of a row inside a tile of four interleaved rows.
+    inside = (kk // 4 * 16 + kk % 4)[None, :] + (r * 4)[:, None]
+    at = q_ptr + quad[:, None] * ROW + group * (256 if FORMAT == Q8_0 else 128) + inside
+    low_bytes = tl.load(at)
+    supers = tl.load(supers_ptr + (quad * SUPERS + group // (1 if SMALL else 4)) * 4 + r)
+    d = first_half(supers)
+    if FORMAT == Q8_0:
+        w0 = low_bytes.to(tl.int8, bitcast=True).to(tl.float16) * d.to(tl.float16)[:, None]
+        w1 = tl.load(at + 128).to(tl.int8, bitcast=True).to(tl.float16)
+        w1 = w1 * second_half(supers).to(tl.float16)[:, None]
+    else:
+        low = (low_bytes & 15).to(tl.int16)
+        top = (low_bytes >> 4).to(tl.int16)
+        if FORMAT == Q5_K or FORMAT == Q5_0:
+            high = tl.load(high_ptr + quad[:, None] * (HIGHS * 16) + group // 4 * 128 + inside)
+            bits = high.to(tl.int32) >> (2 * (group % 4))
+            low = low | ((bits & 1) << 4).to(tl.int16)
+            top = top | ((bits & 2) << 3).to(tl.int16)
+        if FORMAT == Q6_K:
+            high = tl.load(high_ptr + quad[:, None] * (HIGHS * 16) + group // 2 * 128 + inside)
+            bits = high.to(tl.int32) >> (4 * (group % 2))
+            low = low | ((bits & 3) << 4).to(tl.int16)
+            top = top | ((bits & 12) << 2).to(tl.int16)
+        if SMALL:
+            OFFSET: tl.constexpr = 16 if FORMAT == Q5_0 else 8
+            w0 = _scaled(low, d, OFFSET)
+            w1 = _scaled(top, second_half(supers), OFFSET)
+        else:
+            scales = tl.load(scales_ptr + (quad * (K // 64) + group) * 4 + r)
+            w0, w1 = _with_scales(low, top, scales, d, second_half(supers), FORMAT)
+    return w0, w1
+
+
+@triton.jit
+def _with_scales(low, top, scales, d, least, FORMAT: tl.constexpr):
+    """Codes of a format of blocks of 256 -> numbers."""
+    if FORMAT == Q6_K:
+        front = (tl.arange(0, 32) < 16)[None, :]
+        a = (d * byte_of(scales, 0).to(tl.float32)).to(tl.float16)[:, None]
+        b = (d * byte_of(scales, 2).to(tl.float32)).to(tl.float16)[:, None]
+        c = (d * byte_of(scales, 1).to(tl.float32)).to(tl.float16)[:, None]
+        e = (d * byte_of(scales, 3).to(tl.float32)).to(tl.float16)[:, None]
+        w0 = _as_half(low, 32) * tl.where(front, a, b)
+        w1 = _as_half(top, 32) * tl.where(front, c, e)
+    elif FORMAT == IQ4_XS:
+        a = (d * byte_of(scales, 0).to(tl.float32)).to(tl.float16)
+        b = (d * byte_of(scales, 1).to(tl.float32)).to(tl.float16)
+        w0 = _from_table(low) * a[:, None]
+        w1 = _from_table(top) * b[:, None]
+    else:
+        low_min = (least * ((scales >> 16) & 255).to(tl.float32)).to(tl.float16)
+        top_min = (least * ((scales >> 24) & 255).to(tl.float32)).to(tl.float16)
+        w0 = _scaled(low, d * (scales & 255).to(tl.float32), 0) - low_min[:, None]
+        w1 = _scaled(top, d * ((scales >> 8) & 255).to(tl.float32), 0) - top_min[:, None]
+    return w0, w1
