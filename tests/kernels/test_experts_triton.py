@@ -205,6 +205,17 @@ def test_plain_float16(numbers, assert_near, rows):
     assert_groups(made, rows_of(numbers, rows, made).half(), choice(rows, 2, 4), HALF, assert_near)
 
 
+@pytest.mark.parametrize("rows", [2, 66])
+def test_down_may_be_plain_where_the_others_are_in_planes(planes_stack, numbers, assert_near, rows):
+    """Channels that are no multiple of 64 have no planes where they are columns."""
+    gate, up = (planes_stack("Q8_0", 4, 40, 64, seed) for seed in (1, 2))
+    made = placed(gate, up, numbers(4, 64, 40).clamp(-4, 4) / 6)
+    x, chosen = rows_of(numbers, rows, made), choice(rows, 2, 4)
+    assert kernels.supports(x, chosen.ids, chosen.weights, *made.stacks)
+    y = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
+    assert_near(y, made.exact(x, chosen.ids, chosen.weights), HALF)
+
+
 def assert_groups(made, x, chosen, bound, assert_near):
     y = torch.full((x.shape[0], made.experts.width), torch.nan)
     for launch in group.group_launches(x, chosen, made.experts, y):
@@ -296,8 +307,8 @@ def test_it_says_what_it_cannot(layer, numbers):
     assert reason() == ""
     assert "differently" in reason(up=layer("Q5_K", "Q8_0").experts.up)
     assert "neither" in reason(down=object())
-    assert "multiples of 64" in reason(down=old.down.part(0, 36))
-    assert "different types" in reason(down=torch.zeros(5, 256, 64))
+    assert "multiple of 64" in reason(down=replace(old.down, columns=96))
+    assert "differently" in reason(gate=torch.zeros(5, 64, 256), up=torch.zeros(5, 64, 256).half())
     assert "not contiguous" in reason(x=x.T.contiguous().T)
     assert "int64" in reason(down=torch.zeros(5, 256, 64, dtype=torch.int64))
     assert "bfloat16" in reason(x=x.bfloat16())

@@ -10,7 +10,7 @@ import triton
 
 from kinfolk_kernels.experts import group_kernels, sort_kernels
 from kinfolk_kernels.experts.layer import COLUMNS, CURVES, Choice, Experts
-from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps
+from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps, type_of
 from kinfolk_kernels.launch import Launch
 
 CHUNK = 256
@@ -36,25 +36,28 @@ class GroupTile:
 def group_launches(
     x: torch.Tensor, choice: Choice, experts: Experts, y: torch.Tensor
 ) -> Iterator[Launch]:
-    """y float32 [R, W] of x [R, W] in the type that the matrices become."""
+    """y float32 [R, W] of x [R, W] in the type that gate and up become."""
     device, pairs = x.device, choice.ids.numel()
-    tile, down_tile = tiles_for(x)
+    between = type_of(experts.down)
+    tile = tile_for(x.shape[0], x.dtype)
+    down_tile = tile_for(x.shape[0], between, down=True)
     order = Order.make(pairs, experts.count, device)
     yield from sort(choice.ids, order, tile.pairs)
-    inner = torch.empty(pairs, experts.channels, dtype=x.dtype, device=device)
+    inner = torch.empty(pairs, experts.channels, dtype=between, device=device)
     yield gate_up_groups(x, choice, experts, order, inner, tile)
     each = torch.empty(pairs, experts.width, dtype=torch.float32, device=device)
     yield down_groups(inner, experts, order, each, down_tile)
     yield add_up(each, choice, y)
 
 
-def tiles_for(x: torch.Tensor) -> tuple[GroupTile, GroupTile]:
-    """For gate and up and for down, by the type and the number of rows alone."""
-    if x.dtype == torch.float32:
-        return GroupTile(32, 16, 4, 1), GroupTile(32, 16, 4, 1)
-    if x.shape[0] <= FEW_ROWS:
-        return GroupTile(64, 16, 4, 3), GroupTile(64, 16, 4, 3)
-    return GroupTile(64, 64, 4, 3), GroupTile(128, 64, 8, 3)
+def tile_for(rows: int, dtype: torch.dtype, *, down: bool = False) -> GroupTile:
+    """By the number of rows and the type of numbers alone; equal numbers of pairs for both."""
+    few = rows <= FEW_ROWS
+    if dtype == torch.float32:
+        return GroupTile(32, 16 if few else 64, 4, 1)
+    if few:
+        return GroupTile(64, 16, 4, 3)
+    return GroupTile(128, 64, 8, 3) if down else GroupTile(64, 64, 4, 3)
 
 
 @dataclass(frozen=True, slots=True)

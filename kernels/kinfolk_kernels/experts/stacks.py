@@ -20,6 +20,11 @@ def format_of(stack: Stack) -> int:
     return DENSE if isinstance(stack, torch.Tensor) else LAYOUTS[stack.format].number
 
 
+def type_of(stack: Stack) -> torch.dtype:
+    """The type of the numbers that the matrix unit multiplies."""
+    return stack.dtype if isinstance(stack, torch.Tensor) else torch.float16
+
+
 def tensors_of(stack: Stack) -> tuple[torch.Tensor, ...]:
     return (stack,) if isinstance(stack, torch.Tensor) else stack.tensors
 
@@ -66,6 +71,6 @@ def refuses(stack: Any, name: str) -> str:
         return ""
     if not isinstance(stack, PlanesStack):
         return f"{name} is neither in planes nor plain numbers ({type(stack).__name__})"
-    if stack.columns % GROUP or stack.rows % GROUP:
-        return f"{name} has matrices of {stack.rows} x {stack.columns}, no multiples of {GROUP}"
+    if stack.columns % GROUP:
+        return f"{name} has rows of {stack.columns}, no multiple of {GROUP}"
     return ""

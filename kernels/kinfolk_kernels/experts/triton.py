@@ -13,8 +13,8 @@ from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.experts.reference import Activation
-from kinfolk_kernels.experts.stacks import Stack, format_of, refuses, steps, tensors_of
-from kinfolk_kernels.planes import PlanesStack
+from kinfolk_kernels.experts.stacks import Stack, format_of, refuses, steps, tensors_of, type_of
+from kinfolk_kernels.planes import GROUP, PlanesStack
 from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
@@ -45,11 +45,9 @@ def supports(
     reason = out_of_reach(group_gate_up_kernel, x, ids, weights, bay_of_expert, *stacks)
     if reason:
         return no(reason)
-    if format_of(gate) != format_of(up) or steps(gate, as_bytes=True) != steps(up, as_bytes=True):
+    same = format_of(gate) == format_of(up) and type_of(gate) == type_of(up)
+    if not same or steps(gate, as_bytes=True) != steps(up, as_bytes=True):
         return no("gate and up are stored differently")
-    kinds = {stack.dtype if isinstance(stack, torch.Tensor) else None for stack in (gate, up, down)}
-    if len(kinds) > 1:
-        return no(f"stacks of different types: {kinds}")
     if x.stride(-1) != 1 or not all(t.is_contiguous() for t in (ids, weights, bay_of_expert)):
         return no("the rows or their choice are not contiguous")
     if bay_of_expert.shape[0] > MOST_EXPERTS or ids.shape[1] > MOST_CHOSEN:
@@ -75,8 +73,7 @@ def experts(
         compiled = isinstance(group_gate_up_kernel, triton.JITFunction)
         launches = pair_launches(x, choice, layer, y, asm=compiled)
     else:
-        dtype = gate.dtype if isinstance(gate, torch.Tensor) else torch.float16
-        launches = group_launches(x.to(dtype).contiguous(), choice, layer, y)
+        launches = group_launches(x.to(type_of(gate)).contiguous(), choice, layer, y)
     for launch in launches:
         launch.run()
     return y
@@ -84,7 +81,7 @@ def experts(
 
 def takes_int8(layer: Experts) -> bool:
     """Whether few rows may be rounded to int8 before they meet the matrices."""
-    return all(
+    return layer.channels % GROUP == 0 and all(
         isinstance(stack, PlanesStack) and stack.activations == "int8"
         for stack in (layer.gate, layer.up, layer.down)
     )

@@ -1,0 +1,95 @@
+"""Models with experts through Triton's router and experts, against logits stored with the cases.
+
+Everything runs in Triton's interpreter; the other ops run as on any CPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
+
+from kinfolk.engine.loading import load_model
+from kinfolk.engine.score import logits
+from kinfolk.gguf.file import GGUFFile
+from kinfolk.gguf.output import GGUFOutput, OutputTensor
+from kinfolk.quant.formats import QuantFormats
+from kinfolk.quant.tensor import QuantTensor
+from kinfolk.registry import Registry
+from kinfolk.settings import load_settings
+
+pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(600)]
+
+STAY_CLOSE = {"qwen35moe": 12, "gemma4moe": 2, "laguna": 1}
+"""Rows by case; in others a rounded score may choose another key or another expert."""
+
+ROWS = 12
+EXACT, HALF = 2e-4, 2e-2
+TRITON = "experts=triton,route=triton"
+
+
+@pytest.fixture(scope="module")
+def load():
+    registry = Registry.discover(load_settings())
+
+    def run(path, **settings):
+        fixed = {"device": "cpu", "dtype": "f32", "context": 64, "slots": 1}
+        return load_model(path, load_settings(**fixed, **settings), registry)
+
+    return run
+
+
+def scores(model, tokens, rows):
+    found = torch.cat(list(logits(model, tokens, chunk=rows)))
+    ran = {(d.op, d.backend) for d in model.ops.decisions.values()}
+    assert {("experts", "triton"), ("route", "triton")} <= ran
+    return found
+
+
+def error(found, expected):
+    return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
+
+
+@pytest.mark.parametrize("case", STAY_CLOSE)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_logits_equal_those_stored(cases, load, case, rows):
+    stored = np.load(cases / f"{case}.npz")
+    tokens, expected = stored["tokens"].tolist(), torch.from_numpy(stored["logits"])
+    model = load(cases / f"{case}.gguf", op=TRITON)
+    found = scores(model, tokens[:ROWS], rows)
+    assert found.isfinite().all()
+    same = STAY_CLOSE[case]
+    assert error(found[:same], expected[:same]) <= EXACT
+
+
+@pytest.fixture(scope="module")
+def packed(cases, tmp_path_factory):
+    """A case whose gate and up matrices of experts are quantised; its down matrices are too short
+    for planes."""
+    formats, stored = QuantFormats(), {}
+    with GGUFFile.open(cases / "qwen35moe.gguf") as file:
+        for name, info in file.inventory.items():
+            raw, kind = file.inventory.bytes(name), formats.of_type(info.ggml_type)
+            if "gate_exps" in name or "up_exps" in name:
+                numbers = QuantTensor.from_bytes(raw, kind, info.shape).dequantize().numpy()
+                kind = formats.named("Q8_0")
+                raw = quantize(numbers, GGMLQuantizationType.Q8_0)
+            stored[name] = info.shape, kind.ggml_type, np.ascontiguousarray(raw)
+        metadata = {key: file.metadata.value(key) for key in file.metadata}
+    path = tmp_path_factory.mktemp("experts") / "packed.gguf"
+    tensors = [OutputTensor(n, s, kind, raw.nbytes) for n, (s, kind, raw) in stored.items()]
+    with GGUFOutput(path, metadata, tensors) as output:
+        for name, (_, _, raw) in stored.items():
+            output.write(name, raw.tobytes())
+    return path
+
+
+def test_experts_in_planes_are_the_same_model(packed, load):
+    tokens = [5, 300, 71, 9, 640, 2, 33, 500]
+    plain = load(packed, weights="numbers")
+    expected = torch.cat(list(logits(plain, tokens, chunk=8)))
+    model = load(packed, weights="planes", op=TRITON)
+    assert model.packed["Q8_0"] > 0
+    assert 1e-6 < error(scores(model, tokens, 8), expected) <= HALF
