@@ -1,0 +1,242 @@
+"""Router and experts on the GPU, in the shapes of released models.
+
+Float64 takes numbers of the quantised matrices one expert at a time, and a sample of rows of many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kinfolk_kernels.experts import triton as kernels
+from kinfolk_kernels.experts.group_launches import group_launches
+from kinfolk_kernels.experts.layer import Choice, Experts
+from kinfolk_kernels.experts.pair_launches import pair_launches
+from kinfolk_kernels.int8_rows import dequantize, quantize
+from kinfolk_kernels.packing import empty
+from kinfolk_kernels.planes import LAYOUTS, unpack
+from kinfolk_kernels.route.reference import route
+from kinfolk_kernels.route.triton import route as route_on_gpu
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+
+TOP_K = 8
+SAMPLE = 5
+"""Rows that are compared, of many."""
+
+FLIPS = (6e-3, 5e-2)
+"""Rows in int8: what is between the products may round to the next of 255 steps."""
+
+HALF = (4e-3, 3e-2)
+"""Weights, rows and what is between the products as float16."""
+
+SHAPES = {
+    "256 of 512, Q6_K": (256, 512, 2048, "Q4_K", "Q6_K", "silu"),
+    "128 of 704, Q5_0": (128, 704, 2816, "Q4_K", "Q5_0", "gelu_tanh"),
+    "128 of 704, Q8_0": (128, 704, 2816, "Q4_K", "Q8_0", "gelu_tanh"),
+}
+
+
+def random_stack(name, experts, rows, columns):
+    """Planes of random codes, whose numbers have a variance of about 1 / columns."""
+    planes = empty(name, experts * rows, columns, "cuda")
+    for plane in planes.tensors:
+        plane.random_(-(2**31), 2**31 - 1)
+    if planes.scales is not None:
+        planes.scales.bitwise_and_(0x1F1F1F1F)
+    halves = 0.5 + torch.rand(*planes.supers.shape, 2, device="cuda")
+    planes.supers.copy_(halves.half().view(torch.int32).squeeze(-1))
+    size = float(unpack(planes[:1024]).std()) * columns**0.5
+    planes.supers.copy_((planes.supers.view(torch.float16) / size).view(torch.int32))
+    return planes.stacked(experts)
+
+
+def random_layer(experts, channels, width, upper, lower, activation):
+    """Gate and up as views of one stack; experts in bays in some order."""
+    torch.manual_seed(experts)
+    both = random_stack(upper, experts, 2 * channels, width)
+    gate, up = both.part(0, channels), both.part(channels, 2 * channels)
+    bays = torch.randperm(experts, device="cuda")
+    return Experts(gate, up, random_stack(lower, experts, width, channels), bays, activation)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def layer(request):
+    return random_layer(*SHAPES[request.param])
+
+
+def random_rows(rows, layer):
+    x = torch.randn(rows, layer.width, device="cuda").half()
+    ids = torch.rand(rows, layer.count, device="cuda").argsort(1)[:, :TOP_K].contiguous()
+    return x, Choice(ids, torch.rand(rows, TOP_K, device="cuda"))
+
+
+def as_int8(x):
+    return dequantize(quantize(x.float()[None])).double()[0]
+
+
+def exact(x, choice, layer, rows, rounded=lambda x: x.double()):
+    """Float64 of some rows; ``rounded`` takes what meets a matrix."""
+    out = torch.zeros(len(rows), layer.width, dtype=torch.float64, device="cuda")
+    for i, row in enumerate(rows):
+        mine = rounded(x[row])
+        for expert, share in zip(choice.ids[row].tolist(), choice.weights[row], strict=True):
+            bay = int(layer.bays[expert])
+            gate, up, down = (unpack(s[bay]).double() for s in (layer.gate, layer.up, layer.down))
+            curved = gate @ mine
+            if layer.activation == "silu":
+                curved = torch.nn.functional.silu(curved)
+            else:
+                curved = torch.nn.functional.gelu(curved, approximate="tanh")
+            out[i] += share.double() * (down @ rounded(curved * (up @ mine)))
+    return out
+
+
+def sample(rows):
+    return sorted({round(i * (rows - 1) / (SAMPLE - 1)) for i in range(SAMPLE)})
+
+
+def computed(launches, x, poisoned):
+    """What launches write into ``y``, which is NaN before."""
+    with poisoned():
+        y = torch.empty(x.shape, dtype=torch.float32, device="cuda")
+        for launch in launches(y):
+            launch.run()
+    return y
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 16])
+def test_rows_alone(layer, poisoned, assert_near, rows):
+    x, choice = random_rows(rows, layer)
+    y = computed(lambda y: pair_launches(x, choice, layer, y), x, poisoned)
+    mine = sample(rows)
+    assert_near(y[mine], exact(x, choice, layer, mine, as_int8), FLIPS)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 33, 64, 65, 700, 2048])
+def test_rows_of_an_expert_together(layer, poisoned, assert_near, rows):
+    x, choice = random_rows(rows, layer)
+    y = computed(lambda y: group_launches(x, choice, layer, y), x, poisoned)
+    mine = sample(rows)
+    assert y.isfinite().all()
+    assert_near(y[mine], exact(x, choice, layer, mine), HALF)
+
+
+@pytest.mark.parametrize("rows", [40, 300])
+def test_everybody_may_want_the_same_experts(layer, poisoned, assert_near, rows):
+    x, choice = random_rows(rows, layer)
+    choice.ids[:] = choice.ids[0].clone()
+    y = computed(lambda y: group_launches(x, choice, layer, y), x, poisoned)
+    mine = sample(rows)
+    assert_near(y[mine], exact(x, choice, layer, mine), HALF)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_format(poisoned, assert_near, name):
+    made = random_layer(16, 768, 1024, name, name, "silu")
+    for rows, launches, bound in ((3, pair_launches, FLIPS), (20, group_launches, HALF)):
+        x, choice = random_rows(rows, made)
+        y = computed(lambda y, f=launches: f(x, choice, made, y), x, poisoned)  # noqa: B023
+        rounded = {"rounded": as_int8} if rows == 3 else {}
+        assert_near(y[:2], exact(x, choice, made, [0, 1], **rounded), bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 30, 400])
+def test_plain_numbers(assert_near, dtype, rows):
+    torch.manual_seed(rows)
+
+    def stack(*shape):
+        return (torch.randn(shape, device="cuda") / shape[2] ** 0.5).to(dtype)
+
+    gate, up, down = stack(32, 512, 2048), stack(32, 512, 2048), stack(32, 2048, 512)
+    bays = torch.randperm(32, device="cuda")
+    x, choice = random_rows(rows, Experts(gate, up, down, bays, "silu"))
+    x = x.to(dtype)
+    arguments = (x, choice.ids, choice.weights, gate, up, down, bays, "silu")
+    assert kernels.supports(*arguments)
+    y = kernels.experts(*arguments)
+    for row in sample(rows):
+        chosen = bays[choice.ids[row]]
+        mine, (g, u, d) = x[row].double(), (s[chosen].double() for s in (gate, up, down))
+        inner = torch.nn.functional.silu(g @ mine) * (u @ mine)
+        wanted = (choice.weights[row].double()[:, None] * (d @ inner[..., None])[..., 0]).sum(0)
+        bound = HALF if dtype == torch.float16 else (2e-2, 0.1)
+        assert_near(y[row : row + 1], wanted[None], bound)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 17, 64, 65, 300])
+def test_neighbours_and_bays_change_no_bit_and_neither_do_other_runs(layer, rows):
+    x, choice = random_rows(rows, layer)
+    first = run(x, choice, layer)
+    for _ in range(8):
+        assert torch.equal(run(x, choice, layer), first)
+    place = rows // 2
+    others, moved = random_rows(rows, layer)
+    there = (place + 3) % rows
+    others[there] = x[place]
+    moved.ids[there], moved.weights[there] = choice.ids[place], choice.weights[place]
+    assert torch.equal(run(others, moved, layer)[there], first[place])
+    order = torch.randperm(layer.count, device="cuda")
+    stacks = [stack.select(layer.bays[order]) for stack in (layer.gate, layer.up, layer.down)]
+    again = Experts(*stacks, order.argsort(), layer.activation)
+    assert torch.equal(run(x, choice, again), first)
+
+
+def run(x, choice, layer):
+    stacks = (layer.gate, layer.up, layer.down)
+    return kernels.experts(x, choice.ids, choice.weights, *stacks, layer.bays, layer.activation)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 64, 2048])
+def test_a_graph_replays_the_bits_of_a_plain_run_with_other_rows(layer, rows):
+    x, _ = random_rows(rows, layer)
+    logits = torch.randn(rows, layer.count, device="cuda")
+
+    def step():
+        ids, weights = route_on_gpu(logits, "softmax", TOP_K, None, 1.0, None)
+        return run(x, Choice(ids, weights), layer)
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x.copy_(torch.randn(x.shape, device="cuda"))
+        logits.copy_(torch.randn(logits.shape, device="cuda"))
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            graph.replay()
+            plain = step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.equal(y, plain)
+
+
+def test_activations_decide_how_few_rows_are_rounded(layer, assert_near):
+    x, choice = random_rows(4, layer)
+    exact_stacks = [replace(s, activations="f16") for s in (layer.gate, layer.up, layer.down)]
+    found = run(x, choice, Experts(*exact_stacks, layer.bays, layer.activation))
+    assert_near(found, exact(x, choice, layer, range(4)), HALF)
+
+
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("experts", [128, 256])
+@pytest.mark.parametrize("rows", [1, 16, 2048])
+def test_the_choice_of_experts(score, experts, rows):
+    torch.manual_seed(rows)
+    logits = torch.randn(rows, experts, device="cuda")
+    # Some logits are equal, none so near another that rounding could decide.
+    logits = (logits * 64).round() / 64
+    bias = torch.randint(0, 3, (experts,), device="cuda").float()
+    for extras in (None, bias):
+        ids, weights = route_on_gpu(logits, score, TOP_K, extras, 2.5, extras)
+        on_cpu = None if extras is None else extras.cpu()
+        wanted, shares = route(logits.cpu(), score, TOP_K, on_cpu, 2.5, on_cpu)
+        assert torch.equal(ids.cpu(), wanted)
+        torch.testing.assert_close(weights.cpu(), shares, rtol=5e-6, atol=1e-7)
