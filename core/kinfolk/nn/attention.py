@@ -12,6 +12,9 @@ from kinfolk.nn.linear import Linear, Linears
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.step import Step
+from kinfolk_kernels.int8_rows import with_int8
+from kinfolk_kernels.paged_attention.epilogue import Epilogue
+from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 
 
 class OutputGate(Protocol):
@@ -73,62 +76,56 @@ class Attention:
         weights = (q, k, v, None if gate is None else gate.weight)
         self.inputs = Linears(context.ops, (weight for weight in weights if weight is not None))
         self.output = Linear(context.ops, output)
-        self.q_norm, self.k_norm, self.v_norm = q_norm, k_norm, v_norm
-        self.rope = rope
+        self.norms = _of_heads(q_norm), _of_heads(k_norm), _of_heads(v_norm)
+        self.turns = None if rope is None else (rope.cos, rope.sin)
         self.scale = dim**-0.5 if scale is None else scale
         self.gated_query, self.gate = gated_query, gate
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
         projected = iter(self.inputs(x))
-        q = next(projected)
-        k = next(projected) if self.has_key else None
-        v = next(projected) if self.has_value else k
+        q = _heads(next(projected), self.heads)
+        k = _heads(next(projected), self.kv_heads) if self.has_key else None
+        v = _heads(next(projected), self.kv_heads) if self.has_value else None
         factor = None if self.gate is None else self.gate(next(projected))
-        q, factor = self._query(q, factor, step)
-        if k is not None and v is not None:
-            self._write(k, v, step)
-        mixed = self._attend(q, step)
-        if factor is not None:
-            mixed = (mixed.float() * factor).to(mixed.dtype)
-        return self.output(mixed.reshape(x.shape[0], -1)), None
-
-    def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
-        """Keys and values of kept rows are moved by the state itself."""
-
-    def _query(
-        self, projected: torch.Tensor, factor: torch.Tensor | None, step: Step
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Query [R, heads, dim], normed and rotated, and the factor of the result."""
-        q = projected.view(projected.shape[0], self.heads, -1)
+        gate = None
         if self.gated_query:
-            factor = q[..., self.dim :].float().sigmoid()
-            q = q[..., : self.dim]
-        q = q if self.q_norm is None else self.q_norm(q)
-        return (q if self.rope is None else self.rope(q, step.batch.positions)), factor
-
-    def _write(self, k: torch.Tensor, v: torch.Tensor, step: Step) -> None:
-        """Store the keys and values of the rows."""
-        shape = (k.shape[0], self.kv_heads, self.dim)
-        k, v = k.view(shape), v.view(shape)
-        if self.k_norm is not None:
-            k = self.k_norm(k)
-        if self.v_norm is not None:
-            v = self.v_norm(v)
-        if self.rope is not None:
-            k = self.rope(k, step.batch.positions)
+            q, gate = q[..., : self.dim], q[..., self.dim :]
         paged = step.view.paged(self.layer)
-        for name, value in (("k", k), ("v", v)):
-            pool, arena = paged.pool(name), paged.arena(name)
-            self.ops.kv_write(pool, arena, value, step.batch, paged.pool_index)
-
-    def _attend(self, q: torch.Tensor, step: Step) -> torch.Tensor:
-        paged = step.view.paged(self.layer)
-        return self.ops.paged_attention(
+        pools, arenas = ((part("k"), part("v")) for part in (paged.pool, paged.arena))
+        query = self.ops.qk_rope_write(
             q,
-            (paged.pool("k"), paged.pool("v")),
-            (paged.arena("k"), paged.arena("v")),
+            k,
+            v,
+            self.norms,
+            self.turns,
+            pools,
+            arenas,
+            step.batch,
+            paged.pool_index,
+            1.0,
+            # Products of queries and keys have one type; coded keys take that of the query.
+            pools[0].dtype if isinstance(pools[0], torch.Tensor) else x.dtype,
+        )
+        mixed = self.ops.gated_attention(
+            query,
+            pools,
+            arenas,
             step.batch,
             step.batch.tables[paged.pool_index],
             paged.window,
             self.scale,
+            Epilogue(gate, factor, x.dtype),
         )
+        return self.output(with_int8(mixed.values.flatten(1), mixed.int8)), None
+
+    def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
+        """Keys and values of kept rows are moved by the state itself."""
+
+
+def _heads(projected: torch.Tensor, heads: int) -> torch.Tensor:
+    """[R, heads * n] -> [R, heads, n]."""
+    return projected.view(projected.shape[0], heads, -1)
+
+
+def _of_heads(norm: RMSNorm | None) -> HeadNorm | None:
+    return None if norm is None else HeadNorm(norm.weight, norm.eps)
