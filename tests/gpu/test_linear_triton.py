@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kinfolk.weights import packer
 from kinfolk_kernels.embedding.triton import embedding
 from kinfolk_kernels.int8_rows import dequantize as numbers_of
 from kinfolk_kernels.int8_rows import quantize
@@ -14,6 +15,7 @@ from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
 from kinfolk_kernels.linear.gemm_small import tile_for as small_tile_for
 from kinfolk_kernels.linear.gemv import GemvTile, gemv
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
+from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -155,3 +157,16 @@ def test_rows_of_any_size(random_planes, on_gpu, name):
         x = torch.linspace(-1, 1, 16 * 512, device="cuda").view(16, 512) * size
         expected = x.double() @ unpack(planes).double().T
         assert error(kernels.linear(x, planes), expected) <= HALF
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_tensor_is_repacked_on_the_device_as_on_the_host(monkeypatch, name):
+    layout = LAYOUTS[name]
+    generator = torch.Generator().manual_seed(0)
+    shape = (41, 1024 // layout.block * layout.nbytes)
+    raw = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    monkeypatch.setattr(packer, "PIECE", 5000)
+    found = packer.Packer(torch.device("cuda"), "int8").pack(raw.numpy(), name, (41, 1024))
+    for plane, expected in zip(found.tensors, pack(name, raw, 1024).tensors, strict=True):
+        assert plane.is_cuda
+        assert torch.equal(plane.cpu(), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -129,3 +130,13 @@ def test_a_gated_mlp_equals_float64(context, activation):
 
 def _gelu_tanh(x):
     return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def test_logits_of_a_quantised_head_are_rounded_to_no_narrow_type(context):
+    context = replace(context, dtype=torch.bfloat16)
+    head = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    packed = SimpleNamespace(dequantize=head.to)
+    values = {"embedding": torch.zeros(9, 4), "layers": [], "norm": RMSNorm(context, None, 0.0)}
+    hidden = torch.tensor([[0.3, -2.0, 1.7, 0.1]])
+    exact = torch.nn.functional.rms_norm(hidden, (4,), eps=0.0) @ head.T
+    assert torch.allclose(Decoder(context, head=packed, **values).head(hidden), exact, rtol=1e-5)

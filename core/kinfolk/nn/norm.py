@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 
 from kinfolk.nn.context import BuildContext
@@ -24,6 +26,12 @@ class RMSNorm:
         self.dtype = dtype or context.dtype
         self.weight = weight
         self.eps = eps
+
+    def giving(self, dtype: torch.dtype) -> RMSNorm:
+        """The same norm with results of another type."""
+        other = copy(self)
+        other.dtype = dtype
+        return other
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., D] -> [..., D]."""
