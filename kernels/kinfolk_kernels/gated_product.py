@@ -10,6 +10,7 @@ from kinfolk_kernels.curves import curve
 from kinfolk_kernels.int8_rows import with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.row_outputs import RowOutputs, store_rows
+from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 TILE = 1024
@@ -61,8 +62,9 @@ def gated_product_kernel(
 
 def supports(gate: torch.Tensor, up: torch.Tensor) -> Verdict:
     """Whether the product can be done."""
-    if not gate.is_cuda:
-        return no(f"the rows are on {gate.device}, not on a CUDA device")
+    reason = out_of_reach(gated_product_kernel, gate, up)
+    if reason:
+        return no(reason)
     if gate.dtype not in FLOATS or up.dtype not in FLOATS:
         return no(f"rows of {gate.dtype} and {up.dtype}")
     return YES

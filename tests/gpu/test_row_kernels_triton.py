@@ -59,7 +59,7 @@ def test_the_sum_and_the_norm_of_the_sum(numbers, assert_near, poisoned, dtype, 
         (kernels.Branch(added, post, EPS), exact(added, post)),
     ):
         with poisoned():
-            total, found = kernels.add_rms_norm(residual, branch, weight, EPS, dtype, int8=True)
+            total, found = kernels.add_rms_norm_rows(residual, branch, weight, EPS, dtype, int8=True)
         assert_near(total, residual.double() + wide, BOUND[torch.float32])
         assert_near(found.values, exact(total, weight), BOUND[dtype])
         check_int8(found.int8, exact(total, weight))
@@ -72,7 +72,7 @@ def test_the_gate_comes_after_the_norm(numbers, assert_near, poisoned, dtype, ro
     gate = numbers(rows, heads * 128).to("cuda", dtype)
     expected = exact(x, weight).flatten(1) * torch.nn.functional.silu(gate.double())
     with poisoned():
-        found = kernels.gated_rms_norm(x, weight, gate, EPS, dtype, int8=True)
+        found = kernels.gated_rms_norm_rows(x, weight, gate, EPS, dtype, int8=True)
     assert_near(found.values, expected, (2 * BOUND[dtype][0], 20 * BOUND[dtype][1]))
     check_int8(found.int8, expected)
 

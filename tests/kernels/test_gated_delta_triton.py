@@ -394,6 +394,6 @@ def test_a_path_of_64_rows_has_64_bits(steps):
 def test_refusals_say_why(steps, numbers, inputs):
     rows = steps.build(steps.certain(0, 2))
     given = inputs(2)
-    verdict = kernels.supports(*given, fresh_state(numbers, rows, given), rows)
+    verdict = kernels.supports(*given, fresh_state(numbers, rows, given).double(), rows)
     assert not verdict
-    assert verdict.reason == "the tensors are on cpu, not on a CUDA device"
+    assert verdict.reason == "the state is not contiguous float32 (torch.float64)"

@@ -77,8 +77,8 @@ def test_far_gates_stay_finite(product, rows_of, curve):
 
 
 def test_refusals_say_why(numbers):
-    verdict = silu.supports(numbers(2, 4), numbers(2, 4))
-    assert verdict.reason == "the rows are on cpu, not on a CUDA device"
+    verdict = silu.supports(numbers(2, 4), numbers(2, 4).bfloat16())
+    assert verdict.reason == "Triton's interpreter computes wrong numbers from bfloat16"
 
 
 def test_few_rows_get_int8_rows_beside_them(numbers):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.int8_rows import GROUP, dequantize, made_int8, quantize
+from kinfolk_kernels.rms_norm import reference
 from kinfolk_kernels.rms_norm import triton as kernels
 from kinfolk_kernels.rms_norm.triton import Branch
 
@@ -114,7 +115,7 @@ def test_the_sum_and_the_norm_of_the_sum(numbers, guarded, assert_near, dtype, w
         added = exact(rows, branch.weight, branch.eps)
     expected = residual.double() + added
     before = residual.clone()
-    total, found = kernels.add_rms_norm(residual, branch, weight, EPS, dtype, int8=True)
+    total, found = kernels.add_rms_norm_rows(residual, branch, weight, EPS, dtype, int8=True)
     assert torch.equal(residual, before)
     assert_near(total, expected, BOUND[torch.float32])
     assert_near(found.values, exact(total, weight), BOUND[dtype])
@@ -124,7 +125,7 @@ def test_the_sum_and_the_norm_of_the_sum(numbers, guarded, assert_near, dtype, w
 def test_the_sum_may_replace_the_residual(numbers, assert_near):
     residual, rows = numbers(3, 64), numbers(3, 64)
     expected = residual + rows
-    total, found = kernels.add_rms_norm(
+    total, found = kernels.add_rms_norm_rows(
         residual, Branch(rows), None, EPS, None, int8=True, in_place=True
     )
     assert total is residual
@@ -148,7 +149,7 @@ def test_the_gate_comes_after_the_norm(numbers, guarded, assert_near, dtype, hea
     x, weight = numbers(3, heads, dim), numbers(dim)
     gate = guarded(3, heads * dim, torch.float16)
     expected = exact(x, weight).flatten(1) * torch.nn.functional.silu(gate.double())
-    found = kernels.gated_rms_norm(x, weight, gate, EPS, dtype, int8=True)
+    found = kernels.gated_rms_norm_rows(x, weight, gate, EPS, dtype, int8=True)
     # Gates that are nearly shut make small rows of a head that others dwarf: compare by rows.
     assert_near(found.values, expected, (BOUND[dtype][0], 20 * BOUND[dtype][1]))
     check_int8(found.int8, expected)
@@ -158,15 +159,21 @@ def test_worked_example():
     """x = (3, 4), w = (1, 2), gate = (0, 1), in the first two of 64 numbers."""
     x, w, z = torch.zeros(1, 2, 32), torch.zeros(32), torch.zeros(1, 64)
     x[0, 0, :2], w[:2], z[0, :2] = torch.tensor([[3.0, 4], [1, 2], [0, 1]])
-    found = kernels.gated_rms_norm(x * 4, w, z, EPS, torch.float32, int8=False)
+    found = kernels.gated_rms_norm_rows(x * 4, w, z, EPS, torch.float32, int8=False)
     expected = torch.tensor([[0, 1.6541966]])
     torch.testing.assert_close(found.values[:, :2] / 4, expected, rtol=1e-6, atol=0)
     assert not found.values[:, 2:].any()
 
 
 def test_refusals_say_why(numbers):
-    verdict = kernels.supports(numbers(2, 4), None, EPS, torch.float32)
-    assert verdict.reason == "the rows are on cpu, not on a CUDA device"
+    verdict = kernels.supports(numbers(2, 4).bfloat16(), None, EPS, torch.float32)
+    assert verdict.reason == "Triton's interpreter computes wrong numbers from bfloat16"
+    odd = kernels.supports_gated(
+        numbers(2, 3, 96), numbers(96), numbers(2, 288), EPS, torch.float32
+    )
+    assert odd.reason == "heads of 96 numbers, not a power of two from 64 to 1024"
+    wide = kernels.supports_add(numbers(2, 8), numbers(2, 16)[:, ::2], None, EPS, torch.float32)
+    assert wide.reason == "a branch that is no contiguous row of floating point numbers"
 
 
 @pytest.mark.parametrize(
@@ -180,3 +187,17 @@ def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
     assert (made is not None) == beside
     if made is not None:
         assert torch.allclose(dequantize(made), found, atol=float(made.scale.max()))
+
+
+def test_the_fused_ops_mean_what_their_references_do(numbers):
+    for rows in (3, 6):
+        x, branch, weight = numbers(rows, 192), numbers(rows, 192), numbers(192)
+        found = kernels.add_rms_norm(x, branch, weight, EPS, torch.float32)
+        expected = reference.add_rms_norm(x, branch, weight, EPS, torch.float32)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        assert (made_int8(found[1]) is not None) == (rows == 3)
+        heads, gate, weight = numbers(rows, 3, 64), numbers(rows, 192), numbers(64)
+        one = kernels.gated_rms_norm(heads, weight, gate, EPS, torch.float32)
+        other = reference.gated_rms_norm(heads, weight, gate, EPS, torch.float32)
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

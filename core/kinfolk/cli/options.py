@@ -23,7 +23,10 @@ LOADING: Final = (
     *("model_family", "policy", "device", "memory"),
     *("dtype", "weights", "activations", "op"),
 )
-ENGINE: Final = ("context", "slots", "kv_codec", "drafter", "draft_tokens", "step_tokens")
+ENGINE: Final = (
+    *("context", "slots", "kv_codec", "drafter", "draft_tokens", "step_tokens"),
+    *("graphs", "batch_invariant"),
+)
 _REPEATED: Final = frozenset({"op"})
 
 
@@ -31,6 +34,14 @@ def setting(field: str) -> Decorator:
     """The flag of a field of the settings. It has no default, so that the environment counts."""
     info = Settings.model_fields[field]
     integer = int in (info.annotation, *get_args(info.annotation))
+    if info.annotation is bool:
+        return click.option(
+            flag(field),
+            field,
+            is_flag=True,
+            default=None,
+            help=f"{_sentence(info.description or field)} [{variable(field)}]",
+        )
     return click.option(
         flag(field),
         field,

@@ -38,8 +38,8 @@ class PreNormLayer:
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
         mixed, trace = self.mixer(self.mixer_norm(x), step)
-        x = x + mixed
-        return x + self.feed_forward(self.feed_norm(x)), trace
+        x, normed = self.feed_norm.after_adding(x, mixed)
+        return x + self.feed_forward(normed), trace
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
         self.mixer.commit(trace, kept, view)

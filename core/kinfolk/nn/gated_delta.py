@@ -10,8 +10,8 @@ import torch
 from kinfolk.model_api import CommitBatch, StateView
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear, Linears
-from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.step import Step
+from kinfolk_kernels.causal_conv.delta_rows import DeltaGates
 
 L2_EPS = 1e-6
 
@@ -63,26 +63,21 @@ class GatedDeltaNet:
         ops = context.ops
         self.inputs = Linears(ops, (weights.qkv, weights.z, weights.alpha, weights.beta))
         self.output = Linear(ops, weights.output)
-        self.norm = RMSNorm(context, weights.norm, eps)
+        self.eps, self.dtype = eps, context.dtype
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
-        shape, rows = self.shape, x.shape[0]
         state = step.view.recurrent(self.layer)
         u, z, alpha, beta = self.inputs(x)
-        mixed = self.ops.causal_conv(u, self.weights.conv, state["conv"], step.batch).float()
-        keys = shape.key_heads * shape.key_dim
-        q, k, v = mixed[:, :keys], mixed[:, keys : 2 * keys], mixed[:, 2 * keys :]
-        q = _unit(q.view(rows, shape.key_heads, shape.key_dim)) * shape.key_dim**-0.5
-        k = _unit(k.view(rows, shape.key_heads, shape.key_dim))
-        v = v.view(rows, shape.value_heads, shape.value_dim)
-        beta = beta.float().sigmoid()
-        softplus = torch.nn.functional.softplus(alpha.float() + self.weights.dt)
-        out, trace = self.ops.gated_delta(
-            q, k, v, self.weights.a * softplus, beta, state["delta"], step.batch
+        weights = self.weights
+        gates = DeltaGates(alpha, beta, weights.a, weights.dt)
+        made = self.ops.delta_inputs(
+            u, weights.conv, state["conv"], gates, self.shape.key_heads, L2_EPS, step.batch
         )
-        gate = z.view(rows, shape.value_heads, shape.value_dim)
+        out, trace = self.ops.gated_delta(
+            made.q, made.k, made.v, made.g, made.beta, state["delta"], step.batch
+        )
         # The norm comes first, then the gate.
-        gated = self.ops.silu_mul(gate, self.norm(out)).reshape(rows, -1)
+        gated = self.ops.gated_rms_norm(out, weights.norm, z, self.eps, self.dtype)
         return self.output(gated), None if trace is None else (u, trace)
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
@@ -90,7 +85,3 @@ class GatedDeltaNet:
         state = view.recurrent(self.layer)
         self.ops.causal_conv_commit(u, state["conv"], kept.path, kept.n_keep, kept.slot)
         self.ops.gated_delta_commit(delta, state["delta"], kept.path, kept.n_keep, kept.slot)
-
-
-def _unit(x: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + L2_EPS)

@@ -36,3 +36,9 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., D] -> [..., D]."""
         return self.ops.rms_norm(x, self.weight, self.eps, self.dtype)
+
+    def after_adding(
+        self, residual: torch.Tensor, branch: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """float32 residual + branch, [R, D], and its norm."""
+        return self.ops.add_rms_norm(residual, branch, self.weight, self.eps, self.dtype)

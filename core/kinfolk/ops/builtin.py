@@ -9,7 +9,12 @@ REFERENCE, CPU, GPU = 0, 10, 20
 one for GPUs is asked first where there is one."""
 
 
-PLAIN = frozenset({"embedding", "linear", "linears", "rms_norm", "rope", "silu_mul", "gelu_mul"})
+PLAIN = frozenset(
+    {
+        *("embedding", "linear", "linears", "rope", "silu_mul", "gelu_mul"),
+        *("rms_norm", "add_rms_norm", "gated_rms_norm"),
+    }
+)
 """Ops of which every back end is plain tensor arithmetic, which a graph can hold."""
 
 
@@ -35,9 +40,18 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("linears", "linear", "supports_all"),
     _backend("rms_norm", "rms_norm", "reference", REFERENCE),
     _backend("rms_norm", "rms_norm", "torch", CPU),
+    _triton("rms_norm", "rms_norm"),
+    _backend("add_rms_norm", "rms_norm", "reference", REFERENCE),
+    _backend("add_rms_norm", "rms_norm", "torch", CPU),
+    _triton("add_rms_norm", "rms_norm", "supports_add"),
+    _backend("gated_rms_norm", "rms_norm", "reference", REFERENCE),
+    _backend("gated_rms_norm", "rms_norm", "torch", CPU),
+    _triton("gated_rms_norm", "rms_norm", "supports_gated"),
     _backend("rope", "rope", "reference", REFERENCE),
     _backend("silu_mul", "silu_mul", "reference", REFERENCE),
+    _triton("silu_mul", "silu_mul"),
     _backend("gelu_mul", "gelu_mul", "reference", REFERENCE),
+    _triton("gelu_mul", "gelu_mul"),
     _backend("route", "route", "reference", REFERENCE),
     _triton("route", "route"),
     _backend("experts", "experts", "reference", REFERENCE),
@@ -54,10 +68,17 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("qk_rope_write", "qk_rope_write"),
     _backend("causal_conv", "causal_conv", "reference", REFERENCE),
     _backend("causal_conv", "causal_conv", "torch", CPU),
+    _triton("causal_conv", "causal_conv"),
+    _backend("delta_inputs", "causal_conv", "reference", REFERENCE),
+    _backend("delta_inputs", "causal_conv", "torch", CPU),
+    _triton("delta_inputs", "causal_conv", "supports_inputs"),
     _backend("causal_conv_commit", "causal_conv", "reference", REFERENCE),
     _backend("causal_conv_commit", "causal_conv", "torch", CPU),
+    _triton("causal_conv_commit", "causal_conv", "supports_commit"),
     _backend("gated_delta", "gated_delta", "reference", REFERENCE),
     _backend("gated_delta", "gated_delta", "torch", CPU),
+    _triton("gated_delta", "gated_delta"),
     _backend("gated_delta_commit", "gated_delta", "reference", REFERENCE),
     _backend("gated_delta_commit", "gated_delta", "torch", CPU),
+    _triton("gated_delta_commit", "gated_delta", "supports_commit"),
 )

@@ -143,6 +143,30 @@ class Ops:
     ) -> torch.Tensor:
         return self._call("rms_norm", x, weight, eps, dtype)  # type: ignore[no-any-return]
 
+    def add_rms_norm(
+        self,
+        residual: torch.Tensor,
+        branch: torch.Tensor,
+        weight: torch.Tensor | None,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._call(  # type: ignore[no-any-return]
+            "add_rms_norm", residual, branch, weight, eps, dtype
+        )
+
+    def gated_rms_norm(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        gate: torch.Tensor,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        return self._call(  # type: ignore[no-any-return]
+            "gated_rms_norm", x, weight, gate, eps, dtype
+        )
+
     def rope(
         self, x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
@@ -241,6 +265,18 @@ class Ops:
         self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: StepBatch
     ) -> torch.Tensor:
         return self._call("causal_conv", x, weight, state, rows)  # type: ignore[no-any-return]
+
+    def delta_inputs(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        state: torch.Tensor,
+        gates: Any,
+        key_heads: int,
+        eps: float,
+        rows: StepBatch,
+    ) -> Any:
+        return self._call("delta_inputs", x, weight, state, gates, key_heads, eps, rows)
 
     def causal_conv_commit(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows, delta_rows
 from kinfolk_kernels.rows import Rows
 
 
@@ -35,6 +36,21 @@ def causal_conv(
     for row, slot in zip(rows.store_rows.tolist(), rows.store_slots.tolist(), strict=True):
         state[slot] = history[row]
     return out
+
+
+def delta_inputs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    key_heads: int,
+    eps: float,
+    rows: Rows,
+) -> DeltaRows:
+    """``causal_conv`` of x [R, (2 Hk + Hv) D], in the order q, k, v, and all else before the
+    recurrence (Yang et al., 2024): q and k to unit length, ``eps`` added to the sum of squares, q
+    over sqrt(D); g = a softplus(alpha + dt); beta = sigmoid(beta)."""
+    return delta_rows(causal_conv, x, weight, state, gates, key_heads, eps, rows)
 
 
 def causal_conv_commit(

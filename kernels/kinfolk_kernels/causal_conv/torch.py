@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows, delta_rows
 from kinfolk_kernels.rows import Rows
 
 
@@ -25,6 +26,19 @@ def causal_conv(
     if rows.store_rows.numel():
         state[rows.store_slots] = seen[rows.store_rows, 1:]
     return out
+
+
+def delta_inputs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    key_heads: int,
+    eps: float,
+    rows: Rows,
+) -> DeltaRows:
+    """See the reference."""
+    return delta_rows(causal_conv, x, weight, state, gates, key_heads, eps, rows)
 
 
 def causal_conv_commit(

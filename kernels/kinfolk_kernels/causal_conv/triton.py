@@ -6,14 +6,14 @@ sequence; a second one moves those of slices, whose rows must have read them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows
 from kinfolk_kernels.causal_conv.heads import heads_kernel
 from kinfolk_kernels.causal_conv.kernels import commit_kernel, rows_kernel, slices_kernel
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rows import Rows
+from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.step_index import StepIndex, index_of
 from kinfolk_kernels.verdict import YES, Verdict, no
 
@@ -26,31 +26,11 @@ FEW_ROWS = 32
 MANY = 8
 """Rows a program otherwise."""
 
+MIN_DIM = 16
+"""Numbers of the smallest head."""
+
 WARPS = 4
 """Rows a program that normalises heads: a row a warp, so that no sum depends on their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaGates:
-    """What decays and rates are made of: ``alpha`` and ``beta`` [R, Hv], the layer's ``a`` =
-    -exp(A_log) and ``dt`` float32 [Hv]."""
-
-    alpha: torch.Tensor
-    beta: torch.Tensor
-    a: torch.Tensor
-    dt: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaRows:
-    """What the recurrence takes: q (unit, scaled), k (unit) [R, Hk, D], v [R, Hv, D], g and beta
-    [R, Hv], all float32; q, k and v are views of one tensor."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    g: torch.Tensor
-    beta: torch.Tensor
 
 
 def supports(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows) -> Verdict:
@@ -73,9 +53,28 @@ def supports_commit(
     return _supports(x, state)
 
 
+def supports_inputs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    key_heads: int,
+    eps: float,
+    rows: Rows,
+) -> Verdict:
+    """Whether ``delta_inputs`` can do this call."""
+    dim = x.shape[1] // (2 * key_heads + gates.alpha.shape[1])
+    if dim & (dim - 1) or dim < MIN_DIM:
+        return no(f"heads of {dim} numbers, not a power of two from {MIN_DIM} on")
+    if gates.alpha.stride(1) != 1 or gates.beta.stride(1) != 1:
+        return no("the gates of a row are not contiguous")
+    return supports(x, weight, state, rows)
+
+
 def _supports(x: torch.Tensor, state: torch.Tensor) -> Verdict:
-    if not x.is_cuda:
-        return no(f"the tensors are on {x.device}, not on a CUDA device")
+    reason = out_of_reach(rows_kernel, x, state)
+    if reason:
+        return no(reason)
     if x.stride(1) != 1:
         return no("the channels of a row are not contiguous")
     if state.dtype != torch.float32 or not state.is_contiguous():
@@ -115,8 +114,7 @@ def delta_inputs(
     eps: float,
     rows: Rows,
 ) -> DeltaRows:
-    """``causal_conv``, and all else that stands before the recurrence: x [R, (2 Hk + Hv) D] in the
-    order q, k, v; D is a power of two."""
+    """See the reference."""
     index = index_of(rows)
     count, heads = gates.alpha.shape
     dim = x.shape[1] // (2 * key_heads + heads)

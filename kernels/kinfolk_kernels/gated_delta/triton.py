@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.gated_delta.advance import advance_kernel
 from kinfolk_kernels.gated_delta.launches import (
     DeltaInputs,
     SliceScratch,
@@ -20,6 +21,7 @@ from kinfolk_kernels.gated_delta.launches import (
 )
 from kinfolk_kernels.gated_delta.reference import DeltaTrace
 from kinfolk_kernels.rows import Rows
+from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.step_index import MOST_DRAFTED, index_of
 from kinfolk_kernels.verdict import YES, Verdict, no
 
@@ -72,8 +74,9 @@ def supports_commit(
 
 def _supports_state(state: torch.Tensor) -> Verdict:
     values, keys = state.shape[2:]
-    if not state.is_cuda:
-        return no(f"the tensors are on {state.device}, not on a CUDA device")
+    reason = out_of_reach(advance_kernel, state)
+    if reason:
+        return no(reason)
     if state.dtype != torch.float32 or not state.is_contiguous():
         return no(f"the state is not contiguous float32 ({state.dtype})")
     if keys not in KEY_DIMS:

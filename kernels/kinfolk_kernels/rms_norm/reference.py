@@ -15,3 +15,23 @@ def rms_norm(
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (normed if weight is None else normed * weight).to(dtype)
+
+
+def add_rms_norm(
+    residual: torch.Tensor,
+    branch: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """residual float32 [R, D] + branch [R, D]: the sum, and its norm in ``dtype``."""
+    total = residual + branch
+    return total, rms_norm(total, weight, eps, dtype)
+
+
+def gated_rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, dtype: torch.dtype
+) -> torch.Tensor:
+    """silu(gate [R, H * D]) times the norm of each head of x [R, H, D]: [R, H * D] in ``dtype``."""
+    normed = rms_norm(x, weight, eps, torch.float32).flatten(1)
+    return (torch.nn.functional.silu(gate.float()) * normed).to(dtype)

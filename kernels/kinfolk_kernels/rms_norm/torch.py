@@ -10,3 +10,23 @@ def rms_norm(
 ) -> torch.Tensor:
     """x [..., D] -> x / sqrt(mean(x^2) + eps) * weight, in float32, returned in ``dtype``."""
     return torch.nn.functional.rms_norm(x.float(), (x.shape[-1],), weight, eps).to(dtype)
+
+
+def add_rms_norm(
+    residual: torch.Tensor,
+    branch: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See the reference."""
+    total = residual + branch
+    return total, rms_norm(total, weight, eps, dtype)
+
+
+def gated_rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, dtype: torch.dtype
+) -> torch.Tensor:
+    """See the reference."""
+    normed = rms_norm(x, weight, eps, torch.float32).flatten(1)
+    return (torch.nn.functional.silu(gate.float()) * normed).to(dtype)

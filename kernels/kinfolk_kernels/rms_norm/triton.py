@@ -14,6 +14,7 @@ from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rms_norm.kernels import gated_norm_kernel, norm_kernel
 from kinfolk_kernels.row_outputs import RowOutputs
+from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 LONGEST = 16384
@@ -38,8 +39,9 @@ def supports(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
 ) -> Verdict:
     """Whether ``rms_norm`` can do this call."""
-    if not x.is_cuda:
-        return no(f"the rows are on {x.device}, not on a CUDA device")
+    reason = out_of_reach(norm_kernel, x)
+    if reason:
+        return no(reason)
     if x.shape[-1] > LONGEST:
         return no(f"a row has {x.shape[-1]} numbers, more than {LONGEST}")
     if x.dtype not in FLOATS or dtype not in FLOATS:
@@ -53,6 +55,54 @@ def rms_norm(
     """See the reference. Few rows get int8 ones beside them, for the matrices that follow."""
     made = rms_norm_rows(x, weight, eps, dtype, int8=worth_int8(x))
     return with_int8(made.values.view(x.shape), made.int8)  # type: ignore[union-attr]
+
+
+def supports_add(
+    residual: torch.Tensor,
+    branch: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+) -> Verdict:
+    """Whether ``add_rms_norm`` can do this call."""
+    if residual.dtype != torch.float32 or not residual.is_contiguous() or residual.dim() != 2:
+        return no("the residual stream is not contiguous float32 [R, D]")
+    if branch.dtype not in FLOATS or branch.stride(-1) != 1:
+        return no("a branch that is no contiguous row of floating point numbers")
+    return supports(residual, weight, eps, dtype)
+
+
+def add_rms_norm(
+    residual: torch.Tensor,
+    branch: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See the reference."""
+    int8 = worth_int8(residual)
+    total, made = add_rms_norm_rows(residual, Branch(branch), weight, eps, dtype, int8=int8)
+    return total, with_int8(made.values, made.int8)  # type: ignore[arg-type]
+
+
+def supports_gated(
+    x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, dtype: torch.dtype
+) -> Verdict:
+    """Whether ``gated_rms_norm`` can do this call."""
+    dim = x.shape[-1]
+    if not x.is_contiguous() or gate.stride(-1) != 1 or gate.dtype not in FLOATS:
+        return no("heads or gates are not contiguous rows of floating point numbers")
+    if dim & (dim - 1) or not GROUP <= dim <= TILE:
+        return no(f"heads of {dim} numbers, not a power of two from {GROUP} to {TILE}")
+    return supports(x, weight, eps, dtype)
+
+
+def gated_rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, dtype: torch.dtype
+) -> torch.Tensor:
+    """See the reference."""
+    made = gated_rms_norm_rows(x, weight, gate, eps, dtype, int8=worth_int8(gate))
+    return with_int8(made.values, made.int8)  # type: ignore[arg-type]
 
 
 def rms_norm_rows(
@@ -70,7 +120,7 @@ def rms_norm_rows(
     return outputs
 
 
-def add_rms_norm(
+def add_rms_norm_rows(
     residual: torch.Tensor,
     branch: Branch,
     weight: torch.Tensor | None,
@@ -88,7 +138,7 @@ def add_rms_norm(
     return total, outputs
 
 
-def gated_rms_norm(
+def gated_rms_norm_rows(
     x: torch.Tensor,
     weight: torch.Tensor,
     gate: torch.Tensor,

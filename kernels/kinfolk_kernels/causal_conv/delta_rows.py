@@ -1,0 +1,64 @@
+"""What stands between a delta net's projections and its recurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kinfolk_kernels.rows import Rows
+
+Convolution = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Rows], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaGates:
+    """What decays and rates are made of: ``alpha`` and ``beta`` [R, Hv], the layer's ``a`` =
+    -exp(A_log) and ``dt`` float32 [Hv]."""
+
+    alpha: torch.Tensor
+    beta: torch.Tensor
+    a: torch.Tensor
+    dt: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRows:
+    """What the recurrence takes: q (unit, scaled), k (unit) [R, Hk, D], v [R, Hv, D], g and beta
+    [R, Hv], all float32; q, k and v are views of one tensor, or of rows as wide."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor
+    beta: torch.Tensor
+
+
+def delta_rows(
+    convolve: Convolution,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    key_heads: int,
+    eps: float,
+    rows: Rows,
+) -> DeltaRows:
+    """``convolve`` x, and make the rest by plain arithmetic."""
+    count, heads = gates.alpha.shape
+    dim = x.shape[1] // (2 * key_heads + heads)
+    mixed = convolve(x, weight, state, rows).float()
+    q, k, v = mixed.split((key_heads * dim, key_heads * dim, heads * dim), 1)
+    softplus = torch.nn.functional.softplus(gates.alpha.float() + gates.dt)
+    return DeltaRows(
+        _unit(q.view(count, key_heads, dim), eps) * dim**-0.5,
+        _unit(k.view(count, key_heads, dim), eps),
+        v.view(count, heads, dim),
+        gates.a * softplus,
+        gates.beta.float().sigmoid(),
+    )
+
+
+def _unit(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
