@@ -65,7 +65,7 @@ def test_state_is_new_each_time(loaded):
     ("settings", "error", "message"),
     [
         ({"kv_codec": "q8_0"}, UnsupportedModelError, "cannot be stored as q8_0 yet"),
-        ({"op": "rope=fastest"}, SettingsError, "op 'rope' has no back end 'fastest'"),
+        ({"op": "route=fastest"}, SettingsError, "op 'route' has no back end 'fastest'"),
         ({"policy": "strange"}, SettingsError, "strange"),
         ({"model_family": "nobody"}, SettingsError, "nobody"),
     ],

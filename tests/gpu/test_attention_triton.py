@@ -15,9 +15,7 @@ from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, finish
 from kinfolk_kernels.paged_attention.triton import (
     gated_attention,
-    paged_attention,
     supports,
-    supports_gated,
 )
 from kinfolk_kernels.paged_attention.work import Work, work_of
 
@@ -204,6 +202,11 @@ def arguments(q, rows, memory, shape):
     return q, memory.pools, memory.arenas, rows, rows.table, shape.window, scale
 
 
+def attention(*arguments):
+    """Without anything that follows it."""
+    return gated_attention(*arguments, Epilogue()).values
+
+
 def everything(steps):
     """Rows of every kind in one step."""
     return (
@@ -224,9 +227,9 @@ def everything(steps):
 def test_rows_of_every_kind(steps, make, assert_near, poisoned, shape, storage):
     rows, q, _, memory = make(everything(steps), shape, storage)
     call = arguments(q, rows, memory, shape)
-    assert supports(*call)
+    assert supports(*call, Epilogue())
     with poisoned():
-        found = paged_attention(*call)
+        found = attention(*call)
     assert found.dtype == q.dtype
     assert_near(found, exact(q, rows, memory, shape, storage), NARROW)
 
@@ -243,7 +246,7 @@ STORAGES = {
 def test_other_storage(steps, make, assert_near, poisoned, storage):
     rows, q, _, memory = make(everything(steps), FIRST, storage)
     with poisoned():
-        found = paged_attention(*arguments(q, rows, memory, FIRST))
+        found = attention(*arguments(q, rows, memory, FIRST))
     assert_near(found, exact(q, rows, memory, FIRST, storage), NARROW)
 
 
@@ -253,7 +256,7 @@ def test_float32(steps, make, assert_near, poisoned, dim):
     parts = (steps.certain(500, 1), steps.random_tree(100, 9), steps.certain(10, 70))
     rows, q, _, memory = make(parts, shape, storage)
     with poisoned():
-        found = paged_attention(*arguments(q, rows, memory, shape))
+        found = attention(*arguments(q, rows, memory, shape))
     assert_near(found, exact(q, rows, memory, shape, storage), F32)
 
 
@@ -263,7 +266,7 @@ def test_one_row_after_a_long_context(steps, make, assert_near, poisoned, contex
     """Runs of 2, 8 and 16 chunks."""
     rows, q, _, memory = make((steps.certain(context, 1),), FIRST, storage)
     with poisoned():
-        found = paged_attention(*arguments(q, rows, memory, FIRST))
+        found = attention(*arguments(q, rows, memory, FIRST))
     assert_near(found, exact(q, rows, memory, FIRST, storage), NARROW)
 
 
@@ -273,7 +276,7 @@ def test_drafts_after_a_long_context(steps, make, assert_near, poisoned, rows_of
     parts = (steps.random_tree(33_000, rows_of_tree), steps.chain(9000, 4))
     rows, q, _, memory = make(parts, FIRST, BF16)
     with poisoned():
-        found = paged_attention(*arguments(q, rows, memory, FIRST))
+        found = attention(*arguments(q, rows, memory, FIRST))
     assert_near(found, exact(q, rows, memory, FIRST, BF16), NARROW)
 
 
@@ -282,7 +285,7 @@ def test_blocks_may_lie_beyond_the_reach_of_32_bits(steps, make, assert_near):
     parts = (steps.certain(1500, 1), steps.certain(500, 80))
     rows, q, _, memory = make(parts, FIRST, BF16, stride=2**26)
     assert memory.pools[0].stride(0) * int(rows.table.blocks.max()) > 2**31 - 1
-    found = paged_attention(*arguments(q, rows, memory, FIRST))
+    found = attention(*arguments(q, rows, memory, FIRST))
     assert_near(found, exact(q, rows, memory, FIRST, BF16), NARROW)
 
 
@@ -292,7 +295,7 @@ def test_gates_factors_and_int8_rows(steps, make, assert_near, poisoned, draw):
     factor = draw(len(rows.positions), FIRST.heads, 1)
     epilogue = Epilogue(gate, factor, torch.float32, int8=True)
     call = (*arguments(q, rows, memory, FIRST), epilogue)
-    assert supports_gated(*call)
+    assert supports(*call)
     with poisoned():
         found = gated_attention(*call)
     expected = finish(exact(q, rows, memory, FIRST, BF16), epilogue, torch.float32)
@@ -324,12 +327,12 @@ def test_a_slice_is_gated(steps, make, assert_near, poisoned):
 def test_where_blocks_lie_changes_no_bit(steps, make, shape, storage):
     parts = everything(steps)
     rows, q, _, memory = make(parts, shape, storage, None)
-    found = paged_attention(*arguments(q, rows, memory, shape))
+    found = attention(*arguments(q, rows, memory, shape))
     for _ in range(3):
-        assert torch.equal(paged_attention(*arguments(q, rows, memory, shape)), found)
+        assert torch.equal(attention(*arguments(q, rows, memory, shape)), found)
     moved, _, _, again = make(parts, shape, storage, 5, memory.vectors)
     assert not torch.equal(moved.table.blocks, rows.table.blocks)
-    assert torch.equal(paged_attention(*arguments(q, moved, again, shape)), found)
+    assert torch.equal(attention(*arguments(q, moved, again, shape)), found)
 
 
 @pytest.mark.parametrize("storage", [BF16, Q8_0], ids=["bf16", "q8_0"])
@@ -337,11 +340,11 @@ def test_where_blocks_lie_changes_no_bit(steps, make, shape, storage):
 def test_company_changes_no_bit(steps, make, shape, storage):
     parts = everything(steps)
     rows, q, _, memory = make(parts, shape, storage)
-    found = paged_attention(*arguments(q, rows, memory, shape))
+    found = attention(*arguments(q, rows, memory, shape))
     for index, part in enumerate(parts):
         alone, _, _, own = make((part,), shape, storage, 7, [memory.vectors[index]])
         span = rows.span(index)
-        solo = paged_attention(*arguments(q[span], alone, own, shape))
+        solo = attention(*arguments(q[span], alone, own, shape))
         assert torch.equal(solo, found[span]), index
 
 
@@ -416,6 +419,6 @@ def test_a_graph_serves_every_context(steps, make, storage):
 def test_it_refuses_what_lies_elsewhere(steps, make):
     rows, q, _, memory = make((steps.certain(3, 1),), FIRST, BF16)
     call = arguments(q, rows, memory, FIRST)
-    assert "CUDA" in supports(q.cpu(), *call[1:]).reason
+    assert "CUDA" in supports(q.cpu(), *call[1:], Epilogue()).reason
     mixed = (memory.pools[0].cpu(), memory.pools[1])
-    assert "CUDA" in supports(q, mixed, *call[2:]).reason
+    assert "CUDA" in supports(q, mixed, *call[2:], Epilogue()).reason

@@ -17,7 +17,7 @@ from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.ops.table import Ops
 from kinfolk_kernels.codecs import Coded, encode, rotate
 from kinfolk_kernels.codecs import numbers as stored_numbers
-from kinfolk_kernels.int8_rows import dequantize
+from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.paged_attention import reference
 from kinfolk_kernels.paged_attention.decode import most_runs, run_length
 from kinfolk_kernels.paged_attention.epilogue import Epilogue
@@ -25,9 +25,7 @@ from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device, heights
 from kinfolk_kernels.paged_attention.triton import (
     gated_attention,
-    paged_attention,
     supports,
-    supports_gated,
 )
 from kinfolk_kernels.paged_attention.work import work_of
 
@@ -42,6 +40,11 @@ SCALE = DIM**-0.5
 F32 = (4e-5, 1e-4)
 # Weights and results are rounded to float16.
 F16 = (2e-3, 2e-2)
+
+
+def attention(*arguments):
+    """Without anything that follows it."""
+    return gated_attention(*arguments, Epilogue()).values
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +67,7 @@ def check(memories, mild, assert_near):
     def compare(rows, heads, kv_heads, window=None, dtype=torch.float32, value_dim=VALUE_DIM):
         memory = memories.fill(rows, kv_heads, mild, (DIM, value_dim), dtype)
         q = mild(len(rows.positions), heads, DIM).to(dtype)
-        found = paged_attention(q, memory.pools, memory.arenas, rows, rows.table, window, SCALE)
+        found = attention(q, memory.pools, memory.arenas, rows, rows.table, window, SCALE)
         assert found.dtype == q.dtype
         expected = memories.exact(q, memory, rows, window, SCALE)
         assert_near(found, expected, F32 if dtype == torch.float32 else F16)
@@ -148,7 +151,7 @@ def test_an_evicted_chunk_is_not_seen(steps, memories, mild, assert_near):
             chunks=rows.table.chunks.gather(1, kept),
             lengths=(rows.table.lengths[0] - 1,),
         )
-        found = paged_attention(q, memory.pools, memory.arenas, rows, table, None, SCALE)
+        found = attention(q, memory.pools, memory.arenas, rows, table, None, SCALE)
         assert_near(found, memories.exact(q, memory, rows, None, SCALE, [1]), F32)
 
 
@@ -169,7 +172,7 @@ def test_random_shapes(steps, memories, mild, assert_near, seed):
     memory = memories.fill(rows, kv_heads, mild, dims)
     q = mild(len(rows.positions), kv_heads * group, dims[0])
     scale = dims[0] ** -0.5
-    found = paged_attention(q, memory.pools, memory.arenas, rows, rows.table, window, scale)
+    found = attention(q, memory.pools, memory.arenas, rows, rows.table, window, scale)
     assert_near(found, memories.exact(q, memory, rows, window, scale), F32)
 
 
@@ -181,11 +184,11 @@ def test_where_blocks_lie_changes_no_bit(steps, memories, mild):
     rows = steps.build(*parts)
     memory = memories.fill(rows, 1, mild, (DIM, VALUE_DIM), torch.float16)
     q = mild(80, 3, DIM).half()
-    found = paged_attention(q, memory.pools, memory.arenas, rows, rows.table, None, SCALE)
+    found = attention(q, memory.pools, memory.arenas, rows, rows.table, None, SCALE)
     moved = steps.build(*parts, places=1)
     assert not torch.equal(moved.table.blocks, rows.table.blocks)
     again = memories.place(moved, memory.sequences)
-    shuffled = paged_attention(q, again.pools, again.arenas, moved, moved.table, None, SCALE)
+    shuffled = attention(q, again.pools, again.arenas, moved, moved.table, None, SCALE)
     assert torch.equal(shuffled, found)
 
 
@@ -196,12 +199,12 @@ def test_company_changes_no_bit(steps, memories, mild):
     together = steps.build(mine[0], others[0], mine[1], others[1], mine[2], places=3)
     memory = memories.fill(together, 1, mild, (DIM, VALUE_DIM), torch.float16)
     q = mild(len(together.positions), 3, DIM).half()
-    found = paged_attention(q, memory.pools, memory.arenas, together, together.table, 50, SCALE)
+    found = attention(q, memory.pools, memory.arenas, together, together.table, 50, SCALE)
     for index, part in zip((0, 2, 4), mine, strict=True):
         alone = steps.build(part)
         own = memories.place(alone, [memory.sequences[index]])
         span = together.span(index)
-        solo = paged_attention(q[span], own.pools, own.arenas, alone, alone.table, 50, SCALE)
+        solo = attention(q[span], own.pools, own.arenas, alone, alone.table, 50, SCALE)
         assert torch.equal(solo, found[span])
 
 
@@ -302,7 +305,7 @@ def test_coded_keys_and_values(steps, memories, mild, assert_near, formats, rota
         for side in (memory.pools, memory.arenas)
     )
     q = mild(len(rows.positions), 2, 32)
-    found = paged_attention(q, pools, arenas, rows, rows.table, None, SCALE)
+    found = attention(q, pools, arenas, rows, rows.table, None, SCALE)
     clean = tuple(replace(p, scales=p.scales.nan_to_num(0)) for p in pools)
     clean_arenas = tuple(replace(p, scales=p.scales.nan_to_num(0)) for p in arenas)
     expected = reference.paged_attention(q, clean, clean_arenas, rows, rows.table, None, SCALE)
@@ -316,7 +319,7 @@ def test_keys_may_be_coded_and_values_plain(steps, memories, mild, assert_near):
         (coded(keys, "q4_0", False, 32), values) for keys, values in (memory.pools, memory.arenas)
     )
     q = mild(2, 2, 32)
-    found = paged_attention(q, pools, arenas, rows, rows.table, None, SCALE)
+    found = attention(q, pools, arenas, rows, rows.table, None, SCALE)
     plain = stored_numbers(replace(pools[0], scales=pools[0].scales.nan_to_num(0)))
     both = (plain, memory.pools[1])
     expected = reference.paged_attention(q, both, memory.arenas, rows, rows.table, None, SCALE)
@@ -357,23 +360,36 @@ def test_int8_rows(steps, memories, mild, assert_near):
     assert torch.equal(found.sums, words.sum(2, dtype=torch.int32))
 
 
+@pytest.mark.parametrize(("count", "dim"), [(4, 64), (5, 64), (4, 32)])
+def test_few_rows_get_int8_ones_unasked(steps, memories, mild, count, dim):
+    rows = steps.build(steps.certain(70, count), places=2)
+    memory = memories.fill(rows, 1, mild, (DIM, dim))
+    rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, Epilogue())
+    found = gated_attention(mild(count, 2, DIM), *rest)
+    assert (found.int8 is not None) == (count == 4 and dim == 64)
+    if found.int8 is not None:
+        assert torch.equal(found.int8.words, quantize(found.values.flatten(1)).words)
+
+
 # -- what it refuses ------------------------------------------------------------------------------
 
 
 def test_it_says_what_it_cannot_do(call, steps):
     args = (call.q, call.pools, call.arenas, call.rows, call.table, None, SCALE)
-    assert supports(*args)
-    assert supports_gated(*args, Epilogue())
+    plain = Epilogue()
+    assert supports(*args, plain)
     odd = torch.zeros(6, 3, DIM).half()
-    assert "3 query heads" in supports(odd, *args[1:]).reason
-    narrow = supports(call.q.bfloat16(), *args[1:])
+    assert "3 query heads" in supports(odd, *args[1:], plain).reason
+    narrow = supports(call.q.bfloat16(), *args[1:], plain)
     assert "interpreter" in narrow.reason
-    whole = supports(call.q.long(), *args[1:])
+    whole = supports(call.q.long(), *args[1:], plain)
     assert "int64" in whole.reason
     tall = steps.build(steps.chain(0, 65))
-    assert "more than 64 drafted" in supports(*args[:3], tall, tall.table, None, SCALE).reason
+    assert (
+        "more than 64 drafted" in supports(*args[:3], tall, tall.table, None, SCALE, plain).reason
+    )
     apart = tuple(pool.repeat_interleave(2, 3)[..., ::2] for pool in call.pools)
-    assert "contiguous" in supports(call.q, apart, *args[2:]).reason
+    assert "contiguous" in supports(call.q, apart, *args[2:], plain).reason
     mixed = (coded(call.pools[0].float(), "q8_0", False, 32), call.pools[1])
-    assert "different formats" in supports(call.q, mixed, *args[2:]).reason
-    assert "multiple of 64" in supports_gated(*args, Epilogue(int8=True)).reason
+    assert "different formats" in supports(call.q, mixed, *args[2:], plain).reason
+    assert "multiple of 64" in supports(*args, Epilogue(int8=True)).reason

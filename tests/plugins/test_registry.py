@@ -42,7 +42,7 @@ def of_source(plugin):
 DRAFTER = "@hookimpl\ndef register_drafters(): return [DrafterSpec({!r}, 'm:f')]\n"
 POLICY = "@hookimpl\ndef register_policies(): return [PolicySpec({!r}, 'm:f')]\n"
 FORMAT = "@hookimpl\ndef register_quant_formats(): return [QuantFormat({!r}, {}, 32, 18, 'm:f')]\n"
-BACKEND = "@hookimpl\ndef register_op_backends(): return [OpBackend('rope', {!r}, 'm:f')]\n"
+BACKEND = "@hookimpl\ndef register_op_backends(): return [OpBackend('route', {!r}, 'm:f')]\n"
 
 
 # -- families -------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_descriptor_with_a_wrong_field_is_refused(of_source, hook, value, reas
         (DRAFTER.format("same"), "drafter 'same'", "drafters"),
         (POLICY.format("same"), "policy 'same'", "policies"),
         (FORMAT.format("SAME", 9000), "quant format 'SAME'", "quant_formats"),
-        (BACKEND.format("same"), "op back end 'rope=same'", "op_backends"),
+        (BACKEND.format("same"), "op back end 'route=same'", "op_backends"),
     ],
     ids=["drafter", "policy", "format", "back end"],
 )
@@ -248,7 +248,7 @@ def test_a_clash_costs_a_plugin_only_the_name(of_source):
         (DRAFTER.format("ngram"), "drafter 'ngram'"),
         (FORMAT.format("q8_0", 9000), "quant format 'Q8_0'"),
         (FORMAT.format("MINE", 8), "quant format 'type 8'"),
-        (BACKEND.format("reference"), "op back end 'rope=reference'"),
+        (BACKEND.format("reference"), "op back end 'route=reference'"),
     ],
     ids=["drafter", "format name", "format type", "back end"],
 )

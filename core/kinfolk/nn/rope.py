@@ -40,9 +40,10 @@ def _yarn(plain: torch.Tensor, rope: Rope, yarn: Yarn) -> torch.Tensor:
 
 
 class RotaryEmbedding:
-    """Rotates queries and keys by position; tables are built in float64, kept in float32.
+    """By how much queries and keys turn at each position, as attention reads it.
 
-    ``divisors`` [dims / 2] divides the frequencies pair by pair, where a file brings such factors.
+    ``cos`` and ``sin`` [context, dims / 2] are built in float64 and kept in float32. ``divisors``
+    [dims / 2] divides the frequencies pair by pair, where a file brings such factors.
     """
 
     def __init__(
@@ -53,13 +54,8 @@ class RotaryEmbedding:
             angle = angle / divisors.double().cpu()
         turns = torch.arange(context.context, dtype=torch.float64)[:, None] * angle
         scale = magnitude(rope)
-        self.ops = context.ops
         self.cos = (turns.cos() * scale).float().to(context.device)
         self.sin = (turns.sin() * scale).float().to(context.device)
-
-    def __call__(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """x [R, heads, D], positions [R] -> like ``x``."""
-        return self.ops.rope(x, positions, self.cos, self.sin)
 
 
 def half_split(weight: Weight, heads: int, dims: int | None = None) -> Weight:

@@ -11,7 +11,7 @@ one for GPUs is asked first where there is one."""
 
 PLAIN = frozenset(
     {
-        *("embedding", "linear", "linears", "rope", "silu_mul", "gelu_mul"),
+        *("embedding", "linear", "linears", "silu_mul", "gelu_mul"),
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
     }
 )
@@ -47,7 +47,6 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("gated_rms_norm", "rms_norm", "reference", REFERENCE),
     _backend("gated_rms_norm", "rms_norm", "torch", CPU),
     _triton("gated_rms_norm", "rms_norm", "supports_gated"),
-    _backend("rope", "rope", "reference", REFERENCE),
     _backend("silu_mul", "silu_mul", "reference", REFERENCE),
     _triton("silu_mul", "silu_mul"),
     _backend("gelu_mul", "gelu_mul", "reference", REFERENCE),
@@ -57,13 +56,9 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("experts", "experts", "reference", REFERENCE),
     _backend("experts", "experts", "torch", CPU),
     _triton("experts", "experts"),
-    _backend("kv_write", "kv_write", "reference", REFERENCE),
-    _backend("paged_attention", "paged_attention", "reference", REFERENCE),
-    _backend("paged_attention", "paged_attention", "torch", CPU),
-    _triton("paged_attention", "paged_attention"),
     _backend("gated_attention", "paged_attention", "reference", REFERENCE),
     _backend("gated_attention", "paged_attention", "torch", CPU),
-    _triton("gated_attention", "paged_attention", "supports_gated"),
+    _triton("gated_attention", "paged_attention"),
     _backend("qk_rope_write", "qk_rope_write", "reference", REFERENCE),
     _triton("qk_rope_write", "qk_rope_write"),
     _backend("causal_conv", "causal_conv", "reference", REFERENCE),

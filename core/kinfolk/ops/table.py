@@ -167,11 +167,6 @@ class Ops:
             "gated_rms_norm", x, weight, gate, eps, dtype
         )
 
-    def rope(
-        self, x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> torch.Tensor:
-        return self._call("rope", x, positions, cos, sin)  # type: ignore[no-any-return]
-
     def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return self._call("silu_mul", gate, up)  # type: ignore[no-any-return]
 
@@ -204,30 +199,6 @@ class Ops:
     ) -> torch.Tensor:
         return self._call(  # type: ignore[no-any-return]
             "experts", x, ids, weights, gate, up, down, bay_of_expert, activation
-        )
-
-    def kv_write(
-        self,
-        pool: torch.Tensor,
-        arena: torch.Tensor,
-        x: torch.Tensor,
-        rows: StepBatch,
-        pool_index: int,
-    ) -> None:
-        self._call("kv_write", pool, arena, x, rows, pool_index)
-
-    def paged_attention(
-        self,
-        q: torch.Tensor,
-        pools: tuple[torch.Tensor, torch.Tensor],
-        arenas: tuple[torch.Tensor, torch.Tensor],
-        rows: StepBatch,
-        table: BlockTable,
-        window: int | None,
-        scale: float,
-    ) -> torch.Tensor:
-        return self._call(  # type: ignore[no-any-return]
-            "paged_attention", q, pools, arenas, rows, table, window, scale
         )
 
     def gated_attention(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from kinfolk_kernels.codecs import Stored, dim_of, heads_of
+from kinfolk_kernels.int8_rows import FEW as INT8_ROWS
 from kinfolk_kernels.int8_rows import GROUP
 from kinfolk_kernels.paged_attention.decode import decode_kernel
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
@@ -14,19 +17,6 @@ from kinfolk_kernels.paged_attention.work import FEW, work_of
 from kinfolk_kernels.rows import Rows, Table
 from kinfolk_kernels.sections import NUMBERS, out_of_reach, planes_of, refuses
 from kinfolk_kernels.verdict import YES, Verdict, no
-
-
-def paged_attention(
-    q: torch.Tensor,
-    pools: tuple[Stored, Stored],
-    arenas: tuple[Stored, Stored],
-    rows: Rows,
-    table: Table,
-    window: int | None,
-    scale: float,
-) -> torch.Tensor:
-    """See the reference."""
-    return gated_attention(q, pools, arenas, rows, table, window, scale, Epilogue()).values
 
 
 def gated_attention(
@@ -39,36 +29,15 @@ def gated_attention(
     scale: float,
     epilogue: Epilogue,
 ) -> Mixed:
-    """See the reference."""
+    """See the reference. Few rows get int8 ones beside them, whether they were asked for or not."""
+    if q.shape[0] <= INT8_ROWS and dim_of(pools[1]) % GROUP == 0:
+        epilogue = replace(epilogue, int8=True)
     work = work_of(rows, table)
     call = Call(q, pools, arenas, rows, table, work, window, scale, epilogue, device_of(q))
     mixed = call.outputs()
     for launch in call.launches(mixed):
         launch.run()
     return mixed
-
-
-def supports_gated(
-    q: torch.Tensor,
-    pools: tuple[Stored, Stored],
-    arenas: tuple[Stored, Stored],
-    rows: Rows,
-    table: Table,
-    window: int | None,
-    scale: float,
-    epilogue: Epilogue,
-) -> Verdict:
-    """Whether ``gated_attention`` can do this call."""
-    verdict = supports(q, pools, arenas, rows, table, window, scale)
-    if not verdict:
-        return verdict
-    if epilogue.gate is not None and epilogue.gate.stride(-1) != 1:
-        return no("the gate's dimensions are not contiguous")
-    if epilogue.int8 and dim_of(pools[1]) % GROUP:
-        return no(f"int8 rows need values of a multiple of {GROUP} dimensions")
-    if epilogue.int8 and any(s.stop - s.start > FEW for s in rows.segments):
-        return no(f"int8 rows are for steps of at most {FEW} rows a sequence")
-    return YES
 
 
 def supports(
@@ -79,8 +48,9 @@ def supports(
     table: Table,
     window: int | None,
     scale: float,
+    epilogue: Epilogue,
 ) -> Verdict:
-    """Whether ``paged_attention`` can do this call."""
+    """Whether ``gated_attention`` can do this call."""
     reason = out_of_reach(decode_kernel, q, *planes_of(pools[0]), *planes_of(pools[1]))
     if reason:
         return no(reason)
@@ -98,4 +68,15 @@ def supports(
         reason = refuses(pool, arena)
         if reason:
             return no(reason)
+    return _finishes(pools[1], rows, epilogue)
+
+
+def _finishes(values: Stored, rows: Rows, epilogue: Epilogue) -> Verdict:
+    """Whether kernels can do what follows attention."""
+    if epilogue.gate is not None and epilogue.gate.stride(-1) != 1:
+        return no("the gate's dimensions are not contiguous")
+    if epilogue.int8 and dim_of(values) % GROUP:
+        return no(f"int8 rows need values of a multiple of {GROUP} dimensions")
+    if epilogue.int8 and any(s.stop - s.start > FEW for s in rows.segments):
+        return no(f"int8 rows are for steps of at most {FEW} rows a sequence")
     return YES
