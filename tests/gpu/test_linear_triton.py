@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 # Relative L2 of a row. Sums of exact products in float32; eleven bits of scale, minimum, weight and
 # x; eight bits of each number.
-SUMS, HALF, BF16 = 3e-6, 1e-3, 6e-3
+SUMS, HALF, BF16 = 5e-6, 2e-3, 6e-3
 
 SHAPES = {
     "Q4_K": (1032, 5120),
