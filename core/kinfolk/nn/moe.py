@@ -62,8 +62,4 @@ class MoE:
         )
         if self.shared is None:
             return out
-        added = self.shared(x).float()
-        if self.shared_gate is not None:
-            gate = (x.float() * self.shared_gate).sum(1, keepdim=True).sigmoid()
-            added = added * gate
-        return out + added
+        return self.ops.add_shared_expert(out, self.shared(x), x, self.shared_gate)

@@ -201,6 +201,17 @@ class Ops:
             "experts", x, ids, weights, gate, up, down, bay_of_expert, activation
         )
 
+    def add_shared_expert(
+        self,
+        routed: torch.Tensor,
+        shared: torch.Tensor,
+        x: torch.Tensor,
+        gate: torch.Tensor | None,
+    ) -> torch.Tensor:
+        return self._call(  # type: ignore[no-any-return]
+            "add_shared_expert", routed, shared, x, gate
+        )
+
     def gated_attention(
         self,
         q: torch.Tensor,
