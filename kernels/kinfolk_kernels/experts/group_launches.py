@@ -54,7 +54,7 @@ def tile_for(rows: int, dtype: torch.dtype, *, down: bool = False) -> GroupTile:
     """By the number of rows and the type of numbers alone; equal numbers of pairs for both."""
     few = rows <= FEW_ROWS
     if dtype == torch.float32:
-        return GroupTile(32, 16 if few else 64, 4, 1)
+        return GroupTile(32, 16, 4, 1) if few else GroupTile(16, 64, 8, 1)
     if few:
         return GroupTile(64, 16, 4, 3)
     return GroupTile(128, 64, 8, 3) if down else GroupTile(64, 64, 4, 3)
