@@ -99,10 +99,12 @@ def model(registry, cases):
 class Side:
     """One runner with its own books."""
 
-    def __init__(self, loaded):
+    def __init__(self, loaded, capture=None):
         self.loaded = loaded
         self.ledger, self.state = loaded.new_state()
         self.runner = Runner(loaded, self.state)
+        if capture is not None:
+            self.runner.graphs.capture = capture
         self.histories = {}
 
     def kept(self, lease):
@@ -119,8 +121,8 @@ class Side:
 class Twins:
     """The same steps in buckets and in their own size; whatever they come to must be equal."""
 
-    def __init__(self, loaded):
-        self.sides = (Side(loaded), Side(replace(loaded, graphs=False)))
+    def __init__(self, first, second, same=assert_same):
+        self.sides, self.same = (first, second), same
         self.leases, self.steps = [], 0
 
     def both(self, do):
@@ -177,7 +179,7 @@ class Twins:
         results = self.both(step)
         for lease in self.leases:
             for one, other in zip(*(side.kept(lease) for side in self.sides), strict=True):
-                assert_same(one, other)
+                self.same(one, other)
         return {result.lease: result.emitted[-1] for result in results if result.emitted}
 
     def prefill(self, lease, tokens):
@@ -204,18 +206,21 @@ def test_all_of_it_bit_for_bit():
 
 @pytest.fixture
 def twins(model):
-    return lambda family: Twins(model(family))
+    def of(family):
+        loaded = model(family)
+        return Twins(Side(loaded), Side(replace(loaded, graphs=False)))
+
+    return of
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_decoding_beside_others_that_join_leave_and_fork(twins, text, family):
-    pair = twins(family)
+def decode_beside_others(pair, text):
+    """Sequences join, fork and leave: 7 steps of decoding, in buckets of 1, 2 and 4 rows."""
     pending = {}
     for number, sampling in enumerate(SAMPLINGS[:3]):
         lease = pair.open(sampling)
         pending[lease] = pair.prefill(lease, text[number : number + 20 + 45 * number])
         pending |= pair.decode(pending)
-    first, second, third = pending
+    first, second, _ = pending
     forked = pair.fork(second, WARM)
     pending[forked] = pending[second]
     pending |= pair.decode(pending)
@@ -223,16 +228,10 @@ def test_decoding_beside_others_that_join_leave_and_fork(twins, text, family):
     del pending[first]
     for _ in range(3):
         pending |= pair.decode(pending)
-    graphs = pair.sides[0].runner.graphs
-    assert graphs.replays == 7
-    assert {key.rows for key in graphs._graphs} == {1, 2, 4}
-    assert {third, forked} < pending.keys()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("parents", [None, TREE], ids=["chains", "trees"])
-def test_ragged_verification_beside_decoding(twins, text, family, parents):
-    pair = twins(family)
+def verify_beside_others(pair, text, parents):
+    """Drafts of 6 and of 2 rows, the first right up to some row, beside a sequence without."""
     leases = [pair.open(sampling) for sampling in (GREEDY, WARM, GREEDY)]
     pending = {x: pair.prefill(x, text[: 30 + 33 * n]) for n, x in enumerate(leases)}
     # What the model will say next, so that some of the drafts are right.
@@ -241,19 +240,35 @@ def test_ragged_verification_beside_decoding(twins, text, family, parents):
     for _ in range(4):
         token = pair.decode({oracle: token})[oracle]
         right.append(token)
+    short = None if parents is None else (-1, 0)
     for wrong in (0, 2, 4):
         draft = [*right[:wrong], 1, 1, 1, 1, 1][:5]
-        short = None if parents is None else (-1, 0)
-        items = [
-            (leases[0], ItemKind.VERIFY, (pending[leases[0]], *draft), parents),
-            (leases[1], ItemKind.DECODE, (pending[leases[1]],), None),
-            (leases[2], ItemKind.VERIFY, (pending[leases[2]], 7), short),
-        ]
         fork = pair.fork(leases[0])
-        items[0] = (fork, *items[0][1:])
-        found = pair.run(items)
+        found = pair.run(
+            [
+                (fork, ItemKind.VERIFY, (pending[leases[0]], *draft), parents),
+                (leases[1], ItemKind.DECODE, (pending[leases[1]],), None),
+                (leases[2], ItemKind.VERIFY, (pending[leases[2]], 7), short),
+            ]
+        )
         pending[leases[1]], pending[leases[2]] = found[leases[1]], found[leases[2]]
         pair.release(fork)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoding_beside_others_that_join_leave_and_fork(twins, text, family):
+    pair = twins(family)
+    decode_beside_others(pair, text)
+    graphs = pair.sides[0].runner.graphs
+    assert graphs.replays == 7
+    assert {key.rows for key in graphs._graphs} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("parents", [None, TREE], ids=["chains", "trees"])
+def test_ragged_verification_beside_decoding(twins, text, family, parents):
+    pair = twins(family)
+    verify_beside_others(pair, text, parents)
     assert all(key.trees == (parents is not None) for key in _verifying(pair))
 
 
@@ -328,47 +343,45 @@ def test_a_failed_step_leaves_nothing_believed_of_the_device(twins, text):
     pair.run([(lease, ItemKind.VERIFY, (token, 1), None)])
 
 
+def counted(running, text, steps):
+    """Counters before and after so many steps of requests that come and go, some of them with a
+    beginning in common; before these, some steps to get used to them."""
+    source, runner, number = random.Random(1), running._runner, 0
+    while True:
+        count = (1, 4, 2, 3)[number % 4]
+        requests = [
+            Request(
+                f"{number} {index}",
+                tuple(text[: 8 + source.randrange(40)]),
+                1 + source.randrange(14),
+                (GREEDY, WARM)[number // 4 % 2],
+                checkpoints=(8,),
+                keep=True,
+            )
+            for index in range(count)
+        ]
+        for ticket in [running.submit(request) for request in requests]:
+            assert list(ticket)[-1].error is None
+        number += 1
+        if number == 24:
+            before = runner.counters
+        if number > 24 and runner.counters["steps"] >= before["steps"] + steps:
+            return before, runner.counters
+
+
+def assert_flat(before, after):
+    changed = {name: after[name] - count for name, count in before.items()}
+    assert changed["captures"] == 0
+    assert changed["allocations"] == 0
+    assert changed["replays"] + changed["eager_steps"] == changed["steps"]
+    assert changed["waits"] == changed["steps"]
+    assert changed["replays"] > changed["steps"] // 2
+
+
 def test_everything_is_flat_over_a_thousand_steps(engine, load, text):
     """Joins, leaves and forks cost uploads; no bucket, no step of its own size but for prompts."""
-    loaded = load(graphs="on")
-    source = random.Random(1)
-    with engine(model=loaded, slots=4) as running:
-        runner, sampled = running._runner, (GREEDY, WARM)
-
-        def serve(number, count):
-            """A few requests of different lengths, some of which begin alike."""
-            requests = [
-                Request(
-                    f"{number} {index}",
-                    tuple(text[: 8 + source.randrange(40)]),
-                    1 + source.randrange(14),
-                    sampled[number % 2],
-                    checkpoints=(8,),
-                    keep=True,
-                )
-                for index in range(count)
-            ]
-            for ticket in [running.submit(request) for request in requests]:
-                assert list(ticket)[-1].error is None
-
-        for number in range(8):
-            serve(number, 4)
-        for count in (1, 2, 3, 4, 1, 2, 3, 4):
-            serve(count, count)
-        warm = runner.counters
-        number = 100
-        while runner.counters["steps"] < warm["steps"] + 1000:
-            serve(number, 1 + source.randrange(4))
-            number += 1
-        now = runner.counters
-        assert now["captures"] == warm["captures"]
-        assert now["allocations"] == warm["allocations"]
-        replays = now["replays"] - warm["replays"]
-        eager = now["eager_steps"] - warm["eager_steps"]
-        steps = now["steps"] - warm["steps"]
-        assert replays + eager == steps
-        assert now["waits"] - warm["waits"] == steps
-        assert replays > 700
+    with engine(model=load(graphs="on"), slots=4) as running:
+        assert_flat(*counted(running, text, 1000))
 
 
 @pytest.fixture(scope="module")
@@ -377,34 +390,37 @@ def invariant(registry, cases):
     return load_model(cases / "qwen35.gguf", settings, registry)
 
 
+def kept_beside(loaded, text, company):
+    """What a sequence keeps of a prompt and eleven steps, beside ``company`` before and after."""
+    side = Side(loaded)
+    leases = [side.ledger.open(300) for _ in range(1 + company)]
+    mine, sampled = leases[company // 2], {}
+    for lease in leases:
+        request = Request(str(lease), (1,), 500, GREEDY if lease == mine else WARM)
+        side.histories[request.id] = History(request)
+    rows = {lease: text[: 40 + 9 * n] for n, lease in enumerate(leases)}
+    rows[mine] = text[:50]
+    for step in range(12):
+        items = []
+        for lease in leases:
+            start = side.ledger.length(lease)
+            tokens = (sampled[lease],) if step else rows[lease]
+            kind = ItemKind.DECODE if step else ItemKind.PREFILL
+            side.ledger.extend(lease, start + len(tokens))
+            items.append(Item(lease, str(lease), kind, tuple(tokens), start))
+        plan = StepPlan(step, tuple(items), side.ledger.take_operations())
+        for result in side.runner.run(plan, side.histories).results:
+            sampled[result.lease] = result.emitted[-1]
+        for item in items:
+            side.ledger.advance(item.lease, item.start + len(item.tokens))
+    return side.kept(mine)
+
+
 def test_alone_or_beside_seven_others_bit_for_bit(invariant, text):
     """As libraries are, not row by row: every step has the same number of rows."""
-
-    def serve(company):
-        side = Side(invariant)
-        leases = [side.ledger.open(300) for _ in range(1 + company)]
-        sampled = {}
-        for number, lease in enumerate(leases):
-            request = Request(str(lease), (1,), 500, WARM if number else GREEDY)
-            side.histories[request.id] = History(request)
-        rows = {lease: text[: 40 + 9 * n] for n, lease in enumerate(leases)}
-        for step in range(12):
-            items = []
-            for lease in leases:
-                start = side.ledger.length(lease)
-                tokens = rows[lease] if step == 0 else (sampled[lease],)
-                kind = ItemKind.DECODE if step else ItemKind.PREFILL
-                side.ledger.extend(lease, start + len(tokens))
-                items.append(Item(lease, str(lease), kind, tuple(tokens), start))
-            plan = StepPlan(step, tuple(items), side.ledger.take_operations())
-            for result in side.runner.run(plan, side.histories).results:
-                sampled[result.lease] = result.emitted[-1]
-            for item in items:
-                side.ledger.advance(item.lease, item.start + len(item.tokens))
-        return side.kept(leases[0])
-
-    for one, other in zip(serve(0), serve(7), strict=True):
-        assert torch.equal(one, other)
+    pairs = zip(*(kept_beside(invariant, text, company) for company in (0, 7)), strict=True)
+    for one, other in pairs:
+        assert_same(one, other)
 
 
 def test_what_no_graph_can_hold_is_named_and_run_as_it_is(model, text):

@@ -1,0 +1,213 @@
+"""Recorded steps on the GPU: bit for bit what the same steps give launch by launch, without a wait
+or an allocation, and with --batch-invariant the same in any company."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine.capture import CudaCapture, EagerCapture
+from kinfolk.engine.engine import Engine
+from kinfolk.engine.graphs import Graphs
+from kinfolk.engine.loading import load_model
+from kinfolk.registry import Registry
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.plan import ItemKind
+from kinfolk.settings import load_settings
+from kinfolk.synth.plan import find_shape, plan_synthetic
+from kinfolk.synth.write import write_synthetic
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+SHAPE = "qwen3.5-4b"
+
+
+def _cpu_tests() -> ModuleType:
+    """What the tests on the CPU do with two runners; their folder is no package."""
+    path = Path(__file__).parents[1] / "engine" / "test_graphs.py"
+    spec = spec_from_file_location("graph_scenes", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+scenes = _cpu_tests()
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
+
+
+@pytest.fixture(scope="module")
+def text(cases):
+    return np.load(cases / "qwen35.npz")["tokens"].tolist()
+
+
+@pytest.fixture(scope="module")
+def load(registry, cases, tmp_path_factory):
+    """``load(name, **settings)``: the reference case, or four layers of a released size."""
+    families = [provided.value for provided in registry.families.values()]
+    synthetic = tmp_path_factory.mktemp("graphs") / "model.gguf"
+
+    def open_model(name, **settings):
+        path = cases / "qwen35.gguf"
+        if name == "synthetic":
+            path = synthetic
+            if not path.exists():
+                write_synthetic(plan_synthetic(find_shape(SHAPE, families), layers=4), path)
+        options = {"device": "cuda", "context": 512, "slots": 8, **settings}
+        return load_model(path, load_settings(**options), registry)
+
+    return open_model
+
+
+@pytest.fixture(scope="module")
+def synthetic(load):
+    return load("synthetic")
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits(monkeypatch) -> Iterator[None]:
+    """A replay in which the host waits for the device is an error."""
+    replay = Graphs.replay
+
+    def guarded(self, graph):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return replay(self, graph)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(Graphs, "replay", guarded)
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def assert_equal(one, other):
+    assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+@pytest.fixture
+def pair(synthetic):
+    """Replays, and the same buffers launch by launch."""
+    recorded = scenes.Side(synthetic)
+    assert isinstance(recorded.runner.graphs.capture, CudaCapture)
+    twins = scenes.Twins(recorded, scenes.Side(synthetic, EagerCapture()), assert_equal)
+    yield twins
+    assert recorded.runner.graphs.refused == {}
+    assert recorded.runner.graphs.replays > 0
+
+
+def test_decoding_is_replayed_bit_for_bit(pair, text):
+    scenes.decode_beside_others(pair, text)
+
+
+@pytest.mark.parametrize("parents", [None, scenes.TREE], ids=["chains", "trees"])
+def test_verification_is_replayed_bit_for_bit(pair, text, parents):
+    scenes.verify_beside_others(pair, text, parents)
+
+
+@pytest.mark.parametrize("sampling", scenes.SAMPLINGS, ids=range(len(scenes.SAMPLINGS)))
+def test_every_way_of_sampling_is_replayed(pair, text, sampling):
+    leases = [pair.open(sampling), pair.open(scenes.GREEDY)]
+    pending = {x: pair.prefill(x, text[:20]) for x in leases}
+    for _ in range(3):
+        pending |= pair.decode(pending)
+    pair.run([(leases[0], ItemKind.VERIFY, (pending[leases[0]], 1, 2), None)])
+
+
+def test_buckets_are_near_steps_of_their_own_size(synthetic, text):
+    """Another number of rows may mean other kernels, which round otherwise."""
+
+    def near(one, other):
+        difference = (one.float() - other.float()).norm()
+        assert float(difference) <= 3e-2 * float(other.float().norm())
+
+    plain = scenes.Side(replace(synthetic, graphs=False))
+    twins = scenes.Twins(scenes.Side(synthetic), plain, near)
+    leases = [twins.open(), twins.open(), twins.open()]
+    for number, lease in enumerate(leases):
+        twins.prefill(lease, text[: 30 + 40 * number])
+    for step in range(4):
+        # Tokens that are given: a near tie must not part the two.
+        run_given(twins, {lease: text[step + n] for n, lease in enumerate(leases)})
+
+
+def run_given(twins, tokens):
+    """A step of decoding whose choices are not compared."""
+    compared = twins.both
+
+    def both(do):
+        first, _ = (do(side) for side in twins.sides)
+        return first
+
+    twins.both = both
+    try:
+        twins.decode(tokens)
+    finally:
+        twins.both = compared
+
+
+def test_a_replay_allocates_nothing(synthetic, text):
+    side = scenes.Side(synthetic)
+    twins = scenes.Twins(side, scenes.Side(synthetic), assert_equal)
+    lease = twins.open(scenes.WARM)
+    pending = {lease: twins.prefill(lease, text[:10])}
+    for _ in range(2):
+        pending = twins.decode(pending)
+    graphs, seen = side.runner.graphs, []
+    replay = graphs.replay
+
+    def watched(graph):
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        ran = replay(graph)
+        seen.append(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
+        return ran
+
+    graphs.replay = watched
+    for _ in range(20):
+        pending = twins.decode(pending)
+    assert seen == [0] * 20
+
+
+def test_counters_are_flat_over_a_thousand_steps(load, text):
+    loaded = load("case")
+    limits = SchedulerLimits(
+        slots=4, context=512, step_tokens=128, slice=32, vocabulary=loaded.info.vocabulary
+    )
+    with Engine(loaded, limits) as running:
+        before, after = scenes.counted(running, text, 1000)
+        assert running._runner.graphs.refused == {}
+    scenes.assert_flat(before, after)
+
+
+def test_alone_or_beside_seven_others_bit_for_bit(load, text):
+    loaded = load("synthetic", batch_invariant=True)
+    alone, beside = (scenes.kept_beside(loaded, text, company) for company in (0, 7))
+    for one, other in zip(alone, beside, strict=True):
+        assert_equal(one, other)
+
+
+def test_an_op_that_no_graph_can_hold_is_named_and_the_steps_run(load, text):
+    side = scenes.Side(load("case", op="gated_attention=torch"))
+    twins = scenes.Twins(side, side, assert_equal)
+    twins.both = lambda do: do(side)
+    lease = twins.open()
+    pending = {lease: twins.prefill(lease, text[:10])}
+    for _ in range(2):
+        pending = twins.decode(pending)
+    assert side.runner.counters["replays"] == 0
+    assert list(side.runner.graphs.refused) == ["op gated_attention"]
