@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kinfolk_kernels.kv_write.reference import kv_write
+from kinfolk_kernels.qk_rope_write.kv_write import kv_write
 
 CHUNK = 64
 HEADS, DIM = 3, 5

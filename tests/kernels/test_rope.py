@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.rope.reference import rope
+from kinfolk_kernels.qk_rope_write.rope import rope
 
 F32 = (3e-7, 3e-6)
 """Three roundings of float32: two products and their sum."""

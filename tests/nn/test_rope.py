@@ -9,7 +9,7 @@ import torch
 
 from kinfolk.config import Rope, Yarn
 from kinfolk.nn.rope import RotaryEmbedding, frequencies, magnitude
-from kinfolk_kernels.rope.reference import rope as turn
+from kinfolk_kernels.qk_rope_write.rope import rope as turn
 
 PLACES = (8, 12, 16, 24, 31)
 # Pairs 8, 12, 16, 24 and 31 of 64 dimensions with base 5e5: (factor, original context, beta_fast).

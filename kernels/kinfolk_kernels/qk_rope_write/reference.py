@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from kinfolk_kernels.codecs import Coded, Stored, encode, is_rotated, rotate
-from kinfolk_kernels.kv_write.reference import kv_write
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.qk_rope_write.kv_write import kv_write
+from kinfolk_kernels.qk_rope_write.rope import rope
 from kinfolk_kernels.rms_norm.reference import rms_norm
-from kinfolk_kernels.rope.reference import rope
 from kinfolk_kernels.rows import Rows
 
 
