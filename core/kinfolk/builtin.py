@@ -31,5 +31,10 @@ def register_drafters() -> list[DrafterSpec]:
             "ngram",
             "kinfolk.spec.ngram:create",
             "repeats what followed the last tokens the last time they occurred",
-        )
+        ),
+        DrafterSpec(
+            "random",
+            "kinfolk.spec.random_drafts:create",
+            "anything: to measure what drafted rows cost",
+        ),
     ]

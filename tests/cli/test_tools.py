@@ -205,6 +205,21 @@ def test_bench_reports_medians_of_fresh_repeats(kinfolk, model):
     # One repeat is not counted; nothing of a prompt is reused by another.
     assert report["engine"]["prefill_rows"] == 3 * 3 * 20
     assert report["machine"]["dtype"] == "float32"
+    assert report["engine"]["waits"] == report["engine"]["steps"]
+
+
+def test_bench_measures_steps_of_several_rows_in_fixed_sizes(kinfolk, model):
+    arguments = ("--prompt", 9, "--generate", 6, "--rows", 4, "--repeats", 1, "--graphs", "on")
+    result = kinfolk("bench", "-m", model, *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["workload"]["rows"] == 4
+    assert report["engine"]["replays"] >= 2 * 3
+    assert report["engine"]["eager_steps"] == 2, "one prompt in each repeat"
+    assert report["never_recorded"] == {}
+    (run,) = report["runs"]
+    assert 0 < run["steps"] <= 5
+    assert "replays" in kinfolk("bench", "-m", model, *arguments).stdout
 
 
 # -- plugins and doctor ---------------------------------------------------------------------------
@@ -226,6 +241,7 @@ def test_doctor_computes_and_names_what_ran(kinfolk, model):
     assert checks["ops", "linear"]["detail"] == "reference"
     assert checks["versions", "torch"]["status"] == "ok"
     assert checks["devices", "cpu"]["status"] == "ok"
+    assert "no GPU" in checks["graphs", "decoding"]["detail"]
 
 
 def test_doctor_says_what_is_wrong_and_leaves_with_1(kinfolk, tmp_path):

@@ -32,20 +32,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``sequences`` prompts of ``prompt`` tokens at once, each answered with ``generate``."""
+    """``sequences`` prompts of ``prompt`` tokens at once, each answered with ``generate``; every
+    step of an answer has ``rows`` rows, of which all but the first are drafts nobody accepts."""
 
     prompt: int
     generate: int
     sequences: int
     temperature: float
+    top_p: float = 1.0
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds of one repeat: until every first token was there, and from there to the last."""
+    """Seconds of one repeat: until every first token was there, and from there to the last; and
+    the steps that decoded."""
 
     prompt: float
     decode: float
+    steps: int
 
 
 @click.command(
@@ -53,7 +58,9 @@ class Run:
 Examples:
   kinfolk bench -m model.gguf
   kinfolk bench -m model.gguf --prompt 2048 --generate 128 --repeats 5 --json
-  kinfolk bench -m model.gguf --prompt 128 --sequences 16 --slots 16"""
+  kinfolk bench -m model.gguf --prompt 128 --sequences 16
+  kinfolk bench -m model.gguf --prompt 32768 --temperature 0.8 --top-p 0.95
+  kinfolk bench -m model.gguf --rows 16"""
 )
 @model_option
 @click.option(
@@ -77,6 +84,14 @@ Examples:
     "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Times to measure."
 )
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 = no sampling.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 = all tokens.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Rows of a sequence in a step; all but one are random drafts.",
+)
 @json_option
 @settings_options(*LOADING, *ENGINE)
 @click.pass_context
@@ -89,6 +104,8 @@ def bench(
     sequences: int,
     repeats: int,
     temperature: float,
+    top_p: float,
+    rows: int,
     as_json: bool,
     **rest: Any,
 ) -> None:
@@ -98,8 +115,11 @@ def bench(
     end of text is ignored. A prompt's time ends when its first token has reached the host. One
     repeat before the first is not counted.
     """
-    work = Workload(prompt, generate, sequences, temperature)
-    settings = read_settings(ctx, slots=sequences, checkpoints=0, context=prompt + generate)
+    work = Workload(prompt, generate, sequences, temperature, top_p, rows)
+    drafts = {} if rows == 1 else {"drafter": "random", "draft_tokens": rows - 1}
+    settings = read_settings(
+        ctx, slots=sequences, checkpoints=0, context=prompt + generate, **drafts
+    )
     with open_runtime(settings, model) as runtime:
         runs = []
         with ProgressBar("measuring") as progress:
@@ -117,13 +137,16 @@ def measure(runtime: Runtime, work: Workload, seed: int) -> Run:
     """One repeat. Raises :class:`EngineError` if any of the requests fails."""
     inbox: SimpleQueue[Event] = SimpleQueue()
     requests = [_request(runtime, work, seed, number) for number in range(work.sequences)]
+    before = runtime.engine.stats()["decode_steps"]
     started = time.perf_counter()
     for request in requests:
         runtime.engine.submit(request, inbox.put)
-    return _watch(inbox.get, work, started)
+    prompt, decode = _watch(inbox.get, work, started)
+    return Run(prompt, decode, runtime.engine.stats()["decode_steps"] - before)
 
 
-def _watch(next_event: Callable[[], Event], work: Workload, started: float) -> Run:
+def _watch(next_event: Callable[[], Event], work: Workload, started: float) -> tuple[float, float]:
+    """Seconds until every first token was there, and from there to the last."""
     from kinfolk.sched.events import Finished
 
     waiting = work.sequences
@@ -139,7 +162,7 @@ def _watch(next_event: Callable[[], Event], work: Workload, started: float) -> R
         elif event.request_id not in begun:
             begun.add(event.request_id)
             first = last
-    return Run(first - started, last - first)
+    return first - started, last - first
 
 
 def _request(runtime: Runtime, work: Workload, seed: int, number: int) -> Request:
@@ -153,7 +176,7 @@ def _request(runtime: Runtime, work: Workload, seed: int, number: int) -> Reques
         id=f"bench-{seed}-{number}",
         prompt=tuple(source.randrange(vocabulary) for _ in range(work.prompt)),
         max_new=work.generate,
-        sampling=Sampling(temperature=work.temperature, seed=number),
+        sampling=Sampling(temperature=work.temperature, top_p=work.top_p, seed=number),
     )
 
 
@@ -174,8 +197,12 @@ def _report(runtime: Runtime, work: Workload, runs: list[Run]) -> dict[str, Any]
         "prompt_tokens_per_second": round(statistics.median(prompts), 2),
         "generate_tokens_per_second": round(statistics.median(decodes), 2),
         "first_token_seconds": round(statistics.median(run.prompt for run in runs), 4),
+        "step_milliseconds": round(
+            statistics.median(1e3 * run.decode / max(1, run.steps) for run in runs), 4
+        ),
         "runs": [asdict(run) for run in runs],
         "engine": runtime.engine.stats(),
+        "never_recorded": runtime.engine.never_recorded(),
         "machine": {
             "device": str(device),
             "name": name or platform.machine(),
@@ -200,5 +227,13 @@ def _as_text(report: dict[str, Any]) -> str:
         ("prompt", f"{report['prompt_tokens_per_second']} tok/s"),
         ("generate", f"{report['generate_tokens_per_second']} tok/s"),
         ("first token", f"{report['first_token_seconds']} s"),
+        ("step", f"{report['step_milliseconds']} ms, {work['rows']} rows a sequence"),
+        ("steps", _counted(report["engine"])),
+        *((f"no graph: {name}", why) for name, why in report["never_recorded"].items()),
     ]
     return table(rows)
+
+
+def _counted(stats: dict[str, int]) -> str:
+    names = ("steps", "replays", "eager_steps", "captures", "uploads", "waits", "allocations")
+    return ", ".join(f"{stats[name]} {name.replace('_', ' ')}" for name in names)

@@ -153,6 +153,7 @@ def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterato
         yield _generate(runtime)
         yield from _weights(runtime.loaded)
         yield from _backends(runtime)
+        yield _graphs(runtime)
     except KinfolkError as error:
         yield Check("computation", "model", "failed", str(error))
     except Exception as error:  # whatever is broken, the report is to be printed
@@ -207,6 +208,20 @@ def _backends(runtime: Runtime) -> Iterator[Check]:
         reasons = [f"{name} refused: {reason}" for name, reason in sorted(refused)]
         reasons += [f"{name} not asked" for name in others if name not in dict(refused)]
         yield Check("ops", op, "ok", "; ".join([detail, *reasons]))
+
+
+def _graphs(runtime: Runtime) -> Check:
+    """Whether steps are recorded, and what keeps them from it."""
+    if not runtime.loaded.graphs:
+        why = "--graphs off" if runtime.loaded.device.type == "cuda" else "there is no GPU"
+        return Check("graphs", "decoding", "ok", f"not in fixed sizes: {why}")
+    reasons = runtime.engine.never_recorded()
+    if reasons:
+        detail = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+        return Check("graphs", "decoding", "warning", f"every step runs eagerly; {detail}")
+    stats = runtime.engine.stats()
+    detail = f"{stats['captures']} recorded, {stats['replays']} replays"
+    return Check("graphs", "decoding", "ok", detail)
 
 
 def _as_text(checks: list[Check]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 
 import torch
@@ -109,6 +109,10 @@ class Engine:
             "waiting": self._scheduler.waiting,
             "draft_failures": self._scheduler.draft_failures,
         }
+
+    def never_recorded(self) -> Mapping[str, str]:
+        """What no graph can hold, and why, if that was found out: then every step runs eagerly."""
+        return dict(self._runner.graphs.refused)
 
     def close(self) -> None:
         """Cancel everything and stop. Safe to call twice."""
