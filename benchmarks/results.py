@@ -1,0 +1,54 @@
+"""Result files of ``benchmarks/table.py``, and whether the newest still tells of these kernels.
+
+python benchmarks/results.py      say it, and leave with 1 if not
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+NEEDED = frozenset({"commit", "kernels", "machine", "versions", "rates", "rows", "taken"})
+
+
+def kernels_hash(root: Path = ROOT) -> str:
+    """Changes with any source file under kernels/."""
+    digest = hashlib.sha256()
+    for path in sorted((root / "kernels").rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """The result taken last; ``None`` if there is none. ValueError for a file that is no result."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        result = json.loads(path.read_text())
+        missing = NEEDED - result.keys()
+        if missing:
+            raise ValueError(f"{path} is no result: it lacks {', '.join(sorted(missing))}")
+        found.append(result)
+    return max(found, key=lambda result: str(result["taken"]), default=None)
+
+
+def staleness(root: Path = ROOT) -> str:
+    """Why the newest result says nothing of the kernels as they are; empty if it does."""
+    result = newest(root / "benchmarks" / "results")
+    if result is None:
+        return "nothing was measured yet: run .ci/gpu on a machine with a GPU"
+    if result["kernels"] != kernels_hash(root):
+        return (
+            f"kernels/ has changed since the newest result of {result['taken']} "
+            f"(commit {result['commit']}): run .ci/gpu"
+        )
+    return ""
+
+
+if __name__ == "__main__":
+    reason = staleness()
+    sys.stdout.write(f"{reason or 'the newest result is of these kernels'}\n")
+    raise SystemExit(1 if reason else 0)

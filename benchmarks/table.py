@@ -1,0 +1,215 @@
+"""What users feel, measured through the engine that ``kinfolk serve`` runs: one file of results.
+
+    python benchmarks/table.py [--shape NAME]… [--layers N] [--repeats N] [--commit ID]
+
+Writes a synthetic file of each shape to a temporary folder, measures the workloads below on it, and
+puts a JSON file into benchmarks/results. Fresh random tokens in every repeat and sequence; nothing
+is reused; medians. Needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from kinfolk.cli.bench import Workload, measure
+from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine.engine import Engine
+from kinfolk.engine.runtime import Runtime, scheduler_limits
+from kinfolk.registry import Registry
+from kinfolk.settings import Settings, load_settings
+from kinfolk.spec.random_drafts import RandomDrafts
+from kinfolk.synth.plan import find_shape, plan_synthetic
+from kinfolk.synth.write import write_synthetic
+from kinfolk.version import __version__
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE / "kernels"))
+from results import kernels_hash  # noqa: E402
+from timing import copy_bandwidth  # noqa: E402
+
+DEEP = 32768
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload, and what the engine is opened with for it."""
+
+    name: str
+    work: Workload
+    settings: dict[str, Any]
+
+
+SHORT: dict[str, Any] = {"slots": 16, "context": 2050}
+LONG: dict[str, Any] = {"slots": 1, "context": DEEP + 128}
+CASES = (
+    Case("decode, greedy", Workload(128, 128, 1, 0.0), SHORT),
+    Case("decode, temperature 0.8, top-p 0.95", Workload(128, 128, 1, 0.8, 0.95), SHORT),
+    Case("16 rows of one sequence", Workload(128, 128, 1, 0.0, rows=16), SHORT),
+    Case("16 sequences", Workload(128, 128, 16, 0.0), SHORT),
+    Case("prompt of 2048", Workload(2048, 2, 1, 0.0), SHORT),
+    Case("decode at 32K", Workload(DEEP, 128, 1, 0.0), LONG),
+    Case("decode at 32K, q8_0", Workload(DEEP, 128, 1, 0.0), {**LONG, "kv_codec": "q8_0"}),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", action="append", help="a released shape; default: qwen3.5-27b")
+    parser.add_argument("--layers", type=int, default=0, help="fewer layers than released")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--commit", default=_commit())
+    parser.add_argument("--folder", type=Path, default=HERE / "results")
+    options = parser.parse_args()
+    taken = datetime.now(UTC)
+    result: dict[str, Any] = {
+        "taken": taken.isoformat(timespec="seconds"),
+        "commit": options.commit,
+        "kernels": kernels_hash(),
+        "machine": machine(),
+        "versions": {
+            "kinfolk": __version__,
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "python": platform.python_version(),
+        },
+        "rates": {"copy_bytes_per_second": copy_bandwidth(), "bf16_flops": matrix_rate()},
+        "rows": [],
+    }
+    options.folder.mkdir(parents=True, exist_ok=True)
+    path = options.folder / f"{taken:%Y%m%dT%H%M%SZ}.json"
+    for shape in options.shape or ["qwen3.5-27b"]:
+        for row in rows_of(shape, options.layers, options.repeats):
+            result["rows"].append(row)
+            sys.stdout.write(f"{json.dumps(row)}\n")
+            sys.stdout.flush()
+            # What was measured stays if the rest does not come to it.
+            path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def rows_of(name: str, layers: int, repeats: int, device: str = "cuda") -> Iterator[dict[str, Any]]:
+    """All cases on one shape; the file is loaded once for each set of settings."""
+    registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
+    families = [provided.value for provided in registry.families.values()]
+    plan = plan_synthetic(find_shape(name, families), layers=layers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        started = time.perf_counter()
+        write_synthetic(plan, path)
+        written = time.perf_counter() - started
+        for wanted in dict.fromkeys(json.dumps(case.settings) for case in CASES):
+            cases = [case for case in CASES if json.dumps(case.settings) == wanted]
+            settings = load_settings(device=device, checkpoints=0, **json.loads(wanted))
+            started = time.perf_counter()
+            with Runtime.open(path, settings, registry) as runtime:
+                loaded = time.perf_counter() - started
+                for case in cases:
+                    row = measured(runtime, settings, case, repeats)
+                    yield {
+                        "shape": name,
+                        "layers": plan.layers,
+                        "bytes": plan.nbytes,
+                        "written_seconds": round(written, 1),
+                        "loaded_seconds": round(loaded, 1),
+                        **row,
+                    }
+            if device == "cuda":
+                torch.cuda.empty_cache()
+
+
+def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> dict[str, Any]:
+    """One case on an engine of its own; a first repeat is not counted."""
+    work, loaded = case.work, runtime.loaded
+    limits = replace(scheduler_limits(loaded, settings), max_draft=work.rows - 1)
+    drafter = RandomDrafts(loaded.info.vocabulary) if work.rows > 1 else None
+    with Engine(loaded, limits, drafter) as engine:
+        own = replace(runtime, engine=engine)
+        runs = [measure(own, work, seed) for seed in range(repeats + 1)][1:]
+        stats, refused = engine.stats(), dict(engine.never_recorded())
+    prompts = [work.sequences * work.prompt / run.prompt for run in runs]
+    decodes = [work.sequences * (work.generate - 1) / run.decode for run in runs]
+    return {
+        "case": case.name,
+        "workload": asdict(work),
+        "settings": case.settings,
+        "repeats": repeats,
+        "prompt_tokens_per_second": round(statistics.median(prompts), 1),
+        "generate_tokens_per_second": round(statistics.median(decodes), 1),
+        "step_milliseconds": round(
+            statistics.median(1e3 * run.decode / max(1, run.steps) for run in runs), 4
+        ),
+        "engine": stats,
+        "never_recorded": refused,
+        "clocks": clocks(),
+    }
+
+
+# -- the machine ----------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory": properties.total_memory,
+        "processors": properties.multi_processor_count,
+        "cuda": torch.version.cuda,
+        "system": platform.platform(),
+    }
+
+
+def clocks() -> dict[str, str]:
+    """Clocks in MHz and degrees as they are now; empty where nothing tells them."""
+    names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return dict(zip(names, (part.strip() for part in told.splitlines()[0].split(",")), strict=True))
+
+
+def matrix_rate() -> float:
+    """Operations a second of a large product in bfloat16."""
+    size = 8192
+    a, b = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    times = []
+    for _ in range(13):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        a @ b
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) / 1e3)
+    return 2 * size**3 / statistics.median(times[3:])
+
+
+def _commit() -> str:
+    """What is checked out; a copy without history does not know."""
+    try:
+        told = subprocess.run(
+            ["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True, cwd=HERE
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
