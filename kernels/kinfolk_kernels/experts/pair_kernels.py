@@ -94,9 +94,8 @@ def load_row(x_ptr, d_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.con
 
 
 @triton.jit
-def dots(words, x, top, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
+def dots(q, high, scales, supers, x, top, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """What ``load_words`` read against what ``load_row`` read, before the row's scale."""
-    q, high, scales, supers = words
     codes, tops = q, q
     if FORMAT != Q8_0:
         codes = (low_codes(q[0], high[0], group, FORMAT, ASM),)
@@ -142,8 +141,10 @@ def gate_up_kernel(
             quad, group, t, there, K, FORMAT, MASKED,
         )  # fmt: skip
         x, top, d = load_row(x_row, d_row, group, t, there, FORMAT, MASKED)
-        gate += dots(gate_words, x, top, group, FORMAT, ASM) * d
-        up += dots(up_words, x, top, group, FORMAT, ASM) * d
+        q, high, scales, supers = gate_words
+        gate += dots(q, high, scales, supers, x, top, group, FORMAT, ASM) * d
+        q, high, scales, supers = up_words
+        up += dots(q, high, scales, supers, x, top, group, FORMAT, ASM) * d
     inner = curve(tl.sum(gate, 1), CURVE) * tl.sum(up, 1)
     store_rows(
         tl.reshape(inner, [1, 64]),
@@ -191,14 +192,14 @@ def down_kernel(
     for start in tl.range(0, F // 64, LANES // SHARE):
         group = start + inside // SHARE
         there = chosen & (group < F // 64)
-        words = load_words(
+        q, high, scales, supers = load_words(
             down_q + bay * q_step, down_high + bay * high_step,
             down_scales + bay * scales_step, down_supers + bay * supers_step,
             quad, group, t, there, F, FORMAT, MASKED,
         )  # fmt: skip
         x_row, d_row = x_ptr + pair * (F // 4), d_ptr + pair * (F // 64)
         x, top, d = load_row(x_row, d_row, group, t, there, FORMAT, MASKED)
-        acc += dots(words, x, top, group, FORMAT, ASM) * (d * weight)
+        acc += dots(q, high, scales, supers, x, top, group, FORMAT, ASM) * (d * weight)
     y = tl.sum(acc, 1)
     n = (tl.program_id(0) * NR + tl.arange(0, NR))[:, None] * 4 + tl.arange(0, 4)[None, :]
     tl.store(y_ptr + row * W + n, y)
