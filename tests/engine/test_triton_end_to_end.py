@@ -8,13 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from kinfolk.engine.capture import EagerCapture
 from kinfolk.engine.engine import Engine
+from kinfolk.engine.graphs import GraphKey, Graphs
 from kinfolk.engine.loading import load_model
 from kinfolk.sched.events import Finished
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
+from kinfolk.spec.sampling import SamplingKind
 from kinfolk.testing.driver import Driver
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(900)]
@@ -89,3 +93,80 @@ def test_tokens_of_padded_steps_are_those_of_the_cpu(model, load, reference):
     assert counters["replays"] > 0
     plain, _ = answers(replace(load(context=128, slots=3), graphs=False))
     assert found == plain
+
+
+class NothingFromTheHost(TorchDispatchMode):
+    """Fails on what no graph can hold: numbers read on the host or made there, and shapes that
+    depend on numbers."""
+
+    READERS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "numpy")
+    FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "equal", "unique")
+
+    def __enter__(self):
+        # On the CPU these do not ask the dispatcher.
+        self.patch = pytest.MonkeyPatch()
+        for name in self.READERS:
+            self.patch.setattr(torch.Tensor, name, self.reads)
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.patch.undo()
+        return super().__exit__(*error)
+
+    @staticmethod
+    def reads(tensor):
+        raise AssertionError("a number is read in a step that is to be recorded")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in self.FORBIDDEN, f"{func} in a step that is to be recorded"
+        if name in ("index", "index_put", "index_put_"):
+            assert all(i is None or i.dtype != torch.bool for i in args[1]), "an index of booleans"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda x: int(x[0]),
+        lambda x: bool((x > 0).any()),
+        lambda x: x[x > 0],
+        lambda x: x.tolist(),
+        lambda x: torch.tensor([1, 2]) + 1,
+    ],
+    ids=["item", "bool", "mask", "list", "tensor"],
+)
+def test_what_needs_the_host_is_seen(act):
+    with (
+        torch.inference_mode(),
+        pytest.raises(AssertionError, match=r"recorded|booleans"),
+        NothingFromTheHost(),
+    ):
+        act(torch.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "trees"), [("decode", False), ("verify", False), ("verify", True)]
+)
+@pytest.mark.parametrize(
+    "sampling",
+    [SamplingKind(True, 0), SamplingKind(False, 0), SamplingKind(False, 64), None],
+    ids=["greedy", "all", "top", "logits"],
+)
+def test_the_body_of_a_recording_needs_nothing_of_the_host(model, kind, trees, sampling):
+    _, state = model.new_state()
+    width = 4 if kind == "verify" else 1
+    key = GraphKey(kind, 4, 4, width, trees, sampling)
+    recorded = []
+
+    class Watching(EagerCapture):
+        def record(self, body):
+            with NothingFromTheHost():
+                recorded.append(body())
+            return body
+
+    with torch.inference_mode():
+        Graphs(model, state, Watching())._record(key)
+    (ran,) = recorded
+    assert ran.sequences == 4 + (kind == "verify")
+    assert (ran.logits is None) == (sampling is not None)
