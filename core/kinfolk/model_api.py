@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from kinfolk.plans import StatePlan
+    from kinfolk_kernels.codecs import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,13 @@ class PagedView(Protocol):
     pool_index: int
     window: int | None
 
-    def pool(self, section: str) -> torch.Tensor:
-        """[blocks, heads, 64, dim] view of a section's numbers in the pool."""
+    def pool(self, section: str) -> Stored:
+        """A section in the pool: a view of its numbers [blocks, heads, 64, dim], or of the codes
+        and scales that stand for them."""
         ...
 
-    def arena(self, section: str) -> torch.Tensor:
-        """[arena blocks, heads, 64, dim] view of the section in the step arena."""
+    def arena(self, section: str) -> Stored:
+        """The same section [arena blocks, heads, 64, dim] in the step arena."""
         ...
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from kinfolk.types import CHUNK
@@ -140,6 +140,17 @@ class StatePlan:
     @property
     def has_recurrent(self) -> bool:
         return any(isinstance(layer, Recurrent) for layer in self.layers)
+
+    def storing(self, name: str, codec: Codec) -> StatePlan:
+        """The plan with all sections of a name stored by another codec."""
+
+        def stored(layer: LayerState) -> LayerState:
+            if not isinstance(layer, Paged):
+                return layer
+            sections = (replace(s, codec=codec) if s.name == name else s for s in layer.sections)
+            return replace(layer, sections=tuple(sections))
+
+        return StatePlan(tuple(map(stored, self.layers)))
 
     def owner(self, layer: int) -> int:
         """The layer whose state ``layer`` reads: itself unless it shares."""

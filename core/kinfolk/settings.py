@@ -148,7 +148,12 @@ class Settings(BaseSettings):
         8, ge=0, description="states kept for prompts that begin alike, over all sequences"
     )
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
-        None, description="storage of keys and values; unset = the numbers the model computes in"
+        None,
+        description="storage of keys and values: numbers, or 8 or 4 bits with a scale for 32; "
+        "unset = the numbers the model computes in",
+    )
+    v_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
+        None, description="storage of values where it is to differ from that of keys"
     )
     graphs: Literal["auto", "on", "off"] = Field(
         "auto",

@@ -320,6 +320,16 @@ def test_plan_says_what_a_model_takes_and_what_fits(kinfolk, model):
     assert report["total"] == sum(report["parts"].values()) <= report["usable"]
 
 
+def test_plan_says_how_keys_and_values_are_stored(kinfolk, model):
+    def stored(*options):
+        lines = kinfolk("plan", model, *options).stdout.splitlines()
+        (found,) = (line for line in lines if line.startswith("keys and values as"))
+        return found.removeprefix("keys and values as").strip()
+
+    assert stored("--kv-codec", "f16") == "f16"
+    assert stored("--kv-codec", "f16", "--v-codec", "bf16") == "k f16, v bf16"
+
+
 def test_plan_refuses_what_does_not_fit_with_the_arithmetic(kinfolk, model):
     done = kinfolk("plan", model, "--memory", 0.01)
     assert done.exit_code == 2

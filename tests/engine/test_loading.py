@@ -8,8 +8,8 @@ import torch
 from kinfolk.engine import loading
 from kinfolk.engine.loading import choose_device, choose_dtype
 from kinfolk.engine.runtime import Runtime, bundled_model, scheduler_limits
-from kinfolk.errors import CapacityError, SettingsError, UnsupportedModelError
-from kinfolk.plans import Codec
+from kinfolk.errors import CapacityError, SettingsError
+from kinfolk.plans import Codec, Paged
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 
@@ -43,6 +43,19 @@ def test_keys_and_values_are_stored_in_the_type_they_are_computed_in(load, dtype
     assert load(dtype=dtype, kv_codec="f16").limits.codec == Codec("f16")
 
 
+def formats(model):
+    sections = [
+        s for layer in model.plan.layers if isinstance(layer, Paged) for s in layer.sections
+    ]
+    return {name: {s.codec.format for s in sections if s.name == name} for name in ("k", "v")}
+
+
+def test_values_may_be_stored_in_another_format_than_keys(load):
+    assert formats(load(kv_codec="q8_0")) == {"k": {"q8_0"}, "v": {"q8_0"}}
+    assert formats(load(kv_codec="q8_0", v_codec="q4_0")) == {"k": {"q8_0"}, "v": {"q4_0"}}
+    assert formats(load(v_codec="q4_0")) == {"k": {"f32"}, "v": {"q4_0"}}
+
+
 def test_the_limits_follow_the_settings(load):
     model = load(slots=3, checkpoints=5, context=200, draft_tokens=5)
     limits = model.limits
@@ -64,7 +77,6 @@ def test_state_is_new_each_time(loaded):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"kv_codec": "q8_0"}, UnsupportedModelError, "cannot be stored as q8_0 yet"),
         ({"op": "route=fastest"}, SettingsError, "op 'route' has no back end 'fastest'"),
         ({"policy": "strange"}, SettingsError, "strange"),
         ({"model_family": "nobody"}, SettingsError, "nobody"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 
 from kinfolk.engine.memory import GRAPHS, SCRATCH, plan_memory, work_bytes
 from kinfolk.engine.sizing import (
@@ -13,6 +14,7 @@ from kinfolk.engine.sizing import (
     host_memory,
     size_state,
     slot_bytes,
+    state_bytes,
 )
 from kinfolk.errors import CapacityError
 from kinfolk.plans import (
@@ -27,11 +29,13 @@ from kinfolk.plans import (
     WeightSpec,
 )
 from kinfolk.state.layout import pool_layouts
+from kinfolk.state.state import State
 
 KV = (Section("k", 2, 64, Codec("f32")), Section("v", 2, 64, Codec("f32")))
 DELTA = Recurrent((RecurrentTensor("s", (4, 32, 32)), RecurrentTensor("c", (3, 10), "bf16")))
 FULL = StatePlan((Paged(KV), DELTA))
 MIXED = StatePlan((Paged(KV, window=100), Paged(KV), Paged(KV, window=100)))
+CODED = MIXED.storing("k", Codec("q8_0")).storing("v", Codec("q4_0"))
 CHUNK_BYTES = 64 * 2 * 64 * 4 * 2
 PLENTY = 2**40
 SPARE = 2
@@ -55,6 +59,16 @@ def memory_of(plan, limits):
 def test_bytes_of_a_slot_are_those_of_its_tensors():
     assert slot_bytes(FULL) == 4 * 32 * 32 * 4 + 3 * 10 * 2
     assert slot_bytes(MIXED) == 0
+
+
+def test_codes_and_their_scales_are_counted():
+    limits = wanted(blocks=(10, 7))
+    plain, coded = state_bytes(MIXED, limits), state_bytes(CODED, limits)
+    # 34 bytes and 18 for 32 keys and 32 values that take 128 each as numbers.
+    assert coded == {name: nbytes * (34 + 18) // 256 for name, nbytes in plain.items()}
+    state = State(CODED, limits, torch.device("cpu"))
+    held = [pool.data.nbytes + pool.arena.nbytes for pool in state.pools]
+    assert held == list(coded.values())
 
 
 def test_with_plenty_of_memory_every_slot_has_the_whole_context():
@@ -116,7 +130,7 @@ def test_too_little_for_anything_is_refused():
         size_state(FULL, wanted(), 4096, CHUNK_BYTES, None)
 
 
-@pytest.mark.parametrize("plan", [FULL, MIXED], ids=["full", "mixed"])
+@pytest.mark.parametrize("plan", [FULL, MIXED, CODED], ids=["full", "mixed", "coded"])
 @pytest.mark.parametrize("asked", [None, 640])
 def test_state_never_takes_more_than_it_may(plan, asked):
     """Any memory: one sequence of full length has room, and the sum stays inside."""

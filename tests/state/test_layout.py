@@ -14,7 +14,8 @@ from kinfolk.plans import (
     Shared,
     StatePlan,
 )
-from kinfolk.state.layout import ALIGNMENT, pool_layouts, section_bytes
+from kinfolk.state.layout import ALIGNMENT, CODED, SCALED, plane_bytes, pool_layouts
+from kinfolk_kernels import codecs
 
 
 def section(name, heads=2, dim=24, format_="f16"):
@@ -47,18 +48,50 @@ def test_sections_are_aligned_and_do_not_overlap():
         for placed in pool.sections.values():
             assert placed.offset >= end
             assert placed.offset % ALIGNMENT == 0
-            assert placed.nbytes == section_bytes(placed.section)
+            assert placed.nbytes == sum(plane_bytes(placed.section))
             end = placed.offset + placed.nbytes
         assert end <= pool.block_bytes < end + ALIGNMENT
 
 
 @pytest.mark.parametrize(("format_", "size"), [("f32", 4), ("f16", 2), ("bf16", 2)])
 def test_a_section_holds_64_vectors_a_head(format_, size):
-    assert section_bytes(section("k", 3, 7, format_)) == 3 * 64 * 7 * size
+    assert plane_bytes(section("k", 3, 7, format_)) == (3 * 64 * 7 * size,)
 
 
-@pytest.mark.parametrize("codec", [Codec("q8_0"), Codec("q4_0"), Codec("f16", "hadamard")], ids=str)
-def test_what_cannot_be_stored_yet_is_refused_by_name(codec):
-    plan = StatePlan((Paged((Section("k", 1, 32, codec),)),))
-    with pytest.raises(UnsupportedModelError, match=f"stored as {codec.format} yet"):
+@pytest.mark.parametrize(("format_", "block"), [("q8_0", 34), ("q4_0", 18)])
+def test_a_coded_section_is_codes_and_a_scale_for_32_of_them(format_, block):
+    assert sum(plane_bytes(section("k", 3, 96, format_))) == 3 * 64 * 3 * block
+    assert plane_bytes(section("k", 3, 96, format_))[1] == 3 * 64 * 3 * 2
+
+
+def test_codes_take_the_bytes_that_kernels_think_they_do():
+    assert CODED == codecs.FORMATS
+    assert SCALED == codecs.BLOCK
+
+
+@pytest.mark.parametrize(
+    ("codec", "dim", "message"),
+    [
+        (Codec("q8_0"), 48, "'k': vectors of 48 numbers cannot be stored as q8_0"),
+        (Codec("q4_0"), 16, "'k': vectors of 16 numbers cannot be stored as q4_0"),
+        (Codec("f16", "hadamard"), 32, "'k': numbers stored as f16 are not rotated"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_stored_is_refused_by_name(codec, dim, message):
+    plan = StatePlan((Paged((Section("k", 1, dim, codec),)),))
+    with pytest.raises(UnsupportedModelError, match=message):
         pool_layouts(plan)
+
+
+def test_values_can_be_stored_apart():
+    apart = PLAN.storing("v", Codec("f32"))
+    assert PLAN.layers[0].sections[1].codec == Codec("f16"), "the plan itself stays as it is"
+    for layer, was in zip(apart.layers, PLAN.layers, strict=True):
+        if not isinstance(was, Paged):
+            assert layer == was
+            continue
+        for now, before in zip(layer.sections, was.sections, strict=True):
+            assert now.codec == (Codec("f32") if now.name == "v" else before.codec)
+            assert (now.name, now.heads, now.dim) == (before.name, before.heads, before.dim)
+    assert apart.layout_hash() != PLAN.layout_hash()

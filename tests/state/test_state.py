@@ -27,6 +27,7 @@ from kinfolk.state.operations import (
     UnmapChunk,
 )
 from kinfolk.state.state import State
+from kinfolk_kernels.codecs import decode, encode, numbers
 
 PLAN = StatePlan(
     (
@@ -161,6 +162,65 @@ def test_tree_rows_are_copied_as_raw_bytes(state):
                 moved = pool[place // 64, :, place % 64]
                 assert torch.equal(moved, arena[row // 64, :, row % 64])
     assert all(torch.equal(a, pool.arena) for a, pool in zip(arenas, state.pools, strict=True))
+
+
+CODED = StatePlan(
+    (
+        Paged((Section("k", 2, 64, Codec("q8_0")), Section("v", 2, 32, Codec("q4_0")))),
+        Paged((Section("k", 1, 96, Codec("q4_0", "hadamard")),), window=100),
+    )
+)
+
+
+def full_of_codes():
+    """A state with coded sections, and what is stored in it: (layer, section) -> numbers."""
+    made = State(CODED, LIMITS, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    stored = {}
+    for layer, name in ((0, "k"), (0, "v"), (1, "k")):
+        for view in (made.paged(layer).pool(name), made.paged(layer).arena(name)):
+            shape = (*view.codes.shape[:3], view.dim)
+            codes, scales = encode(view.format, torch.randn(shape, generator=generator))
+            view.codes.copy_(codes)
+            view.scales.copy_(scales)
+            stored.setdefault((layer, name), []).append(decode(view.format, codes, scales))
+    return made, stored
+
+
+def test_coded_sections_are_codes_and_scales_that_lie_apart():
+    state, stored = full_of_codes()
+    assert state.paged(0).pool("k").codes.shape == (6, 2, 64, 64)
+    assert state.paged(0).pool("v").codes.shape == (6, 2, 64, 16)
+    assert state.paged(1).pool("k").scales.shape == (5, 1, 64, 3)
+    assert [state.paged(n).pool("k").rotated for n in (0, 1)] == [False, True]
+    # Read after all of them were written: none lies where another does.
+    for (layer, name), (pool, arena) in stored.items():
+        assert torch.equal(numbers(state.paged(layer).pool(name)), pool)
+        assert torch.equal(numbers(state.paged(layer).arena(name)), arena)
+
+
+def test_tree_rows_of_coded_sections_are_copied_with_their_scales():
+    state, stored = full_of_codes()
+    source, target = torch.tensor([69, 3]), torch.tensor([[2 * 64 + 63, 65], [4 * 64, 64 + 9]])
+    state.commit_tree(source, target)
+    for (layer, name), (pool, arena) in stored.items():
+        view = state.paged(layer)
+        for row, place in zip(source.tolist(), target[view.pool_index].tolist(), strict=True):
+            pool[place // 64, :, place % 64] = arena[row // 64, :, row % 64]
+        assert torch.equal(numbers(view.pool(name)), pool), "these rows, and no others"
+        assert torch.equal(numbers(view.arena(name)), arena)
+
+
+def test_blocks_of_coded_sections_fork_leave_and_come_back_byte_for_byte():
+    state, stored = full_of_codes()
+    before = state.pools[0].data.clone()
+    state.apply([CopyBlock(0, 2, 5), SaveBlock(0, 3, 77)])
+    state.pools[0].data[3] = 0xFF
+    state.apply([LoadBlock(0, 77, 1)])
+    assert torch.equal(state.pools[0].data[5], before[2])
+    assert torch.equal(state.pools[0].data[1], before[3])
+    for name in ("k", "v"):
+        assert torch.equal(numbers(state.paged(0).pool(name))[1], stored[0, name][0][3])
 
 
 @pytest.mark.parametrize("block", [0, 6, -1])

@@ -31,7 +31,7 @@ Examples:
 @click.option("--tokens", required=True, metavar="FILE", help="Token ids: a .npy file, [n].")
 @click.option("--out", required=True, metavar="FILE", help="Written: .npy, float32 [n, vocab].")
 @click.option("--chunk", type=click.IntRange(min=1), help="Tokens in one step, at most.")
-@settings_options(*LOADING, "context", "kv_codec")
+@settings_options(*LOADING, "context", "kv_codec", "v_codec")
 @click.pass_context
 def logits(
     ctx: click.Context, /, model: str, tokens: str, out: str, chunk: int | None, **rest: Any

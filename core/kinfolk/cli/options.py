@@ -24,7 +24,7 @@ LOADING: Final = (
     *("dtype", "weights", "activations", "op"),
 )
 ENGINE: Final = (
-    *("context", "slots", "kv_codec", "drafter", "draft_tokens", "step_tokens"),
+    *("context", "slots", "kv_codec", "v_codec", "drafter", "draft_tokens", "step_tokens"),
     *("graphs", "batch_invariant"),
 )
 _REPEATED: Final = frozenset({"op"})

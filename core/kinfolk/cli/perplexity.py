@@ -34,7 +34,7 @@ Examples:
     "is read once; less gives every token more before it.",
 )
 @json_option
-@settings_options(*LOADING, "context", "kv_codec")
+@settings_options(*LOADING, "context", "kv_codec", "v_codec")
 @click.pass_context
 def perplexity(
     ctx: click.Context,

@@ -10,6 +10,7 @@ import click
 from kinfolk.cli.console import print_json, size, table
 from kinfolk.cli.loading import discover, find_model, read_settings
 from kinfolk.cli.options import ENGINE, LOADING, json_option, settings_options
+from kinfolk.plans import Paged, StatePlan
 from kinfolk.types import CHUNK
 
 if TYPE_CHECKING:
@@ -62,10 +63,22 @@ def _as_text(ready: Prepared) -> str:
     rows = [(name, size(nbytes)) for name, nbytes in memory.parts.items()]
     rows += [("sum", size(memory.total)), (f"usable on {ready.device}", size(memory.usable))]
     rows.append(("weights are kept as", ready.form))
-    rows.append(("keys and values as", limits.codec.format if limits.codec else "the family says"))
+    rows.append(("keys and values as", _storage(ready.plan)))
     rows.append(("context of a sequence", f"{limits.context} of {ready.config.context} positions"))
     rows.append(("sequences at once", f"{limits.slots}, and {limits.checkpoints} checkpoints"))
     for window, blocks in zip(ready.plan.windows, limits.blocks, strict=True):
         what = "pool" if window is None else f"pool of window {window}"
         rows.append((what, f"{blocks * CHUNK} positions over all sequences"))
     return table(rows)
+
+
+def _storage(plan: StatePlan) -> str:
+    """How the sections of a plan are stored: one format, or those of each section by name."""
+    formats: dict[str, set[str]] = {}
+    for layer in plan.layers:
+        for section in layer.sections if isinstance(layer, Paged) else ():
+            formats.setdefault(section.name, set()).add(section.codec.format)
+    different = set().union(*formats.values())
+    if len(different) < 2:
+        return "".join(different) or "there are none"
+    return ", ".join(f"{name} {'/'.join(sorted(found))}" for name, found in formats.items())

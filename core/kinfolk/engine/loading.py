@@ -157,12 +157,12 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         config.name,
         family.name,
         config.architecture,
-        hooks.allocate_cache(config, wanted),
+        _state_plan(hooks, config, wanted, settings),
         config.vocabulary,
         wanted.context,
     )
     hooks = hooks.with_policies(policy_parties(registry, settings.policy, info))
-    plan = hooks.allocate_cache(config, wanted)
+    plan = _state_plan(hooks, config, wanted, settings)
     pool_layouts(plan)  # refuses what cannot be stored
     ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
     usable = usable_memory(device, settings.memory)
@@ -304,6 +304,14 @@ def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: in
         step_rows=max(slice_rows, settings.draft_tokens + 1),
         codec=Codec(settings.kv_codec or names[dtype]),
     )
+
+
+def _state_plan(
+    hooks: ModelHookCaller, config: Any, wanted: StateLimits, settings: Settings
+) -> StatePlan:
+    """What the family keeps, with values in the storage that was asked for them alone."""
+    plan = hooks.allocate_cache(config, wanted)
+    return plan.storing("v", Codec(settings.v_codec)) if settings.v_codec else plan
 
 
 def _fits(plan: WeightPlan, dtype: torch.dtype, usable: int) -> bool:

@@ -1,7 +1,8 @@
 """Where everything lies in a chunk: byte offsets of every layer's sections. Torch-free.
 
 A block holds all sections of all layers of a pool one after the other; inside a section the 64
-vectors of a head are contiguous: [heads, 64, dim].
+vectors of a head are contiguous: [heads, 64, dim]. A coded section is two such planes, codes and
+then scales.
 """
 
 from __future__ import annotations
@@ -18,14 +19,27 @@ ALIGNMENT = 128
 
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
+CODED = {"q8_0": 1, "q4_0": 2}
+"""Numbers in a byte of codes."""
+
+SCALED = 32
+"""Coded numbers that share a scale."""
+
+SCALE_BYTES = 2
+
 
 @dataclass(frozen=True, slots=True)
 class SectionLayout:
-    """``offset`` and ``nbytes`` of a section inside a block."""
+    """``offset`` of a section inside a block, and the bytes of its planes one after the other: of
+    its numbers, or of codes and scales."""
 
     section: Section
     offset: int
-    nbytes: int
+    planes: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.planes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +51,23 @@ class PoolLayout:
     block_bytes: int
 
 
-def section_bytes(section: Section) -> int:
-    """Bytes of 64 positions of a section."""
-    if section.codec.format not in ELEMENT_BYTES or section.codec.rotation != "none":
+def plane_bytes(section: Section) -> tuple[int, ...]:
+    """Bytes of 64 positions of a section, plane by plane."""
+    codec, vectors = section.codec, section.heads * CHUNK
+    if codec.format in ELEMENT_BYTES:
+        if codec.rotation != "none":
+            raise UnsupportedModelError(
+                f"section {section.name!r}: numbers stored as {codec.format} are not rotated, "
+                f"only those stored as {' or '.join(CODED)}"
+            )
+        return (vectors * section.dim * ELEMENT_BYTES[codec.format],)
+    if section.dim % SCALED:
         raise UnsupportedModelError(
-            f"keys and values cannot be stored as {section.codec.format} yet: "
-            f"use one of {', '.join(ELEMENT_BYTES)}"
+            f"section {section.name!r}: vectors of {section.dim} numbers cannot be stored as "
+            f"{codec.format}, which takes {SCALED} at a time: use one of {', '.join(ELEMENT_BYTES)}"
         )
-    return section.heads * CHUNK * section.dim * ELEMENT_BYTES[section.codec.format]
+    codes = vectors * section.dim // CODED[codec.format]
+    return codes, vectors * section.dim // SCALED * SCALE_BYTES
 
 
 def pool_layouts(plan: StatePlan) -> tuple[PoolLayout, ...]:
@@ -59,7 +82,7 @@ def _pool(plan: StatePlan, window: int | None) -> PoolLayout:
         if not isinstance(layer, Paged) or layer.window != window:
             continue
         for section in layer.sections:
-            nbytes = section_bytes(section)
-            sections[index, section.name] = SectionLayout(section, offset, nbytes)
-            offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
+            placed = SectionLayout(section, offset, plane_bytes(section))
+            sections[index, section.name] = placed
+            offset += -(-placed.nbytes // ALIGNMENT) * ALIGNMENT
     return PoolLayout(window, sections, offset)

@@ -27,6 +27,7 @@ from kinfolk.state.operations import (
 )
 from kinfolk.state.tables import BlockTables
 from kinfolk.types import CHUNK, DUMMY
+from kinfolk_kernels.codecs import Coded, Stored
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -42,12 +43,25 @@ class Pool:
         self.arena = torch.zeros(arena, layout.block_bytes, dtype=torch.uint8, device=device)
         self.tables: list[dict[int, int]] = [{} for _ in range(limits.slots + 1)]
 
-    def view(self, data: torch.Tensor, section: SectionLayout) -> torch.Tensor:
-        """[blocks, heads, 64, dim] numbers of a section."""
-        spec = section.section
-        flat = data[:, section.offset : section.offset + section.nbytes]
-        numbers = flat.view(DTYPES[spec.codec.format])
-        return numbers.view(data.shape[0], spec.heads, CHUNK, spec.dim)
+    def planes(self, data: torch.Tensor, section: SectionLayout) -> list[torch.Tensor]:
+        """Planes of a section [blocks, heads, 64, n]: its numbers, or codes and scales."""
+        spec, offset, found = section.section, section.offset, []
+        plain = DTYPES.get(spec.codec.format)
+        kinds = (torch.uint8, torch.float16) if plain is None else (plain,)
+        for nbytes, kind in zip(section.planes, kinds, strict=True):
+            flat = data[:, offset : offset + nbytes].view(kind)
+            width = flat.shape[1] // (spec.heads * CHUNK)
+            found.append(flat.view(data.shape[0], spec.heads, CHUNK, width))
+            offset += nbytes
+        return found
+
+    def view(self, data: torch.Tensor, section: SectionLayout) -> Stored:
+        """A section [blocks, heads, 64, dim] as ops get it."""
+        codec, planes = section.section.codec, self.planes(data, section)
+        if codec.format in DTYPES:
+            return planes[0]
+        codes, scales = planes
+        return Coded(codec.format, codes, scales, rotated=codec.rotation == "hadamard")
 
     def place(self, slot: int, position: int) -> int:
         """Row of the pool in which a position of a slot is stored: block * 64 + offset."""
@@ -59,8 +73,9 @@ class Pool:
     def copy_from_arena(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy arena rows ``source`` to pool rows ``target``, both int64 [n]."""
         for section in self.layout.sections.values():
-            pool, arena = self.view(self.data, section), self.view(self.arena, section)
-            pool[target // CHUNK, :, target % CHUNK] = arena[source // CHUNK, :, source % CHUNK]
+            planes = self.planes(self.data, section), self.planes(self.arena, section)
+            for pool, arena in zip(*planes, strict=True):
+                pool[target // CHUNK, :, target % CHUNK] = arena[source // CHUNK, :, source % CHUNK]
 
 
 class PagedLayer:
@@ -73,10 +88,10 @@ class PagedLayer:
         self._pool = {name: pool.view(pool.data, section) for name, section in found.items()}
         self._arena = {name: pool.view(pool.arena, section) for name, section in found.items()}
 
-    def pool(self, section: str) -> torch.Tensor:
+    def pool(self, section: str) -> Stored:
         return self._pool[section]
 
-    def arena(self, section: str) -> torch.Tensor:
+    def arena(self, section: str) -> Stored:
         return self._arena[section]
 
 

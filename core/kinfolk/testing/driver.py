@@ -134,7 +134,8 @@ class Driver:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
                 rows = max(0, min(CHUNK, length - chunk * CHUNK))
                 for section in pool.layout.sections.values():
-                    found.append(pool.view(pool.data, section)[block, :, :rows].clone())
+                    for plane in pool.planes(pool.data, section):
+                        found.append(plane[block, :, :rows].clone())
         return [tensor.contiguous().view(torch.uint8) for tensor in found]
 
     def check_integrity(self) -> None:

@@ -146,7 +146,14 @@ class Kit:
 
     def settings(self, **options: Any) -> Settings:
         """Settings for the checks: the user's own in the environment do not count."""
-        fixed = {"device": "cpu", "dtype": "f32", "kv_codec": "f32", "policy": (), "op": {}}
+        fixed = {
+            "device": "cpu",
+            "dtype": "f32",
+            "kv_codec": "f32",
+            "v_codec": "f32",
+            "policy": (),
+            "op": {},
+        }
         sizes = {"slots": 6, "checkpoints": 4, "drafter": "", "model_family": self.name}
         return load_settings(**{**fixed, **sizes, **options})
 
