@@ -59,7 +59,9 @@ def test_the_sum_and_the_norm_of_the_sum(numbers, assert_near, poisoned, dtype, 
         (kernels.Branch(added, post, EPS), exact(added, post)),
     ):
         with poisoned():
-            total, found = kernels.add_rms_norm_rows(residual, branch, weight, EPS, dtype, int8=True)
+            total, found = kernels.add_rms_norm_rows(
+                residual, branch, weight, EPS, dtype, int8=True
+            )
         assert_near(total, residual.double() + wide, BOUND[torch.float32])
         assert_near(found.values, exact(total, weight), BOUND[dtype])
         check_int8(found.int8, exact(total, weight))
