@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk.engine import loading
-from kinfolk.engine.loading import choose_device, choose_dtype
+from kinfolk.engine import loading, preparing
+from kinfolk.engine.preparing import choose_device, choose_dtype
 from kinfolk.engine.runtime import Runtime, bundled_model, scheduler_limits
 from kinfolk.errors import CapacityError, SettingsError
 from kinfolk.plans import Codec, Paged
@@ -95,7 +95,7 @@ def test_what_cannot_work_is_refused_before_weights_are_read(
 
 
 def test_a_context_that_does_not_fit_is_refused(load, monkeypatch):
-    monkeypatch.setattr(loading, "free_memory", lambda device: 80 * 2**20)
+    monkeypatch.setattr(preparing, "free_memory", lambda device: 80 * 2**20)
     with pytest.raises(CapacityError, match=r"context of 4096 needs.*less weights"):
         load(context=4096, slots=100)
 
@@ -111,7 +111,7 @@ def test_weights_that_do_not_fit_as_numbers_stay_packed(load, monkeypatch):
     monkeypatch.setattr(loading, "load_weights", read)
     # 0.4 million numbers: 1.6 MB in float32.
     for share in (0.6, 1e-5):
-        monkeypatch.setattr(loading, "WEIGHT_SHARE", share)
+        monkeypatch.setattr(preparing, "WEIGHT_SHARE", share)
         load()
     assert wanted == [False, True]
 

@@ -14,7 +14,7 @@ from kinfolk.plans import Paged, StatePlan
 from kinfolk.types import CHUNK
 
 if TYPE_CHECKING:
-    from kinfolk.engine.loading import Prepared
+    from kinfolk.engine.preparing import Prepared
 
 
 @click.command(
@@ -36,7 +36,7 @@ def plan(ctx: click.Context, /, model: str, as_json: bool, **rest: Any) -> None:
     """
     settings = read_settings(ctx)
     registry = discover(settings)
-    from kinfolk.engine.loading import prepare_model
+    from kinfolk.engine.preparing import prepare_model
 
     ready = prepare_model(find_model(model), settings, registry)
     with ready.file:

@@ -145,7 +145,7 @@ def test_synthetic_files_run_and_stay_calm_over_many_layers(file, load):
 
 def test_weights_may_stay_in_their_blocks(file, load, monkeypatch, row_error):
     dense = logits(load(file))
-    monkeypatch.setattr("kinfolk.engine.loading._fits", lambda *arguments: False)
+    monkeypatch.setattr("kinfolk.engine.preparing._fits", lambda *arguments: False)
     packed = load(file)
     assert isinstance(packed.model.embedding, QuantTensor)
     assert isinstance(packed.model.layer_inputs.table, QuantTensor)

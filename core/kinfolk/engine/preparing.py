@@ -1,0 +1,217 @@
+"""What is known of a model before its weights are read: family, configuration, state, memory."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from kinfolk.descriptors import Family
+from kinfolk.engine.memory import MemoryPlan, plan_memory, work_bytes
+from kinfolk.engine.sizing import GIB, free_memory
+from kinfolk.errors import SettingsError
+from kinfolk.experts.placement import DefaultPlacement
+from kinfolk.gguf.file import GGUFFile
+from kinfolk.hooks import CoreHooks, ModelHookCaller, family_party, policy_parties
+from kinfolk.model_api import ModelInfo
+from kinfolk.ops.table import Ops
+from kinfolk.plans import Codec, StateLimits, StatePlan, StorageFormat, WeightPlan
+from kinfolk.quant.formats import QuantFormats
+from kinfolk.registry import Registry
+from kinfolk.settings import Settings
+from kinfolk.spec.verify import DefaultVerify
+from kinfolk.state.layout import pool_layouts
+from kinfolk.state.mapping import DefaultMapping
+from kinfolk.weights.size import Form, weight_bytes
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.planes import Activations
+
+log = logging.getLogger(__name__)
+
+SLICE_ROWS = {"cpu": 512, "cuda": 2048}
+"""Rows of a prompt in one step; one constant a process, so that results do not depend on load."""
+
+WEIGHT_SHARE = 0.6
+"""Part of the free memory that dequantised weights may take before they stay quantised."""
+
+LOGIT_ROWS = 64
+"""Rows of logits for which a step has work space."""
+
+_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model about to be loaded: everything is known and checked, no weight has been read."""
+
+    file: GGUFFile
+    family: Family
+    config: Any
+    info: ModelInfo
+    hooks: ModelHookCaller
+    ops: Ops
+    formats: QuantFormats
+    weights: WeightPlan
+    form: Form
+    activations: Activations
+    plan: StatePlan
+    memory: MemoryPlan
+    device: torch.device
+    dtype: torch.dtype
+    slice_rows: int
+
+
+def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
+    """Open ``path`` with the family that claims it, and divide the memory of the device."""
+    formats = QuantFormats([provided.value for provided in registry.quant_formats])
+    file = GGUFFile.open(path, formats.tensor_types())
+    family = registry.family_for(file.metadata.architecture, settings.model_family)
+    config = family.read_config(file.metadata)
+    weight_plan = family.weight_plan(config, file.inventory)
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.dtype, device)
+    hooks = ModelHookCaller(
+        family_party(family, config),
+        (CoreHooks(), DefaultMapping(), DefaultPlacement(), DefaultVerify()),
+        trace=settings.trace_plugins,
+    )
+    slice_rows = SLICE_ROWS[device.type]
+    _check_context(settings.context, config.context)
+    wanted = _wanted(settings, dtype, slice_rows, config.context)
+    info = ModelInfo(
+        config.name,
+        family.name,
+        config.architecture,
+        _state_plan(hooks, config, wanted, settings),
+        config.vocabulary,
+        wanted.context,
+    )
+    hooks = hooks.with_policies(policy_parties(registry, settings.policy, info))
+    plan = _state_plan(hooks, config, wanted, settings)
+    pool_layouts(plan)  # refuses what cannot be stored
+    ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
+    usable = usable_memory(device, settings.memory)
+    form = choose_form(settings.weights, weight_plan, dtype, device, usable)
+    memory = plan_memory(
+        usable=usable,
+        weights=weight_bytes(
+            weight_plan,
+            file.inventory,
+            formats,
+            dtype=dtype,
+            form=form,
+            activations=settings.activations,
+        ),
+        work=work_bytes(weight_plan, settings.step_tokens or 2 * slice_rows, LOGIT_ROWS),
+        is_host=device.type == "cpu",
+        plan=plan,
+        wanted=wanted,
+        model_context=config.context,
+        asked=settings.context,
+        flexible=frozenset({"slots", "checkpoints"} - settings.model_fields_set),
+    )
+    log.info("%s", memory)
+    return Prepared(
+        file=file,
+        family=family,
+        config=config,
+        info=replace(info, state=plan, context=memory.limits.context),
+        hooks=hooks,
+        ops=ops,
+        formats=formats,
+        weights=weight_plan,
+        form=form,
+        activations=settings.activations,
+        plan=plan,
+        memory=memory,
+        device=device,
+        dtype=dtype,
+        slice_rows=slice_rows,
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` prefers CUDA. Raises :class:`SettingsError` for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise SettingsError(f"--device {name}: this machine has {count} CUDA devices")
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return _DTYPES[name]
+
+
+def usable_memory(device: torch.device, limit: float | None) -> int:
+    """Free bytes of a device, or the ``limit`` in GiB if that is less."""
+    free = free_memory(device)
+    return free if limit is None else min(free, int(limit * GIB))
+
+
+def choose_form(
+    name: Form | Literal["auto"],
+    plan: WeightPlan,
+    dtype: torch.dtype,
+    device: torch.device,
+    usable: int,
+) -> Form:
+    """How quantised matrices are kept."""
+    if name != "auto":
+        return name
+    if device.type == "cuda" and find_spec("triton") is not None:
+        return "planes"
+    return "numbers" if _fits(plan, dtype, usable) else "blocks"
+
+
+def _check_context(asked: int | None, stated: int) -> None:
+    if asked is not None and asked > stated:
+        log.warning(
+            "--context %d: the model was made for %d positions, which it gets", asked, stated
+        )
+
+
+def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: int) -> StateLimits:
+    # Without a wish, keys and values are stored in the type they are computed in.
+    names: dict[torch.dtype, StorageFormat] = {
+        torch.float32: "f32",
+        torch.float16: "f16",
+        torch.bfloat16: "bf16",
+    }
+    return StateLimits(
+        slots=settings.slots,
+        checkpoints=settings.checkpoints,
+        blocks=(),
+        context=min(settings.context or context, context),
+        step_rows=max(slice_rows, settings.draft_tokens + 1),
+        codec=Codec(settings.kv_codec or names[dtype]),
+    )
+
+
+def _state_plan(
+    hooks: ModelHookCaller, config: Any, wanted: StateLimits, settings: Settings
+) -> StatePlan:
+    """What the family keeps, with values in the storage that was asked for them alone."""
+    plan = hooks.allocate_cache(config, wanted)
+    return plan.storing("v", Codec(settings.v_codec)) if settings.v_codec else plan
+
+
+def _fits(plan: WeightPlan, dtype: torch.dtype, usable: int) -> bool:
+    """Whether all weights fit as numbers of ``dtype``; tensors with several names count once."""
+    numbers = 0
+    for _, shape in {(spec.tensor, spec.rows): spec.shape for spec in plan}.items():
+        size = 1
+        for extent in shape:
+            size *= extent
+        numbers += size
+    return numbers * dtype.itemsize <= WEIGHT_SHARE * usable
