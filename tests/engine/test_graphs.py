@@ -19,6 +19,7 @@ from kinfolk.engine.graphs import Graphs
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.runner import Runner
+from kinfolk.errors import EngineError
 from kinfolk.plans import PoolRule, SlotMapping
 from kinfolk.sched.plan import Item, ItemKind, StepPlan
 from kinfolk.sched.request import Request, Sampling
@@ -430,3 +431,29 @@ def test_what_no_graph_can_hold_is_named_and_run_as_it_is(model, text):
     assert graphs.key([Item(None, "", ItemKind.DECODE, (1,), 0)], None) is not None
     graphs.refused["op linear"] = "its back end reads numbers on the host"
     assert graphs.key([Item(None, "", ItemKind.DECODE, (1,), 0)], None) is None
+
+
+class NoCapture:
+    """A device that cannot record what it is given, and says so as recordings do."""
+
+    def __init__(self, say=lambda: None):
+        self.say = say
+
+    def record(self, body):
+        self.say()
+        raise EngineError("cannot be recorded")
+
+
+@pytest.mark.parametrize("op", [None, "op linear"])
+def test_a_failed_recording_names_the_op_or_else_the_step(model, text, op):
+    side = Side(model("qwen35"))
+    graphs = side.runner.graphs
+    graphs.capture = NoCapture(lambda: graphs.refused.update({op: "why"} if op else {}))
+    twins = Twins(side, side)
+    twins.both = lambda do: do(side)
+    lease = twins.open()
+    pending = {lease: twins.prefill(lease, text[:10])}
+    for _ in range(2):
+        pending = twins.decode(pending)
+    assert side.runner.counters["replays"] == 0
+    assert list(graphs.refused) == [op or "step"]

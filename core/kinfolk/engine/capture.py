@@ -50,12 +50,15 @@ class CudaCapture:
         """Raises :class:`EngineError` if the body cannot be recorded."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            for _ in range(WARM_UPS):
-                body()
-            self._stream.synchronize()
-            graph, result = self._recorded(body)
-        current.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARM_UPS):
+                    body()
+                self._stream.synchronize()
+                graph, result = self._recorded(body)
+        finally:
+            # Also after a body that failed: its buffers are given back to the current stream.
+            current.wait_stream(self._stream)
 
         def replay() -> T:
             graph.replay()

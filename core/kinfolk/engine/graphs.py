@@ -122,7 +122,8 @@ class Graphs:
             try:
                 self._graphs[key] = self._record(key)
             except EngineError as error:
-                self.refused.setdefault("step", str(error))
+                if not self.refused:
+                    self.refused["step"] = str(error)
                 raise
         graph = self._graphs[key]
         frame = graph.frame
