@@ -9,11 +9,13 @@ from kinfolk.weights import packer
 from kinfolk_kernels.embedding.triton import embedding
 from kinfolk_kernels.int8_rows import dequantize as numbers_of
 from kinfolk_kernels.int8_rows import quantize
+from kinfolk_kernels.linear import segments
 from kinfolk_kernels.linear import triton as kernels
 from kinfolk_kernels.linear.dequantize import dequantize
 from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
 from kinfolk_kernels.linear.gemm_small import tile_for as small_tile_for
 from kinfolk_kernels.linear.gemv import GemvTile, gemv
+from kinfolk_kernels.linear.gemv import tile_for as gemv_tile_for
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, unpack
@@ -87,7 +89,9 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     for y, planes in zip(found, weights, strict=True):
         assert y.dtype == torch.bfloat16
         assert error(y, seen.double() @ unpack(planes).double().T) <= BF16
-        if rows <= 4:
+        # More rows of matrices in a launch may mean fewer warps on each, which sum otherwise.
+        together = weights[: segments.MOST] if planes is not weights[-1] else [planes]
+        if rows <= 4 and gemv_tile_for([planes]) == gemv_tile_for(together):
             assert torch.equal(y, kernels.linear(x, planes))
 
 
