@@ -11,9 +11,10 @@ from kinfolk_kernels.causal_conv import triton as kernels
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 # (relative L2 of a row, largest error / rms): a sum of four products that may cancel, and SiLU;
-# then one rounding to the output type.
+# then one rounding to the output type. The largest sum of products is 500 times the root mean
+# square of all, so each of some six roundings to 2^-24 may be an error of 3e-5.
 BOUND = {
-    torch.float32: (1e-6, 1e-5),
+    torch.float32: (1e-6, 2e-4),
     torch.float16: (5e-4, 1e-1),
     torch.bfloat16: (4e-3, 1.0),
 }

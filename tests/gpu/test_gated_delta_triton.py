@@ -19,8 +19,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 # (relative L2 of a row and head, largest error / rms): the bounds of float32 elsewhere. Products
 # in three passes of tf32 lose little against it; one pass would lose a thousand times as much.
-OUT = (6e-5, 3e-5)
-STATE = (5e-6, 2e-5)
+# The largest number of a state is 130 times the root mean square of all. Twenty roundings to 2^-24,
+# four of them for the exponential of a decay, come to 1.5e-4 there and in outputs that read it.
+OUT = (6e-5, 1.5e-4)
+STATE = (5e-6, 1.5e-4)
 NARROW = (4e-3, 8e-2)
 """One rounding of outputs to bfloat16."""
 

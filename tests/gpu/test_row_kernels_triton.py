@@ -15,11 +15,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 EPS = 1e-6
 
 # (relative L2 of a row, largest error / rms): one reduction in float32 and two roundings; then one
-# rounding to the output type, of numbers far above their row's root mean square.
+# rounding to the output type. The largest of these numbers is up to 500 times the root mean square
+# of all, so its error may be 500 times that of a number near 1: 4 x 2^-24, 2^-11 and 2^-8.
 BOUND = {
-    torch.float32: (5e-7, 3e-5),
-    torch.float16: (5e-4, 1e-1),
-    torch.bfloat16: (4e-3, 1.0),
+    torch.float32: (5e-7, 1.2e-4),
+    torch.float16: (5e-4, 2.5e-1),
+    torch.bfloat16: (4e-3, 2.0),
 }
 DTYPES = pytest.mark.parametrize("dtype", BOUND)
 
