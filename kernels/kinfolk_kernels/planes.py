@@ -72,8 +72,8 @@ LAYOUTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Planes:
-    """A packed matrix [rows, columns] of one format.
+class _Packed:
+    """Matrices of ``rows`` and ``columns``, with the planes that the module describes.
 
     ``activations`` says to what up to four rows may be rounded before they are multiplied with it.
     """
@@ -88,10 +88,6 @@ class Planes:
     activations: Activations = "int8"
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.columns
-
-    @property
     def device(self) -> torch.device:
         return self.q.device
 
@@ -104,6 +100,15 @@ class Planes:
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Planes(_Packed):
+    """A packed matrix [rows, columns] of one format."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.columns
 
     def __getitem__(self, rows: slice) -> Planes:
         """A range of rows from a multiple of four, as a view."""
@@ -154,7 +159,7 @@ class Planes:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanesStack:
+class PlanesStack(_Packed):
     """Matrices [rows, columns] of one format, one below the other: the experts of a layer.
 
     Each tensor is that of ``Planes`` with a leading dimension: ``q`` int32 [E, ceil(N/4), words,
@@ -163,32 +168,9 @@ class PlanesStack:
     upper rows of every matrix.
     """
 
-    format: str
-    rows: int
-    columns: int
-    q: torch.Tensor
-    high: torch.Tensor | None
-    scales: torch.Tensor | None
-    supers: torch.Tensor
-    activations: Activations = "int8"
-
     @property
     def shape(self) -> tuple[int, int, int]:
         return int(self.q.shape[0]), self.rows, self.columns
-
-    @property
-    def device(self) -> torch.device:
-        return self.q.device
-
-    @property
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The planes there are."""
-        parts = (self.q, self.high, self.scales, self.supers)
-        return tuple(part for part in parts if part is not None)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.tensors)
 
     def __len__(self) -> int:
         return int(self.q.shape[0])

@@ -7,6 +7,7 @@ terminal event, budgets, progress, leaks, rollback, idempotent cancels, atomicit
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -53,299 +54,297 @@ def scheduler_limits(draw):
     )
 
 
-def scheduler_machine(world_type, rolling):
-    class Machine(RuleBasedStateMachine):
-        def __init__(self):
-            super().__init__()
-            self.world = None
-            self.cancelled = set()
-            self.failed = set()
-            self.number = 0
-            self.old_results = []
+class SchedulerMachine(RuleBasedStateMachine):
+    def __init__(self, world_type, rolling):
+        super().__init__()
+        self.world_type, self.rolling = world_type, rolling
+        self.world = None
+        self.cancelled = set()
+        self.failed = set()
+        self.number = 0
+        self.old_results = []
 
-        @initialize(
-            limits=scheduler_limits(),
-            layout=st.sampled_from(LAYOUTS),
-            spare=st.sampled_from([None, 0, 1, 3, 6]),
-            checkpoints=st.integers(0, 4),
-            quality=st.sampled_from([None, 0.0, 0.5, 0.9, 1.0]),
-            seed=st.integers(0, 9),
+    @initialize(
+        limits=scheduler_limits(),
+        layout=st.sampled_from(LAYOUTS),
+        spare=st.sampled_from([None, 0, 1, 3, 6]),
+        checkpoints=st.integers(0, 4),
+        quality=st.sampled_from([None, 0.0, 0.5, 0.9, 1.0]),
+        seed=st.integers(0, 9),
+    )
+    def open(self, limits, layout, spare, checkpoints, quality, seed):
+        windows, recurrent = layout
+        blocks = None
+        if spare is not None:
+            blocks = (limits.context // CHUNK + 2 + spare,) * len(windows)
+        self.world = self.world_type(
+            limits,
+            windows=windows,
+            recurrent=recurrent,
+            blocks=blocks,
+            checkpoints=checkpoints,
+            quality=quality,
+            seed=seed,
         )
-        def open(self, limits, layout, spare, checkpoints, quality, seed):
-            windows, recurrent = layout
-            blocks = None
-            if spare is not None:
-                blocks = (limits.context // CHUNK + 2 + spare,) * len(windows)
-            self.world = world_type(
-                limits,
-                windows=windows,
-                recurrent=recurrent,
-                blocks=blocks,
-                checkpoints=checkpoints,
-                quality=quality,
-                seed=seed,
-            )
 
-        # -- requests -------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------
 
-        @rule(
-            base=st.sampled_from(BASES),
-            shared=st.sampled_from([0, 21, 64, 65, 130, 190, 250]),
-            own=st.lists(st.integers(0, 28), max_size=20),
-            max_new=st.integers(1, 40),
-            stop=st.frozensets(st.integers(0, 28), max_size=2),
-            quantum=st.sampled_from([None, None, 1, 3]),
-            priority=st.sampled_from([0, 0, 0, -1, 1]),
-            marks=st.lists(st.sampled_from([1, 20, 64, 100, 128, 130, 191]), max_size=3),
-            keep=st.booleans(),
-            draft=st.booleans(),
+    @rule(
+        base=st.sampled_from(BASES),
+        shared=st.sampled_from([0, 21, 64, 65, 130, 190, 250]),
+        own=st.lists(st.integers(0, 28), max_size=20),
+        max_new=st.integers(1, 40),
+        stop=st.frozensets(st.integers(0, 28), max_size=2),
+        quantum=st.sampled_from([None, None, 1, 3]),
+        priority=st.sampled_from([0, 0, 0, -1, 1]),
+        marks=st.lists(st.sampled_from([1, 20, 64, 100, 128, 130, 191]), max_size=3),
+        keep=st.booleans(),
+        draft=st.booleans(),
+    )
+    def submit(self, base, shared, own, marks, max_new, **options):
+        prompt = (*base[:shared], *own)
+        request = Request(
+            str(self.number),
+            prompt,
+            max_new,
+            checkpoints=tuple(mark for mark in marks if mark <= len(prompt)),
+            **options,
         )
-        def submit(self, base, shared, own, marks, max_new, **options):
-            prompt = (*base[:shared], *own)
-            request = Request(
-                str(self.number),
-                prompt,
-                max_new,
-                checkpoints=tuple(mark for mark in marks if mark <= len(prompt)),
-                **options,
-            )
-            self.number += 1
-            fits = 0 < len(prompt) <= self.world.limits.context - max_new
-            if fits and self.world.ledger.fits_ever(len(prompt) + max_new):
+        self.number += 1
+        fits = 0 < len(prompt) <= self.world.limits.context - max_new
+        if fits and self.world.ledger.fits_ever(len(prompt) + max_new):
+            self.world.submit(request)
+        else:
+            with pytest.raises(RequestError, match=f"request '{request.id}'"):
                 self.world.submit(request)
-            else:
-                with pytest.raises(RequestError, match=f"request '{request.id}'"):
-                    self.world.submit(request)
 
-        @precondition(lambda self: self.world.finished)
-        @rule(data=st.data(), max_new=st.integers(1, 20))
-        def go_on(self, data, max_new):
-            """A chat's next turn: the old prompt, its answer, and something new."""
-            world = self.world
-            old = data.draw(st.sampled_from(sorted(world.finished)))
-            prompt = (*world.requests[old].prompt, *world.streams[old], 3)
-            if len(prompt) + max_new > world.limits.context:
-                return
-            if world.ledger.fits_ever(len(prompt) + max_new):
-                world.submit(Request(str(self.number), prompt, max_new, keep=True))
-                self.number += 1
+    @precondition(lambda self: self.world.finished)
+    @rule(data=st.data(), max_new=st.integers(1, 20))
+    def go_on(self, data, max_new):
+        """A chat's next turn: the old prompt, its answer, and something new."""
+        world = self.world
+        old = data.draw(st.sampled_from(sorted(world.finished)))
+        prompt = (*world.requests[old].prompt, *world.streams[old], 3)
+        if len(prompt) + max_new > world.limits.context:
+            return
+        if world.ledger.fits_ever(len(prompt) + max_new):
+            world.submit(Request(str(self.number), prompt, max_new, keep=True))
+            self.number += 1
 
-        @precondition(lambda self: self.alive())
-        @rule(data=st.data())
-        def submit_again(self, data):
-            """An id that is still running is refused."""
-            request_id = data.draw(st.sampled_from(self.alive()))
-            with pytest.raises(RequestError, match="still running"):
-                self.world.scheduler.submit(self.world.requests[request_id])
+    @precondition(lambda self: self.alive())
+    @rule(data=st.data())
+    def submit_again(self, data):
+        """An id that is still running is refused."""
+        request_id = data.draw(st.sampled_from(self.alive()))
+        with pytest.raises(RequestError, match="still running"):
+            self.world.scheduler.submit(self.world.requests[request_id])
 
-        @precondition(lambda self: self.world.requests)
-        @rule(data=st.data(), times=st.integers(1, 2))
-        def cancel(self, data, times):
-            self.cancel_one(data.draw(st.sampled_from(sorted(self.world.requests))), times)
+    @precondition(lambda self: self.world.requests)
+    @rule(data=st.data(), times=st.integers(1, 2))
+    def cancel(self, data, times):
+        self.cancel_one(data.draw(st.sampled_from(sorted(self.world.requests))), times)
 
-        @rule()
-        def cancel_nobody(self):
-            assert self.world.scheduler.cancel("nobody") == []
+    @rule()
+    def cancel_nobody(self):
+        assert self.world.scheduler.cancel("nobody") == []
 
-        # -- steps ----------------------------------------------------------------------------
+    # -- steps ----------------------------------------------------------------------------
 
-        @rule(count=st.integers(1, 40))
-        def steps(self, count):
-            for _ in range(count):
-                plan = self.plan()
-                if plan is None:
-                    break
-                self.commit(plan, self.world.engine.run(plan))
-
-        @rule(data=st.data(), submitted=st.booleans())
-        def step_with_a_cancel_inside(self, data, submitted):
+    @rule(count=st.integers(1, 40))
+    def steps(self, count):
+        for _ in range(count):
             plan = self.plan()
             if plan is None:
-                return
-            victims = data.draw(st.sets(st.sampled_from([item.request_id for item in plan.items])))
-            early = data.draw(st.booleans())
-            if early:
-                for victim in sorted(victims):
-                    self.cancel_one(victim, 1)
-            result = self.world.engine.run(plan)
+                break
+            self.commit(plan, self.world.engine.run(plan))
+
+    @rule(data=st.data(), submitted=st.booleans())
+    def step_with_a_cancel_inside(self, data, submitted):
+        plan = self.plan()
+        if plan is None:
+            return
+        victims = data.draw(st.sets(st.sampled_from([item.request_id for item in plan.items])))
+        early = data.draw(st.booleans())
+        if early:
             for victim in sorted(victims):
                 self.cancel_one(victim, 1)
-            if submitted and victims:
-                # The id is free again: the old result must not reach its new owner.
-                victim = min(victims)
-                again = replace(self.world.requests[victim], max_new=1)
-                self.world.scheduler.submit(again)
-                self.commit(plan, result)
-                assert self.world.scheduler.cancel(victim)[-1].usage.emitted == 0
-            else:
-                self.commit(plan, result)
-
-        @rule(data=st.data())
-        def step_with_an_item_error(self, data):
-            plan = self.plan()
-            if plan is None:
-                return
-            failing = data.draw(st.sampled_from([item.request_id for item in plan.items]))
-            self.failed.add(failing)
-            self.commit(plan, self.world.engine.run(plan, failing=frozenset({failing})))
-            assert self.world.finished[failing].error
-
-        @precondition(lambda self: len(self.world.finished) > 3)
-        @rule()
-        def step_that_is_lost(self):
-            plan = self.plan()
-            if plan is None:
-                return
-            live = [request_id for request_id in self.alive() if self.has_slot(request_id)]
-            self.failed |= set(live)
-            self.commit(plan, self.world.engine.run(plan, fatal=True))
-            assert self.world.scheduler.running == 0
-            assert len(self.world.prefixes) == 0
-
-        @rule(data=st.data())
-        def step_with_a_bad_result_first(self, data):
-            plan = self.plan()
-            if plan is None:
-                return
-            result = self.world.engine.run(plan)
-            bad = data.draw(st.sampled_from(bad_results(plan, result)))
-            before = self.books()
-            with pytest.raises(EngineError, match=f"step {plan.step_id}"):
-                self.world.scheduler.commit(bad)
-            assert self.books() == before
+        result = self.world.engine.run(plan)
+        for victim in sorted(victims):
+            self.cancel_one(victim, 1)
+        if submitted and victims:
+            # The id is free again: the old result must not reach its new owner.
+            victim = min(victims)
+            again = replace(self.world.requests[victim], max_new=1)
+            self.world.scheduler.submit(again)
+            self.commit(plan, result)
+            assert self.world.scheduler.cancel(victim)[-1].usage.emitted == 0
+        else:
             self.commit(plan, result)
 
-        @precondition(lambda self: self.old_results)
-        @rule(data=st.data(), planned=st.booleans())
-        def old_result(self, data, planned):
-            plan = self.plan() if planned else None
-            before = self.books()
-            assert self.world.scheduler.commit(data.draw(st.sampled_from(self.old_results))) == []
-            assert self.books() == before
-            if plan is not None:
-                self.commit(plan, self.world.engine.run(plan))
+    @rule(data=st.data())
+    def step_with_an_item_error(self, data):
+        plan = self.plan()
+        if plan is None:
+            return
+        failing = data.draw(st.sampled_from([item.request_id for item in plan.items]))
+        self.failed.add(failing)
+        self.commit(plan, self.world.engine.run(plan, failing=frozenset({failing})))
+        assert self.world.finished[failing].error
 
-        @precondition(lambda self: self.world.drafter is not None)
-        @rule()
-        def drafter_breaks(self):
-            self.world.drafter.raises = not self.world.drafter.raises
+    @precondition(lambda self: len(self.world.finished) > 3)
+    @rule()
+    def step_that_is_lost(self):
+        plan = self.plan()
+        if plan is None:
+            return
+        live = [request_id for request_id in self.alive() if self.has_slot(request_id)]
+        self.failed |= set(live)
+        self.commit(plan, self.world.engine.run(plan, fatal=True))
+        assert self.world.scheduler.running == 0
+        assert len(self.world.prefixes) == 0
 
-        # -- what must hold -------------------------------------------------------------------
+    @rule(data=st.data())
+    def step_with_a_bad_result_first(self, data):
+        plan = self.plan()
+        if plan is None:
+            return
+        result = self.world.engine.run(plan)
+        bad = data.draw(st.sampled_from(bad_results(plan, result)))
+        before = self.books()
+        with pytest.raises(EngineError, match=f"step {plan.step_id}"):
+            self.world.scheduler.commit(bad)
+        assert self.books() == before
+        self.commit(plan, result)
 
-        def plan(self) -> StepPlan | None:
-            plan = self.world.plan()
-            assert (plan is None) == (not self.alive()), "whoever is alive makes progress"
-            if plan is not None:
-                self.check_plan(plan)
-            return plan
+    @precondition(lambda self: self.old_results)
+    @rule(data=st.data(), planned=st.booleans())
+    def old_result(self, data, planned):
+        plan = self.plan() if planned else None
+        before = self.books()
+        assert self.world.scheduler.commit(data.draw(st.sampled_from(self.old_results))) == []
+        assert self.books() == before
+        if plan is not None:
+            self.commit(plan, self.world.engine.run(plan))
 
-        def check_plan(self, plan):
-            limits = self.world.limits
-            slots = [item.lease.slot for item in plan.items]
-            assert plan.rows <= limits.step_tokens
-            assert len(slots) == len(set(slots)) <= limits.slots
-            decoding = [item for item in plan.items if item.kind is not ItemKind.PREFILL]
-            assert len(decoding) <= (limits.step_sequences or limits.slots)
-            for item in plan.items:
-                request = self.world.requests[item.request_id]
-                assert item.request_id not in self.world.finished
-                known = (*request.prompt, *self.world.streams[request.id])
-                stop = item.start + len(item.tokens)
-                assert item.budget == request.max_new - len(self.world.streams[request.id])
-                if item.kind is ItemKind.PREFILL:
-                    assert item.tokens == known[item.start : stop]
-                    assert stop % limits.slice == 0 or stop == len(request.prompt)
-                    assert item.start // limits.slice == (stop - 1) // limits.slice
-                    assert item.sample == (stop == len(request.prompt))
-                else:
-                    assert item.start == len(known) - 1
-                    assert item.tokens[0] == known[-1]
-                    assert len(item.tokens) <= min(limits.max_draft + 1, item.budget)
-                    assert (item.kind is ItemKind.VERIFY) == (len(item.tokens) > 1)
+    @precondition(lambda self: self.world.drafter is not None)
+    @rule()
+    def drafter_breaks(self):
+        self.world.drafter.raises = not self.world.drafter.raises
 
-        def commit(self, plan, result):
-            self.world.take(self.world.scheduler.commit(result))
-            self.old_results = [*self.old_results[-3:], result]
-            for item in plan.items:
-                self.check_state(item)
+    # -- what must hold -------------------------------------------------------------------
 
-        def check_state(self, item):
-            """After a commit a slot holds what feeding only the kept tokens would have left."""
-            world = self.world
-            if item.request_id in world.finished or not world.recurrent:
-                return
-            known = [*world.requests[item.request_id].prompt, *world.streams[item.request_id]]
-            computed = world.engine.states[item.lease.slot][0]
-            assert world.ledger.length(item.lease) == computed
-            assert world.engine.states[item.lease.slot] == rolling(known[:computed])
-            if world.streams[item.request_id]:
-                assert computed == len(known) - 1
+    def plan(self) -> StepPlan | None:
+        plan = self.world.plan()
+        assert (plan is None) == (not self.alive()), "whoever is alive makes progress"
+        if plan is not None:
+            self.check_plan(plan)
+        return plan
 
-        @invariant()
-        def streams_are_those_of_solo_runs(self):
-            if self.world is None:
-                return
-            self.world.ledger.check_integrity()
-            for request_id, stream in self.world.streams.items():
-                request = self.world.requests[request_id]
-                expected = self.world.expected(request)
-                done = self.world.finished.get(request_id)
-                if request_id not in self.cancelled | self.failed and done:
-                    assert stream == expected
-                    stopped = stream[-1] in request.stop
-                    assert done.reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
-                assert stream == expected[: len(stream)]
-                if done:
-                    self.check_usage(request, done.usage, stream)
+    def check_plan(self, plan):
+        limits = self.world.limits
+        slots = [item.lease.slot for item in plan.items]
+        assert plan.rows <= limits.step_tokens
+        assert len(slots) == len(set(slots)) <= limits.slots
+        decoding = [item for item in plan.items if item.kind is not ItemKind.PREFILL]
+        assert len(decoding) <= (limits.step_sequences or limits.slots)
+        for item in plan.items:
+            request = self.world.requests[item.request_id]
+            assert item.request_id not in self.world.finished
+            known = (*request.prompt, *self.world.streams[request.id])
+            stop = item.start + len(item.tokens)
+            assert item.budget == request.max_new - len(self.world.streams[request.id])
+            if item.kind is ItemKind.PREFILL:
+                assert item.tokens == known[item.start : stop]
+                assert stop % limits.slice == 0 or stop == len(request.prompt)
+                assert item.start // limits.slice == (stop - 1) // limits.slice
+                assert item.sample == (stop == len(request.prompt))
+            else:
+                assert item.start == len(known) - 1
+                assert item.tokens[0] == known[-1]
+                assert len(item.tokens) <= min(limits.max_draft + 1, item.budget)
+                assert (item.kind is ItemKind.VERIFY) == (len(item.tokens) > 1)
 
-        def check_usage(self, request, usage, stream):
-            assert usage.prompt == len(request.prompt)
-            assert usage.emitted == len(stream)
-            assert 0 <= usage.reused < max(usage.prompt, 1)
-            assert 0 <= usage.accepted <= usage.drafted
-            assert usage.accepted <= max(0, len(stream) - 1)
-            assert usage.drafted == 0 or request.draft
-            if stream:
-                assert usage.steps <= len(stream) - 1 <= usage.steps + usage.accepted
+    def commit(self, plan, result):
+        self.world.take(self.world.scheduler.commit(result))
+        self.old_results = [*self.old_results[-3:], result]
+        for item in plan.items:
+            self.check_state(item)
 
-        def teardown(self):
-            if self.world is not None:
-                if self.world.drafter is not None:
-                    self.world.drafter.raises = False
-                self.world.drain()
-                self.streams_are_those_of_solo_runs()
-                assert set(self.world.finished) == set(self.world.requests)
-                self.world.check_idle()
+    def check_state(self, item):
+        """After a commit a slot holds what feeding only the kept tokens would have left."""
+        world = self.world
+        if item.request_id in world.finished or not world.recurrent:
+            return
+        known = [*world.requests[item.request_id].prompt, *world.streams[item.request_id]]
+        computed = world.engine.states[item.lease.slot][0]
+        assert world.ledger.length(item.lease) == computed
+        assert world.engine.states[item.lease.slot] == self.rolling(known[:computed])
+        if world.streams[item.request_id]:
+            assert computed == len(known) - 1
 
-        # -- helpers --------------------------------------------------------------------------
+    @invariant()
+    def streams_are_those_of_solo_runs(self):
+        if self.world is None:
+            return
+        self.world.ledger.check_integrity()
+        for request_id, stream in self.world.streams.items():
+            request = self.world.requests[request_id]
+            expected = self.world.expected(request)
+            done = self.world.finished.get(request_id)
+            if request_id not in self.cancelled | self.failed and done:
+                assert stream == expected
+                stopped = stream[-1] in request.stop
+                assert done.reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+            assert stream == expected[: len(stream)]
+            if done:
+                self.check_usage(request, done.usage, stream)
 
-        def alive(self):
-            return sorted(set(self.world.requests) - set(self.world.finished))
+    def check_usage(self, request, usage, stream):
+        assert usage.prompt == len(request.prompt)
+        assert usage.emitted == len(stream)
+        assert 0 <= usage.reused < max(usage.prompt, 1)
+        assert 0 <= usage.accepted <= usage.drafted
+        assert usage.accepted <= max(0, len(stream) - 1)
+        assert usage.drafted == 0 or request.draft
+        if stream:
+            assert usage.steps <= len(stream) - 1 <= usage.steps + usage.accepted
 
-        def has_slot(self, request_id):
-            """Whoever was in a plan got a slot, and keeps it until the end."""
-            return self.world.scheduler._alive[request_id].lease is not None
+    def teardown(self):
+        if self.world is not None:
+            if self.world.drafter is not None:
+                self.world.drafter.raises = False
+            self.world.drain()
+            self.streams_are_those_of_solo_runs()
+            assert set(self.world.finished) == set(self.world.requests)
+            self.world.check_idle()
 
-        def cancel_one(self, request_id, times):
-            alive = request_id in self.alive()
-            for _ in range(times):
-                self.world.cancel(request_id)
-            if alive:
-                self.cancelled.add(request_id)
-                assert self.world.finished[request_id].reason is FinishReason.CANCELLED
+    # -- helpers --------------------------------------------------------------------------
 
-        def books(self):
-            """Everything that a result could change, as text."""
-            scheduler, ledger = self.world.scheduler, self.world.ledger
-            return (
-                repr(sorted(scheduler._alive.items())),
-                repr(ledger._sequences),
-                repr(ledger._operations),
-                repr([(c.length, c.slot) for c in ledger._checkpoints]),
-                sorted(self.world.prefixes._entries),
-            )
+    def alive(self):
+        return sorted(set(self.world.requests) - set(self.world.finished))
 
-    return Machine
+    def has_slot(self, request_id):
+        """Whoever was in a plan got a slot, and keeps it until the end."""
+        return self.world.scheduler._alive[request_id].lease is not None
+
+    def cancel_one(self, request_id, times):
+        alive = request_id in self.alive()
+        for _ in range(times):
+            self.world.cancel(request_id)
+        if alive:
+            self.cancelled.add(request_id)
+            assert self.world.finished[request_id].reason is FinishReason.CANCELLED
+
+    def books(self):
+        """Everything that a result could change, as text."""
+        scheduler, ledger = self.world.scheduler, self.world.ledger
+        return (
+            repr(sorted(scheduler._alive.items())),
+            repr(ledger._sequences),
+            repr(ledger._operations),
+            repr([(c.length, c.slot) for c in ledger._checkpoints]),
+            sorted(self.world.prefixes._entries),
+        )
 
 
 def bad_results(plan: StepPlan, result: StepResult) -> list[StepResult]:
@@ -373,7 +372,7 @@ def bad_results(plan: StepPlan, result: StepResult) -> list[StepResult]:
 
 def test_every_interleaving_gives_the_streams_of_solo_runs(toy):
     run_state_machine_as_test(
-        scheduler_machine(toy.World, toy.rolling),
+        partial(SchedulerMachine, toy.World, toy.rolling),
         settings=settings(
             max_examples=2 * settings.default.max_examples, stateful_step_count=40, deadline=None
         ),

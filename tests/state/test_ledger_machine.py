@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -31,209 +33,207 @@ class Life:
         self.exact = True
 
 
-def ledger_machine(books_type):
-    class Machine(RuleBasedStateMachine):
-        def __init__(self):
-            super().__init__()
-            self.books = None
-            self.lives: list[Life] = []
-            self.numbers = iter(range(1, 2**24))
-            self.epochs: dict[int, int] = {}
+class LedgerMachine(RuleBasedStateMachine):
+    def __init__(self, books_type):
+        super().__init__()
+        self.books_type = books_type
+        self.books = None
+        self.lives: list[Life] = []
+        self.numbers = iter(range(1, 2**24))
+        self.epochs: dict[int, int] = {}
 
-        @initialize(
-            windows=st.sampled_from(LAYOUTS),
-            sizes=st.tuples(*[st.integers(7, 16)] * 3),
-            recurrent=st.booleans(),
+    @initialize(
+        windows=st.sampled_from(LAYOUTS),
+        sizes=st.tuples(*[st.integers(7, 16)] * 3),
+        recurrent=st.booleans(),
+    )
+    def make(self, windows, sizes, recurrent):
+        self.books = self.books_type(
+            windows=windows,
+            blocks=sizes[: len(windows)],
+            slots=4,
+            checkpoints=3,
+            step_rows=STEP,
+            recurrent=recurrent,
         )
-        def make(self, windows, sizes, recurrent):
-            self.books = books_type(
-                windows=windows,
-                blocks=sizes[: len(windows)],
-                slots=4,
-                checkpoints=3,
-                step_rows=STEP,
-                recurrent=recurrent,
-            )
-            self.ledger = self.books.ledger
-            self.cache = PrefixCache(self.ledger, 6)
+        self.ledger = self.books.ledger
+        self.cache = PrefixCache(self.ledger, 6)
 
-        # -- sequences ------------------------------------------------------------------------
+    # -- sequences ------------------------------------------------------------------------
 
-        @rule(positions=st.integers(1, 500), data=st.data())
-        def open(self, positions, data):
-            keys = [key for key in self.cache._entries if len(key) < positions]
-            key = data.draw(st.sampled_from([None, *sorted(keys)]))
-            start = None if key is None else self.cache._entries[key]
-            if not self.ledger.can_open(positions, start):
-                with pytest.raises(PoolExhausted):
-                    self.ledger.open(positions, start)
-                return
-            self.born(self.ledger.open(positions, start), positions, list(key or ()))
+    @rule(positions=st.integers(1, 500), data=st.data())
+    def open(self, positions, data):
+        keys = [key for key in self.cache._entries if len(key) < positions]
+        key = data.draw(st.sampled_from([None, *sorted(keys)]))
+        start = None if key is None else self.cache._entries[key]
+        if not self.ledger.can_open(positions, start):
+            with pytest.raises(PoolExhausted):
+                self.ledger.open(positions, start)
+            return
+        self.born(self.ledger.open(positions, start), positions, list(key or ()))
 
-        @precondition(lambda self: self.lives)
-        @rule(data=st.data(), extra=st.integers(0, 200))
-        def fork(self, data, extra):
-            parent = data.draw(st.sampled_from(self.lives))
-            positions = len(parent.history) + extra
-            if parent.evicted:
-                with pytest.raises(StateError, match="recall them first"):
-                    self.ledger.fork(parent.lease, positions)
-                return
-            try:
-                lease = self.ledger.fork(parent.lease, positions)
-            except PoolExhausted:
-                return
-            self.born(lease, positions, list(parent.history)).exact = parent.exact
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data(), extra=st.integers(0, 200))
+    def fork(self, data, extra):
+        parent = data.draw(st.sampled_from(self.lives))
+        positions = len(parent.history) + extra
+        if parent.evicted:
+            with pytest.raises(StateError, match="recall them first"):
+                self.ledger.fork(parent.lease, positions)
+            return
+        try:
+            lease = self.ledger.fork(parent.lease, positions)
+        except PoolExhausted:
+            return
+        self.born(lease, positions, list(parent.history)).exact = parent.exact
 
-        @precondition(lambda self: self.lives)
-        @rule(
-            data=st.data(),
-            share=st.floats(0.1, 1),
-            rejected=st.integers(0, 20),
-            mark=st.floats(0, 1),
-        )
-        def step(self, data, share, rejected, mark):
-            """A slice, or a chain of drafts of which the last ``rejected`` are not kept.
+    @precondition(lambda self: self.lives)
+    @rule(
+        data=st.data(),
+        share=st.floats(0.1, 1),
+        rejected=st.integers(0, 20),
+        mark=st.floats(0, 1),
+    )
+    def step(self, data, share, rejected, mark):
+        """A slice, or a chain of drafts of which the last ``rejected`` are not kept.
 
-            Within what was promised this never runs out of blocks, whoever shares them.
-            """
-            life = data.draw(st.sampled_from(self.lives))
-            start = len(life.history)
-            rows = int(min(STEP, life.positions - start) * share)
-            if rows == 0:
-                return
-            kept = max(1, rows - rejected)
-            self.ledger.extend(life.lease, start + rows)
-            made = None
-            if kept == rows and len(self.cache) < 6:
-                made = self.mark(life, start + max(1, round(mark * rows)))
-            self.books.apply()
-            numbers = [next(self.numbers) for _ in range(kept)]
-            self.books.write(life.lease, start, numbers + [0] * (rows - kept))
-            life.exact = life.exact and not life.evicted
-            life.history += numbers
-            self.books.set_sum(life.lease.slot, life.history)
-            self.ledger.advance(life.lease, start + kept)
-            if made is not None:
-                self.books.set_sum(made.slot, life.history[: made.length])
-                self.cache.insert(tuple(life.history[: made.length]), made)
+        Within what was promised this never runs out of blocks, whoever shares them.
+        """
+        life = data.draw(st.sampled_from(self.lives))
+        start = len(life.history)
+        rows = int(min(STEP, life.positions - start) * share)
+        if rows == 0:
+            return
+        kept = max(1, rows - rejected)
+        self.ledger.extend(life.lease, start + rows)
+        made = None
+        if kept == rows and len(self.cache) < 6:
+            made = self.mark(life, start + max(1, round(mark * rows)))
+        self.books.apply()
+        numbers = [next(self.numbers) for _ in range(kept)]
+        self.books.write(life.lease, start, numbers + [0] * (rows - kept))
+        life.exact = life.exact and not life.evicted
+        life.history += numbers
+        self.books.set_sum(life.lease.slot, life.history)
+        self.ledger.advance(life.lease, start + kept)
+        if made is not None:
+            self.books.set_sum(made.slot, life.history[: made.length])
+            self.cache.insert(tuple(life.history[: made.length]), made)
 
-        @precondition(lambda self: self.lives)
-        @rule(data=st.data())
-        def release(self, data):
-            life = data.draw(st.sampled_from(self.lives))
-            self.lives.remove(life)
-            self.ledger.release(life.lease)
-            with pytest.raises(StateError, match="is over"):
-                self.ledger.advance(life.lease, len(life.history))
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data())
+    def release(self, data):
+        life = data.draw(st.sampled_from(self.lives))
+        self.lives.remove(life)
+        self.ledger.release(life.lease)
+        with pytest.raises(StateError, match="is over"):
+            self.ledger.advance(life.lease, len(life.history))
 
-        # -- checkpoints ----------------------------------------------------------------------
+    # -- checkpoints ----------------------------------------------------------------------
 
-        @precondition(lambda self: self.lives)
-        @rule(data=st.data())
-        def checkpoint(self, data):
-            life = data.draw(st.sampled_from(self.lives))
-            made = self.mark(life, len(life.history))
-            if made is not None:
-                self.cache.insert(tuple(life.history), made)
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data())
+    def checkpoint(self, data):
+        life = data.draw(st.sampled_from(self.lives))
+        made = self.mark(life, len(life.history))
+        if made is not None:
+            self.cache.insert(tuple(life.history), made)
 
-        @rule(data=st.data())
-        def drop_all_but_one(self, data):
-            """What the cache says it would give back is what comes back."""
-            held = list(self.cache._entries.items())
-            key, keep = data.draw(st.sampled_from([(None, None), *held]))
-            gain = self.cache.reclaimable(keep)
-            pools = range(len(self.ledger.pools))
-            before = [self.ledger.available(pool) for pool in pools]
-            if key is not None:
-                self.cache.find((*key, 0))
-            while len(self.cache) > (keep is not None):
-                self.cache.evict_one()
-            assert keep is None or keep.live
-            after = [self.ledger.available(pool) for pool in pools]
-            assert after == [b + g for b, g in zip(before, gain, strict=True)]
+    @rule(data=st.data())
+    def drop_all_but_one(self, data):
+        """What the cache says it would give back is what comes back."""
+        held = list(self.cache._entries.items())
+        key, keep = data.draw(st.sampled_from([(None, None), *held]))
+        gain = self.cache.reclaimable(keep)
+        pools = range(len(self.ledger.pools))
+        before = [self.ledger.available(pool) for pool in pools]
+        if key is not None:
+            self.cache.find((*key, 0))
+        while len(self.cache) > (keep is not None):
+            self.cache.evict_one()
+        assert keep is None or keep.live
+        after = [self.ledger.available(pool) for pool in pools]
+        assert after == [b + g for b, g in zip(before, gain, strict=True)]
 
-        # -- paging ---------------------------------------------------------------------------
+    # -- paging ---------------------------------------------------------------------------
 
-        @precondition(lambda self: self.lives and self.ledger.pools[0].window is None)
-        @rule(data=st.data())
-        def evict(self, data):
-            life = data.draw(st.sampled_from(self.lives))
-            sealed = sorted(set(range(len(life.history) // CHUNK)) - life.evicted)
-            if sealed:
-                chunk = data.draw(st.sampled_from(sealed))
-                self.ledger.evict(life.lease, chunk)
-                life.evicted.add(chunk)
+    @precondition(lambda self: self.lives and self.ledger.pools[0].window is None)
+    @rule(data=st.data())
+    def evict(self, data):
+        life = data.draw(st.sampled_from(self.lives))
+        sealed = sorted(set(range(len(life.history) // CHUNK)) - life.evicted)
+        if sealed:
+            chunk = data.draw(st.sampled_from(sealed))
+            self.ledger.evict(life.lease, chunk)
+            life.evicted.add(chunk)
 
-        @precondition(lambda self: any(life.evicted for life in self.lives))
-        @rule(data=st.data())
-        def recall(self, data):
-            life = data.draw(st.sampled_from([life for life in self.lives if life.evicted]))
-            chunk = data.draw(st.sampled_from(sorted(life.evicted)))
-            try:
-                self.ledger.recall(life.lease, chunk)
-            except PoolExhausted:
-                assert self.ledger.available(0) < 1
-                return
-            life.evicted.remove(chunk)
+    @precondition(lambda self: any(life.evicted for life in self.lives))
+    @rule(data=st.data())
+    def recall(self, data):
+        life = data.draw(st.sampled_from([life for life in self.lives if life.evicted]))
+        chunk = data.draw(st.sampled_from(sorted(life.evicted)))
+        try:
+            self.ledger.recall(life.lease, chunk)
+        except PoolExhausted:
+            assert self.ledger.available(0) < 1
+            return
+        life.evicted.remove(chunk)
 
-        # -- what must hold -------------------------------------------------------------------
+    # -- what must hold -------------------------------------------------------------------
 
-        @invariant()
-        def books_and_bytes_agree(self):
-            if self.books is None:
-                return
-            self.ledger.check_integrity()
-            self.books.apply()
-            self.books.state.check_integrity()
-            for life in self.lives:
-                self.books.check(life.lease, life.history)
-                for index, pool in enumerate(self.ledger.pools):
-                    self.check_table(life, index, pool.window)
-
-        def check_table(self, life, index, window):
-            """Everything that the next row may see is there, unless it was evicted."""
-            length = len(life.history)
-            first = 0 if window is None else max(0, length - window + 1)
-            wanted = set(range(first // CHUNK, -(-length // CHUNK)))
-            evicted = life.evicted if window is None else set()
-            assert wanted - evicted <= {n for n, _ in self.ledger.table(life.lease, index)}
-
-        def teardown(self):
-            if self.books is None:
-                return
-            for life in self.lives:
-                self.ledger.release(life.lease)
-            self.cache.clear()
-            self.ledger.check_integrity()
-            self.books.apply()
-            assert not self.books.state._saved
-            assert self.ledger.free_slots == 4
+    @invariant()
+    def books_and_bytes_agree(self):
+        if self.books is None:
+            return
+        self.ledger.check_integrity()
+        self.books.apply()
+        self.books.state.check_integrity()
+        for life in self.lives:
+            self.books.check(life.lease, life.history)
             for index, pool in enumerate(self.ledger.pools):
-                assert self.ledger.available(index) == pool.size
+                self.check_table(life, index, pool.window)
 
-        # -- helpers --------------------------------------------------------------------------
+    def check_table(self, life, index, window):
+        """Everything that the next row may see is there, unless it was evicted."""
+        length = len(life.history)
+        first = 0 if window is None else max(0, length - window + 1)
+        wanted = set(range(first // CHUNK, -(-length // CHUNK)))
+        evicted = life.evicted if window is None else set()
+        assert wanted - evicted <= {n for n, _ in self.ledger.table(life.lease, index)}
 
-        def born(self, lease, positions, history):
-            assert lease.epoch > self.epochs.get(lease.slot, 0)
-            self.epochs[lease.slot] = lease.epoch
-            life = Life(lease, positions, history)
-            self.lives.append(life)
-            return life
+    def teardown(self):
+        if self.books is None:
+            return
+        for life in self.lives:
+            self.ledger.release(life.lease)
+        self.cache.clear()
+        self.ledger.check_integrity()
+        self.books.apply()
+        assert not self.books.state._saved
+        assert self.ledger.free_slots == 4
+        for index, pool in enumerate(self.ledger.pools):
+            assert self.ledger.available(index) == pool.size
 
-        def mark(self, life, position):
-            if len(self.cache) >= 6 or not self.ledger.can_checkpoint(life.lease, position):
-                return None
-            assert life.exact
-            assert not life.evicted
-            return self.ledger.checkpoint(life.lease, position)
+    # -- helpers --------------------------------------------------------------------------
 
-    return Machine
+    def born(self, lease, positions, history):
+        assert lease.epoch > self.epochs.get(lease.slot, 0)
+        self.epochs[lease.slot] = lease.epoch
+        life = Life(lease, positions, history)
+        self.lives.append(life)
+        return life
+
+    def mark(self, life, position):
+        if len(self.cache) >= 6 or not self.ledger.can_checkpoint(life.lease, position):
+            return None
+        assert life.exact
+        assert not life.evicted
+        return self.ledger.checkpoint(life.lease, position)
 
 
 def test_books_and_bytes_agree_after_any_sequence_of_changes(state_toys):
     run_state_machine_as_test(
-        ledger_machine(state_toys.Books),
+        partial(LedgerMachine, state_toys.Books),
         settings=settings(
             max_examples=2 * settings.default.max_examples, stateful_step_count=40, deadline=None
         ),

@@ -8,34 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 from kinfolk.gguf.row_order import NEIGHBOURS
 from kinfolk.plans import Paged
+from kinfolk.testing.marks import FORMAT, NEEDS, Need
 from kinfolk.testing.model_files import can_hold, can_write
-from kinfolk.testing.pytest_plugin import EACH_TINY
 from kinfolk.text.chat import TEMPLATE
 
 if TYPE_CHECKING:
     from kinfolk.testing.kit import Kit
-
-Need = Literal[
-    "tiny", "reference", "checkpoint", "row order", "eviction", "windows", "experts",
-    "chat template",
-]  # fmt: skip
-NEEDS = "kinfolk_needs"
-each_tiny: pytest.MarkDecorator = getattr(pytest.mark, EACH_TINY)
-"""The check runs on every tiny model of the family, not on its first alone."""
-
-FORMAT = "quant_format"
-"""The argument of checks that run once for every format of weights."""
-
-
-def needs(*wanted: Need) -> pytest.MarkDecorator:
-    """The check means something only where the family has all of this."""
-    return getattr(pytest.mark, NEEDS)(*wanted)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kinfolk.testing.marks import EACH_TINY
+
 if TYPE_CHECKING:
     from kinfolk.testing.facts import Facts
     from kinfolk.testing.kit import Kit
@@ -21,9 +23,6 @@ pytest.register_assert_rewrite("kinfolk.testing.checks", "kinfolk.testing.kit")
 
 MARK = "kinfolk_conformance"
 """Attribute of test classes whose ``family`` names what they check."""
-
-EACH_TINY = "kinfolk_each_tiny"
-"""Mark of checks that run on every tiny model of a family."""
 
 
 class Conformance:

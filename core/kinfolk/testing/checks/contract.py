@@ -11,8 +11,8 @@ from kinfolk.descriptorcheck import check_family
 from kinfolk.hookcheck import MODEL, implementations, problems
 from kinfolk.hookspecs import API
 from kinfolk.loader import GROUP
-from kinfolk.testing.facts import needs
 from kinfolk.testing.kit import Kit
+from kinfolk.testing.marks import needs
 
 HEAVY = ("torch", "triton", "transformers", "tokenizers", "gguf", "safetensors")
 

@@ -13,8 +13,8 @@ from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.chunks import SlotLease
 from kinfolk.testing.checks.numbers import few
 from kinfolk.testing.driver import Driver, Parents
-from kinfolk.testing.facts import needs
 from kinfolk.testing.kit import Kit, assert_same
+from kinfolk.testing.marks import needs
 from kinfolk.types import CHUNK
 
 Drafts = Mapping[SlotLease, tuple[list[int], Parents]]

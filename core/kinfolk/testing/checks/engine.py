@@ -9,8 +9,8 @@ from typing import Any
 from kinfolk.engine.runtime import Runtime
 from kinfolk.sched.events import Emitted, Finished
 from kinfolk.sched.request import FinishReason, Request, Sampling
-from kinfolk.testing.facts import needs
 from kinfolk.testing.kit import Kit
+from kinfolk.testing.marks import needs
 
 ANSWER = 20
 MUCH = 100.0

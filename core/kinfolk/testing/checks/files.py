@@ -18,8 +18,8 @@ from kinfolk.gguf.metadata import Metadata
 from kinfolk.gguf.values import Value
 from kinfolk.plans import WeightPlan, WeightSpec
 from kinfolk.quant.formats import QuantFormats
-from kinfolk.testing.facts import each_tiny, needs
 from kinfolk.testing.kit import Kit, assert_same
+from kinfolk.testing.marks import each_tiny, needs
 from kinfolk.testing.model_files import dequantised, rewrite
 from kinfolk.weights.loader import load_weights
 

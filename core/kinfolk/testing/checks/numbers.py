@@ -12,8 +12,8 @@ from kinfolk.engine.loading import LoadedModel
 from kinfolk.hookspecs import hookimpl
 from kinfolk.model_api import ModelInfo
 from kinfolk.plans import ExpertStats, Placement
-from kinfolk.testing.facts import each_tiny, needs
 from kinfolk.testing.kit import Kit, assert_same
+from kinfolk.testing.marks import each_tiny, needs
 from kinfolk.testing.model_files import numbers_of, rewrite, turned_heads
 from kinfolk.types import CHUNK
 

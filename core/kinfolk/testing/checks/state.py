@@ -7,8 +7,8 @@ import torch
 
 from kinfolk.errors import StateError
 from kinfolk.sched.plan import Item, ItemKind
-from kinfolk.testing.facts import needs
 from kinfolk.testing.kit import ROOM, Kit, assert_same
+from kinfolk.testing.marks import needs
 from kinfolk.types import CHUNK
 
 

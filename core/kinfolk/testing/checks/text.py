@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from kinfolk.testing.facts import needs
 from kinfolk.testing.kit import Kit
+from kinfolk.testing.marks import needs
 from kinfolk.text.pretokenizers import split_steps
 
 TEXTS: Final = {
