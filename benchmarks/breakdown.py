@@ -1,0 +1,129 @@
+"""Where the time of a step goes, kernel by kernel, through the engine that ``kinfolk serve`` runs.
+
+    python benchmarks/breakdown.py [--shape NAME] [--layers N] [--case NAME]… [--folder DIRECTORY]
+
+Runs cases of ``table.py`` under the profiler and prints, for each, a step's kernels by their share:
+launches a step, microseconds each, and the grid they run on. What no kernel takes is listed as
+idle: gaps between launches, and the host. Profiling makes steps longer, so only shares count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from table import CASES, SHORT, Case
+from torch.profiler import ProfilerActivity, profile
+
+from kinfolk.cli.bench import measure
+from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine.engine import Engine
+from kinfolk.engine.runtime import Runtime, scheduler_limits
+from kinfolk.registry import Registry
+from kinfolk.settings import Settings, load_settings
+from kinfolk.spec.random_drafts import RandomDrafts
+from kinfolk.synth.plan import find_shape, plan_synthetic
+from kinfolk.synth.write import write_synthetic
+
+STEPS = 12
+"""Tokens generated under the profiler; the first comes with the prompt."""
+
+say = sys.stdout.write
+
+
+@dataclass
+class Kernel:
+    """Launches of one name and grid, in microseconds."""
+
+    name: str
+    grid: str
+    times: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", default="qwen3.5-27b")
+    parser.add_argument("--layers", type=int, default=0, help="fewer layers than released")
+    parser.add_argument(
+        "--case", action="append", help="cases of table.py; default: the short ones"
+    )
+    parser.add_argument("--folder", type=Path, help="keep the traces here")
+    options = parser.parse_args()
+    cases = [case for case in CASES if case.settings == SHORT]
+    if options.case:
+        cases = [case for case in CASES if case.name in options.case]
+    registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
+    families = [provided.value for provided in registry.families.values()]
+    plan = plan_synthetic(find_shape(options.shape, families), layers=options.layers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        write_synthetic(plan, path)
+        for case in cases:
+            settings = load_settings(device="cuda", checkpoints=0, **case.settings)
+            with Runtime.open(path, settings, registry) as runtime:
+                trace = traced(runtime, settings, case, Path(folder))
+            if options.folder:
+                kept = options.folder / f"{options.shape}-{CASES.index(case)}.json"
+                kept.write_text(json.dumps(trace))
+            report(f"{options.shape}, {case.name}", trace)
+
+
+def traced(runtime: Runtime, settings: Settings, case: Case, folder: Path) -> list[dict[str, Any]]:
+    """Kernels of the last steps of a case; of a prompt, all of it."""
+    prompts = case.work.generate <= 2
+    work = case.work if prompts else replace(case.work, generate=STEPS)
+    limits = replace(scheduler_limits(runtime.loaded, settings), max_draft=work.rows - 1)
+    drafter = RandomDrafts(runtime.loaded.info.vocabulary) if work.rows > 1 else None
+    with Engine(runtime.loaded, limits, drafter) as engine:
+        own = replace(runtime, engine=engine)
+        for seed in range(2):
+            measure(own, work, seed)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            measure(own, work, seed=2)
+        path = folder / "trace.json"
+        profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    device = ("kernel", "gpu_memcpy", "gpu_memset")
+    found = sorted((e for e in events if e.get("cat") in device), key=lambda e: float(e["ts"]))
+    return found if prompts else last_steps(found)
+
+
+def last_steps(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """From the fourth step's end to the last one's: steps end where the host is sent a report."""
+    ends = [i for i, e in enumerate(events) if "DtoH" in e["name"]]
+    return events[ends[3] + 1 : ends[-1] + 1]
+
+
+def report(title: str, events: list[dict[str, Any]]) -> None:
+    steps = max(1, sum("DtoH" in event["name"] for event in events))
+    kernels: dict[tuple[str, str], Kernel] = {}
+    busy, end = 0.0, float(events[0]["ts"])
+    gaps: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        start, time = float(event["ts"]), float(event["dur"])
+        name, grid = event["name"][:60], "x".join(map(str, event["args"].get("grid", ())))
+        kernels.setdefault((name, grid), Kernel(name, grid)).times.append(time)
+        gaps[name].append(max(0.0, start - end))
+        busy += max(0.0, start + time - max(start, end))
+        end = max(end, start + time)
+    span = end - float(events[0]["ts"])
+    say(f"\n{title}: {span / steps / 1e3:.3f} ms a step of {steps}, ")
+    say(f"idle {(span - busy) / steps / 1e3:.3f} ms, {len(events) / steps:.0f} launches\n")
+    for kernel in sorted(kernels.values(), key=lambda kernel: -sum(kernel.times))[:40]:
+        total, count = sum(kernel.times), len(kernel.times)
+        say(f"{100 * total / span:5.1f} % {total / steps:9.1f} us  {count / steps:6.1f} x ")
+        say(f"{total / count:8.2f} us  {kernel.grid:>12}  {kernel.name}\n")
+    say("idle before: ")
+    waits = sorted(gaps.items(), key=lambda item: -sum(item[1]))[:8]
+    say(", ".join(f"{name[:32]} {sum(times) / steps:.0f} us" for name, times in waits) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
