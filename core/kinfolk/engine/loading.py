@@ -70,6 +70,9 @@ def load_model(
     """The model of a file; everything is checked before weights load."""
     ready = prepare_model(path, settings, registry)
     graphs = _wants_graphs(settings, ready.device)
+    # Where the vendor's product splits its columns, the parts are added in float32.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     if ready.device.type == "cuda" and settings.memory is not None:
         # What other programs hold does not count against the wish, nor what the driver holds.
         share = ready.memory.usable / torch.cuda.get_device_properties(ready.device).total_memory
