@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from table import CASES, SHORT, Case
+from table import CASES, SHORT, Case, outline_of
 from torch.profiler import ProfilerActivity, profile
 
 from kinfolk.cli.bench import measure
@@ -28,7 +28,6 @@ from kinfolk.engine.runtime import Runtime, scheduler_limits
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings, load_settings
 from kinfolk.spec.random_drafts import RandomDrafts
-from kinfolk.synth.plan import find_shape, plan_synthetic
 from kinfolk.synth.write import write_synthetic
 
 STEPS = 12
@@ -59,8 +58,7 @@ def main() -> None:
     if options.case:
         cases = [case for case in CASES if case.name in options.case]
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
-    families = [provided.value for provided in registry.families.values()]
-    plan = plan_synthetic(find_shape(options.shape, families), layers=options.layers)
+    plan = outline_of(options.shape, options.layers)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         write_synthetic(plan, path)
@@ -82,8 +80,9 @@ def traced(runtime: Runtime, settings: Settings, case: Case, folder: Path) -> li
     drafter = RandomDrafts(runtime.loaded.info.vocabulary) if work.rows > 1 else None
     with Engine(runtime.loaded, limits, drafter) as engine:
         own = replace(runtime, engine=engine)
-        for seed in range(2):
-            measure(own, work, seed)
+        runs = [measure(own, work, seed) for seed in range(2)]
+        say(f"\n{case.name}, not profiled: {1e3 * runs[1].prompt:.2f} ms to the first token, ")
+        say(f"then {1e3 * runs[1].decode / max(1, runs[1].steps):.3f} ms a step\n")
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             measure(own, work, seed=2)
         path = folder / "trace.json"

@@ -33,7 +33,7 @@ from kinfolk.engine.runtime import Runtime, scheduler_limits
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings, load_settings
 from kinfolk.spec.random_drafts import RandomDrafts
-from kinfolk.synth.plan import find_shape, plan_synthetic
+from kinfolk.synth.plan import SynthPlan, find_shape, plan_synthetic
 from kinfolk.synth.write import write_synthetic
 from kinfolk.version import __version__
 
@@ -41,6 +41,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE / "kernels"))
 from results import kernels_hash  # noqa: E402
+from shapes import MORE  # noqa: E402
 from timing import copy_bandwidth  # noqa: E402
 
 DEEP = 32768
@@ -105,8 +106,7 @@ def main() -> None:
 def rows_of(name: str, layers: int, repeats: int, device: str = "cuda") -> Iterator[dict[str, Any]]:
     """All cases on one shape; the file is loaded once for each set of settings."""
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
-    families = [provided.value for provided in registry.families.values()]
-    plan = plan_synthetic(find_shape(name, families), layers=layers)
+    plan = outline_of(name, layers)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         started = time.perf_counter()
@@ -124,12 +124,31 @@ def rows_of(name: str, layers: int, repeats: int, device: str = "cuda") -> Itera
                         "shape": name,
                         "layers": plan.layers,
                         "bytes": plan.nbytes,
+                        "bytes_a_step": dense_bytes(plan),
                         "written_seconds": round(written, 1),
                         "loaded_seconds": round(loaded, 1),
                         **row,
                     }
             if device == "cuda":
                 torch.cuda.empty_cache()
+
+
+def outline_of(name: str, layers: int) -> SynthPlan:
+    """The synthetic file of a shape: those of the installed families, and of ``shapes``."""
+    for shape in MORE:
+        if shape.name == name:
+            return plan_synthetic(shape, layers=layers)
+    registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
+    families = [provided.value for provided in registry.families.values()]
+    return plan_synthetic(find_shape(name, families), layers=layers)
+
+
+def dense_bytes(plan: SynthPlan) -> int | None:
+    """What a step of one row reads of the file; ``None`` where experts are chosen."""
+    sizes = {tensor.layout.name: tensor.layout.nbytes for tensor in plan.tensors}
+    if any("_exps" in name for name in sizes):
+        return None
+    return plan.nbytes - (sizes["token_embd.weight"] if "output.weight" in sizes else 0)
 
 
 def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""How long a user waits for the first token, and whether a 27B fits a 24 GB card.
+
+    python benchmarks/start.py [--shape NAME] [--layers N] [--json FILE] [--device DEVICE]
+
+Each figure is one process of the public command on a synthetic file: `kinfolk run` for one token
+with an empty cache of compiled kernels, then again with what the first has left there; `kinfolk
+bench` on a prompt of 40K tokens with 48K of q8_0 keys and values and the device's memory capped at
+24 GB. The file is in the page cache, and reading it once is timed beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from table import outline_of
+
+from kinfolk.synth.write import write_synthetic
+
+CAPPED = ("--memory", "24", "--context", "49152", "--kv-codec", "q8_0", "--slots", "1")
+BLOCK = 64 << 20
+
+say = sys.stdout.write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", default="qwen3.5-27b")
+    parser.add_argument("--layers", type=int, default=0, help="fewer layers than released")
+    parser.add_argument("--prompt", type=int, default=40960, help="tokens of the capped run")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found: dict[str, Any] = {"shape": options.shape}
+
+    def put(name: str, value: Any) -> None:
+        found[name] = value
+        say(f"{name}: {json.dumps(value)}\n")
+        sys.stdout.flush()
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        write_synthetic(outline_of(options.shape, options.layers), path)
+        device = ("--device", options.device)
+        put("read_seconds", round(read_seconds(path), 2))
+        first = ("run", "-m", str(path), "--raw", "-n", "1", "--json", *device, "Once upon a time")
+        environment = {**os.environ, "TRITON_CACHE_DIR": f"{folder}/kernels"}
+        for name in ("cold", "warm"):
+            seconds, answer = timed(first, environment)
+            put(f"{name}_start_seconds", round(seconds, 2))
+            put(f"{name}_first_token_seconds", answer["first_token_seconds"])
+        put("capped_plan", timed(("plan", str(path), "--json", *CAPPED, *device), environment)[1])
+        work = ("--prompt", str(options.prompt), "--generate", "64", "--repeats", "1", "--json")
+        capped = ("bench", "-m", str(path), *CAPPED, *work, *device)
+        answer = timed(capped, environment)[1]
+        kept = ("workload", "prompt_tokens_per_second", "generate_tokens_per_second")
+        put("capped_bench", {key: answer[key] for key in kept})
+
+
+def read_seconds(path: Path) -> float:
+    """To read a file once, into memory that is used again."""
+    buffer = memoryview(bytearray(BLOCK))
+    started = time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+    return time.perf_counter() - started
+
+
+def timed(arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[float, dict[str, Any]]:
+    """Seconds from the start of a command to its end, and what it says."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "kinfolk", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        raise SystemExit(f"kinfolk {arguments[0]} failed: {done.stderr.strip()}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return seconds, answer
+
+
+if __name__ == "__main__":
+    main()
