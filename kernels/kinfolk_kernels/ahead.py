@@ -18,6 +18,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from kinfolk_kernels.dependent import FIRST_CAPABILITY
 from kinfolk_kernels.launch import Launch
 
 TYPES = {
@@ -64,11 +65,12 @@ def compile_ahead(launch: Launch, capability: int) -> Usage:
 
 def compiled_for(launch: Launch, capability: int) -> Any:
     """What Triton's compiler makes of a launch, with all its forms in ``asm``."""
+    compiled_in, options = launch.compiled_in(capability >= FIRST_CAPABILITY)
     signature, constants, attributes = {}, {}, {}
     for index, name in enumerate(launch.kernel.arg_names):
-        if name in launch.constants:
+        if name in compiled_in:
             signature[name] = "constexpr"
-            constants[(index,)] = launch.constants[name]
+            constants[(index,)] = compiled_in[name]
             continue
         value = launch.arguments[name]
         free = name in (launch.kernel.do_not_specialize or ())
@@ -82,7 +84,7 @@ def compiled_for(launch: Launch, capability: int) -> Any:
     return triton.compile(
         ASTSource(launch.kernel, signature, constants, attributes),
         target=GPUTarget("cuda", capability, 32),
-        options=launch.options,
+        options=options,
     )
 
 

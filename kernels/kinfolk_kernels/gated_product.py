@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.curves import curve
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.int8_rows import with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.row_outputs import RowOutputs, store_rows
@@ -34,12 +35,15 @@ def gated_product_kernel(
     COLUMNS: tl.constexpr,
     VALUES: tl.constexpr,
     INT8: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (rows, width / COLUMNS)."""
+    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * COLUMNS
     column = first + tl.arange(0, COLUMNS)
     inside = column < width
+    wait_for_producers(PDL)
     gate = tl.load(gate_ptr + row * gate_row + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_row + column, mask=inside, other=0.0).to(tl.float32)
     y = tl.reshape(curve(gate, CURVE) * up, [1, COLUMNS])

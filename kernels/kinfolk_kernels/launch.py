@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from kinfolk_kernels.dependent import overlaps
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """``arguments`` are tensors and numbers by name, ``constants`` are compiled in."""
+    """``arguments`` are tensors and numbers by name, ``constants`` are compiled in.
+
+    A kernel with a constant ``PDL`` may begin before the launch before it has ended, where the
+    device can do that; whoever runs or compiles the launch says so, see ``dependent``.
+    """
 
     kernel: Any
     grid: tuple[int, ...]
@@ -34,5 +42,17 @@ class Launch:
             "enable_fp_fusion": self.fuse,
         }
 
+    def compiled_in(self, overlap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All constants and options; ``overlap``: whether the device can start launches early."""
+        if "PDL" not in self.kernel.arg_names:
+            return dict(self.constants), self.options
+        early = {"launch_pdl": True} if overlap else {}
+        return {**self.constants, "PDL": overlap}, {**self.options, **early}
+
     def run(self) -> None:
-        self.kernel[self.grid](**self.arguments, **self.constants, **self.options)
+        constants, options = self.compiled_in(overlaps(self._device))
+        self.kernel[self.grid](**self.arguments, **constants, **options)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(x.device for x in self.arguments.values() if isinstance(x, torch.Tensor))

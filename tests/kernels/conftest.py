@@ -15,7 +15,12 @@ import torch
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
 
-NEED_TRITON = ["test_interpreter_tier.py", "test_gemv.py", "test_gemm_small.py"]
+NEED_TRITON = [
+    "test_dependent_launches.py",
+    "test_gemm_small.py",
+    "test_gemv.py",
+    "test_interpreter_tier.py",
+]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 collect_ignore_glob = [] if find_spec("triton") else ["*_triton.py", "*_ahead.py"]
 

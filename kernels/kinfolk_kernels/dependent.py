@@ -1,0 +1,61 @@
+"""Programmatic dependent launches: a kernel's programs become resident while those before it end.
+
+A kernel takes part by a constant ``PDL`` among its arguments; ``Launch`` fills it in. It first
+calls ``start_dependents``, reads what no kernel of a step writes, such as weights, and calls
+``wait_for_producers`` before it reads or writes anything else. Every program has to wait, on every
+path: the end of a launch says that all launches before it have ended because it waited for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+FIRST_CAPABILITY = 90
+"""The first devices that have the instructions: sm_90."""
+
+
+@triton.jit
+def start_dependents(PDL: tl.constexpr):
+    """Lets the next launch begin once all programs have said so: a kernel's first statement."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_producers(PDL: tl.constexpr):
+    """Waits until all launches before this one have ended and what they wrote can be read."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+
+
+_allowed = True
+
+
+@contextmanager
+def one_after_the_other() -> Iterator[None]:
+    """Launches inside wait for the end of those before them, to compare."""
+    global _allowed
+    before, _allowed = _allowed, False
+    try:
+        yield
+    finally:
+        _allowed = before
+
+
+def overlaps(device: torch.device) -> bool:
+    """Whether launches on ``device`` may begin before the ones before them have ended."""
+    return _allowed and device.type == "cuda" and _has_instructions(device.index)
+
+
+@cache
+def _has_instructions(index: int | None) -> bool:
+    if torch.version.hip is not None:
+        return False
+    major, minor = torch.cuda.get_device_capability(index)
+    return 10 * major + minor >= FIRST_CAPABILITY

@@ -1,0 +1,130 @@
+"""Kernels that start early wait for those before them, and only where the device can do it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import kinfolk_kernels
+from kinfolk_kernels.ahead import compiled_for
+from kinfolk_kernels.dependent import one_after_the_other, overlaps
+from kinfolk_kernels.gated_product import gated_product_kernel, product
+from kinfolk_kernels.row_outputs import RowOutputs
+
+ROOT = Path(kinfolk_kernels.__path__[0])
+START, WAIT = "start_dependents", "wait_for_producers"
+
+
+def kernels():
+    """Every kernel of the package, by its name."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        for value in vars(importlib.import_module(name)).values():
+            if getattr(value, "__name__", "").endswith("_kernel") and hasattr(value, "arg_names"):
+                found[value.__name__] = value
+    return found
+
+
+def body_of(function) -> list[ast.stmt]:
+    """The statements of a jitted function, without its docstring."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function.fn))).body
+    assert isinstance(definition, ast.FunctionDef)
+    statements = definition.body
+    documented = isinstance(statements[0], ast.Expr) and isinstance(
+        statements[0].value, ast.Constant
+    )
+    return statements[documented:]
+
+
+def calls(statement: ast.stmt) -> list[str]:
+    """Names of the functions that a statement calls, as they are written."""
+    nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return [ast.unparse(node.func) for node in nodes]
+
+
+def helper(function, name: str):
+    """The jitted function that a name stands for in the module of another, if it is one."""
+    found = function.fn.__globals__.get(name)
+    return found if hasattr(found, "arg_names") else None
+
+
+def writes(function, statement: ast.stmt) -> bool:
+    """Whether a statement may write memory."""
+    for name in calls(statement):
+        if name == "tl.store" or name.startswith("tl.atomic"):
+            return True
+        inner = helper(function, name)
+        if inner is not None and any(writes(inner, one) for one in body_of(inner)):
+            return True
+    return False
+
+
+def waits(function, statements: list[ast.stmt]) -> bool:
+    """Whether every path through the statements waits, before it writes or returns."""
+    for statement in statements:
+        if isinstance(statement, ast.If):
+            if waits(function, statement.body) and waits(function, statement.orelse):
+                return True
+        elif isinstance(statement, ast.Expr):
+            for name in calls(statement):
+                inner = helper(function, name)
+                if name == WAIT or (inner is not None and waits(inner, body_of(inner))):
+                    return True
+        returns = any(isinstance(node, ast.Return) for node in ast.walk(statement))
+        if returns or writes(function, statement):
+            return False
+    return False
+
+
+DEPENDENT = {name: kernel for name, kernel in kernels().items() if "PDL" in kernel.arg_names}
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_a_kernel_lets_others_start_first_and_waits_on_every_path(name):
+    statements = body_of(DEPENDENT[name])
+    assert calls(statements[0]) == [START]
+    assert waits(DEPENDENT[name], statements[1:])
+
+
+def test_the_check_can_fail():
+    statements = body_of(gated_product_kernel)
+    without = [one for one in statements if WAIT not in calls(one)]
+    assert len(without) == len(statements) - 1
+    assert not waits(gated_product_kernel, without)
+    assert not waits(gated_product_kernel, [*without, *statements])
+
+
+def launch():
+    half = torch.empty(2, 2048, dtype=torch.float16, device="meta")
+    outputs = RowOutputs.make(2, 2048, torch.float16, True, half.device)
+    return product(0, half, half, outputs)
+
+
+@pytest.mark.parametrize(("capability", "early"), [(86, False), (89, False), (90, True)])
+def test_only_devices_that_have_the_instructions_get_them(capability, early):
+    compiled = compiled_for(launch(), capability)
+    assert ("griddepcontrol.launch_dependents" in compiled.asm["ptx"]) == early
+    assert ("griddepcontrol.wait" in compiled.asm["ptx"]) == early
+    assert compiled.metadata.launch_pdl == early
+
+
+def test_nothing_overlaps_off_the_gpu():
+    assert not overlaps(torch.device("cpu"))
+
+
+def test_the_device_decides(monkeypatch):
+    import kinfolk_kernels.dependent as module
+
+    monkeypatch.setattr(module, "_has_instructions", lambda index: index == 1)
+    assert not overlaps(torch.device("cuda", 0))
+    assert overlaps(torch.device("cuda", 1))
+    with one_after_the_other():
+        assert not overlaps(torch.device("cuda", 1))
+    assert overlaps(torch.device("cuda", 1))
