@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinfolk.cli.compiling import announce_compilations
 from kinfolk.cli.console import ProgressBar, note
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.errors import ModelFormatError
@@ -74,6 +75,8 @@ def open_runtime(settings: Settings, model: str | None) -> Iterator[Runtime]:
 
     with ProgressBar("loading") as progress:
         runtime = Runtime.open(path, settings, registry, progress)
+    if runtime.loaded.device.type == "cuda":
+        announce_compilations()
     with runtime:
         yield runtime
 
@@ -87,5 +90,7 @@ def open_model(settings: Settings, model: str) -> Iterator[LoadedModel]:
 
     with ProgressBar("loading") as progress:
         loaded = load_model(path, settings, registry, progress)
+    if loaded.device.type == "cuda":
+        announce_compilations()
     with loaded.file:
         yield loaded

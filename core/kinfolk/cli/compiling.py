@@ -1,0 +1,45 @@
+"""Says that kernels are being compiled: on a GPU's first start that is most of the wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from kinfolk.cli.console import note
+
+_EVERY: Final = 5.0
+"""Seconds between two lines, at least."""
+
+
+class CompilationNotes:
+    """Triton calls it after every kernel it has compiled or found compiled."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None] = note,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say, self._clock = say, clock
+        self._count = 0
+        self._due = 0.0
+
+    def __call__(self, *, cache_hit: bool, **_: Any) -> None:
+        if cache_hit:
+            return
+        self._count += 1
+        if self._count == 1:
+            self._say("compiling kernels for this GPU, once: they are kept for the next start")
+        elif self._clock() >= self._due:
+            self._say(f"{self._count} kernels compiled")
+        else:
+            return
+        self._due = self._clock() + _EVERY
+
+
+def announce_compilations() -> None:
+    """From now on, unless somebody else already listens."""
+    from triton import knobs
+
+    if knobs.compilation.listener is None:
+        knobs.compilation.listener = CompilationNotes()

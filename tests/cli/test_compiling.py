@@ -1,0 +1,37 @@
+"""What is said while kernels are compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinfolk.cli.compiling import CompilationNotes, announce_compilations
+
+
+def test_kernels_that_were_kept_are_not_worth_a_word():
+    said = []
+    notes = CompilationNotes(said.append, lambda: 0.0)
+    notes(cache_hit=True, times=None)
+    assert said == []
+
+
+def test_the_first_is_announced_and_then_a_line_comes_now_and_then():
+    said, now = [], [0.0]
+    notes = CompilationNotes(said.append, lambda: now[0])
+    for second in range(12):
+        now[0] = float(second)
+        notes(cache_hit=False)
+    assert said == [
+        "compiling kernels for this GPU, once: they are kept for the next start",
+        "6 kernels compiled",
+        "11 kernels compiled",
+    ]
+
+
+def test_another_listener_stays(monkeypatch):
+    knobs = pytest.importorskip("triton").knobs
+    monkeypatch.setattr(knobs.compilation, "listener", None)
+    announce_compilations()
+    ours = knobs.compilation.listener
+    assert isinstance(ours, CompilationNotes)
+    announce_compilations()
+    assert knobs.compilation.listener is ours
