@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from triton import knobs
 
 from kinfolk.cli.compiling import CompilationNotes, announce_compilations
 
@@ -28,7 +28,6 @@ def test_the_first_is_announced_and_then_a_line_comes_now_and_then():
 
 
 def test_another_listener_stays(monkeypatch):
-    knobs = pytest.importorskip("triton").knobs
     monkeypatch.setattr(knobs.compilation, "listener", None)
     announce_compilations()
     ours = knobs.compilation.listener
