@@ -1,6 +1,6 @@
 """What users feel, measured through the engine that ``kinfolk serve`` runs: one file of results.
 
-    python benchmarks/table.py [--shape NAME]… [--layers N] [--repeats N] [--commit ID]
+    python benchmarks/table.py [--shape NAME]… [--case NAME]… [--layers N] [--repeats N]
 
 Writes a synthetic file of each shape to a temporary folder, measures the workloads below on it, and
 puts a JSON file into benchmarks/results. Fresh random tokens in every repeat and sequence; nothing
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,11 +49,12 @@ DEEP = 32768
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, and what the engine is opened with for it."""
+    """A workload, and what the engine is opened with for it; ``wide`` ones on ``WIDE`` only."""
 
     name: str
     work: Workload
     settings: dict[str, Any]
+    wide: bool = False
 
 
 SHORT: dict[str, Any] = {"slots": 16, "context": 2050}
@@ -61,17 +62,26 @@ LONG: dict[str, Any] = {"slots": 1, "context": DEEP + 128}
 CASES = (
     Case("decode, greedy", Workload(128, 128, 1, 0.0), SHORT),
     Case("decode, temperature 0.8, top-p 0.95", Workload(128, 128, 1, 0.8, 0.95), SHORT),
-    Case("16 rows of one sequence", Workload(128, 128, 1, 0.0, rows=16), SHORT),
+    Case("16 rows of one sequence", Workload(128, 128, 1, 0.0, rows=16), SHORT, wide=True),
     Case("16 sequences", Workload(128, 128, 16, 0.0), SHORT),
     Case("prompt of 2048", Workload(2048, 2, 1, 0.0), SHORT),
-    Case("decode at 32K", Workload(DEEP, 128, 1, 0.0), LONG),
-    Case("decode at 32K, q8_0", Workload(DEEP, 128, 1, 0.0), {**LONG, "kv_codec": "q8_0"}),
+    Case(
+        "decode, f16 activations",
+        Workload(128, 128, 1, 0.0),
+        {**SHORT, "activations": "f16"},
+        wide=True,
+    ),
+    Case("decode at 32K", Workload(DEEP, 128, 1, 0.0), LONG, wide=True),
+    Case("decode at 32K, q8_0", Workload(DEEP, 128, 1, 0.0), {**LONG, "kv_codec": "q8_0"}, True),
 )
+WIDE = "qwen3.5-27b"
+SHAPES = (WIDE, "qwen3.5-35b-a3b", "laguna-xs.2", "gemma-4-26b-a4b", "qwen3-8b")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", action="append", help="a released shape; default: qwen3.5-27b")
+    parser.add_argument("--shape", action="append", help=f"default: {', '.join(SHAPES)}")
+    parser.add_argument("--case", action="append", help="default: those that suit the shape")
     parser.add_argument("--layers", type=int, default=0, help="fewer layers than released")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--commit", default=_commit())
@@ -94,8 +104,11 @@ def main() -> None:
     }
     options.folder.mkdir(parents=True, exist_ok=True)
     path = options.folder / f"{taken:%Y%m%dT%H%M%SZ}.json"
-    for shape in options.shape or ["qwen3.5-27b"]:
-        for row in rows_of(shape, options.layers, options.repeats):
+    for shape in options.shape or SHAPES:
+        cases = [case for case in CASES if shape == WIDE or not case.wide]
+        if options.case:
+            cases = [case for case in CASES if case.name in options.case]
+        for row in rows_of(shape, cases, options.layers, options.repeats):
             result["rows"].append(row)
             sys.stdout.write(f"{json.dumps(row)}\n")
             sys.stdout.flush()
@@ -103,8 +116,10 @@ def main() -> None:
             path.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def rows_of(name: str, layers: int, repeats: int, device: str = "cuda") -> Iterator[dict[str, Any]]:
-    """All cases on one shape; the file is loaded once for each set of settings."""
+def rows_of(
+    name: str, all_cases: Sequence[Case], layers: int, repeats: int, device: str = "cuda"
+) -> Iterator[dict[str, Any]]:
+    """Cases on one shape; the file is loaded once for each set of settings."""
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     plan = outline_of(name, layers)
     with tempfile.TemporaryDirectory() as folder:
@@ -112,8 +127,8 @@ def rows_of(name: str, layers: int, repeats: int, device: str = "cuda") -> Itera
         started = time.perf_counter()
         write_synthetic(plan, path)
         written = time.perf_counter() - started
-        for wanted in dict.fromkeys(json.dumps(case.settings) for case in CASES):
-            cases = [case for case in CASES if json.dumps(case.settings) == wanted]
+        for wanted in dict.fromkeys(json.dumps(case.settings) for case in all_cases):
+            cases = [case for case in all_cases if json.dumps(case.settings) == wanted]
             settings = load_settings(device=device, checkpoints=0, **json.loads(wanted))
             started = time.perf_counter()
             with Runtime.open(path, settings, registry) as runtime:
