@@ -8,13 +8,13 @@ import triton.language as tl
 
 from kinfolk_kernels.curves import curve
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.int8_rows import with_int8, worth_int8
+from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.row_outputs import RowOutputs, store_rows
+from kinfolk_kernels.row_outputs import RowOutputs, columns_of, store_groups
 from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-TILE = 1024
+TILE = 512
 """Numbers a program."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -27,40 +27,28 @@ def gated_product_kernel(
     out_ptr,
     words_ptr,
     scale_ptr,
-    sums_ptr,
     width,
     gate_row,
     up_row,
     CURVE: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    GROUPS: tl.constexpr,
     VALUES: tl.constexpr,
     INT8: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows, width / COLUMNS)."""
+    """Grid (rows, width / GROUPS / 64)."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * COLUMNS
-    column = first + tl.arange(0, COLUMNS)
+    first = tl.program_id(1) * (GROUPS * 64)
+    column = columns_of(first, GROUPS)
     inside = column < width
     wait_for_producers(PDL)
     gate = tl.load(gate_ptr + row * gate_row + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_row + column, mask=inside, other=0.0).to(tl.float32)
-    y = tl.reshape(curve(gate, CURVE) * up, [1, COLUMNS])
-    store_rows(
-        y,
-        row + tl.arange(0, 1),
-        first,
-        inside[None, :],
-        width,
-        out_ptr,
-        words_ptr,
-        scale_ptr,
-        sums_ptr,
-        1,
-        COLUMNS,
-        VALUES,
-        INT8,
+    y = curve(gate, CURVE) * up
+    line = row + tl.arange(0, 1)
+    store_groups(
+        y, line * width, line >= 0, first, width, out_ptr, words_ptr, scale_ptr, VALUES, INT8
     )
 
 
@@ -100,10 +88,10 @@ def product(curved: int, gate: torch.Tensor, up: torch.Tensor, outputs: RowOutpu
         {
             "gate_ptr": gate,
             "up_ptr": up,
-            **outputs.arguments,
+            **outputs.pointers,
             "width": width,
             "gate_row": gate.stride(0),
             "up_row": up.stride(0),
         },
-        {"CURVE": curved, "COLUMNS": TILE, **outputs.constants},
+        {"CURVE": curved, "GROUPS": TILE // GROUP, **outputs.constants},
     )

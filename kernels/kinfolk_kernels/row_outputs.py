@@ -15,6 +15,10 @@ import triton.language as tl
 from kinfolk_kernels.int8_rows import GROUP, Int8Rows
 
 WORDS = tl.constexpr(GROUP // 4)
+"""Int8 words in a group."""
+
+WHOLE = tl.constexpr(12582912.0)
+"""1.5 * 2^23: a small number added to it is rounded half to even, and stands in the low bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,62 @@ class RowOutputs:
         }
 
     @property
+    def pointers(self) -> dict[str, torch.Tensor]:
+        """``arguments`` without sums."""
+        return {name: x for name, x in self.arguments.items() if name != "sums_ptr"}
+
+    @property
     def constants(self) -> dict[str, Any]:
         return {"VALUES": self.values is not None, "INT8": self.int8 is not None}
+
+
+@triton.jit
+def columns_of(first, GROUPS: tl.constexpr):
+    """[1, GROUPS, 16, 4]: the columns of groups of 64 from ``first``, four to a lane.
+
+    With as many lanes as there are words, everything that is loaded and stored lies in registers as
+    it lies in memory, and a group is a matter of 16 lanes of a warp.
+    """
+    group = tl.arange(0, GROUPS)[None, :, None, None]
+    lane = tl.arange(0, WORDS)[None, None, :, None]
+    return first + group * (4 * WORDS) + lane * 4 + tl.arange(0, 4)[None, None, None, :]
+
+
+@triton.jit
+def store_groups(
+    y,
+    start,
+    live,
+    first,
+    width,
+    out_ptr,
+    words_ptr,
+    scale_ptr,
+    VALUES: tl.constexpr,
+    INT8: tl.constexpr,
+):
+    """y float32 [A, GROUPS, 16, 4]: columns from ``first`` up to ``width`` of lines that begin at
+    ``start`` int64 [A] of the outputs, where ``live`` [A]. For int8 ``first``, ``width`` and
+    ``start`` are multiples of 64."""
+    GROUPS: tl.constexpr = y.shape[1]
+    if VALUES:
+        column = columns_of(first, GROUPS)
+        inside = live[:, None, None, None] & (column < width)
+        at = start[:, None, None, None] + column
+        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+    if INT8:
+        lane = tl.arange(0, WORDS)[None, None, :]
+        word = first // 4 + tl.arange(0, GROUPS)[None, :, None] * WORDS + lane
+        inside = live[:, None, None] & (word < width // 4)
+        scale = tl.max(tl.max(tl.abs(y), 3), 2)[:, :, None] / 127.0
+        inverse = tl.where(scale > 0, 1.0 / tl.where(scale > 0, scale, 1.0), 0.0)
+        q = (y * inverse[:, :, :, None] + WHOLE).to(tl.int32, bitcast=True)
+        byte = tl.arange(0, 4)[None, None, None, :]
+        words = tl.sum((q & 255) << (8 * byte), 3)
+        tl.store(words_ptr + (start // 4)[:, None, None] + word, words, mask=inside)
+        scale_at = (start // (4 * WORDS))[:, None, None] + word // WORDS
+        scale = tl.broadcast_to(scale, words.shape)
+        tl.store(scale_ptr + scale_at, scale, mask=inside & (lane == 0))
 
 
 @triton.jit

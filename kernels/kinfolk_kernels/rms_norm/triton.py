@@ -21,18 +21,24 @@ LONGEST = 16384
 """Numbers in the widest row."""
 
 TILE = 1024
-"""Numbers a program, for rows that are not wider."""
+"""Numbers a program takes at a time, of rows that are not very wide."""
+
+MOST_PROGRAMS = 512
+"""Programs of a launch, up to which the tiles of a row are shared out: each program then reads the
+whole row, and fewer numbers wait for one another."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What is added to the residual stream: rows [R, D], normed before if ``eps`` is given."""
+    """What is added to the residual stream: rows [R, D], normed before if ``eps`` is given. The sum
+    is multiplied by ``factor`` [1], if there is one."""
 
     rows: torch.Tensor
     weight: torch.Tensor | None = None
     eps: float | None = None
+    factor: torch.Tensor | None = None
 
 
 def supports(
@@ -128,10 +134,9 @@ def add_rms_norm_rows(
     dtype: torch.dtype | None,
     *,
     int8: bool,
-    in_place: bool = False,
 ) -> tuple[torch.Tensor, RowOutputs]:
     """residual float32 [R, D] + branch, and its norm: the sum and the rows of the norm."""
-    total = residual if in_place else torch.empty_like(residual)
+    total = torch.empty_like(residual)
     rows, width = residual.shape
     outputs = RowOutputs.make(rows, width, dtype, int8, residual.device)
     norm(residual, weight, eps, outputs, branch, total).run()
@@ -166,19 +171,20 @@ def norm(
     view, inner = _two_strides(x)
     width = x.shape[-1]
     rows = x.numel() // width
-    columns = max(GROUP if outputs.int8 is not None else 1, _power_of_two(width))
-    block = max(1, TILE // columns)
+    tile = RowTile.of(width)
+    apart = tile.tiles * rows <= MOST_PROGRAMS
     added = branch or Branch(x)
     return Launch(
         norm_kernel,
-        (-(-rows // block),),
+        (-(-rows // tile.rows), tile.tiles if apart else 1),
         {
             "x_ptr": view,
             "weight_ptr": view if weight is None else weight,
             "branch_ptr": added.rows,
             "branch_weight_ptr": view if added.weight is None else added.weight,
+            "factor_ptr": view if added.factor is None else added.factor,
             "sum_ptr": view if total is None else total,
-            **outputs.arguments,
+            **outputs.pointers,
             "rows": rows,
             "inner": inner,
             "width": width,
@@ -189,16 +195,38 @@ def norm(
             "branch_eps": added.eps or 0.0,
         },
         {
-            "ROWS": block,
-            "COLUMNS": columns,
+            "ROWS": tile.rows,
+            "GROUPS": tile.groups,
+            "TILES": tile.tiles,
+            "OWN": 1 if apart else tile.tiles,
             "WEIGHT": weight is not None,
             "BRANCH": branch is not None,
             "BRANCH_NORM": added.eps is not None,
             "BRANCH_WEIGHT": added.weight is not None,
+            "FACTOR": added.factor is not None,
             **outputs.constants,
         },
-        min(16, max(1, block * columns // 512)),
+        tile.warps,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """``rows`` rows of ``tiles`` times ``groups`` groups of 64 numbers: a word a lane."""
+
+    rows: int
+    groups: int
+    tiles: int
+    warps: int
+
+    @staticmethod
+    def of(width: int) -> RowTile:
+        """By the width alone, so that rows are summed alike wherever they stand."""
+        most = TILE // GROUP * (1 if width <= 8 * TILE else 2)
+        groups = min(most, _power_of_two(-(-width // GROUP)))
+        rows = max(1, TILE // GROUP // groups)
+        tiles = -(-width // (groups * GROUP))
+        return RowTile(rows, groups, tiles, rows * groups * GROUP // (4 * 32))
 
 
 def gated_norm(
@@ -206,7 +234,7 @@ def gated_norm(
 ) -> Launch:
     """x contiguous [R, H, D], D a power of two; gate with a row stride."""
     rows, heads, dim = x.shape
-    some = max(1, TILE // dim)
+    some = max(1, TILE // max(dim, GROUP))
     return Launch(
         gated_norm_kernel,
         (rows, -(-heads // some)),
@@ -214,12 +242,13 @@ def gated_norm(
             "x_ptr": x,
             "weight_ptr": weight,
             "gate_ptr": gate,
-            **outputs.arguments,
+            **outputs.pointers,
             "heads": heads,
             "gate_row": gate.stride(0),
             "eps": eps,
         },
         {"HEADS": some, "DIM": dim, **outputs.constants},
+        some * max(dim, GROUP) // (4 * 32),
     )
 
 
