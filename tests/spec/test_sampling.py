@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from kinfolk.sched.request import Sampling
-from kinfolk.spec.philox import uniforms
-from kinfolk.spec.sampling import RowContext, RowSampling, argmax, candidates, sample
+from kinfolk.spec.sampling import RowContext, RowSampling, sample
+from kinfolk_kernels.sample.philox import uniforms
+from kinfolk_kernels.sample.reference import argmax, candidates
 
 CPU = torch.device("cpu")
 VOCABULARY = 40
@@ -52,7 +53,7 @@ def test_every_draw_is_the_one_its_number_points_at(distribution, case):
     found = sample(logits, row_sampling(rows)).tolist()
     for row, token, scores in zip(rows, found, logits.double().numpy(), strict=True):
         exact = distribution(scores, row.sampling, row.prompt, row.output)
-        place = uniforms([row.sampling.seed], [row.position])[0]
+        place = uniforms(torch.tensor([row.sampling.seed]), torch.tensor([row.position])).item()
         below, expected = 0.0, None
         for candidate, chance in exact.items():
             expected = candidate

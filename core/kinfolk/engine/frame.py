@@ -68,7 +68,7 @@ class Lanes:
     All int64: ``logit`` [L] first row among those with logits, ``row`` [L] the same row of the
     step, ``count`` [L] rows with logits, ``drafted`` [L] 1 where they may be rejected, ``slot``
     [L], ``budget`` [L] most rows to keep. ``targets`` [pools, R]: at a lane's row d, the place in
-    the pool of the d-th row it keeps.
+    the pool of the d-th row it keeps. ``alone``: lane i is row i of the step and no other.
     """
 
     logit: torch.Tensor
@@ -80,6 +80,7 @@ class Lanes:
     targets: torch.Tensor
     width: int
     trees: bool
+    alone: bool = False
 
 
 class Frame:
@@ -91,6 +92,7 @@ class Frame:
     def __init__(self, state: State, sizes: Sizes, *, single_rows: bool = False) -> None:
         self.state = state
         self.sizes = sizes
+        self.single_rows = single_rows
         n, sequences, pools = sizes.rows, sizes.sequences, len(state.pools)
         rows = ("tokens", "positions", "sequence", "parent", "limit", "ancestors", "arena", "path")
         each = ("arena_start", "slot", "context", "last")
@@ -219,4 +221,5 @@ class Frame:
             targets=self.device["targets"],
             width=width or max(1, traits.draft_rows),
             trees=traits.trees,
+            alone=self.single_rows,
         )

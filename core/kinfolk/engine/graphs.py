@@ -183,7 +183,7 @@ class Graphs:
             forward = step_fn(batch, state)
             logits = loaded.model.head(forward.hidden)
             if key.sampling is None:
-                packed = report(batch, forward)
+                packed = report(loaded, batch, forward)
                 return Ran(packed, sizes.sequences, 0, batch, forward, logits)
             packed = sample_and_commit(
                 loaded,
@@ -192,7 +192,7 @@ class Graphs:
                 frame.lanes(traits),
                 forward,
                 logits,
-                RowSampling.over(frame.device, key.sampling),
+                RowSampling.over(frame.device, key.sampling, draw=loaded.ops.sample),
                 drafts=key.kind == "verify",
             )
             return Ran(packed, sizes.sequences, sizes.lanes, batch, None, None)

@@ -112,7 +112,9 @@ class Runner:
         laid = lay_out(items, self.state)
         forward = self._step_fn(items, laid.batch)(laid.batch, self.state)
         if not laid.batch.logit_rows.shape[0]:
-            return Ran(report(laid.batch, forward), len(items), 0, laid.batch, None, None)
+            return Ran(
+                report(self.loaded, laid.batch, forward), len(items), 0, laid.batch, None, None
+            )
         logits = self.loaded.model.head(forward.hidden[laid.batch.logit_rows])
         return Ran(forward.hidden, 0, 0, laid.batch, forward, logits, laid.lanes)
 
@@ -129,7 +131,7 @@ class Runner:
             ran.real,
             ran.forward,
             ran.logits[: len(contexts)],
-            RowSampling.of(contexts, self.loaded.device),
+            RowSampling.of(contexts, self.loaded.device, self.loaded.ops.sample),
             drafts=drafts,
         )
 

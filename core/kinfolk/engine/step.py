@@ -37,7 +37,7 @@ class Report:
 
     @classmethod
     def read(cls, numbers: npt.NDArray[np.int64], sequences: int, lanes: int) -> Report:
-        """Of what :func:`report` has packed."""
+        """Of what the op ``report`` has packed."""
         ends = np.cumsum([sequences, lanes, lanes, lanes])
         sound, finite, n_keep, following, path = np.split(numbers, ends)
         return cls(sound, finite, n_keep, following, path.reshape(lanes, -1 if lanes else 0))
@@ -62,23 +62,33 @@ def sample_and_commit(
         loaded.model.commit(forward.trace, commit, state)
         if lanes.trees:
             commit_tree_rows(state, batch, lanes, commit)
-    finite = logits.isfinite().all(1)[step.rows.clamp_min(0)] | (step.rows < 0)
-    return report(batch, forward, finite.all(1), kept)
+    finite = kept.finite if kept.finite is not None else logits.isfinite().all(1)
+    return loaded.ops.report(
+        forward.hidden, batch.last_row, finite, step.rows, kept.n_keep, kept.next, kept.path
+    )
 
 
-def report(
-    batch: StepBatch, forward: Forward, finite: torch.Tensor | None = None, kept: Kept | None = None
-) -> torch.Tensor:
-    """int64, for :meth:`Report.read`; without lanes if there are none."""
-    # A slice that asks for no logits may yet spoil what is kept of it.
-    sound = forward.hidden[batch.last_row].isfinite().all(1).long()
-    if finite is None or kept is None:
-        return sound
-    return torch.cat([sound, finite.long(), kept.n_keep, kept.next, kept.path.flatten()])
+def report(loaded: LoadedModel, batch: StepBatch, forward: Forward) -> torch.Tensor:
+    """The report of a step without lanes: a slice that asks for no logits may yet spoil what is
+    kept of it."""
+    nothing = batch.last_row[:0]
+    return loaded.ops.report(
+        forward.hidden,
+        batch.last_row,
+        nothing.bool(),
+        nothing[:, None],
+        nothing,
+        nothing,
+        nothing[:, None],
+    )
 
 
 def _drafted(batch: StepBatch, lanes: Lanes, logits: torch.Tensor) -> tuple[VerifyStep, Draft]:
     """The rows of each lane side by side, [L, T]."""
+    if lanes.alone:
+        own = slice(lanes.logit.shape[0])
+        draft = Draft(batch.tokens[own, None], batch.parent_row[own, None], lanes.budget)
+        return VerifyStep(logits, lanes.logit[:, None]), draft
     place = torch.arange(lanes.width, device=logits.device)
     inside = place < lanes.count[:, None]
     row = torch.where(inside, lanes.row[:, None] + place, 0)

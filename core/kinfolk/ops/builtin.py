@@ -13,6 +13,7 @@ PLAIN = frozenset(
     {
         *("embedding", "linear", "linears", "silu_mul", "gelu_mul", "add_shared_expert"),
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
+        *("sample", "report"),
     }
 )
 """Ops of which every back end is plain tensor arithmetic, which a graph can hold."""
@@ -78,4 +79,8 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("gated_delta_commit", "gated_delta", "reference", REFERENCE),
     _backend("gated_delta_commit", "gated_delta", "torch", CPU),
     _triton("gated_delta_commit", "gated_delta", "supports_commit"),
+    _backend("sample", "sample", "reference", REFERENCE),
+    _triton("sample", "sample"),
+    _backend("report", "report", "reference", REFERENCE),
+    _triton("report", "report"),
 )

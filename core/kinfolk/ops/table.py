@@ -293,3 +293,20 @@ class Ops:
         slot: torch.Tensor,
     ) -> None:
         self._call("gated_delta_commit", trace, state, path, n_keep, slot)
+
+    def sample(self, logits: torch.Tensor, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._call("sample", logits, rows)  # type: ignore[no-any-return]
+
+    def report(
+        self,
+        hidden: torch.Tensor,
+        last_row: torch.Tensor,
+        finite: torch.Tensor,
+        rows: torch.Tensor,
+        n_keep: torch.Tensor,
+        following: torch.Tensor,
+        path: torch.Tensor,
+    ) -> torch.Tensor:
+        return self._call(  # type: ignore[no-any-return]
+            "report", hidden, last_row, finite, rows, n_keep, following, path
+        )

@@ -1,23 +1,25 @@
 """From logits to tokens: penalties, bias, truncation, and a draw that only its row decides.
 
-n rows of logits [n, V]. A row's draw depends on its logits, its parameters and its uniform number,
-so neither the batch nor speculation changes it.
+n rows of logits [n, V]. A row's draw depends on its logits, its parameters, its seed and its
+position, so neither the batch nor speculation changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
 from kinfolk.sched.request import Sampling
-from kinfolk.spec.philox import uniforms
 from kinfolk.state.transfer import Transfer
+from kinfolk_kernels.sample import reference
+from kinfolk_kernels.sample.reference import Parameters
+
+Draw = Callable[[torch.Tensor, Parameters], tuple[torch.Tensor, torch.Tensor]]
+"""The op ``sample``."""
 
 COLDEST = 1e-30
 """Least temperature to divide by: below it the quotients of usual logits overflow float32."""
@@ -25,15 +27,13 @@ COLDEST = 1e-30
 CANDIDATES = (64, 1024)
 """Numbers of tokens that are sorted where every row has a top-k."""
 
-DRAWS = 64
-"""Random numbers of a request that are computed at once."""
-
 PARAMETERS = {
     "temperature": "float32",
     "top_k": "int64",
     "top_p": "float32",
     "min_p": "float32",
-    "uniform": "float64",
+    "seed": "int64",
+    "position": "int64",
 }
 """Arrays of n rows, by name, and their types."""
 
@@ -76,19 +76,23 @@ class SamplingKind:
 
 @dataclass(frozen=True, slots=True)
 class RowSampling:
-    """Parameters of n rows, as tensors on the device of the logits."""
+    """Parameters of n rows, as tensors on the device of the logits, and the op that draws."""
 
     greedy: bool
     temperature: torch.Tensor
     top_k: torch.Tensor
     top_p: torch.Tensor
     min_p: torch.Tensor
-    uniform: torch.Tensor
+    seed: torch.Tensor
+    position: torch.Tensor
     largest_top_k: int
     edits: _Edits | None
+    draw: Draw
 
     @classmethod
-    def of(cls, rows: Sequence[RowContext], device: torch.device) -> RowSampling:
+    def of(
+        cls, rows: Sequence[RowContext], device: torch.device, draw: Draw = reference.sample
+    ) -> RowSampling:
         """In an upload of their own."""
         entries = _edits(rows)
         count, changed = (len(rows),), (len(entries),)
@@ -104,11 +108,15 @@ class RowSampling:
             transfer.host[name][:] = values
         transfer.upload()
         edits = _Edits(*(transfer.device[name] for name in _EDITS)) if entries else None
-        return cls.over(transfer.device, kind_of(rows), edits)
+        return cls.over(transfer.device, kind_of(rows), edits, draw)
 
     @classmethod
     def over(
-        cls, arrays: Mapping[str, torch.Tensor], kind: SamplingKind, edits: _Edits | None = None
+        cls,
+        arrays: Mapping[str, torch.Tensor],
+        kind: SamplingKind,
+        edits: _Edits | None = None,
+        draw: Draw = reference.sample,
     ) -> RowSampling:
         """Over arrays that are there already, named as in ``PARAMETERS``."""
         return cls(
@@ -117,9 +125,11 @@ class RowSampling:
             top_k=arrays["top_k"],
             top_p=arrays["top_p"],
             min_p=arrays["min_p"],
-            uniform=arrays["uniform"],
+            seed=arrays["seed"],
+            position=arrays["position"],
             largest_top_k=kind.largest_top_k,
             edits=edits,
+            draw=draw,
         )
 
 
@@ -146,83 +156,28 @@ def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], rows: Sequence[RowCo
     arrays["temperature"][: len(rows)] = [
         row.sampling.temperature and max(row.sampling.temperature, COLDEST) for row in rows
     ]
-    arrays["uniform"][: len(rows)] = [
-        0.0 if row.sampling.greedy else draw(row.sampling.seed % 2**64, row.position)
-        for row in rows
-    ]
+    arrays["position"][: len(rows)] = [row.position for row in rows]
+    arrays["seed"][: len(rows)] = [_signed(row.sampling.seed) for row in rows]
 
 
-def draw(seed: int, position: int) -> float:
-    """The random number of a position; a whole run of them is computed at once."""
-    return float(_run_of_draws(seed, position // DRAWS)[position % DRAWS])
-
-
-@lru_cache(maxsize=1024)
-def _run_of_draws(seed: int, run: int) -> npt.NDArray[np.float64]:
-    positions = np.arange(run * DRAWS, (run + 1) * DRAWS, dtype=np.uint64)
-    return uniforms(np.full(DRAWS, seed, np.uint64), positions)
+def _signed(seed: int) -> int:
+    """The low 64 bits of a seed, as int64 holds them."""
+    return (seed + 2**63) % 2**64 - 2**63
 
 
 def sample(logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
     """float32 [n, V] -> token ids int64 [n]; some token where a row's logits are not finite."""
+    return sample_checked(logits, rows)[0]
+
+
+def sample_checked(
+    logits: torch.Tensor, rows: RowSampling
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The tokens, and bool [n] whether a row's logits are finite. That is found out on the way,
+    unless logits are changed first."""
     if rows.edits is not None:
-        logits = _edited(logits, rows.edits)
-    best = argmax(logits)
-    if rows.greedy:
-        return best
-    probabilities, tokens = candidates(logits, rows)
-    cumulative = probabilities.double().cumsum(1)
-    threshold = rows.uniform[:, None] * cumulative[:, -1:]
-    # The first candidate whose cumulative mass exceeds the threshold; rounding may leave none.
-    place = (cumulative <= threshold).sum(1).clamp_max(probabilities.shape[1] - 1)
-    place = torch.minimum(place, (probabilities > 0).sum(1) - 1).clamp_min(0)
-    drawn = tokens.gather(1, place[:, None])[:, 0]
-    return torch.where(rows.temperature == 0, best, drawn)
-
-
-def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """Index of the largest entry of each row, the lowest of equals."""
-    vocabulary = logits.shape[1]
-    index = torch.arange(vocabulary, device=logits.device)
-    largest = logits.amax(1, keepdim=True)
-    return torch.where(logits == largest, index, vocabulary).amin(1).clamp_max(vocabulary - 1)
-
-
-def candidates(logits: torch.Tensor, rows: RowSampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unnormalised probabilities in descending order, 0 for what truncation removed, and their ids.
-
-    Temperature first, then top-k, then top-p over what that leaves (a token stays while the mass
-    before it is below p), then min-p relative to the most probable one. Equal logits are in order
-    of id.
-    """
-    scaled = logits / torch.where(rows.temperature == 0, 1.0, rows.temperature)[:, None]
-    if 0 < rows.largest_top_k < logits.shape[1]:
-        kept = _largest(scaled, rows.largest_top_k)
-    else:
-        kept = torch.arange(logits.shape[1], device=logits.device).expand_as(scaled)
-    values, order = scaled.gather(1, kept).sort(dim=1, descending=True, stable=True)
-    rank = torch.arange(values.shape[1], device=logits.device)
-    limit = torch.where(rows.top_k == 0, values.shape[1], rows.top_k)[:, None]
-    p = torch.where(rank < limit, values, -torch.inf).softmax(1)
-    # In float64: over a large vocabulary float32 sums drift, and reach 1 before the end.
-    before = p.cumsum(1, dtype=torch.float64) - p
-    nucleus = (before < rows.top_p[:, None]) | (rows.top_p[:, None] == 1) | (rank == 0)
-    p = torch.where(nucleus, p, 0)
-    p = torch.where(p >= rows.min_p[:, None] * p[:, :1], p, 0)
-    return p, kept.gather(1, order)
-
-
-def _largest(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Ids of the ``count`` largest of each row, ascending. Of equals the lowest ids, which
-    ``topk`` alone does not promise."""
-    vocabulary = values.shape[1]
-    least = values.topk(count, 1).values[:, -1:]
-    above, tied = values > least, values == least
-    room = count - above.sum(1, keepdim=True)
-    chosen = above | (tied & (tied.cumsum(1) <= room))
-    index = torch.arange(vocabulary, device=values.device)
-    ids = torch.where(chosen, index, vocabulary).topk(count, 1, largest=False).values
-    return ids.clamp_max(vocabulary - 1)  # of NaN there are too few
+        return rows.draw(_edited(logits, rows.edits), rows)[0], None
+    return rows.draw(logits, rows)
 
 
 def _edited(logits: torch.Tensor, edits: _Edits) -> torch.Tensor:

@@ -9,12 +9,12 @@ L lanes, one a sampled sequence, of at most T rows; a plain decode step has T = 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from kinfolk.hookspecs import hookimpl
-from kinfolk.spec.sampling import RowSampling, sample
+from kinfolk.spec.sampling import RowSampling, sample_checked
 
 NO_ROW = -2
 """Parent of padding in a lane."""
@@ -43,17 +43,19 @@ class Draft:
 class Kept:
     """path int64 [L, T]: kept rows of each lane in order, padded with -1; n_keep int64 [L], at
     least 1; next int64 [L]: the token chosen at the last kept row. A lane emits the tokens of
-    path[1:] and then ``next``."""
+    path[1:] and then ``next``. ``finite`` bool [n]: whether each row of logits is, if whoever
+    answers has found out."""
 
     path: torch.Tensor
     n_keep: torch.Tensor
     next: torch.Tensor
+    finite: torch.Tensor | None = None
 
 
 def verify(step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
     """Sample every row and walk each lane from its root along equal tokens."""
-    chosen = sample(step.logits, sampling)[step.rows.clamp_min(0)]
-    return walk(chosen, draft)
+    tokens, finite = sample_checked(step.logits, sampling)
+    return replace(walk(tokens[step.rows.clamp_min(0)], draft), finite=finite)
 
 
 def walk(chosen: torch.Tensor, draft: Draft) -> Kept:

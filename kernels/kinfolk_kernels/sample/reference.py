@@ -1,0 +1,102 @@
+"""From logits to tokens: truncation, and a draw that only its row decides."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from kinfolk_kernels.sample.philox import uniforms
+
+
+class Parameters(Protocol):
+    """How n rows are sampled.
+
+    ``temperature``, ``top_p``, ``min_p`` float32 [n], ``top_k``, ``seed``, ``position`` int64 [n].
+    Temperature 0 takes the most probable token, top-k 0 and top-p 1 remove nothing. ``greedy``:
+    every temperature is 0. ``largest_top_k``: where every other row has a top-k, a number that none
+    exceeds, else 0.
+    """
+
+    @property
+    def greedy(self) -> bool: ...
+    @property
+    def largest_top_k(self) -> int: ...
+    @property
+    def temperature(self) -> torch.Tensor: ...
+    @property
+    def top_k(self) -> torch.Tensor: ...
+    @property
+    def top_p(self) -> torch.Tensor: ...
+    @property
+    def min_p(self) -> torch.Tensor: ...
+    @property
+    def seed(self) -> torch.Tensor: ...
+    @property
+    def position(self) -> torch.Tensor: ...
+
+
+def sample(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
+    """float32 [n, V] -> token ids int64 [n], and bool [n] whether all logits of a row are finite;
+    if not, its token is any.
+
+    A row's random number is that of its seed and position. It points into the mass of the
+    candidates laid out in their order.
+    """
+    finite = logits.isfinite().all(1)
+    best = argmax(logits)
+    if rows.greedy:
+        return best, finite
+    probabilities, tokens = candidates(logits, rows)
+    cumulative = probabilities.double().cumsum(1)
+    threshold = uniforms(rows.seed, rows.position)[:, None] * cumulative[:, -1:]
+    # The first candidate whose cumulative mass exceeds the threshold; rounding may leave none.
+    place = (cumulative <= threshold).sum(1).clamp_max(probabilities.shape[1] - 1)
+    place = torch.minimum(place, (probabilities > 0).sum(1) - 1).clamp_min(0)
+    drawn = tokens.gather(1, place[:, None])[:, 0]
+    return torch.where(rows.temperature == 0, best, drawn), finite
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """Index of the largest entry of each row, the lowest of equals."""
+    vocabulary = logits.shape[1]
+    index = torch.arange(vocabulary, device=logits.device)
+    largest = logits.amax(1, keepdim=True)
+    return torch.where(logits == largest, index, vocabulary).amin(1).clamp_max(vocabulary - 1)
+
+
+def candidates(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unnormalised probabilities in descending order, 0 for what truncation removed, and their ids.
+
+    Temperature first, then top-k, then top-p over what that leaves (a token stays while the mass
+    before it is below p), then min-p relative to the most probable one. Equal logits are in order
+    of id.
+    """
+    scaled = logits / torch.where(rows.temperature == 0, 1.0, rows.temperature)[:, None]
+    if 0 < rows.largest_top_k < logits.shape[1]:
+        kept = _largest(scaled, rows.largest_top_k)
+    else:
+        kept = torch.arange(logits.shape[1], device=logits.device).expand_as(scaled)
+    values, order = scaled.gather(1, kept).sort(dim=1, descending=True, stable=True)
+    rank = torch.arange(values.shape[1], device=logits.device)
+    limit = torch.where(rows.top_k == 0, values.shape[1], rows.top_k)[:, None]
+    p = torch.where(rank < limit, values, -torch.inf).softmax(1)
+    # In float64: over a large vocabulary float32 sums drift, and reach 1 before the end.
+    before = p.cumsum(1, dtype=torch.float64) - p
+    nucleus = (before < rows.top_p[:, None]) | (rows.top_p[:, None] == 1) | (rank == 0)
+    p = torch.where(nucleus, p, 0)
+    p = torch.where(p >= rows.min_p[:, None] * p[:, :1], p, 0)
+    return p, kept.gather(1, order)
+
+
+def _largest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Ids of the ``count`` largest of each row, ascending. Of equals the lowest ids, which
+    ``topk`` alone does not promise."""
+    vocabulary = values.shape[1]
+    least = values.topk(count, 1).values[:, -1:]
+    above, tied = values > least, values == least
+    room = count - above.sum(1, keepdim=True)
+    chosen = above | (tied & (tied.cumsum(1) <= room))
+    index = torch.arange(vocabulary, device=values.device)
+    ids = torch.where(chosen, index, vocabulary).topk(count, 1, largest=False).values
+    return ids.clamp_max(vocabulary - 1)  # of NaN there are too few
