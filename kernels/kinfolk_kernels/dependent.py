@@ -34,6 +34,29 @@ def wait_for_producers(PDL: tl.constexpr):
         tl.extra.cuda.gdc_wait()
 
 
+@triton.jit
+def fetch_ahead(pointers):
+    """Asks for the lines that hold ``pointers`` to be brought into the second-level cache.
+
+    Nothing is read: it may stand before the wait, whoever still writes there.
+    """
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+        "=r,l",
+        [pointers.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def guess(pointer):
+    """A number of the step's tables before the wait: good for ``fetch_ahead`` and nothing else, as
+    it may be that of the step before."""
+    return tl.load(pointer, cache_modifier=".cg")
+
+
 _allowed = True
 
 

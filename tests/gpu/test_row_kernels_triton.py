@@ -8,6 +8,7 @@ import torch
 from kinfolk_kernels.gelu_mul import triton as gelu
 from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.rms_norm import triton as kernels
+from kinfolk_kernels.rms_norm.branch import Branch
 from kinfolk_kernels.silu_mul import triton as silu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -55,8 +56,8 @@ def test_the_sum_and_the_norm_of_the_sum(numbers, assert_near, poisoned, dtype, 
     residual, weight = numbers(rows, width).cuda(), numbers(width).cuda()
     added, post = numbers(rows, width).to("cuda", dtype), numbers(width).cuda()
     for branch, wide in (
-        (kernels.Branch(added), added.double()),
-        (kernels.Branch(added, post, EPS), exact(added, post)),
+        (Branch(added), added.double()),
+        (Branch(added, post, EPS), exact(added, post)),
     ):
         with poisoned():
             total, found = kernels.add_rms_norm_rows(

@@ -17,6 +17,7 @@ from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.ops.table import Ops
 from kinfolk_kernels.codecs import Coded, encode, rotate
 from kinfolk_kernels.codecs import numbers as stored_numbers
+from kinfolk_kernels.int8_rows import FEW as FEW_ROWS
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.paged_attention import reference
 from kinfolk_kernels.paged_attention.decode import most_runs, run_length
@@ -259,11 +260,30 @@ def run_length_kernel(n, rows, out):
 
 @pytest.mark.parametrize(("rows", "most"), [(1, 256), (8, 256), (9, 32), (64, 32)])
 def test_runs_depend_on_the_length_and_are_never_more_than_are_kept(rows, most):
-    lengths = [1, 2, 3, 63, 64, 65, 255, 256, 257, 2047, 2048, 2049, 4096, 4097, 16384, 100000]
+    lengths = [
+        1,
+        2,
+        3,
+        32,
+        33,
+        63,
+        64,
+        65,
+        255,
+        256,
+        257,
+        2047,
+        2048,
+        2049,
+        4096,
+        4097,
+        16384,
+        100000,
+    ]
     found = torch.zeros(len(lengths), dtype=torch.int32)
     run_length_kernel[(len(lengths),)](torch.tensor(lengths, dtype=torch.int32), rows, found)
     runs = [-(-n // run) for n, run in zip(lengths, found.tolist(), strict=True)]
-    assert found.tolist()[:6] == [2, 2, 2, 2, 2, 4]
+    assert found.tolist()[:8] == [1, 1, 1, 1, 2, 2, 2, 4]
     assert max(runs) == most
     for width in lengths:
         found = max(r for n, r in zip(lengths, runs, strict=True) if n <= width)
@@ -342,7 +362,7 @@ def test_gates_and_factors(steps, memories, mild, assert_near, slices, factor_di
     found = gated_attention(q[..., :DIM], *rest)
     expected = reference.gated_attention(q[..., :DIM], *rest)
     assert found.values.dtype == torch.float16
-    assert found.int8 is None
+    assert (found.int8 is None) == (count > FEW_ROWS)
     assert_near(found.values, expected.values, (5e-4, 5e-3))
 
 
@@ -360,13 +380,13 @@ def test_int8_rows(steps, memories, mild, assert_near):
     assert torch.equal(found.sums, words.sum(2, dtype=torch.int32))
 
 
-@pytest.mark.parametrize(("count", "dim"), [(4, 64), (5, 64), (4, 32)])
+@pytest.mark.parametrize(("count", "dim"), [(FEW_ROWS, 64), (FEW_ROWS + 1, 64), (4, 32)])
 def test_few_rows_get_int8_ones_unasked(steps, memories, mild, count, dim):
     rows = steps.build(steps.certain(70, count), places=2)
     memory = memories.fill(rows, 1, mild, (DIM, dim))
     rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, Epilogue())
     found = gated_attention(mild(count, 2, DIM), *rest)
-    assert (found.int8 is not None) == (count == 4 and dim == 64)
+    assert (found.int8 is not None) == (count <= FEW_ROWS and dim == 64)
     if found.int8 is not None:
         assert torch.equal(found.int8.words, quantize(found.values.flatten(1)).words)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.int8_rows import GROUP, dequantize, made_int8, quantize
+from kinfolk_kernels.int8_rows import FEW, GROUP, dequantize, made_int8, quantize
 from kinfolk_kernels.rms_norm import reference
 from kinfolk_kernels.rms_norm import triton as kernels
-from kinfolk_kernels.rms_norm.triton import Branch
+from kinfolk_kernels.rms_norm.branch import Branch
 
 pytestmark = pytest.mark.interpreter
 
@@ -184,13 +184,15 @@ def test_refusals_say_why(numbers):
         numbers(2, 3, 96), numbers(96), numbers(2, 288), EPS, torch.float32
     )
     assert odd.reason == "heads of 96 numbers, not a power of two from 64 to 1024"
-    wide = kernels.supports_add(numbers(2, 8), numbers(2, 16)[:, ::2], None, EPS, torch.float32)
+    wide = kernels.supports_add(
+        numbers(2, 8), Branch(numbers(2, 16)[:, ::2]), None, EPS, torch.float32
+    )
     assert wide.reason == "a branch that is no contiguous row of floating point numbers"
 
 
 @pytest.mark.parametrize(
     ("shape", "beside"),
-    [((4, 128), True), ((5, 128), False), ((2, 96), False), ((2, 2, 64), False)],
+    [((FEW, 128), True), ((FEW + 1, 128), False), ((2, 96), False), ((2, 2, 64), False)],
 )
 def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
     x, weight = numbers(*shape), numbers(shape[-1])
@@ -202,8 +204,9 @@ def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
 
 
 def test_the_fused_ops_mean_what_their_references_do(numbers):
-    for rows in (3, 6):
+    for rows in (3, FEW + 1):
         x, branch, weight = numbers(rows, 192), numbers(rows, 192), numbers(192)
+        branch = Branch(branch, weight, EPS, numbers(1))
         found = kernels.add_rms_norm(x, branch, weight, EPS, torch.float32)
         expected = reference.add_rms_norm(x, branch, weight, EPS, torch.float32)
         for one, other in zip(found, expected, strict=True):

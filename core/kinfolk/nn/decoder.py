@@ -12,6 +12,7 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.layer_inputs import LayerInputs
 from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.residual import Residual, ResidualLayer
 from kinfolk.nn.step import Mixer, Step
 
 
@@ -23,7 +24,7 @@ class Layer(Protocol):
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None: ...
 
 
-class PreNormLayer:
+class PreNormLayer(ResidualLayer):
     """x + mixer(norm(x)), then x + feed_forward(norm(x))."""
 
     def __init__(
@@ -36,10 +37,11 @@ class PreNormLayer:
         self.mixer_norm, self.mixer = mixer_norm, mixer
         self.feed_norm, self.feed_forward = feed_norm, feed_forward
 
-    def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
-        mixed, trace = self.mixer(self.mixer_norm(x), step)
-        x, normed = self.feed_norm.after_adding(x, mixed)
-        return x + self.feed_forward(normed), trace
+    def extend(self, stream: Residual, step: Step) -> tuple[Residual, Any]:
+        x, normed = stream.normed(self.mixer_norm)
+        mixed, trace = self.mixer(normed, step)
+        x, normed = Residual(x, mixed).normed(self.feed_norm)
+        return Residual(x, self.feed_forward(normed)), trace
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
         self.mixer.commit(trace, kept, view)
@@ -78,13 +80,14 @@ class Decoder:
         x = self.embed(batch.tokens)
         inputs = None if self.layer_inputs is None else self.layer_inputs(batch.tokens, x)
         step = Step(batch, view, inputs)
-        trace = []
+        stream, trace = Residual(x), []
         for index, layer in enumerate(self.layers):
-            x, entry = layer(x, step)
+            stream, entry = _extend(layer, stream, step)
             trace.append(entry)
             if index in self._capture:
-                self.captured[index] = x
-        return Forward(x, tuple(trace))
+                stream = Residual(stream.tensor())
+                self.captured[index] = stream.total
+        return Forward(stream.tensor(), tuple(trace))
 
     def commit(self, trace: Sequence[Any], kept: CommitBatch, view: StateView) -> None:
         for layer, entry in zip(self.layers, trace, strict=True):
@@ -104,3 +107,11 @@ class Decoder:
     def features(self, layers: Sequence[int]) -> None:
         self._capture = frozenset(layers)
         self.captured = {}
+
+
+def _extend(layer: Layer, stream: Residual, step: Step) -> tuple[Residual, Any]:
+    """The stream after a layer. One that is called in a way of its own gets the stream itself."""
+    if isinstance(layer, ResidualLayer) and layer.is_extended():
+        return layer.extend(stream, step)
+    x, trace = layer(stream.tensor(), step)
+    return Residual(x), trace

@@ -7,6 +7,7 @@ from copy import copy
 import torch
 
 from kinfolk.nn.context import BuildContext
+from kinfolk_kernels.rms_norm.branch import Branch
 
 
 class RMSNorm:
@@ -38,7 +39,8 @@ class RMSNorm:
         return self.ops.rms_norm(x, self.weight, self.eps, self.dtype)
 
     def after_adding(
-        self, residual: torch.Tensor, branch: torch.Tensor
+        self, residual: torch.Tensor, branch: torch.Tensor | Branch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """float32 residual + branch, [R, D], and its norm."""
-        return self.ops.add_rms_norm(residual, branch, self.weight, self.eps, self.dtype)
+        added = branch if isinstance(branch, Branch) else Branch(branch)
+        return self.ops.add_rms_norm(residual, added, self.weight, self.eps, self.dtype)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from kinfolk.model_api import BlockTable, StepBatch
+    from kinfolk_kernels.rms_norm.branch import Branch
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class Ops:
     def add_rms_norm(
         self,
         residual: torch.Tensor,
-        branch: torch.Tensor,
+        branch: Branch,
         weight: torch.Tensor | None,
         eps: float,
         dtype: torch.dtype,

@@ -9,8 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.causal_conv.kernels import convolved, keep_states
+from kinfolk_kernels.causal_conv.kernels import (
+    convolved,
+    fetch_state,
+    keep_states,
+    seen_by,
+    taps_of,
+)
 from kinfolk_kernels.curves import sigmoid, softplus
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 
 @triton.jit
@@ -27,14 +34,16 @@ def _gates(
     beta_row,
     HV: tl.constexpr,
     WIDTH: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Decays and rates of all heads of some rows."""
     head = tl.arange(0, WIDTH)
     mask = inside[:, None] & (head < HV)[None, :]
-    alpha = tl.load(alpha_ptr + row[:, None] * alpha_row + head[None, :], mask=mask, other=0.0)
-    beta = tl.load(beta_ptr + row[:, None] * beta_row + head[None, :], mask=mask, other=0.0)
     a = tl.load(a_ptr + head, mask=head < HV, other=0.0)
     dt = tl.load(dt_ptr + head, mask=head < HV, other=0.0)
+    wait_for_producers(PDL)
+    alpha = tl.load(alpha_ptr + row[:, None] * alpha_row + head[None, :], mask=mask, other=0.0)
+    beta = tl.load(beta_ptr + row[:, None] * beta_row + head[None, :], mask=mask, other=0.0)
     at = row[:, None] * HV + head[None, :]
     g = a[None, :] * softplus(alpha.to(tl.float32) + dt[None, :])
     tl.store(g_ptr + at, g, mask=mask)
@@ -75,9 +84,11 @@ def heads_kernel(
     BR: tl.constexpr,
     SINGLES: tl.constexpr,
     STORES: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (rows / BR, channels / DIM + 1): a program makes DIM channels of BR rows, the last one
     of a row its gates. DIM divides a head of keys: it is one."""
+    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     inside = row < rows
     head = tl.program_id(1)
@@ -95,21 +106,25 @@ def heads_kernel(
             beta_row,
             HV,
             GATES,
+            PDL,
         )
     else:
         c = head * DIM + tl.arange(0, DIM)
+        taps = taps_of(weight_ptr, c, channels, TAPS)
+        if PDL and BR == 1:
+            lines = head * DIM + tl.arange(0, (DIM + 31) // 32) * 32
+            fetch_state(state_ptr, parents, sequences, slots, spans, row, lines, channels, TAPS)
+        wait_for_producers(PDL)
         sequence = tl.load(sequences + row, mask=inside, other=0)
         slot = tl.load(slots + sequence, mask=inside, other=0)
-        out = convolved(
-            x_ptr, weight_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS
-        )
+        seen = seen_by(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, TAPS)
+        out = convolved(seen, taps, TAPS)
         unit = tl.rsqrt(tl.sum(out * out, 1) + eps)[:, None]
         out *= tl.where(head < HK, unit * scale, tl.where(head < 2 * HK, unit, 1.0))
         tl.store(out_ptr + row[:, None] * channels + c[None, :], out, mask=inside[:, None])
         keep_states(
-            x_ptr,
+            seen,
             state_ptr,
-            parents,
             spans,
             store_rows,
             store_slots,
@@ -119,7 +134,6 @@ def heads_kernel(
             slot,
             inside,
             c,
-            x_row,
             channels,
             TAPS,
             SINGLES,

@@ -9,10 +9,33 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.curves import silu
+from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
 
 
 @triton.jit
-def _seen(
+def taps_of(weight_ptr, c, channels, TAPS: tl.constexpr):
+    """A tuple of TAPS times [1, channels]: what a row's own input is multiplied with, the input
+    before it, and so on."""
+    found = ()
+    for i in tl.static_range(TAPS):
+        w = tl.load(weight_ptr + c * TAPS + (TAPS - 1 - i), mask=c < channels, other=0.0)
+        found = found + (w[None, :],)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def fetch_state(state_ptr, parents, sequences, slots, spans, row, c, channels, TAPS: tl.constexpr):
+    """Ask for the committed inputs of one row, of channels ``c``, and for what leads to them."""
+    fetch_ahead(parents + row)
+    sequence = guess(sequences + row)
+    fetch_ahead(spans + 4 * sequence)
+    place = guess(slots + sequence) * (TAPS - 1)
+    for j in tl.static_range(TAPS - 1):
+        fetch_ahead(state_ptr + (place + j)[:, None] * channels + c[None, :])
+
+
+@triton.jit
+def seen_by(
     x_ptr,
     state_ptr,
     parents,
@@ -23,95 +46,52 @@ def _seen(
     x_row,
     channels,
     TAPS: tl.constexpr,
-    DISTANCE: tl.constexpr,
+    COUNT: tl.constexpr,
 ):
-    """float32 [rows, channels]: the input ``DISTANCE`` steps before each row on its path; before
-    the roots stand the committed inputs."""
+    """A tuple of COUNT tiles float32 [rows, channels]: the input of each row, the one before it on
+    its path, and so on; before the roots stand the TAPS - 1 committed inputs."""
+    among = (c < channels)[None, :]
     up = row
     missing = tl.zeros_like(row)
-    for _ in tl.static_range(DISTANCE):
-        up = tl.load(parents + up, mask=inside & (up >= 0), other=-1)
-        missing = tl.where(up < 0, missing + 1, 0)
-    among = (c < channels)[None, :]
-    drawn = (inside & (up >= 0))[:, None] & among
-    x = tl.load(x_ptr + up[:, None] * x_row + c[None, :], mask=drawn, other=0.0)
-    place = slot * (TAPS - 1) + (TAPS - 1) - missing
-    kept = (inside & (up < 0))[:, None] & among
-    old = tl.load(state_ptr + place[:, None] * channels + c[None, :], mask=kept, other=0.0)
-    return tl.where(drawn, x.to(tl.float32), old)
-
-
-@triton.jit
-def _tail(
-    x_ptr,
-    state_ptr,
-    parents,
-    row,
-    slot,
-    inside,
-    c,
-    x_row,
-    channels,
-    TAPS: tl.constexpr,
-):
-    """The state after each row: a tuple of TAPS - 1 tiles, the oldest first."""
     found = ()
-    for j in tl.static_range(TAPS - 1):
-        seen = _seen(
-            x_ptr,
-            state_ptr,
-            parents,
-            row,
-            slot,
-            inside,
-            c,
-            x_row,
-            channels,
-            TAPS,
-            TAPS - 2 - j,
-        )
+    for distance in tl.static_range(COUNT):
+        if distance > 0:
+            up = tl.load(parents + up, mask=inside & (up >= 0), other=-1)
+            missing = tl.where(up < 0, missing + 1, 0)
+        drawn = (inside & (up >= 0))[:, None] & among
+        at = up[:, None] * x_row + c[None, :]
+        seen = tl.load(x_ptr + at, mask=drawn, other=0.0).to(tl.float32)
+        if distance > 0:
+            place = slot * (TAPS - 1) + (TAPS - 1) - missing
+            kept = (inside & (up < 0))[:, None] & among
+            at = place[:, None] * channels + c[None, :]
+            seen = tl.where(drawn, seen, tl.load(state_ptr + at, mask=kept, other=0.0))
         found = found + (seen,)  # type: ignore[assignment]
     return found
 
 
 @triton.jit
-def _leave(state_ptr, slot, tail, inside, c, channels, TAPS: tl.constexpr):
-    """Write tails [rows, channels] to slots [rows]."""
-    mask = inside[:, None] & (c < channels)[None, :]
-    for j in tl.static_range(TAPS - 1):
-        at = (slot * (TAPS - 1) + j)[:, None] * channels + c[None, :]
-        tl.store(state_ptr + at, tail[j], mask=mask)
-
-
-@triton.jit
-def convolved(
-    x_ptr,
-    weight_ptr,
-    state_ptr,
-    parents,
-    row,
-    slot,
-    inside,
-    c,
-    x_row,
-    channels,
-    TAPS: tl.constexpr,
-):
+def convolved(seen, taps, TAPS: tl.constexpr):
     """float32 [rows, channels]: the convolution and SiLU of rows."""
-    total = tl.zeros([row.shape[0], c.shape[0]], tl.float32)
-    for i in tl.static_range(TAPS):
-        w = tl.load(weight_ptr + c * TAPS + (TAPS - 1 - i), mask=c < channels, other=0.0)
-        total += w[None, :] * _seen(
-            x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, i
-        )
+    total = taps[0] * seen[0]
+    for i in tl.static_range(1, TAPS):
+        total += taps[i] * seen[i]
     return silu(total)
 
 
 @triton.jit
+def _leave(state_ptr, slot, seen, inside, c, channels, TAPS: tl.constexpr):
+    """Write the last TAPS - 1 inputs, the latest first in ``seen``, to slots [rows]."""
+    mask = inside[:, None] & (c < channels)[None, :]
+    for j in tl.static_range(TAPS - 1):
+        at = (slot * (TAPS - 1) + j)[:, None] * channels + c[None, :]
+        tl.store(state_ptr + at, seen[TAPS - 2 - j], mask=mask)
+
+
+@triton.jit
 def keep_states(
-    x_ptr,
+    seen,
     state_ptr,
-    parents,
     spans,
     store_rows,
     store_slots,
@@ -121,7 +101,6 @@ def keep_states(
     slot,
     inside,
     c,
-    x_row,
     channels,
     TAPS: tl.constexpr,
     SINGLES: tl.constexpr,
@@ -129,18 +108,16 @@ def keep_states(
 ):
     """Stores, and the states of certain segments of one row, which nobody else reads."""
     if STORES:
-        tail = _tail(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS)
         for index in range(stores):
             hit = inside & (row == tl.load(store_rows + index))
             target = tl.zeros_like(row) + tl.load(store_slots + index)
-            _leave(state_ptr, target, tail, hit, c, channels, TAPS)
+            _leave(state_ptr, target, seen, hit, c, channels, TAPS)
     if SINGLES:
         count = tl.load(spans + 4 * sequence + 1, mask=inside, other=0)
         drafted = tl.load(spans + 4 * sequence + 3, mask=inside, other=1)
         alone = inside & (count == 1) & (drafted == 0)
-        tail = _tail(x_ptr, state_ptr, parents, row, slot, alone, c, x_row, channels, TAPS)
         tl.debug_barrier()
-        _leave(state_ptr, slot, tail, alone, c, channels, TAPS)
+        _leave(state_ptr, slot, seen, alone, c, channels, TAPS)
 
 
 @triton.jit(do_not_specialize=["rows", "stores"])
@@ -164,23 +141,25 @@ def rows_kernel(
     BC: tl.constexpr,
     SINGLES: tl.constexpr,
     STORES: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (rows / BR, channels / BC): outputs of all rows, and what ``keep_states`` keeps."""
+    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = row < rows
+    taps = taps_of(weight_ptr, c, channels, TAPS)
+    wait_for_producers(PDL)
     sequence = tl.load(sequences + row, mask=inside, other=0)
     slot = tl.load(slots + sequence, mask=inside, other=0)
-    out = convolved(
-        x_ptr, weight_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS
-    )
+    seen = seen_by(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, TAPS)
+    out = convolved(seen, taps, TAPS)
     at = out_ptr + row[:, None] * channels + c[None, :]
     mask = inside[:, None] & (c < channels)[None, :]
     tl.store(at, out.to(out_ptr.dtype.element_ty), mask=mask)
     keep_states(
-        x_ptr,
+        seen,
         state_ptr,
-        parents,
         spans,
         store_rows,
         store_slots,
@@ -190,7 +169,6 @@ def rows_kernel(
         slot,
         inside,
         c,
-        x_row,
         channels,
         TAPS,
         SINGLES,
@@ -208,17 +186,20 @@ def slices_kernel(
     x_row,
     TAPS: tl.constexpr,
     BC: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (S, channels / BC): states after certain segments of several rows, whose rows have read
     the old ones."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     entry = slices + 4 * tl.program_id(0) + tl.arange(0, 1)
     row = (tl.load(entry) + tl.load(entry + 1) - 1).to(tl.int64)
     slot = tl.load(entry + 2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = row >= 0
-    tail = _tail(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS)
+    seen = seen_by(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, TAPS - 1)
     tl.debug_barrier()
-    _leave(state_ptr, slot, tail, inside, c, channels, TAPS)
+    _leave(state_ptr, slot, seen, inside, c, channels, TAPS)
 
 
 @triton.jit(do_not_specialize=["width"])
@@ -233,8 +214,11 @@ def commit_kernel(
     width,
     TAPS: tl.constexpr,
     BC: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (D, channels / BC): states after the kept rows; who keeps nothing is padding."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     kept = tl.load(kept_ptr + tl.program_id(0))
     if kept == 0:
         return
@@ -242,10 +226,10 @@ def commit_kernel(
     slot = tl.load(slot_ptr + tl.program_id(0) + one)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     among = (c < channels)[None, :]
-    tail = ()
+    seen = ()
     for j in tl.static_range(TAPS - 1):
         # Committed inputs and kept rows in a line: the last TAPS - 1 of them stay.
-        place = kept + j + one
+        place = kept + (TAPS - 2 - j) + one
         drawn = place >= TAPS - 1
         row = tl.load(path_ptr + tl.program_id(0) * width + place - (TAPS - 1), mask=drawn, other=0)
         x = tl.load(
@@ -254,6 +238,6 @@ def commit_kernel(
         at = (slot * (TAPS - 1) + place)[:, None] * channels + c[None, :]
         old = tl.load(state_ptr + at, mask=(place < TAPS - 1)[:, None] & among, other=0.0)
         new = tl.where(drawn[:, None], x.to(tl.float32), old)
-        tail = tail + (new,)  # type: ignore[assignment]
+        seen = seen + (new,)  # type: ignore[assignment]
     tl.debug_barrier()
-    _leave(state_ptr, slot, tail, one >= 0, c, channels, TAPS)
+    _leave(state_ptr, slot, seen, one >= 0, c, channels, TAPS)

@@ -30,7 +30,7 @@ MIN_DIM = 16
 """Numbers of the smallest head."""
 
 WARPS = 4
-"""Rows a program that normalises heads: a row a warp, so that no sum depends on their number."""
+"""Most rows a program that normalises heads: a row a warp, so that no sum depends on how many."""
 
 
 def supports(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows) -> Verdict:
@@ -148,9 +148,10 @@ def make_heads(
     count, channels = x.shape
     heads, dim = made.v.shape[1:]
     plain = convolve(x, weight, state, made.q, index, rows)
+    block = 1 if count <= FEW_ROWS else WARPS
     return Launch(
         heads_kernel,
-        (-(-count // WARPS), channels // dim + 1),
+        (-(-count // block), channels // dim + 1),
         {
             **plain.arguments,
             "alpha_ptr": gates.alpha,
@@ -170,11 +171,11 @@ def make_heads(
             "GATES": 1 << (heads - 1).bit_length(),
             "DIM": dim,
             "TAPS": weight.shape[1],
-            "BR": WARPS,
+            "BR": block,
             "SINGLES": index.singles,
             "STORES": rows.store_rows.shape[0] > 0,
         },
-        WARPS,
+        block,
     )
 
 

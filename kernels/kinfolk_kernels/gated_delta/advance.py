@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
+
 
 @triton.jit(do_not_specialize=["stores"])
 def advance_kernel(
@@ -30,15 +32,22 @@ def advance_kernel(
     DV: tl.constexpr,
     BV: tl.constexpr,
     STORES: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (HV * DV / BV, B): a program moves BV rows of one head's state [DV, DK]."""
+    start_dependents(PDL)
     span = spans + 4 * tl.program_id(1)
+    head = tl.program_id(0) // (DV // BV)
+    first = tl.program_id(0) * BV
+    if PDL:
+        lines = first * DK + tl.arange(0, BV * DK // 32) * 32
+        fetch_ahead(state_ptr + guess(span + 2).to(tl.int64) * (HV * DV * DK) + lines)
+    wait_for_producers(PDL)
     row = tl.load(span).to(tl.int64)
     slot = tl.load(span + 2).to(tl.int64)
     if (tl.load(span + 1) != 1) | (tl.load(span + 3) != 0):
         return
-    head = tl.program_id(0) // (DV // BV)
-    r = (tl.program_id(0) % (DV // BV)) * BV + tl.arange(0, BV)
+    r = first % DV + tl.arange(0, BV)
     c = tl.arange(0, DK)
     place = (head * DV + r)[:, None] * DK + c[None, :]
     at = state_ptr + slot * (HV * DV * DK) + place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.gated_delta.closed_form import (
     KEYS,
     load_state,
@@ -30,12 +31,15 @@ def commit_kernel(
     BV: tl.constexpr,
     T: tl.constexpr,
     PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (HV * DV / BV, D): a program moves BV rows of one head's state, T kept rows at a time.
 
     A sequence that keeps nothing is padding.
     """
+    start_dependents(PDL)
     SLICES: tl.constexpr = DK // KEYS
+    wait_for_producers(PDL)
     kept = tl.load(kept_ptr + tl.program_id(1)).to(tl.int32)
     if kept == 0:
         return

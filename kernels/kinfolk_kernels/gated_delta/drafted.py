@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.gated_delta.closed_form import (
     KEYS,
     decays,
@@ -80,12 +81,15 @@ def drafted_kernel(
     T: tl.constexpr,
     LEVELS: tl.constexpr,
     PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (HV * DV / BV, B): a program holds BV rows of one head's state and takes the sequence's
     rows in blocks of T, SEVERAL or one. Later blocks read earlier ones from the trace.
 
     What is summed, and in what order, depends on the sequence's own rows only."""
+    start_dependents(PDL)
     SLICES: tl.constexpr = DK // KEYS
+    wait_for_producers(PDL)
     span = spans + 4 * tl.program_id(1)
     first = tl.load(span).to(tl.int64)
     count = tl.load(span + 1)

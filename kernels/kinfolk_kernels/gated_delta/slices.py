@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.gated_delta.closed_form import (
     KEYS,
     decays,
@@ -43,11 +44,14 @@ def prepare_kernel(
     T: tl.constexpr,
     LEVELS: tl.constexpr,
     PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (HV, N): of a block and head the solved system and the decayed q k, both [T, T] with
     earlier rows down, and the sums of decays float64 [T]."""
+    start_dependents(PDL)
     SLICES: tl.constexpr = DK // KEYS
     head = tl.program_id(0)
+    wait_for_producers(PDL)
     first = tl.load(blocks + 2 * tl.program_id(1)).to(tl.int64)
     count = tl.load(blocks + 2 * tl.program_id(1) + 1)
     t = tl.arange(0, T)
@@ -101,9 +105,12 @@ def scan_kernel(
     STORES: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (HV * DV / BV, S): a program takes BV rows of one head's state through a slice."""
+    start_dependents(PDL)
     SLICES: tl.constexpr = DK // KEYS
+    wait_for_producers(PDL)
     entry = slices + 4 * tl.program_id(1)
     first = tl.load(entry).to(tl.int64)
     count = tl.load(entry + 1)

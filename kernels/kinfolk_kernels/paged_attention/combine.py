@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import rotate_rows
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.decode import run_length
 
 
@@ -59,9 +60,11 @@ def combine_kernel(
     y_ptr, words_ptr, scale_ptr, sums_ptr,
     HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK_RUNS: tl.constexpr,
     TREES: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr, ROTATED: tl.constexpr,
-    INT8: tl.constexpr,
+    INT8: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (sequences x ``most_rows``, query heads, slices of SIZE dimensions)."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     sequence = tl.load(few + tl.program_id(0) // most_rows)
     index = tl.program_id(0) % most_rows
     rows = tl.load(count + sequence)

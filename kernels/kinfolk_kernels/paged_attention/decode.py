@@ -11,11 +11,12 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import Q4_0, columns
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
 
 CHUNK = tl.constexpr(64)
 
-RUNS = ((64, 2), (256, 4))
+RUNS = ((32, 1), (64, 2), (256, 4))
 """Chunks of a sequence, up to which a run has so many of them."""
 
 LONG_RUN = 8
@@ -27,8 +28,9 @@ MOST_RUNS = (256, 32)
 """Runs of a sequence with at most, and with more than ``MANY_ROWS`` rows. Every run leaves a result
 for each row: more rows are work enough for fewer runs."""
 
-SHORT, MIDDLE = (tl.constexpr(limit) for limit, _ in RUNS)
-RUN_SHORT, RUN_MIDDLE, RUN_LONG = (tl.constexpr(run) for run in (RUNS[0][1], RUNS[1][1], LONG_RUN))
+SHORT, MIDDLE, LONG = (tl.constexpr(limit) for limit, _ in RUNS)
+RUN_SHORT, RUN_MIDDLE, RUN_LONG = (tl.constexpr(run) for _, run in RUNS)
+RUN_LONGEST = tl.constexpr(LONG_RUN)
 MOST_FEW, MOST_MANY = (tl.constexpr(most) for most in MOST_RUNS)
 ROWS_MANY = tl.constexpr(MANY_ROWS)
 
@@ -50,6 +52,7 @@ def run_length(entries, rows):
     most = tl.where(rows > ROWS_MANY, MOST_MANY, MOST_FEW)
     run = tl.where(entries > SHORT, RUN_MIDDLE, RUN_SHORT)
     run = tl.where(entries > MIDDLE, RUN_LONG, run)
+    run = tl.where(entries > LONG, RUN_LONGEST, run)
     for _ in tl.static_range(0, 12):
         run = tl.where(entries > run * most, run * 2, run)
     return run
@@ -126,7 +129,7 @@ def decode_kernel(
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
     K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr, DOT: tl.constexpr,
     ABOVE: tl.constexpr, UP_TO: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr, TREES: tl.constexpr,
+    WINDOW: tl.constexpr, TREES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid ((programs for runs, plus one for the arena if TREES) x tiles; key heads; sequences).
 
@@ -134,6 +137,8 @@ def decode_kernel(
     Works on sequences with more than ABOVE and up to UP_TO pairs of a row and a query head of the
     group. K_ROW and V_ROW are elements of a stored row, of codes bytes. ``scale`` includes log2 e.
     """
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     sequence = tl.load(few + tl.program_id(2))
     rows = tl.load(count + sequence)
     pairs = rows * GROUP

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import Q4_0, columns, rotate_rows
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.combine import gated
 from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
 
@@ -126,9 +127,11 @@ def prefill_kernel(
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
     K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr, DOT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr,
-    ROTATED: tl.constexpr,
+    ROTATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles of the longest slice; key heads; sequences). Tiles that see most go first."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     sequence = tl.load(many + tl.program_id(2))
     pairs = tl.load(count + sequence) * GROUP
     head = tl.program_id(1)

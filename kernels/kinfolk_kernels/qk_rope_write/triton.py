@@ -17,6 +17,12 @@ from kinfolk_kernels.coded_tiles import (
     encode_q8_0,
     rotate_rows,
 )
+from kinfolk_kernels.dependent import (
+    fetch_ahead,
+    guess,
+    start_dependents,
+    wait_for_producers,
+)
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.rows import Rows
@@ -121,11 +127,24 @@ def qk_rope_write_kernel(
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, PAIRS: tl.constexpr, K_FORMAT: tl.constexpr,
     V_FORMAT: tl.constexpr, K_ROTATED: tl.constexpr, V_ROTATED: tl.constexpr,
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, V_NORM: tl.constexpr, Q_WEIGHT: tl.constexpr,
-    K_WEIGHT: tl.constexpr, V_WEIGHT: tl.constexpr,
+    K_WEIGHT: tl.constexpr, V_WEIGHT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, query heads + key heads + value heads): a program takes one head of a row."""
+    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
+    if PDL:
+        turn = guess(positions + row) * PAIRS
+        fetch_ahead(cos_ptr + turn)
+        fetch_ahead(sin_ptr + turn)
+        fetch_ahead(write_rows + write_at + row)
+        fetch_ahead(arena_rows + row)
+        lines = tl.arange(0, (SIZE + 31) // 32) * 32
+        if Q_WEIGHT:
+            fetch_ahead(q_weight + lines)
+        if K_WEIGHT:
+            fetch_ahead(k_weight + lines)
+    wait_for_producers(PDL)
     position = tl.load(positions + row)
     cos_ptr += position * PAIRS
     sin_ptr += position * PAIRS

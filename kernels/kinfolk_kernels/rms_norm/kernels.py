@@ -86,13 +86,12 @@ def norm_kernel(
     if WEIGHT:
         for i in tl.static_range(OWN):
             column = columns_of((mine + i) * (GROUPS * 64), GROUPS)
-            weights = weights + (_factors(weight_ptr, column, width),)
+            weights = weights + (_factors(weight_ptr, column, width),)  # type: ignore[assignment]
     after = ()
     if BRANCH_WEIGHT:
         for i in tl.static_range(TILES):
-            after = after + (
-                _factors(branch_weight_ptr, columns_of(i * GROUPS * 64, GROUPS), width),
-            )
+            column = columns_of(i * GROUPS * 64, GROUPS)
+            after = after + (_factors(branch_weight_ptr, column, width),)  # type: ignore[assignment]
     factor = 1.0
     if FACTOR:
         factor = tl.load(factor_ptr).to(tl.float32)
@@ -102,9 +101,9 @@ def norm_kernel(
     branch = ()
     for i in tl.static_range(TILES):
         column = columns_of(i * GROUPS * 64, GROUPS)
-        x = x + (_load(x_ptr, at, live, column, width),)
+        x = x + (_load(x_ptr, at, live, column, width),)  # type: ignore[assignment]
         if BRANCH:
-            branch = branch + (_load(branch_ptr, row * branch_row, live, column, width),)
+            branch = branch + (_load(branch_ptr, row * branch_row, live, column, width),)  # type: ignore[assignment]
     if BRANCH:
         if BRANCH_NORM:
             inverse = _inverse(branch, width, branch_eps, TILES)
@@ -113,14 +112,14 @@ def norm_kernel(
                 y = branch[i] * inverse
                 if BRANCH_WEIGHT:
                     y *= after[i]
-                normed = normed + (y,)
+                normed = normed + (y,)  # type: ignore[assignment]
             branch = normed
         total = ()
         for i in tl.static_range(TILES):
             y = x[i] + branch[i]
             if FACTOR:
                 y *= factor
-            total = total + (y,)
+            total = total + (y,)  # type: ignore[assignment]
         x = total
     inverse = _inverse(x, width, eps, TILES)
     for i in tl.static_range(OWN):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.rms_norm.branch import Branch
+
 
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
@@ -19,14 +21,23 @@ def rms_norm(
 
 def add_rms_norm(
     residual: torch.Tensor,
-    branch: torch.Tensor,
+    branch: Branch,
     weight: torch.Tensor | None,
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """residual float32 [R, D] + branch [R, D]: the sum, and its norm in ``dtype``."""
-    total = residual + branch
+    total = plus_branch(residual, branch)
     return total, rms_norm(total, weight, eps, dtype)
+
+
+def plus_branch(residual: torch.Tensor, branch: Branch) -> torch.Tensor:
+    """The stream with what is added to it."""
+    rows = branch.rows
+    if branch.eps is not None:
+        rows = rms_norm(rows, branch.weight, branch.eps, torch.float32)
+    total = residual + rows
+    return total if branch.factor is None else total * branch.factor
 
 
 def gated_rms_norm(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.rms_norm.branch import Branch
+from kinfolk_kernels.rms_norm.reference import plus_branch
+
 
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
@@ -14,13 +17,13 @@ def rms_norm(
 
 def add_rms_norm(
     residual: torch.Tensor,
-    branch: torch.Tensor,
+    branch: Branch,
     weight: torch.Tensor | None,
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See the reference."""
-    total = residual + branch
+    total = plus_branch(residual, branch)
     return total, rms_norm(total, weight, eps, dtype)
 
 

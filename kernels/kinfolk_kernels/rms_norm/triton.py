@@ -12,6 +12,7 @@ import torch
 
 from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.rms_norm.branch import Branch
 from kinfolk_kernels.rms_norm.kernels import gated_norm_kernel, norm_kernel
 from kinfolk_kernels.row_outputs import RowOutputs
 from kinfolk_kernels.sections import out_of_reach
@@ -28,17 +29,6 @@ MOST_PROGRAMS = 512
 whole row, and fewer numbers wait for one another."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """What is added to the residual stream: rows [R, D], normed before if ``eps`` is given. The sum
-    is multiplied by ``factor`` [1], if there is one."""
-
-    rows: torch.Tensor
-    weight: torch.Tensor | None = None
-    eps: float | None = None
-    factor: torch.Tensor | None = None
 
 
 def supports(
@@ -65,7 +55,7 @@ def rms_norm(
 
 def supports_add(
     residual: torch.Tensor,
-    branch: torch.Tensor,
+    branch: Branch,
     weight: torch.Tensor | None,
     eps: float,
     dtype: torch.dtype,
@@ -73,21 +63,22 @@ def supports_add(
     """Whether ``add_rms_norm`` can do this call."""
     if residual.dtype != torch.float32 or not residual.is_contiguous() or residual.dim() != 2:
         return no("the residual stream is not contiguous float32 [R, D]")
-    if branch.dtype not in FLOATS or branch.stride(-1) != 1:
+    rows = branch.rows
+    if rows.dtype not in FLOATS or rows.dim() != 2 or rows.stride(-1) != 1:
         return no("a branch that is no contiguous row of floating point numbers")
     return supports(residual, weight, eps, dtype)
 
 
 def add_rms_norm(
     residual: torch.Tensor,
-    branch: torch.Tensor,
+    branch: Branch,
     weight: torch.Tensor | None,
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See the reference."""
     int8 = worth_int8(residual)
-    total, made = add_rms_norm_rows(residual, Branch(branch), weight, eps, dtype, int8=int8)
+    total, made = add_rms_norm_rows(residual, branch, weight, eps, dtype, int8=int8)
     return total, with_int8(made.values, made.int8)  # type: ignore[arg-type]
 
 

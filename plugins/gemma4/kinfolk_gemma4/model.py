@@ -14,8 +14,9 @@ from kinfolk.nn.layer_inputs import LayerInputBranch, LayerInputs
 from kinfolk.nn.mlp import GatedMLP
 from kinfolk.nn.moe import MoE, Router
 from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.residual import Residual
 from kinfolk.nn.rope import RotaryEmbedding
-from kinfolk.nn.sandwich import Branch, Sandwich, SandwichLayer
+from kinfolk.nn.sandwich import Branch, ResidualBranch, Sandwich, SandwichLayer
 from kinfolk.nn.step import Step
 from kinfolk.weights.loader import Weights
 from kinfolk_gemma4.config import Gemma4Config
@@ -25,13 +26,13 @@ def build(config: Gemma4Config, weights: Weights, context: BuildContext) -> Deco
     return _Builder(config, weights, context).decoder()
 
 
-class DenseAndExperts:
+class DenseAndExperts(ResidualBranch):
     """after(dense(x) + after_experts(experts(before_experts(x)))): the router reads the stream
     through a norm of its own."""
 
     def __init__(
         self,
-        dense: Branch,
+        dense: Sandwich,
         before_experts: RMSNorm,
         before_router: RMSNorm,
         experts: MoE,
@@ -42,9 +43,12 @@ class DenseAndExperts:
         self.before_experts, self.before_router = before_experts, before_router
         self.experts, self.after_experts = experts, after_experts
 
-    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+    def extend(self, stream: Residual, step: Step) -> Residual:
+        x, normed = stream.normed(self.dense.before)
+        dense = self.dense.after(self.dense.function(normed))
         routed = self.experts(self.before_experts(x), router_input=self.before_router(x))
-        return self.after(self.dense(x, step) + self.after_experts(routed))
+        _, added = Residual(dense, routed, self.after_experts).normed(self.after)
+        return Residual(x, added)
 
 
 class _Builder:
@@ -84,7 +88,7 @@ class _Builder:
 
     def layer(self, layer: int) -> SandwichLayer:
         block = f"blk.{layer}."
-        branches = [self.feed_forward(layer, block)]
+        branches: list[Branch | ResidualBranch] = [self.feed_forward(layer, block)]
         if self.config.input_width:
             branches.append(
                 LayerInputBranch(
@@ -123,7 +127,7 @@ class _Builder:
             scale=1.0,
         )
 
-    def feed_forward(self, layer: int, block: str) -> Branch:
+    def feed_forward(self, layer: int, block: str) -> ResidualBranch:
         weights = self.weights
         dense = GatedMLP(
             self.context,

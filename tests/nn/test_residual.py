@@ -1,0 +1,119 @@
+"""The residual stream between layers, with a term that is still to be added."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kinfolk.nn.decoder import Decoder, PreNormLayer
+from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.residual import Residual
+from kinfolk.nn.sandwich import Sandwich, SandwichLayer
+
+WIDTH, VOCABULARY = 4, 9
+
+
+class Mixer:
+    """Multiplies; its trace is what it has seen."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x, step):
+        return x * self.factor, x
+
+    def commit(self, trace, kept, view):
+        pass
+
+
+class Halving(PreNormLayer):
+    """A layer of somebody else, on the stream itself."""
+
+    def __call__(self, x, step):
+        mixed, trace = self.mixer(self.mixer_norm(x), step)
+        x = x + mixed / 2
+        return x + self.feed_forward(self.feed_norm(x)) / 2, trace
+
+
+@pytest.fixture
+def weights():
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape: torch.randn(*shape, generator=generator)
+
+
+@pytest.fixture
+def norm(context, weights):
+    return lambda dtype=torch.float32: RMSNorm(context, weights(WIDTH), 1e-5, dtype)
+
+
+def plain(layer, x):
+    """What the layers of this file mean, one step after the other."""
+    if isinstance(layer, SandwichLayer):
+        x = x + layer.after(layer.mixer(layer.before(x), None)[0])
+        for branch in layer.branches:
+            x = x + branch(x, None)
+        return x if layer.scale is None else x * layer.scale
+    share = 0.5 if isinstance(layer, Halving) else 1.0
+    x = x + share * layer.mixer(layer.mixer_norm(x), None)[0]
+    return x + share * layer.feed_forward(layer.feed_norm(x))
+
+
+@pytest.fixture
+def layers(norm, weights):
+    parts = (norm(), Mixer(0.7), norm(), torch.sin)
+    return [
+        PreNormLayer(*parts),
+        Halving(*parts),
+        SandwichLayer(norm(), Mixer(0.3), norm(), [Sandwich(norm(), torch.cos, norm())]),
+        SandwichLayer(
+            norm(), Mixer(0.4), norm(), [lambda x, step: x.tanh() + 1.0], torch.tensor([0.6])
+        ),
+        PreNormLayer(*parts),
+        SandwichLayer(
+            norm(),
+            Mixer(0.5),
+            norm(),
+            [Sandwich(norm(), torch.sin, norm())],
+            torch.tensor([1.5]),
+        ),
+    ]
+
+
+def test_layers_of_all_kinds_follow_one_another(context, norm, layers, weights):
+    """Whoever leaves a sum to the next, and whoever wants the stream itself."""
+    table = weights(VOCABULARY, WIDTH)
+    model = Decoder(context, embedding=table, layers=layers, norm=norm(), head=torch.eye(9, 4))
+    model.features(range(len(layers)))
+    forward = model.forward(SimpleNamespace(tokens=torch.tensor([2, 5])), None)
+    x = table[[2, 5]]
+    for index, layer in enumerate(layers):
+        x = plain(layer, x)
+        torch.testing.assert_close(model.captured[index], x, rtol=1e-5, atol=1e-5)
+    model.features([])
+    alone = model.forward(SimpleNamespace(tokens=torch.tensor([2, 5])), None)
+    torch.testing.assert_close(forward.hidden, x, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(alone.hidden, x, rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_called_by_itself_gives_the_stream(layers, weights):
+    x = weights(3, WIDTH)
+    for layer in layers:
+        found, _ = layer(x, None)
+        torch.testing.assert_close(found, plain(layer, x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("after", [False, True])
+def test_the_norm_of_a_stream_adds_what_is_left(norm, weights, after, scaled):
+    stream = Residual(
+        weights(3, WIDTH),
+        weights(3, WIDTH),
+        norm() if after else None,
+        torch.tensor([0.3]) if scaled else None,
+    )
+    reader = norm()
+    total, normed = stream.normed(reader)
+    torch.testing.assert_close(total, stream.tensor())
+    torch.testing.assert_close(normed, reader(stream.tensor()))
