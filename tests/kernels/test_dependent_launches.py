@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import textwrap
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from kinfolk_kernels.row_outputs import RowOutputs
 
 ROOT = Path(kinfolk_kernels.__path__[0])
 START, WAIT = "start_dependents", "wait_for_producers"
+THERE = re.compile(r"F\d != NONE")
+"""A matrix that is not there has no programs."""
 
 
 def kernels():
@@ -70,7 +73,9 @@ def waits(function, statements: list[ast.stmt]) -> bool:
     """Whether every path through the statements waits, before it writes or returns."""
     for statement in statements:
         if isinstance(statement, ast.If):
-            if waits(function, statement.body) and waits(function, statement.orelse):
+            other = THERE.fullmatch(ast.unparse(statement.test)) is not None
+            other = other or waits(function, statement.orelse)
+            if other and waits(function, statement.body):
                 return True
         elif isinstance(statement, ast.Expr):
             for name in calls(statement):
