@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 GROUP = 64
-FEW = 4
+FEW = 16
 """Rows of a step that matrices may read as int8."""
 
 

@@ -29,14 +29,19 @@ class Launch:
     """Whether a product and a sum may be rounded once; versions of Triton differ in what they do
     when they are not told."""
 
+    registers: int | None = None
+    """The most that a thread may take, so that more programs run at a time."""
+
     pdl: bool = False
     """Whether it may start before the launch before it has ended: the kernel waits by itself."""
 
     @property
     def options(self) -> dict[str, Any]:
         early = {"launch_pdl": True} if self.pdl else {}
+        most = {} if self.registers is None else {"maxnreg": self.registers}
         return {
             **early,
+            **most,
             "num_warps": self.warps,
             "num_stages": self.stages,
             "enable_fp_fusion": self.fuse,

@@ -7,13 +7,14 @@ import torch
 
 from kinfolk.weights import packer
 from kinfolk_kernels.embedding.triton import embedding
+from kinfolk_kernels.int8_rows import FEW, quantize
 from kinfolk_kernels.int8_rows import dequantize as numbers_of
-from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.linear import segments
 from kinfolk_kernels.linear import triton as kernels
 from kinfolk_kernels.linear.dequantize import dequantize
+from kinfolk_kernels.linear.gemm_int8 import Int8Tile, gemm_int8
+from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
-from kinfolk_kernels.linear.gemm_small import tile_for as small_tile_for
 from kinfolk_kernels.linear.gemv import GemvTile, gemv
 from kinfolk_kernels.linear.gemv import tile_for as gemv_tile_for
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
@@ -22,9 +23,9 @@ from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-# Relative L2 of a row. Sums of exact products in float32; eleven bits of scale, minimum, weight and
-# x; eight bits of each number.
-SUMS, HALF, BF16 = 5e-6, 2e-3, 6e-3
+# Relative L2 of a row. Sums of exact products in float32; sixteen bits of what minima meet; eleven
+# bits of scale, minimum, weight and x; eight bits of each number.
+SUMS, MINIMA, HALF, BF16 = 5e-6, 2e-5, 2e-3, 6e-3
 
 SHAPES = {
     "Q4_K": (1032, 5120),
@@ -67,6 +68,19 @@ def test_few_rows_in_every_tile(matrix, numbers, poisoned, name, rows):
 
 
 @EVERY
+@pytest.mark.parametrize("rows", [2, 8, 13, 32])
+def test_int8_rows_on_the_matrix_unit_in_every_tile(matrix, numbers, poisoned, name, rows):
+    planes, exact = matrix(name)
+    x = quantize(numbers(rows, planes.columns).cuda())
+    expected = numbers_of(x).double() @ exact.T
+    for tile in (Int8Tile(), Int8Tile(4, 3, 2), Int8Tile(2, 2), Int8Tile(1), None):
+        with poisoned():
+            out = torch.empty(rows, planes.rows, device="cuda")
+        gemm_int8([planes], x, [out], tile).run()
+        assert error(out, expected) <= MINIMA
+
+
+@EVERY
 @pytest.mark.parametrize("rows", [1, 8, 13, 32, 64])
 def test_up_to_64_rows_in_every_tile(matrix, numbers, poisoned, name, rows):
     planes, exact = matrix(name)
@@ -85,13 +99,14 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     weights = [on_gpu(random_planes(n, size, 5120, seed=i)) for i, (n, size) in enumerate(parts)]
     x = numbers(rows, 5120).cuda().bfloat16()
     found = kernels.linears(x, weights)
-    seen = numbers_of(quantize(x)) if rows <= 4 else x
+    seen = numbers_of(quantize(x)) if rows <= FEW else x
+    tile_for = gemv_tile_for if rows == 1 else int8_tile_for
     for y, planes in zip(found, weights, strict=True):
         assert y.dtype == torch.bfloat16
         assert error(y, seen.double() @ unpack(planes).double().T) <= BF16
-        # More rows of matrices in a launch may mean fewer warps on each, which sum otherwise.
+        # More rows of matrices in a launch may mean fewer parts of each, which sum otherwise.
         together = weights[: segments.MOST] if planes is not weights[-1] else [planes]
-        if rows <= 4 and gemv_tile_for([planes]) == gemv_tile_for(together):
+        if rows <= FEW and tile_for([planes]) == tile_for(together):
             assert torch.equal(y, kernels.linear(x, planes))
 
 
@@ -111,13 +126,12 @@ def test_slices_of_numbers_are_the_definitions_bit_for_bit(matrix, name):
 def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
     planes, _ = matrix("Q5_K")
     x = numbers(16, planes.columns).cuda()
-    assert small_tile_for([planes]).split > 1
-    first, few = kernels.linear(x, planes), kernels.linear(x[:4], planes)
+    assert int8_tile_for([planes]).split > 1
+    first, one = kernels.linear(x, planes), kernels.linear(x[:1], planes)
     for _ in range(20):
         assert torch.equal(kernels.linear(x, planes), first)
-        assert torch.equal(kernels.linear(x[:4], planes), few)
-    for row in range(4):
-        assert torch.equal(kernels.linear(x[row : row + 1], planes)[0], few[row])
+        assert torch.equal(kernels.linear(x[:1], planes), one)
+    assert torch.equal(kernels.linear(x[:4], planes), first[:4])
     assert torch.equal(kernels.linear(x[3:12], planes), first[3:12])
 
 
@@ -156,7 +170,7 @@ def test_launches_that_start_early_give_the_same_bits(random_planes, numbers, on
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_rows_of_any_size(random_planes, on_gpu, name):
-    planes = on_gpu(random_planes(name, 64, 512))
+    planes = on_gpu(random_planes(name, 64, 512, activations="f16"))
     for size in (1e-6, 1e6):
         x = torch.linspace(-1, 1, 16 * 512, device="cuda").view(16, 512) * size
         expected = x.double() @ unpack(planes).double().T

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.gelu_mul import triton as gelu
-from kinfolk_kernels.int8_rows import dequantize, made_int8, quantize
+from kinfolk_kernels.int8_rows import FEW, dequantize, made_int8, quantize
 from kinfolk_kernels.silu_mul import triton as silu
 
 pytestmark = pytest.mark.interpreter
@@ -81,7 +81,7 @@ def test_refusals_say_why(numbers):
 
 
 def test_few_rows_get_int8_rows_beside_them(numbers):
-    for rows, beside in ((4, True), (5, False)):
+    for rows, beside in ((FEW, True), (FEW + 1, False)):
         gate, up = numbers(rows, 192), numbers(rows, 192)
         found = silu.silu_mul(gate, up)
         made = made_int8(found)

@@ -54,6 +54,22 @@ def few_launches():
     yield "early", launch(1, "Q4_K", "Q4_K", tile=GemvTile(groups=2, tiles=2, prefetch=64))
 
 
+def int8_launches():
+    from kinfolk_kernels.linear.gemm_int8 import Int8Tile, gemm_int8
+    from kinfolk_kernels.row_outputs import RowOutputs
+
+    def launch(rows, *formats, columns=WIDTH, tile=None):
+        matrices = table(*formats, columns=columns)
+        x = RowOutputs.make(rows, columns, None, True, META).int8
+        return gemm_int8(matrices, x, results(matrices, rows), tile)
+
+    yield "unit 2", launch(2, "Q5_K", "Q4_K", "Q8_0", "Q8_0")
+    yield "unit 16", launch(16, "Q6_K", columns=HIDDEN)
+    yield "unit 16, inputs", launch(16, "Q5_K", "Q4_K", "Q8_0")
+    yield "unit 32", launch(32, "Q4_K", "IQ4_XS")
+    yield "unit 704", launch(16, "Q5_0", "Q4_0", columns=704, tile=Int8Tile(2, 2))
+
+
 def small_launches():
     from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
     from kinfolk_kernels.linear.prepare import HalfRows
@@ -98,13 +114,13 @@ def main(capability: int) -> None:
     from kinfolk_kernels.ahead import compile_ahead, compiled_for
 
     found = {}
-    for launches in (few_launches(), small_launches(), other_launches()):
+    for launches in (few_launches(), int8_launches(), small_launches(), other_launches()):
         for name, launch in launches:
             if launch.pdl and capability < 90:
                 continue
             usage = compile_ahead(launch, capability)
             found[name] = [usage.shared, usage.spilled, usage.loop_spills]
-            if name.startswith("small"):
+            if name.startswith(("small", "unit")):
                 text = compiled_for(launch, capability).asm["ttgir"]
                 found[name] += [layouts_of_matrix_products(text)]
     sys.stdout.write(json.dumps(found))
@@ -125,7 +141,7 @@ def compiled(request):
 
 
 def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(compiled):
-    assert len(compiled) >= 15
+    assert len(compiled) >= 20
     bad = {
         name: use
         for name, use in compiled.items()
@@ -137,7 +153,7 @@ def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(
 def test_the_matrix_unit_gets_one_element_a_lane_in_order(compiled):
     """What a lane passes to it is decided by the compiler's layout, which no argument states."""
     layouts = [use[3] for use in compiled.values() if len(use) == 4]
-    assert len(layouts) == 4
+    assert len(layouts) == 9
     for found in layouts:
         assert len(found) == 1
         assert "sizePerThread = [1], threadsPerWarp = [32]" in found[0]

@@ -28,9 +28,10 @@ def error(found, expected):
     ("rows", "activations", "bound"),
     [
         (1, "int8", INT8),
-        (4, "int8", INT8),
+        (2, "int8", INT8),
+        (16, "int8", INT8),
         (1, "f16", HALF),
-        (5, "int8", HALF),
+        (17, "int8", HALF),
         (65, "int8", EXACT),
     ],
 )

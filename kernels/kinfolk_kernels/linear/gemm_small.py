@@ -10,7 +10,7 @@ import torch
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.halves_kernel import gemm_small_kernel
 from kinfolk_kernels.linear.prepare import HalfRows
-from kinfolk_kernels.linear.segments import Segments
+from kinfolk_kernels.linear.segments import Segments, counters
 from kinfolk_kernels.planes import Planes
 
 MAX_ROWS = 64
@@ -47,7 +47,7 @@ def gemm_small(
     if tile.split > 1:
         device = outs[0].device
         part = torch.empty(tile.split, segments.programs, x.tiles, TILE, 8, device=device)
-        done = _counters(device, segments.programs)
+        done = counters(device, segments.programs)
     return Launch(
         gemm_small_kernel,
         (segments.programs, tile.split),
@@ -71,18 +71,6 @@ def gemm_small(
         },
         tile.warps,
     )
-
-
-_COUNTERS: dict[torch.device, torch.Tensor] = {}
-
-
-def _counters(device: torch.device, programs: int) -> torch.Tensor:
-    """Zeros, one a group of rows; every launch leaves them zero. One stream at a time uses them."""
-    found = _COUNTERS.get(device)
-    if found is None or found.shape[0] < programs:
-        found = torch.zeros(max(programs, 4096), dtype=torch.int32, device=device)
-        _COUNTERS[device] = found
-    return found
 
 
 def tile_for(matrices: Sequence[Planes]) -> SmallTile:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk_kernels.int8_rows import FEW, Int8Rows
+from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.segments import Segments
 from kinfolk_kernels.planes import INTERLEAVE, Planes
 
-MAX_ROWS = FEW
+MAX_ROWS = 4
 WARP = 32
 
 

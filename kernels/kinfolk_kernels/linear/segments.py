@@ -60,3 +60,18 @@ class Segments:
             }
             constants[f"F{place}"] = LAYOUTS[planes.format].number if there else NOTHING
         return Segments(arguments, constants, end)
+
+
+_COUNTERS: dict[torch.device, torch.Tensor] = {}
+
+
+def counters(device: torch.device, programs: int) -> torch.Tensor:
+    """Zeros, one a group of rows, for programs that share columns to say that they have ended.
+
+    Every launch leaves them zero. One stream at a time uses them.
+    """
+    found = _COUNTERS.get(device)
+    if found is None or found.shape[0] < programs:
+        found = torch.zeros(max(programs, 4096), dtype=torch.int32, device=device)
+        _COUNTERS[device] = found
+    return found

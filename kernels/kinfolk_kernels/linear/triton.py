@@ -1,9 +1,10 @@
 """y = x W^T for matrices in planes, on the GPU.
 
-How a product is computed depends on the number of rows alone: up to four meet the matrix as int8,
-unless it asks for float16, up to 64 as float16 on the matrix unit; for more, slices of the matrix
-become numbers. Sums are made in an order that shapes decide. Matrices that read the same rows are
-done in one launch. A matrix of plain numbers is left to the vendor's product.
+How a product is computed depends on the number of rows alone: up to 16 meet the matrix as int8,
+unless it asks for float16, one by itself and more on the matrix unit; up to 64 do as float16 on the
+matrix unit; for more, slices of the matrix become numbers. Sums are made in an order that shapes
+decide. Matrices that read the same rows are done in one launch. A matrix of plain numbers is left
+to the vendor's product.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Sequence
 import torch
 import triton
 
-from kinfolk_kernels.int8_rows import made_int8
+from kinfolk_kernels.int8_rows import FEW, made_int8
 from kinfolk_kernels.linear import gemm_small as small
-from kinfolk_kernels.linear import gemv as few
 from kinfolk_kernels.linear import torch as vendor
+from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_large import gemm_large
+from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
 from kinfolk_kernels.linear.reference import Packed
@@ -81,8 +83,9 @@ def _products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.Tensor]
     as_half = [pair for pair in pairs if not _takes_int8(pair[0], rows)]
     if as_int8:
         words = made_int8(x) or int8_rows(x)
+        product = gemv if rows == 1 else gemm_int8
         for part, results in _launches(as_int8):
-            few.gemv(part, words, results, asm=not INTERPRETED).run()
+            product(part, words, results, asm=not INTERPRETED).run()
     if as_half:
         halves = half_rows(x)
         for part, results in _launches(as_half):
@@ -91,7 +94,7 @@ def _products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.Tensor]
 
 
 def _takes_int8(planes: Planes, rows: int) -> bool:
-    return rows <= few.MAX_ROWS and planes.activations == "int8"
+    return rows <= FEW and planes.activations == "int8"
 
 
 def _launches(

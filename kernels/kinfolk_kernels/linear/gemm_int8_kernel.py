@@ -1,0 +1,408 @@
+"""The kernel of matrices times 2 to 32 rows of int8 on the matrix unit.
+
+A warp takes 32 rows of a matrix, eight groups of four, and walks along blocks of 256 columns. A
+lane's 16-byte load is one word of four rows; with its nibbles apart it is the lane's part of the
+left operand, so weights never leave the registers. The sums of 32 products are whole numbers; they
+are scaled by whole numbers, and only then rounded to float32. The warps of a program take different
+rows and meet the same words of x at the same time. Columns may be split among programs; the last
+of them to end adds up their sums, in order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.linear.halves_words import four
+from kinfolk_kernels.linear.int8_dots import (
+    Q4_0,
+    Q4_K,
+    Q5_0,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+    low_codes,
+    top_codes,
+)
+from kinfolk_kernels.linear.int8_products import (
+    in_two_parts,
+    minima,
+    multiply_32,
+    multiply_pairs,
+)
+from kinfolk_kernels.linear.segments import FREE
+from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
+
+NONE = tl.constexpr(-1)
+ONES = tl.constexpr(0x01010101)
+
+
+@triton.jit
+def _load(pointers, mask, MASKED: tl.constexpr):
+    if MASKED:
+        return tl.load(pointers, mask=mask, other=0)
+    return tl.load(pointers)
+
+
+@triton.jit
+def _two_words(base, word, there, MASKED: tl.constexpr):
+    """Words ``word`` and the next of four rows: [L, 4] each. A lane reads a whole sector."""
+    at = base + word * 4
+    return _load(at, there, MASKED), _load(at + 4, there, MASKED)
+
+
+@triton.jit
+def _group(
+    q_ptr,
+    scales_ptr,
+    supers_ptr,
+    quad,
+    c,
+    group,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """What a lane reads of 64 columns of four rows: words, scales, supers, [L, 4] each."""
+    EIGHT: tl.constexpr = FORMAT == Q8_0
+    SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
+    WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
+    there = group + 0 * c < K // 64
+    r = tl.arange(0, 4)[None, :]
+    base = q_ptr + quad * (WORDS * 4) + r
+    q = _two_words(base, (16 if EIGHT else 8) * group + 2 * c, there, MASKED)
+    if EIGHT:
+        q = q + _two_words(base, 16 * group + 8 + 2 * c, there, MASKED)
+    if SMALL:
+        supers = _load(supers_ptr + (quad * (K // 64) + group) * 4 + r, there, MASKED)
+        return q, supers, supers
+    supers = _load(supers_ptr + (quad * (K // 256) + group // 4) * 4 + r, there, MASKED)
+    return q, _load(scales_ptr + (quad * (K // 64) + group) * 4 + r, there, MASKED), supers
+
+
+@triton.jit
+def _high(
+    high_ptr,
+    quad,
+    c,
+    group,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The words with the bits above the nibbles of ``group``."""
+    HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
+    PER_HIGH: tl.constexpr = 2 if FORMAT == Q6_K else 4
+    base = high_ptr + quad * (HIGHS * 4) + tl.arange(0, 4)[None, :]
+    return _two_words(base, group // PER_HIGH * 8 + 2 * c, group + 0 * c < K // 64, MASKED)
+
+
+@triton.jit
+def _words_of_x(x_ptr, row, c, group, K: tl.constexpr, MASKED: tl.constexpr):
+    """A lane's four words of 64 columns of a row: two of the first 32, two of the others."""
+    at = x_ptr + row * (K // 4) + group * 16 + 2 * c + tl.arange(0, 2)[None, :]
+    there = group + 0 * c < K // 64
+    low = tl.split(_load(at, there, MASKED))
+    top = tl.split(_load(at + 8, there, MASKED))
+    return low[0], low[1], top[0], top[1]
+
+
+@triton.jit
+def _operands(q, high, INDEX: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.constexpr):
+    """Words of group ``INDEX`` of a block -> signed bytes of four rows each: two words of 32
+    columns, two of the next 32."""
+    if FORMAT == Q8_0:
+        return four(q[0]), four(q[1]), four(q[2]), four(q[3])
+    return (
+        four(low_codes(q[0], high[0], INDEX, FORMAT, ASM)),
+        four(low_codes(q[1], high[1], INDEX, FORMAT, ASM)),
+        four(top_codes(q[0], high[0], INDEX, FORMAT, ASM)),
+        four(top_codes(q[1], high[1], INDEX, FORMAT, ASM)),
+    )
+
+
+@triton.jit
+def _products(a, b, c, d, x0, x1, OFFSET: tl.constexpr, WARPS: tl.constexpr, ASM: tl.constexpr):
+    """Two rows of 32 codes, in two words each, plus ``OFFSET``, times eight rows of x."""
+    z = tl.zeros(x0.shape, tl.int32)
+    e = (z, z, z, z)
+    if OFFSET != 0:
+        # The same for all rows of the matrix: the offset times the sums of x.
+        less = tl.full(z.shape, (OFFSET & 255) * ONES - (1 << 32), tl.int32)
+        e = multiply_32(less, less, less, less, x0, x1, z, z, z, z, WARPS, ASM)
+    return multiply_32(a, b, c, d, x0, x1, e[0], e[1], e[2], e[3], WARPS, ASM)
+
+
+@triton.jit
+def _scaled_sums(
+    w,
+    x,
+    scales,
+    supers,
+    R: tl.constexpr,
+    FORMAT: tl.constexpr,
+    WARPS: tl.constexpr,
+    ASM: tl.constexpr,
+):
+    """The products of rows R and R + 1 of each four with eight rows of x over 64 columns: four
+    float32, still to be multiplied by x's scale and, in blocks of 256, by the block's."""
+    OFFSET: tl.constexpr = (
+        -32 if FORMAT == Q6_K else -16 if FORMAT == Q5_0 else -8 if FORMAT == Q4_0 else 0
+    )
+    a, b, c, d = w
+    low = _products(a[R], a[R + 1], b[R], b[R + 1], x[0], x[1], OFFSET, WARPS, ASM)
+    top = _products(c[R], c[R + 1], d[R], d[R + 1], x[2], x[3], OFFSET, WARPS, ASM)
+    if FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0:
+        s, t = first_half(supers[R]), first_half(supers[R + 1])
+        u, v = second_half(supers[R]), second_half(supers[R + 1])
+        return (
+            low[0].to(tl.float32) * s + top[0].to(tl.float32) * u,
+            low[1].to(tl.float32) * s + top[1].to(tl.float32) * u,
+            low[2].to(tl.float32) * t + top[2].to(tl.float32) * v,
+            low[3].to(tl.float32) * t + top[3].to(tl.float32) * v,
+        )
+    s, t = byte_of(scales[R], 0), byte_of(scales[R + 1], 0)
+    u, v = byte_of(scales[R], 1), byte_of(scales[R + 1], 1)
+    if FORMAT == Q6_K:
+        # Scales are in the order of the runs of 16 columns 0, 2, 1, 3. Lanes with c < 2 have the
+        # first run of each two: their products alone, times what its scale is larger by.
+        front = tl.arange(0, 32 * WARPS) % 4 < 2
+        f = (tl.where(front, x[0], 0), tl.where(front, x[1], 0))
+        h = (tl.where(front, x[2], 0), tl.where(front, x[3], 0))
+        f = _products(a[R], a[R + 1], b[R], b[R + 1], f[0], f[1], OFFSET, WARPS, ASM)
+        h = _products(c[R], c[R + 1], d[R], d[R + 1], h[0], h[1], OFFSET, WARPS, ASM)
+        s_back, t_back = byte_of(scales[R], 2), byte_of(scales[R + 1], 2)
+        u_back, v_back = byte_of(scales[R], 3), byte_of(scales[R + 1], 3)
+        s, t, u, v = s - s_back, t - t_back, u - u_back, v - v_back
+        return (
+            (low[0] * s_back + f[0] * s + top[0] * u_back + h[0] * u).to(tl.float32),
+            (low[1] * s_back + f[1] * s + top[1] * u_back + h[1] * u).to(tl.float32),
+            (low[2] * t_back + f[2] * t + top[2] * v_back + h[2] * v).to(tl.float32),
+            (low[3] * t_back + f[3] * t + top[3] * v_back + h[3] * v).to(tl.float32),
+        )
+    return (
+        (low[0] * s + top[0] * u).to(tl.float32),
+        (low[1] * s + top[1] * u).to(tl.float32),
+        (low[2] * t + top[2] * v).to(tl.float32),
+        (low[3] * t + top[3] * v).to(tl.float32),
+    )
+
+
+@triton.jit
+def _segment(
+    program,
+    tile,
+    q_ptr,
+    high_ptr,
+    scales_ptr,
+    supers_ptr,
+    y_ptr,
+    N,
+    x_ptr,
+    d_ptr,
+    part_ptr,
+    done_ptr,
+    rows,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    NT: tl.constexpr,
+    WARPS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    TILES: tl.constexpr,
+    MASKED: tl.constexpr,
+    PDL: tl.constexpr,
+    ASM: tl.constexpr,
+):
+    """32 rows of one matrix for each warp: y [rows, N] = x W^T, or the part of a sum of it."""
+    L: tl.constexpr = 32 * WARPS
+    SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
+    LEAST: tl.constexpr = FORMAT == Q4_K or FORMAT == Q5_K
+    HIGH: tl.constexpr = FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0
+    PER_HIGH: tl.constexpr = 2 if FORMAT == Q6_K else 4
+    BLOCKS: tl.constexpr = (K + 255) // 256
+    lane = tl.arange(0, L)
+    c, g = lane[:, None] % 4, lane[:, None] % 32 // 4
+    quad = tl.minimum((program * WARPS + lane[:, None] // 32) * 8 + g, (N + 3) // 4 - 1)
+    quad = quad.to(tl.int64)
+    r = tl.arange(0, 4)[None, :]
+    zero = tl.zeros([L], tl.float32)
+    sums = (zero, zero, zero, zero, zero, zero, zero, zero)
+    for _ in tl.static_range(1, NT):
+        sums = sums + (zero, zero, zero, zero, zero, zero, zero, zero)
+    part = tl.program_id(1)
+    wait_for_producers(PDL)
+    for block in tl.range(part * BLOCKS // SPLIT, (part + 1) * BLOCKS // SPLIT):
+        first = block * 4
+        block_sums = sums
+        if not SMALL:
+            block_sums = (zero, zero, zero, zero, zero, zero, zero, zero)
+            for _ in tl.static_range(1, NT):
+                block_sums += (zero, zero, zero, zero, zero, zero, zero, zero)
+        # Scales of x: those of rows 2 c and 2 c + 1 of each eight, in all four groups.
+        d = ()
+        for j in tl.static_range(2 * NT):
+            m = tl.minimum(j // 2 * 8 + 2 * c + j % 2, rows - 1)
+            d += (four(_load(d_ptr + m * (K // 64) + first + r, first + r < K // 64, MASKED)),)
+        runs = ()
+        if LEAST:
+            for _ in tl.static_range((NT + 1) // 2):
+                z = tl.zeros([L], tl.int32)
+                runs += (z, z, z, z)
+        for phase in tl.static_range(4 // TILES):
+            loaded = ()
+            highs = ()
+            for i in tl.static_range(TILES):
+                group = first + phase * TILES + i
+                loaded += (
+                    _group(q_ptr, scales_ptr, supers_ptr, quad, c, group, K, FORMAT, MASKED),
+                )
+                if HIGH and (phase * TILES + i) % PER_HIGH == 0:
+                    high = _high(high_ptr, quad, c, group, K, FORMAT, MASKED)
+                if HIGH:
+                    highs += (high,)
+            for i in tl.static_range(TILES):
+                q, packed_scales, packed_supers = loaded[i]
+                if HIGH:
+                    w = _operands(q, highs[i], phase * TILES + i, FORMAT, ASM)
+                else:
+                    w = _operands(q, q, phase * TILES + i, FORMAT, ASM)
+                scales, supers = four(packed_scales), four(packed_supers)
+                x = ()
+                for j in tl.static_range(NT):
+                    row = tl.minimum(j * 8 + g, rows - 1)
+                    x += (_words_of_x(x_ptr, row, c, first + phase * TILES + i, K, MASKED),)
+                added = ()
+                for j in tl.static_range(NT):
+                    for half in tl.static_range(2):
+                        e = _scaled_sums(w, x[j], scales, supers, 2 * half, FORMAT, WARPS, ASM)
+                        added += (
+                            block_sums[8 * j + 4 * half] + e[0] * d[2 * j][phase * TILES + i],
+                            block_sums[8 * j + 4 * half + 1]
+                            + e[1] * d[2 * j + 1][phase * TILES + i],
+                            block_sums[8 * j + 4 * half + 2] + e[2] * d[2 * j][phase * TILES + i],
+                            block_sums[8 * j + 4 * half + 3]
+                            + e[3] * d[2 * j + 1][phase * TILES + i],
+                        )
+                block_sums = added
+                if LEAST:
+                    # The words of x as the left operand, ones in a column of the right one: lane
+                    # 4 g + c gets the sums of runs 2 c and 2 c + 1 of rows g of two times eight.
+                    more = ()
+                    for k in tl.static_range((NT + 1) // 2):
+                        near, far = x[2 * k], x[2 * k if 2 * k + 1 == NT else 2 * k + 1]
+                        s = (runs[4 * k], runs[4 * k + 1], runs[4 * k + 2], runs[4 * k + 3])
+                        for run in tl.static_range(2):
+                            ones = tl.where(
+                                lane % 32 // 4 == 2 * (phase * TILES + i) + run, ONES, 0
+                            )
+                            s = multiply_32(
+                                near[2 * run], far[2 * run], near[2 * run + 1], far[2 * run + 1],
+                                ones, ones, s[0], s[1], s[2], s[3], WARPS, ASM,
+                            )  # fmt: skip
+                        more += s
+                    runs = more
+        if SMALL:
+            sums = block_sums
+        else:
+            at = supers_ptr + (quad * (K // 256) + block) * 4 + r
+            supers = four(tl.load(at))
+            if LEAST:
+                # A lane's own group of the block: minima of its two runs, four rows of them.
+                own = scales_ptr + (quad * (K // 64) + first + c) * 4 + r
+                least = four(minima(tl.load(own), ASM))
+            added = ()
+            for j in tl.static_range(NT):
+                if LEAST:
+                    row = tl.minimum(j * 8 + g, rows - 1)
+                    own_d = tl.reshape(tl.load(d_ptr + row * (K // 64) + first + c), [L])
+                    coarse, fine = in_two_parts(
+                        runs[2 * j].to(tl.float32) * own_d, runs[2 * j + 1].to(tl.float32) * own_d
+                    )
+                for half in tl.static_range(2):
+                    s, t = first_half(supers[2 * half]), first_half(supers[2 * half + 1])
+                    y = (
+                        sums[8 * j + 4 * half] + block_sums[8 * j + 4 * half] * s,
+                        sums[8 * j + 4 * half + 1] + block_sums[8 * j + 4 * half + 1] * s,
+                        sums[8 * j + 4 * half + 2] + block_sums[8 * j + 4 * half + 2] * t,
+                        sums[8 * j + 4 * half + 3] + block_sums[8 * j + 4 * half + 3] * t,
+                    )
+                    if LEAST:
+                        u, v = least[2 * half], least[2 * half + 1]
+                        e = multiply_pairs(u, v, u, v, coarse, fine, WARPS, ASM)
+                        s, t = second_half(supers[2 * half]), second_half(supers[2 * half + 1])
+                        y = (y[0] - e[0] * s, y[1] - e[1] * s, y[2] - e[2] * t, y[3] - e[3] * t)
+                    added += y
+            sums = added
+    # The sums of a lane side by side, eight for each eight rows of x.
+    k = tl.arange(0, 8)[None, :]
+    place = tile * (NT * 8 * L) + lane[:, None] * 8 + k
+    parts = tl.num_programs(0) * (NT * 8 * L)
+    last = tile >= 0
+    if SPLIT > 1:
+        for j in tl.static_range(NT):
+            tl.store(part_ptr + part * parts + place + j * (8 * L), _beside(sums, j))
+        tl.debug_barrier()
+        last = tl.atomic_add(done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1
+    if last:
+        if SPLIT > 1:
+            tl.debug_barrier()
+            tl.store(done_ptr + tile, 0)
+        n = program * L + lane[:, None] // 4 * 4 + k // 2
+        for j in tl.static_range(NT):
+            if SPLIT == 1:
+                total = _beside(sums, j)
+            else:
+                total = tl.zeros([L, 8], tl.float32)
+                for p in tl.static_range(SPLIT):
+                    at = part_ptr + p * parts + place + j * (8 * L)
+                    total += tl.load(at, cache_modifier=".cg")
+            m = j * 8 + lane[:, None] % 4 * 2 + k % 2
+            y = total.to(y_ptr.dtype.element_ty)
+            tl.store(y_ptr + m * N + n, y, mask=(n < N) & (m < rows))
+
+
+@triton.jit
+def _beside(sums, j: tl.constexpr):
+    """Eight sums [L] from 8 j on -> [L, 8]."""
+    a = tl.join(sums[8 * j], sums[8 * j + 4])
+    b = tl.join(sums[8 * j + 1], sums[8 * j + 5])
+    c = tl.join(sums[8 * j + 2], sums[8 * j + 6])
+    d = tl.join(sums[8 * j + 3], sums[8 * j + 7])
+    both = tl.join(tl.join(a, c), tl.join(b, d))
+    return tl.reshape(both, [both.shape[0], 8])
+
+
+@triton.jit(do_not_specialize=FREE + ["rows"])
+def gemm_int8_kernel(
+    q0, high0, scales0, supers0, y0, n0, end0,
+    q1, high1, scales1, supers1, y1, n1, end1,
+    q2, high2, scales2, supers2, y2, n2, end2,
+    q3, high3, scales3, supers3, y3, n3, end3,
+    x_ptr, d_ptr, part_ptr, done_ptr, rows,
+    F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
+    K: tl.constexpr, NT: tl.constexpr, WARPS: tl.constexpr, SPLIT: tl.constexpr,
+    TILES: tl.constexpr, MASKED: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Grid (groups of 32 WARPS rows of up to four matrices, parts of the columns)."""
+    start_dependents(PDL)
+    p = tl.program_id(0)
+    if p < end0:
+        _segment(p, p, q0, high0, scales0, supers0, y0, n0,
+                 x_ptr, d_ptr, part_ptr, done_ptr, rows,
+                 K, F0, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
+    elif p < end1:
+        if F1 != NONE:
+            _segment(p - end0, p, q1, high1, scales1, supers1, y1, n1,
+                     x_ptr, d_ptr, part_ptr, done_ptr, rows,
+                     K, F1, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
+    elif p < end2:
+        if F2 != NONE:
+            _segment(p - end1, p, q2, high2, scales2, supers2, y2, n2,
+                     x_ptr, d_ptr, part_ptr, done_ptr, rows,
+                     K, F2, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
+    else:
+        if F3 != NONE:
+            _segment(p - end2, p, q3, high3, scales3, supers3, y3, n3,
+                     x_ptr, d_ptr, part_ptr, done_ptr, rows,
+                     K, F3, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip

@@ -1,0 +1,120 @@
+"""Products of packed weights with int8 rows on the matrix unit: exact sums of integers.
+
+Everything is said lane by lane, an element each: lane 4 g + c of a warp has a part of matrix rows
+4 g to 4 g + 3 and of x's row g, and gets sums for x's rows 2 c and 2 c + 1. ``ASM`` false gives the
+same in plain arithmetic, for the interpreter.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.packed_integers import byte_of
+
+
+@triton.jit
+def _outer(a, b, WARPS: tl.constexpr):
+    """sum over c of a[g, c] b[n, c] in each warp: [WARPS, 8, 8], of what lanes have."""
+    rows = tl.reshape(a, [WARPS, 8, 4])[:, :, None, :]
+    return tl.sum(rows * tl.reshape(b, [WARPS, 8, 4])[:, None, :, :], 3)
+
+
+@triton.jit
+def _bytes_outer(a, b, WARPS: tl.constexpr):
+    total = _outer(byte_of(a, 0), byte_of(b, 0), WARPS)
+    for byte in tl.static_range(1, 4):
+        total += _outer(byte_of(a, byte), byte_of(b, byte), WARPS)
+    return total
+
+
+@triton.jit
+def _pairs_outer(a, b, WARPS: tl.constexpr):
+    """Of pairs of bfloat16."""
+    low = _outer(_float_of(a << 16), _float_of(b << 16), WARPS)
+    return low + _outer(_float_of(a & -0x10000), _float_of(b & -0x10000), WARPS)
+
+
+@triton.jit
+def _float_of(bits):
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _placed(upper, lower, WARPS: tl.constexpr):
+    """Sums [WARPS, 8, 8] of rows g and of rows g + 8 -> the four of each lane."""
+    even, odd = tl.split(tl.reshape(upper, [WARPS * 32, 2]))
+    third, fourth = tl.split(tl.reshape(lower, [WARPS * 32, 2]))
+    return even, odd, third, fourth
+
+
+@triton.jit
+def multiply_32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3, WARPS: tl.constexpr, ASM: tl.constexpr):
+    """16 x 32 times 32 x 8 signed bytes, added to int32.
+
+    Four bytes a word. a0 and a2 are eight columns of row g, a1 and a3 of row g + 8; b0 and b1 the
+    same rows of column g; c0 and c1 columns 2 c and 2 c + 1 of row g, c2 and c3 of row g + 8.
+    """
+    if ASM:
+        return tl.inline_asm_elementwise(
+            "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+            "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};",
+            "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r",
+            [a0, a1, a2, a3, b0, b1, c0, c1, c2, c3],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+            is_pure=False,
+            pack=1,
+        )
+    upper = _bytes_outer(a0, b0, WARPS) + _bytes_outer(a2, b1, WARPS)
+    lower = _bytes_outer(a1, b0, WARPS) + _bytes_outer(a3, b1, WARPS)
+    d0, d1, d2, d3 = _placed(upper, lower, WARPS)
+    return c0 + d0, c1 + d1, c2 + d2, c3 + d3
+
+
+@triton.jit
+def multiply_pairs(a0, a1, a2, a3, b0, b1, WARPS: tl.constexpr, ASM: tl.constexpr):
+    """16 x 16 times 16 x 8 pairs of bfloat16 -> float32, placed as in ``multiply_32``."""
+    zero = tl.zeros(a0.shape, tl.float32)
+    if ASM:
+        return tl.inline_asm_elementwise(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+            "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};",
+            "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
+            [a0, a1, a2, a3, b0, b1, zero, zero, zero, zero],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
+            is_pure=False,
+            pack=1,
+        )
+    upper = _pairs_outer(a0, b0, WARPS) + _pairs_outer(a2, b1, WARPS)
+    lower = _pairs_outer(a1, b0, WARPS) + _pairs_outer(a3, b1, WARPS)
+    return _placed(upper, lower, WARPS)
+
+
+@triton.jit
+def minima(scales, ASM: tl.constexpr):
+    """The two high bytes of words, below 128, as a pair of bfloat16; exact."""
+    if ASM:
+        # bfloat16 128 + n has the bits 0x4300 + n.
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 n, one, less; prmt.b32 n, $1, 0x43004300, 0x5352; "
+            "mov.b32 one, 0x3f803f80; mov.b32 less, 0xc300c300; "
+            "fma.rn.bf16x2 $0, n, one, less; }",
+            "=r,r",
+            [scales],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    low = ((scales >> 16) & 255).to(tl.float32).to(tl.int32, bitcast=True)
+    high = ((scales >> 24) & 255).to(tl.float32).to(tl.int32, bitcast=True)
+    return ((low >> 16) & 0xFFFF) | high
+
+
+@triton.jit
+def in_two_parts(first, second):
+    """Two float32 -> two pairs of bfloat16 whose sums they are, but for a 2^-16th."""
+    a, b = first.to(tl.int32, bitcast=True), second.to(tl.int32, bitcast=True)
+    rest_a = (first - _float_of(a & -0x10000)).to(tl.int32, bitcast=True) + 0x8000
+    rest_b = (second - _float_of(b & -0x10000)).to(tl.int32, bitcast=True) + 0x8000
+    coarse = ((a >> 16) & 0xFFFF) | (b & -0x10000)
+    return coarse, ((rest_a >> 16) & 0xFFFF) | (rest_b & -0x10000)

@@ -1,0 +1,91 @@
+"""Int8 rows on the matrix unit against float64 over the same quantised numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels.int8_rows import dequantize, quantize
+from kinfolk_kernels.linear.gemm_int8 import Int8Tile, gemm_int8, tile_for
+from kinfolk_kernels.planes import LAYOUTS, unpack
+
+pytestmark = pytest.mark.interpreter
+
+# Whole numbers until a scale comes in; what minima are multiplied with has sixteen bits.
+BOUND = 1e-5
+
+
+def multiply(matrices, x, tile):
+    outs = [torch.full((x.shape[0], planes.rows), torch.nan) for planes in matrices]
+    launch = gemm_int8(matrices, quantize(x), outs, tile, asm=False)
+    launch.run()
+    assert not launch.arguments["done_ptr"].any() or tile.split == 1
+    return outs
+
+
+def error(found, planes, x):
+    expected = dequantize(quantize(x)).double() @ unpack(planes).double().T
+    return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "rows", "columns", "tile"),
+    [
+        (name, *((9, 40, 768, Int8Tile(2, 2)) if index % 2 else (3, 13, 512, Int8Tile(1, 1, 2))))
+        for index, name in enumerate(LAYOUTS)
+    ],
+)
+def test_products_equal_float64(random_planes, numbers, name, batch, rows, columns, tile):
+    planes, x = random_planes(name, rows, columns, seed=batch), numbers(batch, columns)
+    assert error(*multiply([planes], x, tile), planes, x) <= BOUND
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
+def test_three_times_eight_rows(random_planes, numbers, name):
+    planes, x = random_planes(name, 17, 512, seed=5), numbers(20, 512)
+    assert error(*multiply([planes], x, Int8Tile(1)), planes, x) <= BOUND
+
+
+@pytest.mark.parametrize(("name", "columns"), [("Q8_0", 64), ("Q4_0", 448), ("Q5_0", 704)])
+def test_rows_that_are_no_multiple_of_a_block_of_256(random_planes, numbers, name, columns):
+    planes, x = random_planes(name, 9, columns, seed=7), numbers(3, columns)
+    assert error(*multiply([planes], x, Int8Tile(1)), planes, x) <= BOUND
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_extreme_activations_do_not_overflow(random_planes, name):
+    planes = random_planes(name, 8, 256, seed=1)
+    x = torch.full((2, 256), 3e4)
+    x[1] = -3e4
+    assert error(*multiply([planes], x, Int8Tile(1)), planes, x) <= 20 * BOUND
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
+def test_one_column_selects_a_column_of_the_matrix(random_planes, name):
+    planes = random_planes(name, 36, 256, seed=3)
+    x = torch.zeros(8, 256)
+    columns = [0, 5, 18, 37, 63, 64, 130, 255]
+    x[range(8), columns] = 127.0
+    (found,) = multiply([planes], x, Int8Tile(1))
+    assert torch.allclose(found, 127 * unpack(planes)[:, columns].T, rtol=1e-4, atol=1e-3)
+
+
+def test_several_matrices_in_one_launch_give_the_bits_of_each_alone(random_planes, numbers):
+    x = numbers(5, 512)
+    shapes = {"Q8_0": 6, "Q5_K": 36, "Q4_K": 30, "Q6_K": 17}
+    matrices = [random_planes(name, rows, 512, seed=rows) for name, rows in shapes.items()]
+    together = multiply(matrices, x, Int8Tile(1, 2))
+    for planes, out in zip(matrices, together, strict=True):
+        (alone,) = multiply([planes], x, Int8Tile(1, 2))
+        assert torch.equal(out, alone)
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it(random_planes, numbers):
+    planes, x = random_planes("Q4_K", 32, 512, seed=4), numbers(12, 512)
+    (together,), (alone,) = (multiply([planes], rows, Int8Tile(1)) for rows in (x, x[9:11]))
+    assert torch.equal(together[9:11], alone)
+
+
+def test_tiles_depend_on_shapes_alone(random_planes):
+    one, other = random_planes("Q4_K", 8, 512, seed=0), random_planes("Q6_K", 8, 512, seed=1)
+    assert tile_for([one]) == tile_for([other])
