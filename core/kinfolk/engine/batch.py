@@ -241,6 +241,39 @@ def _fill_sequence(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> N
             at.block += 1
 
 
+def fill_single_rows(frame: Frame, items: Sequence[Item]) -> None:
+    """The same for a bucket of single rows, all at once."""
+    host, tables, count = frame.host, frame.state.block_tables, len(items)
+    starts, slots = [item.start for item in items], [item.lease.slot for item in items]
+    order = frame.order[:count]
+    host["tokens"][:count] = [item.tokens[0] for item in items]
+    host["budget"][:count] = [item.budget for item in items]
+    for name in ("positions", "limit", "context"):
+        host[name][:count] = starts
+    for name in ("slot", "lane_slot"):
+        host[name][:count] = slots
+    for name in ("logit", "lane_row", "last", "first"):
+        host[name][:count] = order
+    for name in ("lane_count", "count"):
+        host[name][:count] = 1
+    spans = host["spans"][:count]
+    spans[:, 0], spans[:, 1], spans[:, 2] = order, 1, slots
+    for index, pool in enumerate(frame.state.pools):
+        places = [pool.place(slot, start) for slot, start in zip(slots, starts, strict=True)]
+        host["write"][index, :count] = places
+        host["entries"][index, :count] = [tables.length(index, slot) for slot in slots]
+    if frame.state.device.type == "cpu":
+        # The only back ends that look at these are some that no graph can hold.
+        frame.segments = tuple(
+            Segment(row, item.lease.slot, row, row + 1, item.start, False)
+            for row, item in enumerate(items)
+        )
+        frame.lengths = tuple(
+            tuple(tables.length(pool, slot) for slot in slots)
+            for pool in range(len(frame.state.pools))
+        )
+
+
 # -- committing -----------------------------------------------------------------------------------
 
 

@@ -93,6 +93,7 @@ class Frame:
         self.state = state
         self.sizes = sizes
         self.single_rows = single_rows
+        self.order = np.arange(sizes.rows)
         n, sequences, pools = sizes.rows, sizes.sequences, len(state.pools)
         rows = ("tokens", "positions", "sequence", "parent", "limit", "ancestors", "arena", "path")
         each = ("arena_start", "slot", "context", "last")
@@ -133,6 +134,8 @@ class Frame:
     def put_changes(self, changes: Changes) -> None:
         """Changes of block tables; at most as many as there is room for."""
         count = len(changes.places)
+        if not count:
+            return
         self.host["places"][:count] = changes.places
         self.host["values"][:count] = changes.values
 

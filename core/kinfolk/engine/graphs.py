@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from kinfolk.engine.batch import fill, send_changes
+from kinfolk.engine.batch import fill, fill_single_rows, send_changes
 from kinfolk.engine.capture import Capture
 from kinfolk.engine.frame import Frame, Lanes, Sizes, Traits
 from kinfolk.engine.loading import LoadedModel
@@ -105,17 +105,24 @@ class Graphs:
         if self.refused or any(i.kind is ItemKind.PREFILL or i.stores for i in items):
             return None
         drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
-        rows = _bucket(sum(len(item.tokens) for item in items), ROWS, self._least)
         sequences = _bucket(len(items), SEQUENCES, self._least)
-        width = _bucket(max(drafted), WIDTHS) if drafted else 1
+        if not drafted:
+            if sequences is None:
+                return None
+            return GraphKey("decode", sequences, sequences, 1, False, sampling)
+        rows = _bucket(sum(len(item.tokens) for item in items), ROWS, self._least)
+        width = _bucket(max(drafted), WIDTHS)
         if rows is None or sequences is None or width is None:
             return None
         trees = any(item.parents is not None for item in items)
-        if drafted:
-            return GraphKey("verify", rows, sequences, width, trees, sampling)
-        return GraphKey("decode", sequences, sequences, 1, False, sampling)
+        return GraphKey("verify", rows, sequences, width, trees, sampling)
 
-    def run(self, key: GraphKey, items: Sequence[Item], contexts: Sequence[RowContext]) -> Ran:
+    def run(
+        self,
+        key: GraphKey,
+        items: Sequence[Item],
+        contexts: Callable[[], Sequence[RowContext]],
+    ) -> Ran:
         """Fill the buffers of a bucket, and replay. Raises :class:`EngineError`, with nothing
         changed, if a step cannot be recorded; no other is tried then."""
         if key not in self._graphs:
@@ -129,9 +136,12 @@ class Graphs:
         frame = graph.frame
         frame.clear()
         frame.put_changes(send_changes(self.state))
-        fill(frame, items)
+        if frame.single_rows:
+            fill_single_rows(frame, items)
+        else:
+            fill(frame, items)
         if key.sampling is not None and not key.sampling.greedy:
-            fill_parameters(frame.host, contexts)
+            fill_parameters(frame.host, contexts())
         ran = self.replay(graph)
         if key.sampling is None:
             drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -16,7 +16,7 @@ from kinfolk.engine.step import Report, Reports, report, sample_and_commit
 from kinfolk.errors import EngineError
 from kinfolk.model_api import GraphShape, StepBatch, StepFn
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult, TokenLogprob
-from kinfolk.spec.sampling import RowContext, RowSampling, is_edited, kind_of
+from kinfolk.spec.sampling import RowContext, RowSampling, kind_of
 from kinfolk.state.state import State
 
 _NOT_FINITE = "the model returned numbers that are not finite"
@@ -32,6 +32,7 @@ class Runner:
             loaded, state, capture_for(loaded.device), invariant=loaded.batch_invariant
         )
         self._reports = Reports(loaded.device)
+        self._overruled = loaded.hooks.is_overruled("verify")
         self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
         self._eager_steps = self._eager_uploads = 0
         self._steps: dict[GraphShape, StepFn] = {}
@@ -76,26 +77,35 @@ class Runner:
 
     def _run(self, items: Sequence[Item], histories: Mapping[str, History]) -> list[ItemResult]:
         sampled = [item for item in items if item.kind is ItemKind.VERIFY or item.sample]
-        contexts = [row for item in sampled for row in histories[item.request_id].rows(item)]
-        wanted = any(histories[item.request_id].sampling.logprobs is not None for item in sampled)
-        ran = self._replay(items, contexts, open_end=wanted) or self._eager(items)
+        known = [histories[item.request_id] for item in sampled]
+
+        def contexts() -> list[RowContext]:
+            return [row for item, own in zip(sampled, known, strict=True) for row in own.rows(item)]
+
+        ran = self._replay(items, known, contexts) or self._eager(items)
         packed, counts = ran.packed, (ran.sequences, ran.lanes)
         if ran.forward is not None and ran.logits is not None and ran.real is not None:
             drafts = any(item.kind is ItemKind.VERIFY for item in items)
-            packed = self._finish(ran, contexts, drafts=drafts)
+            packed = self._finish(ran, contexts(), drafts=drafts)
             counts = (len(ran.batch.last_row), len(ran.real.count))
         found = self._reports.read(packed, *counts)
-        return _results(items, sampled, found, ran.logits, histories)
+        return _results(items, found, ran.logits, histories)
 
     def _replay(
-        self, items: Sequence[Item], contexts: Sequence[RowContext], *, open_end: bool
+        self,
+        items: Sequence[Item],
+        sampled: Sequence[History],
+        contexts: Callable[[], Sequence[RowContext]],
     ) -> Ran | None:
         """The step from a recording, if there can be one. It ends at the logits where the rest
         cannot be recorded: edits of logits, policies that verify, probabilities to report."""
         if not self.loaded.graphs:
             return None
-        open_end |= is_edited(contexts) or self.loaded.hooks.is_overruled("verify")
-        key = self.graphs.key(items, None if open_end else kind_of(contexts))
+        samplings = [history.sampling for history in sampled]
+        open_end = self._overruled or any(
+            each.is_edited or each.logprobs is not None for each in samplings
+        )
+        key = self.graphs.key(items, None if open_end else kind_of(samplings))
         if key is None:
             return None
         try:
@@ -149,9 +159,9 @@ class Runner:
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _count(self, plan: StepPlan) -> None:
+        prefill = [item for item in plan.items if item.kind is ItemKind.PREFILL]
         self._counters["steps"] += 1
         self._counters["rows"] += plan.rows
-        prefill = [item for item in plan.items if item.kind is ItemKind.PREFILL]
         self._counters["prefill_rows"] += sum(len(item.tokens) for item in prefill)
         self._counters["decode_steps"] += len(prefill) < len(plan.items)
 
@@ -164,26 +174,24 @@ def _allocations(device: torch.device) -> int:
 
 def _results(
     items: Sequence[Item],
-    sampled: Sequence[Item],
     found: Report,
     logits: torch.Tensor | None,
     histories: Mapping[str, History],
 ) -> list[ItemResult]:
     """What became of each item; lanes are those of the sampled ones, in order."""
-    lane_of = {item.request_id: lane for lane, item in enumerate(sampled)}
-    results, first = [], 0
+    results, lane, first = [], 0, 0
     for number, item in enumerate(items):
-        lane = lane_of.get(item.request_id)
-        if lane is None:
-            ok = bool(found.sound[number])
-            results.append(_result(item) if ok else _failed(item))
+        drafted = item.kind is ItemKind.VERIFY
+        if not (drafted or item.sample):
+            results.append(_result(item) if found.sound[number] else _failed(item))
             continue
-        rows = len(item.tokens) if item.kind is ItemKind.VERIFY else 1
+        rows = len(item.tokens) if drafted else 1
         if found.finite[lane]:
             wanted = histories[item.request_id].sampling.logprobs
             results.append(_sampled(item, found, lane, rows, logits, first, wanted))
         else:
             results.append(_failed(item))
+        lane += 1
         first += rows
     return results
 
@@ -197,9 +205,9 @@ def _sampled(
     first: int,
     wanted: int | None,
 ) -> ItemResult:
-    kept = found.path[lane, : found.n_keep[lane]].tolist()
+    kept = found.path[lane][: found.n_keep[lane]]
     drafts = item.tokens[-rows:]
-    emitted = (*(drafts[row] for row in kept[1:]), int(found.next[lane]))
+    emitted = (*(drafts[row] for row in kept[1:]), found.next[lane])
     logprobs: tuple[TokenLogprob, ...] = ()
     if wanted is not None:
         assert logits is not None

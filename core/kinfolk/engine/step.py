@@ -29,18 +29,25 @@ class Report:
     logits are; ``n_keep``, ``next`` [L] and ``path`` [L, T] as in :class:`Kept`.
     """
 
-    sound: npt.NDArray[np.int64]
-    finite: npt.NDArray[np.int64]
-    n_keep: npt.NDArray[np.int64]
-    next: npt.NDArray[np.int64]
-    path: npt.NDArray[np.int64]
+    sound: list[int]
+    finite: list[int]
+    n_keep: list[int]
+    next: list[int]
+    path: list[list[int]]
 
     @classmethod
     def read(cls, numbers: npt.NDArray[np.int64], sequences: int, lanes: int) -> Report:
         """Of what the op ``report`` has packed."""
-        ends = np.cumsum([sequences, lanes, lanes, lanes])
-        sound, finite, n_keep, following, path = np.split(numbers, ends)
-        return cls(sound, finite, n_keep, following, path.reshape(lanes, -1 if lanes else 0))
+        found: list[int] = numbers.tolist()
+        finite, n_keep, following, path = (sequences + lanes * part for part in range(4))
+        width = (len(found) - path) // lanes if lanes else 1
+        return cls(
+            found[:sequences],
+            found[finite:n_keep],
+            found[n_keep:following],
+            found[following:path],
+            [found[start : start + width] for start in range(path, len(found), width)],
+        )
 
 
 def sample_and_commit(
@@ -111,6 +118,7 @@ class Reports:
         self.waits = 0
         self._cuda = device.type == "cuda"
         self._pinned = torch.empty(0, dtype=torch.int64)
+        self._numbers = self._pinned.numpy()
         self._arrived: Any = torch.cuda.Event() if self._cuda else None
 
     def read(self, packed: torch.Tensor, sequences: int, lanes: int) -> Report:
@@ -120,7 +128,8 @@ class Reports:
         count = packed.numel()
         if self._pinned.numel() < count:
             self._pinned = torch.empty(count, dtype=torch.int64, pin_memory=True)
+            self._numbers = self._pinned.numpy()
         self._pinned[:count].copy_(packed, non_blocking=True)
         self._arrived.record()
         self._arrived.synchronize()
-        return Report.read(self._pinned[:count].numpy().copy(), sequences, lanes)
+        return Report.read(self._numbers[:count], sequences, lanes)

@@ -49,6 +49,11 @@ class Sampling:
         return self.temperature == 0
 
     @property
+    def is_edited(self) -> bool:
+        """Whether logits are changed before anything is chosen."""
+        return self.has_penalties or bool(self.logit_bias)
+
+    @property
     def has_penalties(self) -> bool:
         return (
             self.repetition_penalty != 1

@@ -11,6 +11,11 @@ def match_results(plan: StepPlan, result: StepResult) -> list[ItemResult]:
 
     Raises :class:`EngineError` unless every item has exactly one result that fits it.
     """
+    pairs = zip(plan.items, result.results, strict=False)
+    if len(result.results) == len(plan.items) and all(
+        outcome.lease is item.lease and not _fault(item, outcome) for item, outcome in pairs
+    ):
+        return list(result.results)
     by_lease = {outcome.lease: outcome for outcome in result.results}
     if len(by_lease) != len(result.results) or len(by_lease) != len(plan.items):
         raise EngineError(

@@ -108,7 +108,8 @@ class RowSampling:
             transfer.host[name][:] = values
         transfer.upload()
         edits = _Edits(*(transfer.device[name] for name in _EDITS)) if entries else None
-        return cls.over(transfer.device, kind_of(rows), edits, draw)
+        kind = kind_of([row.sampling for row in rows])
+        return cls.over(transfer.device, kind, edits, draw)
 
     @classmethod
     def over(
@@ -133,20 +134,19 @@ class RowSampling:
         )
 
 
-def kind_of(rows: Sequence[RowContext]) -> SamplingKind:
-    """What the rows have in common."""
-    params = {row.sampling for row in rows}
-    sampled = [p for p in params if not p.greedy]
-    limited = bool(sampled) and all(p.top_k > 0 for p in sampled)
-    largest = max(p.top_k for p in sampled) if limited else 0
+GREEDY = SamplingKind(greedy=True, largest_top_k=0)
+
+
+def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
+    """What rows that are sampled so have in common."""
+    sampled = [each for each in samplings if not each.greedy]
+    if not sampled:
+        return GREEDY
+    limited = all(each.top_k > 0 for each in sampled)
+    largest = max(each.top_k for each in sampled) if limited else 0
     # Rounded up to one of few sizes; 0 = all of them have to be sorted.
     size = next((size for size in CANDIDATES if 0 < largest <= size), 0)
-    return SamplingKind(not sampled, size)
-
-
-def is_edited(rows: Sequence[RowContext]) -> bool:
-    """Whether any row's logits are changed before sampling."""
-    return any(row.sampling.has_penalties or row.sampling.logit_bias for row in rows)
+    return SamplingKind(greedy=False, largest_top_k=size)
 
 
 def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], rows: Sequence[RowContext]) -> None:

@@ -119,7 +119,7 @@ class Ledger:
 
     def is_current(self, lease: SlotLease) -> bool:
         held = self._sequences.get(lease.slot)
-        return held is not None and held.lease == lease
+        return held is not None and (held.lease is lease or held.lease == lease)
 
     def length(self, lease: SlotLease) -> int:
         return self._of(lease).length
@@ -179,12 +179,15 @@ class Ledger:
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
         seq = self._of(lease)
+        if chunks_for(stop) <= chunks_for(seq.extended):
+            seq.extended = max(seq.extended, stop)
+            return
         chunks = range(chunks_for(seq.extended), chunks_for(stop))
         for index, pool in enumerate(self.pools):
             held = len(chunks) + (
                 len(seq.tables[index]) if pool.window is not None else chunks.start
             )
-            if chunks and held > seq.promised[index]:
+            if held > seq.promised[index]:
                 raise StateError(
                     f"slot {lease.slot} was promised {seq.promised[index]} blocks of pool {index}, "
                     f"position {stop - 1} would take {held}"

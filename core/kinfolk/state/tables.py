@@ -29,6 +29,9 @@ class Changes:
     values: npt.NDArray[np.int32]
 
 
+NO_CHANGES = Changes(np.empty(0, np.int64), np.empty(0, np.int32))
+
+
 class BlockTables:
     """``memory`` int32 holds blocks and chunks [slots + 1, width] of each pool side by side.
 
@@ -67,6 +70,8 @@ class BlockTables:
 
     def take_changes(self) -> Changes:
         """What the device does not know yet; the caller brings it there with :meth:`enter`."""
+        if not self._dirty:
+            return NO_CHANGES
         places: list[int] = []
         values: list[int] = []
         for pool, slot in sorted(self._dirty):

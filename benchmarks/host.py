@@ -1,0 +1,103 @@
+"""What the host does in a step of decoding, between one step's numbers and the next launch.
+
+    python benchmarks/host.py [--sequences 1,16] [--steps 2000] [--temperature 0] [--profile]
+
+A small model on the CPU; its steps are recorded once and then do nothing, so that planning, filling
+buffers, reading results, committing and sending events are all that is left. Microseconds a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine.engine import Engine
+from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.engine.runtime import bundled_model
+from kinfolk.registry import Registry
+from kinfolk.sched.events import Event, Finished
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.request import Request, Sampling
+from kinfolk.settings import load_settings
+
+T = TypeVar("T")
+PROMPT, WARM_UP = 32, 100
+
+
+class Still:
+    """Runs a body once; whoever replays it gets what it left."""
+
+    def record(self, body: Callable[[], T]) -> Callable[[], T]:
+        result = body()
+        return lambda: result
+
+
+def load(context: int) -> LoadedModel:
+    """The model that comes with kinfolk."""
+    settings = load_settings(device="cpu", dtype="f32", context=context, slots=16, graphs="on")
+    registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
+    return load_model(bundled_model(registry), settings, registry)
+
+
+def measure(
+    loaded: LoadedModel,
+    sequences: int,
+    steps: int,
+    sampling: Sampling,
+    profile: cProfile.Profile | None = None,
+) -> float:
+    """Microseconds of a step of so many sequences, after the first ones."""
+    limits = SchedulerLimits(
+        slots=16, context=loaded.info.context, step_tokens=2048, vocabulary=loaded.info.vocabulary
+    )
+    ended, times = threading.Semaphore(0), []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Finished):
+            ended.release()
+            return
+        times.append(time.perf_counter())
+        if profile is not None and len(times) == WARM_UP * sequences:
+            profile.enable()  # this thread, the engine's
+
+    with Engine(loaded, limits) as engine:
+        engine._runner.graphs.capture = Still()
+        for number in range(sequences):
+            prompt = tuple(range(1, PROMPT + 1))
+            request = Request(str(number), prompt, steps + WARM_UP, sampling)
+            engine.submit(request, listen)
+        for _ in range(sequences):
+            ended.acquire()
+    first, last = WARM_UP * sequences, (WARM_UP + steps - sequences) * sequences
+    return (times[last - 1] - times[first - 1]) / ((last - first) / sequences) * 1e6
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--sequences", default="1,16")
+    arguments.add_argument("--steps", type=int, default=2000)
+    arguments.add_argument("--temperature", type=float, default=0.0)
+    arguments.add_argument("--profile", action="store_true")
+    options = arguments.parse_args()
+    torch.set_num_threads(1)
+    loaded = load(PROMPT + WARM_UP + options.steps)
+    sampling = Sampling(temperature=options.temperature, top_p=0.95 if options.temperature else 1.0)
+    for sequences in map(int, options.sequences.split(",")):
+        profile = cProfile.Profile() if options.profile else None
+        found = measure(loaded, sequences, options.steps, sampling, profile)
+        sys.stdout.write(f"{sequences:3d} sequences: {found:7.1f} us a step\n")
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+
+
+if __name__ == "__main__":
+    main()
