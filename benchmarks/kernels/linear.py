@@ -2,12 +2,12 @@
 
     PYTHONPATH=kernels python benchmarks/kernels/linear.py [--json FILE] [--quick]
 
-For 1, 4, 16 and 64 rows every launch of a step is tried in several tiles; each rotates over enough
-copies to leave the cache, inside one CUDA graph. Then all launches of a step in one graph: with the
-default tiles, with the best ones, with the rows prepared before each launch, and with launches that
-start early. Last, a slice of 2048 rows. Rates are bytes of planes a second, beside the bandwidth of
-a copy measured in the same run. Kernels are compiled first, in several processes. A tile that fails
-or whose result is off is reported and left out.
+Every launch of a step is tried with 1 to 64 rows in the default tile and in the most plausible
+others; each rotates over enough copies to leave the cache, inside one CUDA graph. Then all launches
+of a step in one graph: with the default tiles, started early and one after the other, with the best
+ones, and with the rows prepared before each launch. Last, a slice of 2048 rows. Rates are bytes of
+planes a second, beside the bandwidth of a copy measured in the same run. Kernels are compiled
+first, in several processes. A tile that fails or whose result is off is reported and left out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,44 +27,62 @@ import torch
 from matrices import LAUNCHES, launch_of, step
 from timing import copy_bandwidth, replay_seconds
 
+from kinfolk_kernels.dependent import one_after_the_other
+from kinfolk_kernels.int8_rows import FEW
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.linear.gemm_int8 import Int8Tile, gemm_int8
+from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
 from kinfolk_kernels.linear.gemm_small import tile_for as small_tile_for
-from kinfolk_kernels.linear.gemv import MAX_ROWS, GemvTile, gemv
-from kinfolk_kernels.linear.gemv import tile_for as few_tile_for
+from kinfolk_kernels.linear.gemv import GemvTile, gemv
+from kinfolk_kernels.linear.gemv import tile_for as gemv_tile_for
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
 from kinfolk_kernels.planes import Planes
 
-CACHE = 300e6
+CACHE = 250e6
 """Bytes of copies a launch rotates over: several times the second-level cache."""
 
-ROWS = (1, 4, 16, 64)
+ROWS = (1, 2, 4, 8, 16, 32, 64)
 PROCESSES = 15
-FEW = [GemvTile(g, w, t) for g, w, t in ((1, 1, 1), (2, 1, 1), (1, 1, 3), (1, 2, 2), (1, 4, 1))]
-FEWER = [GemvTile(1, 1, 1), GemvTile(1, 4, 1)]
-SMALL = [SmallTile(w, s, t) for w, s, t in ((4, 1, 1), (4, 1, 2), (4, 2, 2), (4, 4, 2), (8, 2, 1))]
-SMALLER = [SmallTile(4, 1, 1), SmallTile(4, 4, 1)]
-PREFETCH = 64
 OFF = 2e-2
 """Relative error that no rounding explains: int8 rows make 7e-3 of normal numbers."""
 
 SLICE = 2048
 """Rows of a slice of a prompt."""
 
-Tile = GemvTile | SmallTile
+Tile = GemvTile | Int8Tile | SmallTile
 say = sys.stdout.write
 
 
 def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     """The default of a launch, then what is tried beside it."""
     default = default_tile(name, rows)
-    tried: dict[int, list[Any]] = {1: FEW, 4: FEWER, 16: SMALL, 64: SMALLER}
-    return [default] + [tile for tile in tried[rows] if tile != default and not quick]
+    shapes: list[Any] = _shapes(name)
+    unit, halves = int8_tile_for(shapes), small_tile_for(shapes)
+    others: dict[int, list[Tile]] = {
+        1: [GemvTile(), GemvTile(2), GemvTile(1, 2), GemvTile(1, 2, 2), GemvTile(1, 4)],
+        4: [GemvTile()],
+        8: [Int8Tile(2, unit.split)],
+        16: [
+            Int8Tile(2, unit.split),
+            Int8Tile(4, unit.split, registers=255),
+            Int8Tile(4, unit.split, registers=128),
+            Int8Tile(4, 2 * unit.split),
+            halves,
+        ],
+        32: [unit],
+        64: [dataclasses.replace(halves, tiles=1)],
+    }
+    tried = [] if quick else others.get(rows, [])
+    return [default] + [tile for tile in tried if tile != default]
 
 
 def default_tile(name: str, rows: int) -> Tile:
-    shapes: list[Any] = [_Shape(n, k) for _, n, k in LAUNCHES[name]]
-    return few_tile_for(shapes) if rows <= MAX_ROWS else small_tile_for(shapes)
+    shapes: list[Any] = _shapes(name)
+    if rows == 1:
+        return gemv_tile_for(shapes)
+    return int8_tile_for(shapes) if rows <= FEW else small_tile_for(shapes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,61 +93,75 @@ class _Shape:
     columns: int
 
 
+def _shapes(name: str) -> list[_Shape]:
+    return [_Shape(n, k) for _, n, k in LAUNCHES[name]]
+
+
+def label(tile: Tile) -> str:
+    kind = {GemvTile: "v", Int8Tile: "i", SmallTile: "h"}[type(tile)]
+    return kind + ",".join(str(n) for n in dataclasses.astuple(tile))
+
+
 class Product:
     """Rows, prepared, and what multiplies them."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self.x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
-        self.few = rows <= MAX_ROWS
-        self.prepared: Any = self.prepare()
+        self.int8, self.halves = int8_rows(self.x), half_rows(self.x)
         self.memory = torch.empty(rows * 248320, device="cuda", dtype=torch.bfloat16)
 
-    def prepare(self) -> Any:
-        return int8_rows(self.x) if self.few else half_rows(self.x)
-
     def __call__(
-        self, matrices: list[Planes], tile: Any = None, again: bool = False
+        self, matrices: list[Planes], tile: Tile, again: bool = False
     ) -> list[torch.Tensor]:
         outs, start = [], 0
         for planes in matrices:
             stop = start + self.x.shape[0] * planes.rows
             outs.append(self.memory[start:stop].view(-1, planes.rows))
             start = stop
-        rows = self.prepare() if again else self.prepared
-        (gemv if self.few else gemm_small)(matrices, rows, outs, tile).run()
+        self._launch(matrices, tile, outs, again).run()
         return outs
 
+    def _launch(
+        self, matrices: list[Planes], tile: Tile, outs: list[torch.Tensor], again: bool
+    ) -> Launch:
+        if isinstance(tile, SmallTile):
+            return gemm_small(matrices, half_rows(self.x) if again else self.halves, outs, tile)
+        rows = int8_rows(self.x) if again else self.int8
+        if isinstance(tile, GemvTile):
+            return gemv(matrices, rows, outs, tile)
+        return gemm_int8(matrices, rows, outs, tile)
 
-def compile_one(job: tuple[str, int, Any]) -> None:
+
+def compile_one(job: tuple[str, int, Tile | None, bool]) -> None:
     """Launch kernels on a few rows of a matrix, so that they are in the cache on disk."""
-    name, rows, tile = job
+    name, rows, tile, alone = job
     try:
         matrices = launch_of(name, 48)
-        if rows == SLICE:
-            x = torch.randn(80, matrices[0].columns, device="cuda", dtype=torch.bfloat16)
-            for planes in matrices:
-                gemm_large(planes, x, x.new_empty(80, planes.rows))
-        else:
-            Product(rows, matrices[0].columns)(matrices, tile, again=True)
+        with one_after_the_other() if alone else nullcontext():
+            if tile is None:
+                x = torch.randn(80, matrices[0].columns, device="cuda", dtype=torch.bfloat16)
+                for planes in matrices:
+                    gemm_large(planes, x, x.new_empty(80, planes.rows))
+            else:
+                Product(rows, matrices[0].columns)(matrices, tile, again=True)
     except Exception as error:  # the measurement says what failed
         say(f"compiling {name}, {rows} rows, {tile}: {type(error).__name__}: {error}\n")
 
 
 def compile_all(quick: bool) -> None:
-    jobs: list[tuple[str, int, Any]] = [(name, SLICE, None) for name in LAUNCHES]
-    jobs += [(name, 1, early(default_tile(name, 1))) for name in LAUNCHES]
-    jobs += [
-        (name, rows, t) for name in LAUNCHES for rows in ROWS for t in tiles(name, rows, quick)
+    jobs: list[tuple[str, int, Tile | None, bool]]
+    jobs = [
+        (name, rows, t, False)
+        for name in LAUNCHES
+        for rows in ROWS
+        for t in tiles(name, rows, quick)
     ]
+    jobs += [(name, rows, default_tile(name, rows), True) for name in LAUNCHES for rows in ROWS]
+    jobs += [(name, SLICE, None, False) for name in LAUNCHES]
     context = multiprocessing.get_context("spawn")
     with context.Pool(PROCESSES) as pool:
         for _ in pool.imap_unordered(compile_one, jobs, chunksize=1):
             pass
-
-
-def early(tile: Tile) -> GemvTile:
-    assert isinstance(tile, GemvTile)
-    return dataclasses.replace(tile, prefetch=PREFETCH)
 
 
 def check(product: Product, matrices: list[Planes], outs: list[torch.Tensor]) -> float:
@@ -163,7 +196,7 @@ def measure(name: str, rows: int, quick: bool, copies: list[list[Planes]]) -> di
         except Exception as error:  # the others are still worth knowing
             say(f"  {name}, {rows} rows, {tile}: {type(error).__name__}: {error}\n")
             continue
-        found[str(dataclasses.astuple(tile))] = seconds
+        found[label(tile)] = seconds
         best = min(best, (seconds, tile), key=lambda pair: pair[0])
     return {"tiles": found, "seconds": best[0], "tile": best[1]}
 
@@ -176,12 +209,9 @@ def every_launch(copy: float, quick: bool) -> dict[tuple[str, int], dict[str, An
         copies = [first, *(launch_of(name) for _ in range(int(CACHE // nbytes)))]
         for rows in ROWS:
             results[name, rows] = found = measure(name, rows, quick, copies)
-            rate = nbytes / found["seconds"]
             times = " ".join(f"{t}={s * 1e6:.1f}" for t, s in found["tiles"].items())
-            say(
-                f"{name:13} {rows:3} rows: {found['seconds'] * 1e6:6.1f} us "
-                f"{rate / 1e12:.2f} TB/s {rate / copy:4.0%} | {times}\n"
-            )
+            rate = nbytes / found["seconds"] / copy
+            say(f"{name:13} {rows:2}: {nbytes / copy * 1e6:5.1f} {rate:4.0%} | {times}\n")
         sys.stdout.flush()
     return results
 
@@ -191,23 +221,24 @@ def whole_step(
 ) -> dict[str, float]:
     """Milliseconds of all launches of a step in one graph, in several ways."""
     products = {k: Product(rows, k) for k in (5120, 6144, 17408)}
-    ways: dict[str, tuple[Callable[[str], Any], bool]] = {
-        "default tiles": (lambda name: None, False),
-        "best tiles": (lambda name: best[name, rows]["tile"], False),
-        "best tiles, rows prepared each time": (lambda name: best[name, rows]["tile"], True),
+    default: Callable[[str], Tile] = lambda name: default_tile(name, rows)  # noqa: E731
+    ways: dict[str, tuple[Callable[[str], Tile], bool, AbstractContextManager[None]]] = {
+        "default": (default, False, nullcontext()),
+        "one after the other": (default, False, one_after_the_other()),
+        "best tiles": (lambda name: best[name, rows]["tile"], False, nullcontext()),
+        "rows prepared each time": (default, True, nullcontext()),
     }
-    if rows == 1:
-        ways["default tiles, early launches"] = (lambda name: early(default_tile(name, 1)), False)
     found = {}
-    for way, (tile_of, again) in ways.items():
+    for way, (tile_of, again, context) in ways.items():
 
-        def run(tile_of: Callable[[str], Any] = tile_of, again: bool = again) -> None:
+        def run(tile_of: Callable[[str], Tile] = tile_of, again: bool = again) -> None:
             for name, matrices in model:
                 products[matrices[0].columns](matrices, tile_of(name), again)
 
         try:
-            found[way] = replay_seconds(run, 10) * 1e3
-        except Exception as error:  # early launches need what not every driver has
+            with context:
+                found[way] = replay_seconds(run, 10) * 1e3
+        except Exception as error:  # the others are still worth knowing
             say(f"  {rows} rows, {way}: {type(error).__name__}: {error}\n")
     return found
 
@@ -243,16 +274,16 @@ def main() -> None:
     compile_all(options.quick)
     say(f"compiled after {time.perf_counter() - started:.0f} s\n")
     sys.stdout.flush()
+    say("launch, rows, us of a copy, rate of the best | us of tiles, the default first\n")
     best = every_launch(copy, options.quick)
     model = [(name, launch_of(name)) for name in step()]
     nbytes = sum(planes.nbytes for _, matrices in model for planes in matrices)
     steps = {}
     for rows in ROWS:
         steps[rows] = whole_step(rows, best, model)
-        for way, ms in steps[rows].items():
-            rate = nbytes / ms * 1e3
-            say(f"step of {rows:2} rows, {way}: {ms:.3f} ms, {rate / 1e12:.2f} TB/s, ")
-            say(f"{rate / copy:.0%} of copy, {len(model)} launches, {nbytes / 1e9:.2f} GB\n")
+        times = ", ".join(f"{way} {ms:.3f}" for way, ms in steps[rows].items())
+        rate = nbytes / (steps[rows].get("default", float("inf")) / 1e3) / copy
+        say(f"step of {rows:2} rows, ms: {times}; {rate:.0%} of copy\n")
         sys.stdout.flush()
     prompt = slice_of_a_prompt(SLICE, model)
     say(f"slice of 2048 rows: {prompt['planes']:.1f} ms, products alone {prompt['numbers']:.1f}\n")
