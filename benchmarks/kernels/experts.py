@@ -29,7 +29,7 @@ from kinfolk_kernels.experts.triton import PAIRED_ROWS
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import PlanesStack, unpack
-from kinfolk_kernels.route.triton import choose
+from kinfolk_kernels.route.triton import FEW_ROWS, choose, route_few
 
 CACHE = 400e6
 """Bytes that the steps of a graph read: several times the second-level cache."""
@@ -91,7 +91,6 @@ class Step:
     """Rows of a step, and what is made of them."""
 
     x: torch.Tensor
-    wide: torch.Tensor
     logits: torch.Tensor
     choice: Choice
     y: torch.Tensor
@@ -102,11 +101,27 @@ class Step:
         ids = torch.zeros(rows, shape.top_k, dtype=torch.int64, device="cuda")
         weights = torch.zeros(rows, shape.top_k, device="cuda")
         logits = torch.zeros(rows, shape.experts, device="cuda")
-        return Step(x, x.float(), logits, Choice(ids, weights), torch.empty_like(x).float())
+        return Step(x, logits, Choice(ids, weights), torch.empty_like(x).float())
 
     def route(self, shape: Shape, router: torch.Tensor) -> None:
-        torch.mm(self.wide, router.T, out=self.logits)
+        if self.x.shape[0] <= FEW_ROWS:
+            self.route_few(shape, router).run()
+            return
+        torch.mm(self.x.float(), router.T, out=self.logits)
         self.choose(shape).run()
+
+    def route_few(self, shape: Shape, router: torch.Tensor) -> Launch:
+        made = self.choice
+        return route_few(
+            self.x,
+            router,
+            shape.score,
+            None,
+            1.0,
+            None,
+            made.ids,
+            made.weights,  # type: ignore[arg-type]
+        )
 
     def choose(self, shape: Shape) -> Launch:
         chosen = self.choice

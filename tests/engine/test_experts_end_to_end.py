@@ -36,7 +36,7 @@ def load():
 
     def run(path, **settings):
         fixed = {"device": "cpu", "dtype": "f32", "context": 64, "slots": 1}
-        return load_model(path, load_settings(**fixed, **settings), registry)
+        return load_model(path, load_settings(**{**fixed, **settings}), registry)
 
     return run
 
@@ -90,6 +90,6 @@ def test_experts_in_planes_are_the_same_model(packed, load):
     tokens = [5, 300, 71, 9, 640, 2, 33, 500]
     plain = load(packed, weights="numbers")
     expected = torch.cat(list(logits(plain, tokens, chunk=8)))
-    model = load(packed, weights="planes", op=TRITON)
+    model = load(packed, weights="planes", dtype="f16", op=TRITON)
     assert model.packed["Q8_0"] > 0
     assert 1e-6 < error(scores(model, tokens, 8), expected) <= HALF

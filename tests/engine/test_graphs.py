@@ -73,7 +73,7 @@ def together(parts):
     return torch.cat(parts)
 
 
-ALONE = {"linear": alone, "linears": alone, "experts": alone_experts}
+ALONE = {"linear": alone, "linears": alone, "route": alone, "experts": alone_experts}
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,12 @@ from kinfolk_kernels.experts import triton as kernels
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.pair_launches import pair_launches
+from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, unpack
-from kinfolk_kernels.route.reference import route
+from kinfolk_kernels.route.reference import choice as choice_by
+from kinfolk_kernels.route.triton import choose
 from kinfolk_kernels.route.triton import route as route_on_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
@@ -77,8 +79,26 @@ def as_int8(x):
     return dequantize(quantize(x.float()[None])).double()[0]
 
 
-def exact(x, choice, layer, rows, rounded=lambda x: x.double()):
-    """Float64 of some rows; ``rounded`` takes what meets a matrix."""
+def as_lanes(name):
+    """Rounds a row to int8 with a scale for what a lane holds of 16 words: every second, in formats
+    of eight bits every fourth."""
+    step = 4 if name == "Q8_0" else 2
+
+    def rounded(numbers):
+        words = numbers.float().reshape(-1, 16 // step, step, 4)
+        scale = words.abs().amax((1, 3), keepdim=True) / 127
+        inverse = torch.where(scale > 0, 1 / scale, 0)
+        return ((words * inverse).round() * scale).double().view_as(numbers)
+
+    return rounded
+
+
+def as_numbers(x):
+    return x.double()
+
+
+def exact(x, choice, layer, rows, rounded=as_numbers, between=as_numbers):
+    """Float64 of some rows; ``rounded`` takes them, ``between`` what meets the last matrix."""
     out = torch.zeros(len(rows), layer.width, dtype=torch.float64, device="cuda")
     for i, row in enumerate(rows):
         mine = rounded(x[row])
@@ -90,7 +110,7 @@ def exact(x, choice, layer, rows, rounded=lambda x: x.double()):
                 curved = torch.nn.functional.silu(curved)
             else:
                 curved = torch.nn.functional.gelu(curved, approximate="tanh")
-            out[i] += share.double() * (down @ rounded(curved * (up @ mine)))
+            out[i] += share.double() * (down @ between(curved * (up @ mine)))
     return out
 
 
@@ -112,7 +132,8 @@ def test_rows_alone(layer, poisoned, assert_near, rows):
     x, choice = random_rows(rows, layer)
     y = computed(lambda y: pair_launches(x, choice, layer, y), x, poisoned)
     mine = sample(rows)
-    assert_near(y[mine], exact(x, choice, layer, mine, as_int8), FLIPS)
+    expected = exact(x, choice, layer, mine, as_int8, as_lanes(layer.down.format))
+    assert_near(y[mine], expected, FLIPS)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 33, 64, 65, 700, 2048])
@@ -139,7 +160,7 @@ def test_every_format(poisoned, assert_near, name):
     for rows, launches, bound in ((3, pair_launches, FLIPS), (20, group_launches, HALF)):
         x, choice = random_rows(rows, made)
         y = computed(lambda y, f=launches: f(x, choice, made, y), x, poisoned)  # noqa: B023
-        rounded = {"rounded": as_int8} if rows == 3 else {}
+        rounded = {"rounded": as_int8, "between": as_lanes(name)} if rows == 3 else {}
         assert_near(y[:2], exact(x, choice, made, [0, 1], **rounded), bound)
 
 
@@ -155,7 +176,7 @@ def test_plain_numbers(assert_near, dtype, rows):
     bays = torch.randperm(32, device="cuda")
     x, choice = random_rows(rows, Experts(gate, up, down, bays, "silu"))
     x = x.to(dtype)
-    arguments = (x, choice.ids, choice.weights, gate, up, down, bays, "silu")
+    arguments = (x, choice.ids, choice.weights, gate, up, down, bays, "silu", None)
     assert kernels.supports(*arguments)
     y = kernels.experts(*arguments)
     for row in sample(rows):
@@ -187,16 +208,17 @@ def test_neighbours_and_bays_change_no_bit_and_neither_do_other_runs(layer, rows
 
 def run(x, choice, layer):
     stacks = (layer.gate, layer.up, layer.down)
-    return kernels.experts(x, choice.ids, choice.weights, *stacks, layer.bays, layer.activation)
+    given = (x, choice.ids, choice.weights, *stacks, layer.bays, layer.activation, layer.shared)
+    return kernels.experts(*given)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 64, 2048])
 def test_a_graph_replays_the_bits_of_a_plain_run_with_other_rows(layer, rows):
     x, _ = random_rows(rows, layer)
-    logits = torch.randn(rows, layer.count, device="cuda")
+    router = torch.randn(layer.count, layer.width, device="cuda") / layer.width**0.5
 
     def step():
-        ids, weights = route_on_gpu(logits, "softmax", TOP_K, None, 1.0, None)
+        ids, weights = route_on_gpu(x, router, "softmax", TOP_K, None, 1.0, None)
         return run(x, Choice(ids, weights), layer)
 
     step()
@@ -207,7 +229,6 @@ def test_a_graph_replays_the_bits_of_a_plain_run_with_other_rows(layer, rows):
     for seed in range(3):
         torch.manual_seed(seed)
         x.copy_(torch.randn(x.shape, device="cuda"))
-        logits.copy_(torch.randn(logits.shape, device="cuda"))
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -225,6 +246,48 @@ def test_activations_decide_how_few_rows_are_rounded(layer, assert_near):
     assert_near(found, exact(x, choice, layer, range(4)), HALF)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("experts", "width"), [(128, 2816), (256, 2048)])
+@pytest.mark.parametrize("rows", [1, 3, 16, 17])
+def test_products_and_choice(rows, experts, width, dtype):
+    torch.manual_seed(rows)
+    weight = torch.randn(experts, width, device="cuda") / width**0.5
+    for _ in range(3):
+        x = torch.randn(rows, width, device="cuda").to(dtype)
+        ids, weights = route_on_gpu(x, weight, "softmax", TOP_K, None, 1.0, None)
+        logits = x.double() @ weight.double().T
+        scores = logits.softmax(1).gather(1, ids)
+        # Whoever was chosen is not worse than the best eight by more than rounding.
+        best = logits.softmax(1).topk(TOP_K, 1).values
+        torch.testing.assert_close(scores, best, rtol=1e-4, atol=0)
+        assert all(len(set(row)) == TOP_K for row in ids.tolist())
+        shares = scores / scores.sum(1, keepdim=True)
+        torch.testing.assert_close(weights.double(), shares, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "gated"), [("Q8_0", "Q8_0", True), ("Q4_K", "Q6_K", False)]
+)
+@pytest.mark.parametrize("rows", [1, 4, 16, 40])
+def test_the_shared_expert(assert_near, upper, lower, gated, rows):
+    layer = random_layer(*SHAPES["256 of 512, Q6_K"])
+    x, choice = random_rows(rows, layer)
+    gate, up = (random_stack(upper, 1, 512, 2048)[0] for _ in range(2))
+    openness = torch.randn(2048, device="cuda") / 2048**0.5 if gated else None
+    shared = SharedExpert(gate, up, random_stack(lower, 1, 2048, 512)[0], openness)
+    found, alone = (run(x, choice, made) for made in (layer.beside(shared), layer))
+    wide = x.double()
+    if rows <= 16:
+        wide = torch.stack([as_int8(row) for row in x])
+    inner = wide @ unpack(gate).double().T
+    inner = torch.nn.functional.silu(inner) * (wide @ unpack(up).double().T)
+    added = inner @ unpack(shared.down).double().T
+    if gated:
+        added = added * (x.double() @ openness.double()).sigmoid()[:, None]
+    # What is between the products is rounded to int8 or bfloat16's eight bits.
+    assert_near(found - alone, added, (2e-2, 0.15))
+
+
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("experts", [128, 256])
 @pytest.mark.parametrize("rows", [1, 16, 2048])
@@ -235,8 +298,10 @@ def test_the_choice_of_experts(score, experts, rows):
     logits = (logits * 64).round() / 64
     bias = torch.randint(0, 3, (experts,), device="cuda").float()
     for extras in (None, bias):
-        ids, weights = route_on_gpu(logits, score, TOP_K, extras, 2.5, extras)
+        ids = torch.full((rows, TOP_K), -1, device="cuda")
+        weights = torch.full((rows, TOP_K), torch.nan, device="cuda")
+        choose(logits, score, extras, 2.5, extras, ids, weights).run()
         on_cpu = None if extras is None else extras.cpu()
-        wanted, shares = route(logits.cpu(), score, TOP_K, on_cpu, 2.5, on_cpu)
+        wanted, shares = choice_by(logits.cpu(), score, TOP_K, on_cpu, 2.5, on_cpu)
         assert torch.equal(ids.cpu(), wanted)
         torch.testing.assert_close(weights.cpu(), shares, rtol=5e-6, atol=1e-7)

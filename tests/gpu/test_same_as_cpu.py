@@ -96,9 +96,10 @@ class Routes:
     def follow(self, ops: Ops) -> None:
         route, given = ops.route, iter(self.ids)
 
-        def followed(scores, score, top_k, bias, scale, expert_scale):
-            own, _ = route(scores, score, top_k, bias, scale, expert_scale)
-            ids = next(given).to(scores.device)
+        def followed(x, weight, score, top_k, bias, scale, expert_scale):
+            own, _ = route(x, weight, score, top_k, bias, scale, expert_scale)
+            ids = next(given).to(x.device)
+            scores = x.float() @ weight.T
             likely = scores.softmax(1) if score == "softmax" else scores.sigmoid()
             ranked = likely if bias is None else likely + bias
             least, granted = (ranked.gather(1, which).amin(1) for which in (own, ids))

@@ -13,6 +13,7 @@ from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk_kernels.experts import reference
 from kinfolk_kernels.experts import torch as fast
+from kinfolk_kernels.experts.reference import SharedExpert
 
 BACKENDS = pytest.mark.parametrize(
     "experts", [reference.experts, fast.experts], ids=["ref", "torch"]
@@ -80,7 +81,7 @@ def exact(x, ids, weights, stacks, activation):
 def test_equals_float64(stacks, assert_near, experts, activation, rows, top_k):
     x = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
     ids, weights = choice(rows, top_k)
-    found = experts(x, ids, weights, *stacks.placed(), activation)
+    found = experts(x, ids, weights, *stacks.placed(), activation, None)
     assert found.dtype == torch.float32
     assert_near(found, exact(x, ids, weights, stacks, activation), F32)
 
@@ -90,7 +91,7 @@ def test_equals_float64(stacks, assert_near, experts, activation, rows, top_k):
 def test_narrow_rows(stacks, assert_near, experts, dtype):
     x = torch.randn(20, WIDTH, generator=torch.Generator().manual_seed(1)).to(dtype)
     ids, weights = choice(20, 3)
-    found = experts(x, ids, weights, *stacks.placed(), "silu")
+    found = experts(x, ids, weights, *stacks.placed(), "silu", None)
     assert found.dtype == torch.float32
     assert_near(found, exact(x, ids, weights, stacks, "silu"), NARROW[dtype])
 
@@ -107,7 +108,7 @@ def test_packed_experts_equal_their_numbers(stacks, assert_near, experts):
     x = torch.randn(7, WIDTH, generator=torch.Generator().manual_seed(2))
     ids, weights = choice(7, 3)
     plain = Stacks(*(stack[stacks.bays] for stack in dense), stacks.bays)
-    found = experts(x, ids, weights, *packed, stacks.bays, "silu")
+    found = experts(x, ids, weights, *packed, stacks.bays, "silu", None)
     assert_near(found, exact(x, ids, weights, plain, "silu"), F32)
 
 
@@ -115,11 +116,11 @@ def test_packed_experts_equal_their_numbers(stacks, assert_near, experts):
 def test_the_bay_of_an_expert_changes_no_bit(stacks, experts):
     x = torch.randn(33, WIDTH, generator=torch.Generator().manual_seed(3))
     ids, weights = choice(33, 4)
-    found = experts(x, ids, weights, *stacks.placed(), "silu")
+    found = experts(x, ids, weights, *stacks.placed(), "silu", None)
     for seed in (1, 2):
         moved = torch.randperm(EXPERTS, generator=torch.Generator().manual_seed(seed))
         again = Stacks(stacks.gate, stacks.up, stacks.down, moved)
-        assert torch.equal(experts(x, ids, weights, *again.placed(), "silu"), found)
+        assert torch.equal(experts(x, ids, weights, *again.placed(), "silu", None), found)
 
 
 @BACKENDS
@@ -127,10 +128,10 @@ def test_company_changes_no_bit(stacks, experts):
     """Whoever is beside a row, and however many share its experts."""
     x = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(5))
     ids, weights = choice(40, 2)
-    found = experts(x, ids, weights, *stacks.placed(), "silu")
+    found = experts(x, ids, weights, *stacks.placed(), "silu", None)
     for rows in (range(2), range(3, 20), range(39, 5, -3), [7] * 18):
         part = list(rows)
-        alone = experts(x[part], ids[part], weights[part], *stacks.placed(), "silu")
+        alone = experts(x[part], ids[part], weights[part], *stacks.placed(), "silu", None)
         assert torch.equal(alone, found[part])
 
 
@@ -160,7 +161,7 @@ def test_at_equal_row_count_neighbours_and_bays_change_no_bit(wide, dtype, rows)
         x[place], ids[place], weights[place] = mine, chosen, shares
         bays = torch.randperm(EXPERTS, generator=generator)
         moved = Stacks(*(s.to(dtype) for s in (wide.gate, wide.up, wide.down)), bays)
-        results.append(fast.experts(x, ids, weights, *moved.placed(), "silu")[place])
+        results.append(fast.experts(x, ids, weights, *moved.placed(), "silu", None)[place])
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -175,10 +176,10 @@ def test_packed_experts_may_lie_in_any_bay(stacks, experts):
     gate, up, down = (packed(stack) for stack in (stacks.gate, stacks.up, stacks.down))
     x = torch.randn(19, WIDTH, generator=torch.Generator().manual_seed(6))
     ids, weights = choice(19, 3)
-    found = experts(x, ids, weights, gate, up, down, torch.arange(EXPERTS), "silu")
+    found = experts(x, ids, weights, gate, up, down, torch.arange(EXPERTS), "silu", None)
     order = stacks.bays.argsort()
     moved = (gate.select(order), up.select(order), down.select(order))
-    assert torch.equal(experts(x, ids, weights, *moved, stacks.bays, "silu"), found)
+    assert torch.equal(experts(x, ids, weights, *moved, stacks.bays, "silu", None), found)
 
 
 @BACKENDS
@@ -187,7 +188,9 @@ def test_experts_that_nobody_chose_are_not_read(stacks, experts):
     weights = torch.ones(2, 2)
     for stack in (stacks.gate, stacks.up, stacks.down):
         stack[[1, 2, 4, 6, 7, 8]] = torch.nan
-    assert experts(torch.ones(2, WIDTH), ids, weights, *stacks.placed(), "silu").isfinite().all()
+    assert (
+        experts(torch.ones(2, WIDTH), ids, weights, *stacks.placed(), "silu", None).isfinite().all()
+    )
 
 
 @BACKENDS
@@ -195,6 +198,25 @@ def test_a_row_that_is_not_finite_spoils_no_other(stacks, experts):
     x = torch.ones(5, WIDTH)
     x[2] = torch.nan
     ids, weights = choice(5, 4)
-    found = experts(x, ids, weights, *stacks.placed(), "silu")
+    found = experts(x, ids, weights, *stacks.placed(), "silu", None)
     assert found[2].isnan().all()
     assert found[[0, 1, 3, 4]].isfinite().all()
+
+
+@BACKENDS
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_shared_expert_is_added_to_every_row(stacks, assert_near, experts, gated):
+    generator = torch.Generator().manual_seed(7)
+    gate, up = torch.randn(2, 40, WIDTH, generator=generator) / WIDTH**0.5
+    down = torch.randn(WIDTH, 40, generator=generator) / 40**0.5
+    openness = torch.randn(WIDTH, generator=generator) / WIDTH**0.5 if gated else None
+    x = torch.randn(6, WIDTH, generator=generator)
+    ids, weights = choice(6, 3)
+    shared = SharedExpert(gate, up, down, openness)
+    found = experts(x, ids, weights, *stacks.placed(), "gelu_tanh", shared)
+    wide = x.double()
+    curved = torch.nn.functional.gelu(wide @ gate.double().T, approximate="tanh")
+    added = (curved * (wide @ up.double().T)) @ down.double().T
+    if gated:
+        added = added * (wide @ openness.double()).sigmoid()[:, None]
+    assert_near(found, exact(x, ids, weights, stacks, "gelu_tanh") + added, F32)

@@ -39,6 +39,14 @@ def stack(name, experts, rows, columns):
     return empty_planes(name, experts * rows, columns, "meta").stacked(experts)
 
 
+def shared_expert(layer):
+    from kinfolk_kernels.experts.reference import SharedExpert
+
+    (channels, width), format = (layer.channels, layer.width), "Q8_0"
+    gate, down = stack(format, 1, channels, width)[0], stack(format, 1, width, channels)[0]
+    return SharedExpert(gate, gate, down, empty(width))
+
+
 def layers():
     from kinfolk_kernels.experts.layer import Experts
 
@@ -61,7 +69,7 @@ def launches():
     from kinfolk_kernels.experts.layer import Choice
     from kinfolk_kernels.experts.pair_launches import pair_launches
     from kinfolk_kernels.experts.stacks import DENSE, format_of
-    from kinfolk_kernels.route.triton import choose
+    from kinfolk_kernels.route.triton import choose, route_few
 
     for title, layer in layers():
         dense = format_of(layer.gate) == DENSE
@@ -69,18 +77,25 @@ def launches():
             choice = Choice(empty(rows, 8, dtype=torch.int64), empty(rows, 8))
             x = empty(rows, layer.width, dtype=layer.gate.dtype if dense else torch.float16)
             made = pair_launches if rows <= 4 else group_launches
+            if rows <= 4 and layer.activation == "silu" and not dense:
+                layer = layer.beside(shared_expert(layer))
             for launch in made(x, choice, layer, empty(rows, layer.width)):
                 yield f"{title}, {rows} rows: {launch.kernel.__name__}", launch
     for score in ("softmax", "sigmoid"):
         ids, weights = empty(4, 8, dtype=torch.int64), empty(4, 8)
         extras = None if score == "softmax" else empty(256)
         yield f"choice: {score}", choose(empty(4, 256), score, extras, 2.5, extras, ids, weights)
-    from kinfolk_kernels.add_shared_expert.triton import add
+        for rows, experts, width in ((1, 256, 2048), (16, 256, 2048), (16, 128, 2816)):
+            ids, weights = empty(rows, 8, dtype=torch.int64), empty(rows, 8)
+            x = empty(rows, width, dtype=torch.bfloat16)
+            extras = None if score == "softmax" else empty(experts)
+            given = (x, empty(experts, width), score, extras, 2.5, extras, ids, weights)
+            yield f"{score}, {rows} of {width}: route", route_few(*given)
+    from kinfolk_kernels.experts.shared_launches import add_shared
 
-    for gate in (None, empty(2816)):
+    for openness in (None, empty(2816)):
         narrow = empty(4, 2816, dtype=torch.float16)
-        wide = empty(4, 2816)
-        yield f"gate {gate is not None}: add", add(wide, narrow, narrow, gate, wide)
+        yield f"{openness is not None}: add", add_shared(empty(4, 2816), narrow, narrow, openness)
 
 
 def main(capability: int) -> None:
@@ -112,7 +127,7 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     kernels = {name.split(": ")[-1] for name in found}
-    assert len(kernels) == 13
+    assert len(kernels) == 14
     too_large = {name: use for name, use in found.items() if use[0] > SHARED or use[2] > SPILLED}
     assert too_large == {}
 

@@ -11,7 +11,8 @@ from kinfolk_kernels.experts import group_launches as group
 from kinfolk_kernels.experts import pair_launches as pair
 from kinfolk_kernels.experts import triton as kernels
 from kinfolk_kernels.experts.layer import CURVES, Choice, Experts
-from kinfolk_kernels.int8_rows import Int8Rows, dequantize, quantize
+from kinfolk_kernels.experts.reference import SharedExpert
+from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.planes import LAYOUTS, PlanesStack, unpack
 
 pytestmark = pytest.mark.interpreter
@@ -24,7 +25,7 @@ HALF = (4e-3, 3e-2)
 weight is a small difference of large numbers."""
 
 FLIPS = (6e-3, 5e-2)
-"""Rows in int8: what is between the products may round to the next of 255 steps."""
+"""What is between the products in int8 may round to the next of 255 steps."""
 
 INT8 = (5e-2, 0.3)
 """Rows of 64 numbers in int8, between them one that is four times as large as usual."""
@@ -44,7 +45,7 @@ class Layer:
     @property
     def stacks(self):
         e = self.experts
-        return e.gate, e.up, e.down, e.bays, e.activation
+        return e.gate, e.up, e.down, e.bays, e.activation, None
 
     def inner(self, x, expert):
         gate, up = self.gate[expert] @ x, self.up[expert] @ x
@@ -52,13 +53,13 @@ class Layer:
             return gate * gate.sigmoid() * up
         return torch.nn.functional.gelu(gate, approximate="tanh") * up
 
-    def exact(self, x, ids, weights, round=lambda numbers: numbers):
-        """In float64; ``round`` takes what meets a matrix."""
+    def exact(self, x, ids, weights, round=lambda x: x, between=lambda inner: inner):
+        """In float64; ``round`` takes the rows, ``between`` what meets the last matrix."""
         x = round(x.double())
         out = torch.zeros(len(ids), self.down.shape[1], dtype=torch.float64)
         for row, (chosen, shares) in enumerate(zip(ids.tolist(), weights.double(), strict=True)):
             for expert, share in zip(chosen, shares, strict=True):
-                out[row] += share * (self.down[expert] @ round(self.inner(x[row], expert)))
+                out[row] += share * (self.down[expert] @ between(self.inner(x[row], expert)))
         return out
 
 
@@ -109,15 +110,31 @@ def choice(rows, top_k, experts, seed=0):
     return Choice(ids, torch.rand(rows, top_k, generator=generator))
 
 
-def poisoned_rows(rows, width):
-    words = torch.full((rows, width // 4), 0x7F7F7F7F, dtype=torch.int32)
-    return Int8Rows(words, torch.full((rows, width // 64), torch.nan), words.clone())
+def poisoned_inner(chosen, experts):
+    inner = pair.Inner.make(chosen, experts)
+    for part in (inner.pairs, inner.shared, inner.open):
+        part.fill_(torch.nan)
+    return inner
 
 
 def as_int8(numbers):
     return (
         dequantize(quantize(numbers.float().view(-1, numbers.shape[-1]))).double().view_as(numbers)
     )
+
+
+def as_lanes(name):
+    """Rounds rows to int8 with a scale for what a lane holds of 16 words: every second, in formats
+    of eight bits every fourth."""
+    step = 4 if name == "Q8_0" else 2
+
+    def rounded(numbers):
+        words = numbers.float().reshape(-1, numbers.shape[-1] // 64, 16 // step, step, 4)
+        scale = words.abs().amax((2, 4), keepdim=True) / 127
+        inverse = torch.where(scale > 0, 1 / scale, 0)
+        return ((words * inverse).round() * scale).double().view_as(numbers)
+
+    return rounded
 
 
 def rows_of(numbers, rows, layer):
@@ -130,21 +147,17 @@ def rows_of(numbers, rows, layer):
 
 @ACTIVATIONS
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_gate_and_up_of_a_pair_as_int8(layer, numbers, name, activation):
+def test_gate_and_up_of_a_pair(layer, numbers, assert_near, name, activation):
     made = layer(name, "Q8_0", width=704 if LAYOUTS[name].block == 32 else 512, channels=128,
                  activation=activation)  # fmt: skip
     x, chosen = rows_of(numbers, 3, made), choice(3, 2, 5)
-    rows, inner = quantize(x), poisoned_rows(6, 128)
-    pair.gate_up_pairs(rows, chosen, made.experts, inner, asm=False).run()
+    rows, inner = quantize(x), poisoned_inner(chosen, made.experts)
+    pair.gate_up_pairs(x, rows, chosen, made.experts, inner, asm=False).run()
     wide = dequantize(rows).double()
     expected = torch.stack(
         [made.inner(wide[i // 2], e) for i, e in enumerate(chosen.ids.flatten().tolist())]
     )
-    wanted = quantize(expected.float())
-    torch.testing.assert_close(inner.scale, wanted.scale, rtol=1e-5, atol=0)
-    difference = inner.words.view(torch.int8).int() - wanted.words.view(torch.int8).int()
-    assert int(difference.abs().max()) <= 1
-    assert float((difference != 0).float().mean()) < 0.01
+    assert_near(inner.pairs, expected, EXACT)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -153,10 +166,11 @@ def test_down_of_a_row_s_experts(layer, numbers, assert_near, name, channels, to
     made = layer("Q8_0", name, experts=9, width=64, channels=channels)
     channels = made.experts.channels
     chosen = choice(2, top_k, 9)
-    rows = quantize(numbers(2 * top_k, channels))
+    inner = poisoned_inner(chosen, made.experts)
+    inner.pairs.copy_(numbers(2 * top_k, channels))
     y = torch.full((2, made.experts.width), torch.nan)
-    pair.down_pairs(rows, chosen, made.experts, y, asm=False).run()
-    wide = dequantize(rows).double().unflatten(0, (2, top_k))
+    pair.down_pairs(inner, chosen, made.experts, y, asm=False).run()
+    wide = as_lanes(name)(inner.pairs).unflatten(0, (2, top_k))
     expected = torch.einsum("rk,rknf,rkf->rn", chosen.weights.double(), made.down[chosen.ids], wide)
     assert_near(y, expected, EXACT)
 
@@ -170,9 +184,54 @@ def test_few_rows(layer, numbers, assert_near, upper, lower, rows, activation):
     y = torch.full((rows, made.experts.width), torch.nan)
     for launch in pair.pair_launches(x, chosen, made.experts, y, asm=False):
         launch.run()
-    exact = made.exact(x, chosen.ids, chosen.weights)
-    assert_near(y, made.exact(x, chosen.ids, chosen.weights, as_int8), FLIPS)
-    assert_near(y, exact, INT8)
+    assert_near(y, made.exact(x, chosen.ids, chosen.weights, as_int8, as_lanes(lower)), FLIPS)
+    assert_near(y, made.exact(x, chosen.ids, chosen.weights), INT8)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    ("upper", "lower", "channels"),
+    [("Q8_0", "Q8_0", 64), ("Q4_0", "Q8_0", 128), ("Q5_0", "Q4_0", 192)],
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_shared_expert_is_one_more_pair(
+    layer, random_planes, numbers, assert_near, upper, lower, channels, gated, rows
+):
+    """In formats and a size of its own; the sums are those of two layers."""
+    made = layer("Q4_0", "Q5_0", width=192, channels=128)
+    x, chosen = rows_of(numbers, rows, made), choice(rows, 8, 9)
+    chosen.ids.remainder_(5)
+    gate, up = (random_planes(upper, channels, 192, seed) for seed in (4, 5))
+    openness = numbers(192) / 192 if gated else None
+    shared = SharedExpert(gate, up, random_planes(lower, 192, channels, 6), openness)
+    assert pair.joins(shared, chosen, made.experts)
+    alone, beside = torch.full((2, rows, 192), torch.nan)
+    for experts, y in ((made.experts, alone), (made.experts.beside(shared), beside)):
+        for launch in pair.pair_launches(x, chosen, experts, y, asm=False):
+            launch.run()
+    wide = dequantize(quantize(x)).double()
+    inner = wide @ unpack(gate).double().T
+    inner = inner * inner.sigmoid() * (wide @ unpack(up).double().T)
+    added = as_lanes(lower)(inner) @ unpack(shared.down).double().T
+    if gated:
+        added = added * (x.double() @ openness.double()).sigmoid()[:, None]
+    assert_near(beside, alone.double() + added, FLIPS)
+
+
+def test_a_shared_expert_that_is_not_in_planes_or_too_long_stays_alone(layer, random_planes):
+    made, chosen = layer("Q8_0", "Q8_0"), choice(2, 2, 5)
+
+    def fits(channels, **changes):
+        gate = random_planes("Q8_0", channels, 128)
+        shared = SharedExpert(gate, gate, random_planes("Q8_0", 128, channels))
+        return pair.joins(shared._replace(**changes), chosen, made.experts)
+
+    assert fits(64)
+    assert not fits(192)
+    assert not fits(64, gate=torch.zeros(64, 128))
+    assert not fits(64, gate=random_planes("Q4_0", 64, 128))
+    assert not fits(64, down=random_planes("Q8_0", 128, 64, activations="f16"))
+    assert not pair.joins(None, chosen, made.experts)
 
 
 # -- pairs of an expert together ------------------------------------------------------------------
@@ -210,7 +269,7 @@ def test_down_may_be_plain_where_the_others_are_in_planes(planes_stack, numbers,
     """Channels that are no multiple of 64 have no planes where they are columns."""
     gate, up = (planes_stack("Q8_0", 4, 40, 64, seed) for seed in (1, 2))
     made = placed(gate, up, numbers(4, 64, 40).clamp(-4, 4) / 6)
-    x, chosen = rows_of(numbers, rows, made), choice(rows, 2, 4)
+    x, chosen = rows_of(numbers, rows, made).half(), choice(rows, 2, 4)
     assert kernels.supports(x, chosen.ids, chosen.weights, *made.stacks)
     y = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
     assert_near(y, made.exact(x, chosen.ids, chosen.weights), HALF)
@@ -229,10 +288,10 @@ def test_halves_of_a_fused_stack_are_read_in_place(planes_stack, numbers, assert
     made = placed(both.part(0, 64), both.part(64, 128), down)
     assert made.experts.up.q.storage_offset() > 0
     for rows in (2, 18):
-        x, chosen = rows_of(numbers, rows, made), choice(rows, 2, 4)
+        x, chosen = rows_of(numbers, rows, made).half(), choice(rows, 2, 4)
         assert kernels.supports(x, chosen.ids, chosen.weights, *made.stacks)
         y = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
-        rounding = {"round": as_int8} if rows == 2 else {}
+        rounding = {"round": as_int8, "between": as_lanes("Q8_0")} if rows == 2 else {}
         expected = made.exact(x, chosen.ids, chosen.weights, **rounding)
         assert_near(y, expected, FLIPS if rows == 2 else HALF)
 
@@ -263,7 +322,7 @@ def test_at_equal_row_count_neighbours_and_bays_change_no_bit(layer, numbers, ro
         order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
         old = made.experts
         moved = [stack.select(old.bays[order]) for stack in (old.gate, old.up, old.down)]
-        y = kernels.experts(x, chosen.ids, chosen.weights, *moved, order.argsort(), "silu")
+        y = kernels.experts(x, chosen.ids, chosen.weights, *moved, order.argsort(), "silu", None)
         found.append(y[place])
     assert all(torch.equal(one, found[0]) for one in found)
 
@@ -286,7 +345,7 @@ def test_activations_of_the_matrices_decide_between_int8_and_float16(layer, numb
     expected = made.exact(x, chosen.ids, chosen.weights)
     old = made.experts
     exact = [replace(stack, activations="f16") for stack in (old.gate, old.up, old.down)]
-    found = kernels.experts(x, chosen.ids, chosen.weights, *exact, old.bays, "silu")
+    found = kernels.experts(x, chosen.ids, chosen.weights, *exact, old.bays, "silu", None)
     assert_near(found, expected, HALF)
     rounded = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
     assert float((rounded - expected).norm() / expected.norm()) > HALF[0]
@@ -294,14 +353,15 @@ def test_activations_of_the_matrices_decide_between_int8_and_float16(layer, numb
 
 def test_it_says_what_it_cannot(layer, numbers):
     made = layer("Q4_K", "Q8_0")
-    x, chosen = rows_of(numbers, 2, made), choice(2, 2, 5)
+    x, chosen = rows_of(numbers, 2, made).half(), choice(2, 2, 5)
     old = made.experts
 
     def reason(**changes):
-        given = {"x": x, "gate": old.gate, "up": old.up, "down": old.down, **changes}
+        given = {"x": x, "gate": old.gate, "up": old.up, "down": old.down}
+        given = {**given, "shared": None, **changes}
         return kernels.supports(
             given["x"], chosen.ids, chosen.weights, given["gate"], given["up"], given["down"],
-            old.bays, "silu",
+            old.bays, "silu", given["shared"],
         ).reason  # fmt: skip
 
     assert reason() == ""
@@ -312,3 +372,43 @@ def test_it_says_what_it_cannot(layer, numbers):
     assert "not contiguous" in reason(x=x.T.contiguous().T)
     assert "int64" in reason(down=torch.zeros(5, 256, 64, dtype=torch.int64))
     assert "bfloat16" in reason(x=x.bfloat16())
+    matrix = torch.zeros(64, 256)
+    assert reason(shared=SharedExpert(matrix, matrix, matrix.T)) == ""
+    assert "neither" in reason(shared=SharedExpert(matrix, object(), matrix.T))
+
+
+def test_rows_of_float32_are_not_rounded(layer, numbers):
+    """Whoever computes in float32 wants its precision; plain float32 matrices give it."""
+    made = layer("Q4_K", "Q8_0")
+    x, chosen = rows_of(numbers, 2, made), choice(2, 2, 5)
+    verdict = kernels.supports(x, chosen.ids, chosen.weights, *made.stacks)
+    assert "float32 are not rounded" in verdict.reason
+    assert kernels.supports(x.half(), chosen.ids, chosen.weights, *made.stacks)
+    plain = [torch.zeros(5, 64, 256), torch.zeros(5, 64, 256), torch.zeros(5, 256, 64)]
+    given = (x, chosen.ids, chosen.weights, *plain, made.experts.bays, "silu", None)
+    assert kernels.supports(*given)
+    half = [stack.half() for stack in plain]
+    assert not kernels.supports(*given[:3], *half, *given[6:])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rows", [2, 18])
+def test_the_shared_expert_may_be_beside_the_others_or_apart(
+    layer, random_planes, numbers, assert_near, rows, packed
+):
+    made = layer("Q4_0", "Q5_0", width=192, channels=128)
+    x, chosen = rows_of(numbers, rows, made).half(), choice(rows, 8, 9)
+    chosen.ids.remainder_(5)
+    matrices = [random_planes("Q8_0", n, k, i) for i, (n, k) in enumerate(3 * [(64, 192)])]
+    matrices[2] = random_planes("Q8_0", 192, 64, 9)
+    if not packed:
+        matrices = [unpack(matrix) for matrix in matrices]
+    shared = SharedExpert(*matrices, numbers(192) / 192)
+    y = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks[:-1], shared)
+    alone = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
+    gate, up, down = (m.double() if not packed else unpack(m).double() for m in matrices)
+    wide = x.double()
+    inner = wide @ gate.T
+    inner = inner * inner.sigmoid() * (wide @ up.T)
+    added = (inner @ down.T) * (wide @ shared.openness.double()).sigmoid()[:, None]
+    assert_near(y, alone.double() + added, INT8)

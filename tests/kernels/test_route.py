@@ -8,7 +8,9 @@ import random
 import pytest
 import torch
 
-from kinfolk_kernels.route.reference import route
+from kinfolk_kernels.route import reference
+from kinfolk_kernels.route import torch as fast
+from kinfolk_kernels.route.reference import choice
 
 WEIGHT = 1e-6
 """Relative: one exponential, one sum and one quotient in float32."""
@@ -34,7 +36,7 @@ def test_equals_the_definition(score, experts, top_k, extras):
     bias = [rng.gauss(0, 0.3) if extras else 0.0 for _ in range(experts)]
     expert_scale = [rng.uniform(0.5, 2) if extras else 1.0 for _ in range(experts)]
     scale = 2.5 if extras else 1.0
-    ids, weights = route(
+    ids, weights = choice(
         torch.tensor(rows),
         score,
         top_k,
@@ -50,7 +52,7 @@ def test_equals_the_definition(score, experts, top_k, extras):
 
 def test_worked_example():
     """The softmax of the two chosen logits, 2 and 1."""
-    ids, weights = route(torch.tensor([[2.0, 1, 0, -1]]), "softmax", 2, None, 1.0, None)
+    ids, weights = choice(torch.tensor([[2.0, 1, 0, -1]]), "softmax", 2, None, 1.0, None)
     assert ids.tolist() == [[0, 1]]
     assert weights[0].tolist() == pytest.approx([0.7310586, 0.2689414], rel=1e-6)
 
@@ -58,20 +60,32 @@ def test_worked_example():
 def test_of_equal_experts_the_lowest_ids_are_chosen():
     logits = torch.zeros(1, 200)
     logits[0, 150] = 1
-    ids, _ = route(logits, "softmax", 4, None, 1.0, None)
+    ids, _ = choice(logits, "softmax", 4, None, 1.0, None)
     assert ids.tolist() == [[150, 0, 1, 2]]
 
 
 def test_the_bias_chooses_and_does_not_weigh():
     logits, bias = torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0.0, 0.0, 9.0])
-    ids, weights = route(logits, "sigmoid", 1, bias, 1.0, None)
+    ids, weights = choice(logits, "sigmoid", 1, bias, 1.0, None)
     assert (ids.tolist(), weights.tolist()) == ([[2]], [[1.0]])
 
 
 def test_rows_do_not_see_each_other():
     logits = torch.randn(6, 16, generator=torch.Generator().manual_seed(0))
-    ids, weights = route(logits, "softmax", 3, None, 1.0, None)
+    ids, weights = choice(logits, "softmax", 3, None, 1.0, None)
     for row in range(6):
-        one_id, one_weight = route(logits[row : row + 1], "softmax", 3, None, 1.0, None)
+        one_id, one_weight = choice(logits[row : row + 1], "softmax", 3, None, 1.0, None)
         assert torch.equal(one_id[0], ids[row])
         assert torch.equal(one_weight[0], weights[row])
+
+
+@pytest.mark.parametrize("route", [reference.route, fast.route], ids=["ref", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_are_multiplied_in_float32(route, dtype):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(7, 96, generator=generator).to(dtype)
+    weight = torch.randn(20, 96, generator=generator)
+    ids, weights = route(x, weight, "softmax", 4, None, 1.0, None)
+    wanted, shares = choice((x.double() @ weight.double().T).float(), "softmax", 4, None, 1.0, None)
+    assert torch.equal(ids, wanted)
+    torch.testing.assert_close(weights, shares, rtol=1e-4, atol=0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.route import triton as kernel
-from kinfolk_kernels.route.reference import route
+from kinfolk_kernels.route.reference import choice, route
 
 pytestmark = pytest.mark.interpreter
 
@@ -33,7 +33,7 @@ def test_equals_the_reference(numbers, score, experts, top_k, extras):
     expert_scale = 0.5 + torch.rand(experts) if extras else None
     scale = 2.5 if extras else 1.0
     ids, weights = chosen(logits, score, top_k, bias, scale, expert_scale)
-    expected_ids, expected = route(logits, score, top_k, bias, scale, expert_scale)
+    expected_ids, expected = choice(logits, score, top_k, bias, scale, expert_scale)
     # Scores of huge logits are all 0 or 1 and equal: they come in the order of their ids too.
     assert torch.equal(ids, expected_ids)
     torch.testing.assert_close(weights, expected, rtol=WEIGHT, atol=1e-30)
@@ -46,7 +46,7 @@ def test_of_equal_logits_the_lowest_ids_are_chosen(score, experts):
     logits = torch.randint(0, 3, (20, experts), generator=generator).float()
     for bias in (None, torch.randint(0, 2, (experts,), generator=generator).float()):
         ids, _ = chosen(logits, score, 4, bias)
-        assert torch.equal(ids, route(logits, score, 4, bias, 1.0, None)[0])
+        assert torch.equal(ids, choice(logits, score, 4, bias, 1.0, None)[0])
 
 
 def test_rows_of_a_wider_tensor_are_read_in_place(numbers):
@@ -68,14 +68,53 @@ def test_ids_are_those_of_experts_whatever_the_logits_are(score):
     assert weights[3].isfinite().all()
 
 
+# -- products and choice ---------------------------------------------------------------------------
+
+
+@SCORES
+@pytest.mark.parametrize("rows", [1, 3, 16, 17])
+@pytest.mark.parametrize(("experts", "width"), [(12, 96), (65, 128), (1, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_few_rows_are_one_launch_and_many_are_not(numbers, score, rows, experts, width, dtype):
+    x, weight = numbers(rows, width).to(dtype), numbers(experts, width) / width
+    bias = 0.3 * numbers(experts) if score == "sigmoid" else None
+    scales = None if score == "sigmoid" else 0.5 + torch.rand(experts)
+    top_k = min(5, experts)
+    for _ in range(2):  # the counter is left as it was
+        ids, weights = kernel.route(x, weight, score, top_k, bias, 2.5, scales)
+        wanted, shares = route(x, weight, score, top_k, bias, 2.5, scales)
+        assert torch.equal(ids, wanted)
+        torch.testing.assert_close(weights, shares, rtol=1e-4, atol=1e-20)
+
+
+def test_rows_may_lie_in_a_wider_tensor(numbers):
+    wide, weight = numbers(3, 200), numbers(9, 128) / 128
+    ids, weights = kernel.route(wide[:, 40:168], weight, "softmax", 3, None, 1.0, None)
+    again, same = kernel.route(wide[:, 40:168].contiguous(), weight, "softmax", 3, None, 1.0, None)
+    assert torch.equal(ids, again)
+    assert torch.equal(weights, same)
+
+
+def test_a_row_does_not_see_the_others(numbers):
+    x, weight = numbers(16, 64), numbers(20, 64) / 64
+    ids, weights = kernel.route(x, weight, "softmax", 4, None, 1.0, None)
+    others = numbers(16, 64)
+    others[5] = x[11]
+    moved, same = kernel.route(others, weight, "softmax", 4, None, 1.0, None)
+    assert torch.equal(moved[5], ids[11])
+    assert torch.equal(same[5], weights[11])
+
+
 def test_the_op_makes_its_outputs_and_says_what_it_cannot(numbers):
-    logits = numbers(3, 12)
-    arguments = (logits, "softmax", 2, None, 1.0, None)
-    assert kernel.supports(*arguments)
-    ids, weights = kernel.route(*arguments)
+    x, weight = numbers(3, 64), numbers(12, 64)
+
+    def reason(x=x, weight=weight, bias=None):
+        return kernel.supports(x, weight, "softmax", 2, bias, 1.0, None).reason
+
+    assert reason() == ""
+    ids, weights = kernel.route(x, weight, "softmax", 2, None, 1.0, None)
     assert (ids.dtype, weights.dtype) == (torch.int64, torch.float32)
-    assert torch.equal(ids, route(*arguments)[0])
-    narrow = kernel.supports(logits.half(), "softmax", 2, None, 1.0, None)
-    assert "float16" in narrow.reason
-    many = kernel.supports(torch.zeros(1, 1025), "softmax", 2, None, 1.0, None)
-    assert "1025 experts" in many.reason
+    assert "float16" in reason(weight=weight.half())
+    assert "bias" in reason(bias=torch.zeros(12).half())
+    assert "bfloat16" in reason(x=x.bfloat16())
+    assert "1025 experts" in reason(weight=torch.zeros(1025, 64))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from kinfolk.config import Activation
 from kinfolk.experts.store import ExpertStore, halves
 from kinfolk.gguf.inventory import Inventory
@@ -11,6 +13,7 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.mlp import GatedMLP
 from kinfolk.plans import WeightSpec
 from kinfolk.weights.loader import Weights
+from kinfolk_kernels.experts.reference import SharedExpert
 
 FUSED = "ffn_gate_up_exps.weight"
 
@@ -38,6 +41,19 @@ def mlp(
         up=weights[f"{block}up{suffix}.weight"],
         down=weights[f"{block}down{suffix}.weight"],
         activation=activation,
+    )
+
+
+def shared_expert(
+    weights: Weights, layer: int, suffix: str, openness: torch.Tensor | None = None
+) -> SharedExpert:
+    """The network of :func:`mlp_weights` as the expert of every row of a layer."""
+    block = f"blk.{layer}.ffn_"
+    return SharedExpert(
+        weights[f"{block}gate{suffix}.weight"],
+        weights[f"{block}up{suffix}.weight"],
+        weights[f"{block}down{suffix}.weight"],
+        openness,
     )
 
 

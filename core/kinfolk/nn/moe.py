@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from kinfolk.config import Activation
 from kinfolk.experts.store import ExpertStore
 from kinfolk.nn.context import BuildContext
+from kinfolk_kernels.experts.reference import SharedExpert
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,7 @@ class Router:
 
 
 class MoE:
-    """Routed experts, plus ``shared`` on every row, times the sigmoid of its gate if it has one.
-
-    ``shared_gate`` float32 [width].
-    """
+    """Routed experts, plus the ``shared`` one of every row if there is one."""
 
     def __init__(
         self,
@@ -42,24 +39,32 @@ class MoE:
         router: Router,
         store: ExpertStore,
         activation: Activation = "silu",
-        shared: Callable[[torch.Tensor], torch.Tensor] | None = None,
-        shared_gate: torch.Tensor | None = None,
+        shared: SharedExpert | None = None,
     ) -> None:
         self.ops = context.ops
         self.router, self.store, self.activation = router, store, activation
-        self.shared, self.shared_gate = shared, shared_gate
+        self.shared = shared
 
     def __call__(self, x: torch.Tensor, router_input: torch.Tensor | None = None) -> torch.Tensor:
         """x [R, width] -> float32 [R, width]; the router reads ``router_input`` if it is given."""
         router, store = self.router, self.store
-        seen = x if router_input is None else router_input
-        logits: Any = self.ops.linear(seen.float(), router.weight)
         ids, weights = self.ops.route(
-            logits, router.score, router.top_k, router.bias, router.scale, router.expert_scale
+            x if router_input is None else router_input,
+            router.weight,
+            router.score,
+            router.top_k,
+            router.bias,
+            router.scale,
+            router.expert_scale,
         )
-        out = self.ops.experts(
-            x, ids, weights, store.gate, store.up, store.down, store.bay_of_expert, self.activation
+        return self.ops.experts(
+            x,
+            ids,
+            weights,
+            store.gate,
+            store.up,
+            store.down,
+            store.bay_of_expert,
+            self.activation,
+            self.shared,
         )
-        if self.shared is None:
-            return out
-        return self.ops.add_shared_expert(out, self.shared(x), x, self.shared_gate)

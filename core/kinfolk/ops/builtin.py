@@ -11,7 +11,7 @@ one for GPUs is asked first where there is one."""
 
 PLAIN = frozenset(
     {
-        *("embedding", "linear", "linears", "silu_mul", "gelu_mul", "add_shared_expert"),
+        *("embedding", "linear", "linears", "silu_mul", "gelu_mul"),
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
         *("sample", "report"),
     }
@@ -53,12 +53,11 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("gelu_mul", "gelu_mul", "reference", REFERENCE),
     _triton("gelu_mul", "gelu_mul"),
     _backend("route", "route", "reference", REFERENCE),
+    _backend("route", "route", "torch", CPU),
     _triton("route", "route"),
     _backend("experts", "experts", "reference", REFERENCE),
     _backend("experts", "experts", "torch", CPU),
     _triton("experts", "experts"),
-    _backend("add_shared_expert", "add_shared_expert", "reference", REFERENCE),
-    _triton("add_shared_expert", "add_shared_expert"),
     _backend("gated_attention", "paged_attention", "reference", REFERENCE),
     _backend("gated_attention", "paged_attention", "torch", CPU),
     _triton("gated_attention", "paged_attention"),

@@ -176,7 +176,8 @@ class Ops:
 
     def route(
         self,
-        logits: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
         score: str,
         top_k: int,
         bias: torch.Tensor | None,
@@ -184,7 +185,7 @@ class Ops:
         expert_scale: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return self._call(  # type: ignore[no-any-return]
-            "route", logits, score, top_k, bias, scale, expert_scale
+            "route", x, weight, score, top_k, bias, scale, expert_scale
         )
 
     def experts(
@@ -197,20 +198,10 @@ class Ops:
         down: Any,
         bay_of_expert: torch.Tensor,
         activation: str,
+        shared: Any,
     ) -> torch.Tensor:
         return self._call(  # type: ignore[no-any-return]
-            "experts", x, ids, weights, gate, up, down, bay_of_expert, activation
-        )
-
-    def add_shared_expert(
-        self,
-        routed: torch.Tensor,
-        shared: torch.Tensor,
-        x: torch.Tensor,
-        gate: torch.Tensor | None,
-    ) -> torch.Tensor:
-        return self._call(  # type: ignore[no-any-return]
-            "add_shared_expert", routed, shared, x, gate
+            "experts", x, ids, weights, gate, up, down, bay_of_expert, activation, shared
         )
 
     def gated_attention(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from kinfolk_kernels.curves import GELU, SILU
-from kinfolk_kernels.experts.reference import Activation
+from kinfolk_kernels.experts.reference import Activation, SharedExpert
 from kinfolk_kernels.experts.stacks import Stack
 
 CURVES = {"silu": SILU.value, "gelu_tanh": GELU.value}
@@ -18,13 +18,19 @@ COLUMNS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The experts of a layer: stacks, the bay of every expert, and the activation between."""
+    """The experts of a layer: stacks, the bay of every expert, the activation between, and the
+    expert of every row."""
 
     gate: Stack
     up: Stack
     down: Stack
     bays: torch.Tensor
     activation: Activation
+    shared: SharedExpert | None = None
+
+    def beside(self, shared: SharedExpert | None) -> Experts:
+        """These experts and the one of every row."""
+        return replace(self, shared=shared)
 
     @property
     def count(self) -> int:
@@ -37,6 +43,11 @@ class Experts:
     @property
     def channels(self) -> int:
         return int(self.gate.shape[1])
+
+    @property
+    def shared_channels(self) -> int:
+        """0 without a shared expert."""
+        return 0 if self.shared is None else int(self.shared.gate.shape[0])
 
 
 @dataclass(frozen=True, slots=True)

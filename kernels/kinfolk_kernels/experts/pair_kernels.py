@@ -1,7 +1,12 @@
 """Experts of few rows, each row for itself: int8 dot products with the matrices of its experts.
 
-A pair is a row and one of its experts. A lane's 16-byte load is one word of four rows of a matrix.
-Nothing depends on who else is in the step: neither the order of a sum nor what is rounded.
+A pair is a row and one of its experts; the shared expert of a row is one more pair of it, with
+matrices of its own. A lane's 16-byte load is one word of four rows of a matrix, and all words of a
+lane are asked for before any is used: the row that they meet is read behind a barrier, over which
+the compiler moves no load, or it would put each load where it is used. Nothing depends on who else
+is in the step: neither the order of a sum nor what is rounded. Programs of the rows run side by
+side for the same part of the matrices, so that an expert that several rows chose comes from memory
+once.
 """
 
 # mypy: ignore-errors
@@ -11,7 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.curves import curve
+from kinfolk_kernels.curves import curve, sigmoid
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.int8_dots import (
     Q4_0,
     Q5_0,
@@ -22,7 +28,12 @@ from kinfolk_kernels.linear.int8_dots import (
     scaled_dots,
     top_codes,
 )
-from kinfolk_kernels.row_outputs import store_rows
+
+NONE = tl.constexpr(-1)
+"""The format of a shared expert that is not there."""
+
+WHOLE = tl.constexpr(12582912.0)
+"""1.5 * 2^23: a small number added to it is rounded half to even, and stands in the low bits."""
 
 
 @triton.jit
@@ -33,7 +44,7 @@ def _load(pointers, mask, MASKED: tl.constexpr):
 
 
 @triton.jit
-def load_words(
+def matrix_words(
     q_ptr,
     high_ptr,
     scales_ptr,
@@ -46,25 +57,20 @@ def load_words(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads of a group of 64 weights of the rows of ``quad``: four words, their high
-    bits, scales and supers, [NR, lanes, 4] each. Pointers are of a matrix, or of one a lane."""
+    """What a lane reads of a group of 64 weights of the four rows of ``quad``: four words, their
+    high bits, scales and supers, [lanes, 4] each. Pointers are of a matrix, or of one a lane."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     STEP: tl.constexpr = 4 if EIGHT else 2
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
     SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
-    r = tl.arange(0, 4)[None, None, :]
-    word = (16 if EIGHT else 8) * group + t
+    r = tl.arange(0, 4)[None, :]
+    at = (16 if EIGHT else 8) * group + t
     base = q_ptr + quad * (WORDS * 4) + r
-    q = (_load(base + word * 4, there, MASKED),)
+    q = (_load(base + at * 4, there, MASKED),)
     for i in tl.static_range(1, 4):
-        q = q + (_load(base + (word + STEP * i) * 4, there, MASKED),)
-    at = group // (1 if SMALL else 4)
-    supers = _load(supers_ptr + quad * (SUPERS * 4) + at * 4 + r, there, MASKED)
-    scales = supers
-    if not SMALL:
-        scales = _load(scales_ptr + quad * (K // 64 * 4) + group * 4 + r, there, MASKED)
+        q = q + (_load(base + (at + STEP * i) * 4, there, MASKED),)
     high = q
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
         base = high_ptr + quad * (HIGHS * 4) + r
@@ -72,13 +78,17 @@ def load_words(
         high = (_load(base + at * 4, there, MASKED),)
         for i in tl.static_range(1, 4):
             high = high + (_load(base + (at + STEP * i) * 4, there, MASKED),)
+    at = group // (1 if SMALL else 4)
+    supers = _load(supers_ptr + quad * (SUPERS * 4) + at * 4 + r, there, MASKED)
+    scales = supers
+    if not SMALL:
+        scales = _load(scales_ptr + quad * (K // 64 * 4) + group * 4 + r, there, MASKED)
     return q, high, scales, supers
 
 
 @triton.jit
-def load_row(x_ptr, d_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
-    """The words of an int8 row that meet a lane's, and their scale; pointers of a row, or of one
-    a lane."""
+def row_words(x_ptr, d_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
+    """The words of an int8 row that meet a lane's, and their scale, [lanes, 1] each."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     STEP: tl.constexpr = 4 if EIGHT else 2
     at = x_ptr + 16 * group + t
@@ -94,8 +104,54 @@ def load_row(x_ptr, d_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.con
 
 
 @triton.jit
-def dots(q, high, scales, supers, x, top, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """What ``load_words`` read against what ``load_row`` read, before the row's scale."""
+def _packed(values, inverse):
+    """Numbers [lanes, 4] times ``inverse`` -> words of four signed bytes [lanes, 1]."""
+    bits = (values * inverse + WHOLE).to(tl.int32, bitcast=True)
+    byte = tl.arange(0, 4)[None, :]
+    return tl.sum((bits & 255) << (8 * byte), 1)[:, None]
+
+
+@triton.jit
+def row_numbers(inner_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
+    """The numbers of a float32 row that meet a lane's words, [lanes, 4] each."""
+    EIGHT: tl.constexpr = FORMAT == Q8_0
+    STEP: tl.constexpr = 16 if EIGHT else 8
+    at = inner_ptr + 64 * group + 4 * t + tl.arange(0, 4)[None, :]
+    values = (_load(at, there, MASKED),)
+    for i in tl.static_range(1, 4):
+        values = values + (_load(at + STEP * i, there, MASKED),)
+    if not EIGHT:
+        for i in tl.static_range(4):
+            values = values + (_load(at + 32 + STEP * i, there, MASKED),)
+    return values
+
+
+@triton.jit
+def rounded(values, FORMAT: tl.constexpr):
+    """``row_numbers`` as what ``row_words`` gives, with a scale for the numbers of each lane."""
+    EIGHT: tl.constexpr = FORMAT == Q8_0
+    COUNT: tl.constexpr = 4 if EIGHT else 8
+    largest = tl.abs(values[0])
+    for i in tl.static_range(1, COUNT):
+        largest = tl.maximum(largest, tl.abs(values[i]))
+    scale = tl.max(largest, 1)[:, None] / 127.0
+    inverse = tl.where(scale > 0, 1.0 / tl.where(scale > 0, scale, 1.0), 0.0)
+    x = (_packed(values[0], inverse),)
+    for i in tl.static_range(1, 4):
+        x = x + (_packed(values[i], inverse),)
+    top = x
+    if not EIGHT:
+        top = (_packed(values[4], inverse),)
+        for i in tl.static_range(5, 8):
+            top = top + (_packed(values[i], inverse),)
+    return x, top, scale
+
+
+@triton.jit
+def dots(words, row, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
+    """What ``matrix_words`` read against the words of a row, times its scale: [lanes, 4]."""
+    q, high, scales, supers = words
+    x, top, d = row
     codes, tops = q, q
     if FORMAT != Q8_0:
         codes = (low_codes(q[0], high[0], group, FORMAT, ASM),)
@@ -103,103 +159,192 @@ def dots(q, high, scales, supers, x, top, group, FORMAT: tl.constexpr, ASM: tl.c
         for i in tl.static_range(1, 4):
             codes = codes + (low_codes(q[i], high[i], group, FORMAT, ASM),)
             tops = tops + (top_codes(q[i], high[i], group, FORMAT, ASM),)
-    return scaled_dots(codes, tops, x, top, scales, supers, FORMAT, ASM)
+    return scaled_dots(codes, tops, x, top, scales, supers, FORMAT, ASM) * d
 
 
 @triton.jit
+def _gate_up(
+    gate_q, gate_high, gate_scales, gate_supers,
+    up_q, up_high, up_scales, up_supers,
+    x_row, d_row, quad, inner_row,
+    K: tl.constexpr, FORMAT: tl.constexpr, CURVE: tl.constexpr,
+    LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Four channels of a pair: curve(gate x) * up x."""
+    SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
+    lane = tl.arange(0, LANES)[:, None]
+    t = lane % SHARE
+    gate = tl.zeros([LANES, 4], tl.float32)
+    up = tl.zeros([LANES, 4], tl.float32)
+    for start in tl.range(0, K // 64, LANES // SHARE):
+        group = start + lane // SHARE
+        there = group < K // 64
+        gate_words = matrix_words(gate_q, gate_high, gate_scales, gate_supers,
+                                  quad, group, t, there, K, FORMAT, MASKED)  # fmt: skip
+        up_words = matrix_words(up_q, up_high, up_scales, up_supers,
+                                quad, group, t, there, K, FORMAT, MASKED)  # fmt: skip
+        tl.debug_barrier()
+        row = row_words(x_row, d_row, group, t, there, FORMAT, MASKED)
+        gate += dots(gate_words, row, group, FORMAT, ASM)
+        up += dots(up_words, row, group, FORMAT, ASM)
+    gate, up = tl.split(tl.sum(tl.join(gate, up), 0))
+    inner = curve(gate, CURVE) * up
+    tl.store(inner_row + quad * 4 + tl.arange(0, 4), inner)
+
+
+@triton.jit
+def _openness(x_row, gate_ptr, K: tl.constexpr, LANES: tl.constexpr):
+    """The sigmoid of the product of a row with a vector, both of K numbers."""
+    column = tl.arange(0, 16 * LANES)
+    total = tl.zeros([16 * LANES], tl.float32)
+    for start in tl.range(0, K, 16 * LANES):
+        inside = start + column < K
+        x = tl.load(x_row + start + column, mask=inside, other=0.0).to(tl.float32)
+        total += x * tl.load(gate_ptr + start + column, mask=inside, other=0.0)
+    return sigmoid(tl.sum(total, 0))
+
+
+@triton.jit(do_not_specialize=["pairs"])
 def gate_up_kernel(
     ids_ptr, bay_ptr, x_ptr, d_ptr,
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
     q_step, high_step, scales_step, supers_step,
-    words_ptr, scale_ptr, sums_ptr,
+    inner_ptr,
+    shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
+    shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
+    shared_inner_ptr, numbers_ptr, numbers_row, openness_ptr, open_ptr,
+    pairs,
     K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, FORMAT: tl.constexpr,
+    SHARED: tl.constexpr, SHARED_F: tl.constexpr, GATED: tl.constexpr,
     CURVE: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (F / 64, pairs): curve(gate x) * up x of 64 channels, as int8 with one scale."""
-    SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
-    pair = tl.program_id(1).to(tl.int64)
-    bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
-    quad = (tl.program_id(0) * 16 + tl.arange(0, 16)).to(tl.int64)[:, None, None]
-    lane = tl.arange(0, LANES)[None, :, None]
-    t = lane % SHARE
-    q_at, high_at = bay * q_step, bay * high_step
-    scales_at, supers_at = bay * scales_step, bay * supers_step
-    gate = tl.zeros([16, LANES, 4], tl.float32)
-    up = tl.zeros([16, LANES, 4], tl.float32)
-    x_row = x_ptr + pair // TOP_K * (K // 4)
-    d_row = d_ptr + pair // TOP_K * (K // 64)
-    for start in tl.range(0, K // 64, LANES // SHARE):
-        group = start + lane // SHARE
-        there = group < K // 64
-        gate_words = load_words(
-            gate_q + q_at, gate_high + high_at, gate_scales + scales_at, gate_supers + supers_at,
-            quad, group, t, there, K, FORMAT, MASKED,
+    """Grid (pairs + rows, 1 + the larger of F / 4 and SHARED_F / 4): inner float32 [pairs, F], of
+    the shared expert [rows, SHARED_F], and open float32 [rows], what its sum is multiplied with."""
+    start_dependents(PDL)
+    pair = tl.program_id(0).to(tl.int64)
+    quad = tl.program_id(1).to(tl.int64)
+    wait_for_producers(PDL)
+    if pair < pairs:
+        if quad < F // 4:
+            bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
+            q_at, high_at = bay * q_step, bay * high_step
+            scales_at, supers_at = bay * scales_step, bay * supers_step
+            row = pair // TOP_K
+            _gate_up(
+                gate_q + q_at, gate_high + high_at,
+                gate_scales + scales_at, gate_supers + supers_at,
+                up_q + q_at, up_high + high_at, up_scales + scales_at, up_supers + supers_at,
+                x_ptr + row * (K // 4), d_ptr + row * (K // 64), quad, inner_ptr + pair * F,
+                K, FORMAT, CURVE, LANES, MASKED, ASM,
+            )  # fmt: skip
+    elif SHARED != NONE:
+        row = pair - pairs
+        if quad < SHARED_F // 4:
+            _gate_up(
+                shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
+                shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
+                x_ptr + row * (K // 4), d_ptr + row * (K // 64), quad,
+                shared_inner_ptr + row * SHARED_F,
+                K, SHARED, CURVE, LANES, MASKED, ASM,
+            )  # fmt: skip
+        elif GATED and quad == SHARED_F // 4:
+            share = _openness(numbers_ptr + row * numbers_row, openness_ptr, K, LANES)
+            tl.store(open_ptr + row, share)
+
+
+@triton.jit
+def _down_words(
+    down_q, down_high, down_scales, down_supers, first, group, t, there,
+    F: tl.constexpr, FORMAT: tl.constexpr, NR: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """``matrix_words`` of NR groups of four rows."""
+    words = ()
+    for n in tl.static_range(NR):
+        words = words + (
+            matrix_words(down_q, down_high, down_scales, down_supers,
+                         first + n, group, t, there, F, FORMAT, MASKED),
         )  # fmt: skip
-        up_words = load_words(
-            up_q + q_at, up_high + high_at, up_scales + scales_at, up_supers + supers_at,
-            quad, group, t, there, K, FORMAT, MASKED,
-        )  # fmt: skip
-        x, top, d = load_row(x_row, d_row, group, t, there, FORMAT, MASKED)
-        q, high, scales, supers = gate_words
-        gate += dots(q, high, scales, supers, x, top, group, FORMAT, ASM) * d
-        q, high, scales, supers = up_words
-        up += dots(q, high, scales, supers, x, top, group, FORMAT, ASM) * d
-    inner = curve(tl.sum(gate, 1), CURVE) * tl.sum(up, 1)
-    store_rows(
-        tl.reshape(inner, [1, 64]),
-        pair + tl.arange(0, 1),
-        tl.program_id(0) * 64,
-        tl.full([1, 64], True, tl.int1),
-        F,
-        words_ptr,
-        words_ptr,
-        scale_ptr,
-        sums_ptr,
-        1,
-        64,
-        False,
-        True,
-    )
+    return words
+
+
+@triton.jit
+def _added(
+    sums, words, inner_row, share, group, t, there,
+    FORMAT: tl.constexpr, NR: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """``sums`` and ``share`` times the products of ``words`` with a row of float32."""
+    x, top, d = rounded(row_numbers(inner_row, group, t, there, FORMAT, MASKED), FORMAT)
+    row = (x, top, d * share)
+    added = ()
+    for n in tl.static_range(NR):
+        added = added + (sums[n] + dots(words[n], row, group, FORMAT, ASM),)
+    return added
 
 
 @triton.jit
 def down_kernel(
-    ids_ptr, weights_ptr, bay_ptr, x_ptr, d_ptr,
+    ids_ptr, weights_ptr, bay_ptr, inner_ptr,
     down_q, down_high, down_scales, down_supers,
     q_step, high_step, scales_step, supers_step,
+    shared_inner_ptr, shared_q, shared_high, shared_scales, shared_supers, open_ptr,
     y_ptr,
     F: tl.constexpr, W: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
-    FORMAT: tl.constexpr, NR: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr,
-    ASM: tl.constexpr,
+    FORMAT: tl.constexpr, SHARED: tl.constexpr, SHARED_F: tl.constexpr, GATED: tl.constexpr,
+    NR: tl.constexpr, EARLY: tl.constexpr,
+    LANES: tl.constexpr, MASKED: tl.constexpr, SHARED_MASKED: tl.constexpr,
+    ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (W / 4 / NR, rows): y float32 [rows, W], the weighted sum over a row's experts.
+    """Grid (rows, W / 4 / NR): y float32 [rows, W], the weighted sum over a row's experts.
 
-    The experts lie side by side in the lanes: all their words are on their way at once, and one sum
-    of fixed shape adds up columns and experts.
+    The experts lie side by side in the lanes, LANES each, and all lanes take the shared one: all
+    their words are on their way at once, and one sum of fixed shape adds up columns and experts.
+    EARLY: those of the shared one are asked for before what is between the products is there.
     """
+    start_dependents(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1).to(tl.int64) * NR
+    lane = tl.arange(0, PLACES * LANES)[:, None]
+    sums = (tl.zeros([PLACES * LANES, 4], tl.float32),)
+    for _ in tl.static_range(1, NR):
+        sums = sums + (tl.zeros([PLACES * LANES, 4], tl.float32),)
+    SHARED_SHARE: tl.constexpr = 4 if SHARED == Q8_0 else 2
+    shared_t, shared_group = lane % SHARED_SHARE, lane // SHARED_SHARE
+    shared_there = shared_group < SHARED_F // 64
+    if SHARED != NONE and EARLY:
+        shared_words = _down_words(shared_q, shared_high, shared_scales, shared_supers,
+                                   first, shared_group, shared_t, shared_there,
+                                   SHARED_F, SHARED, NR, SHARED_MASKED)  # fmt: skip
+    wait_for_producers(PDL)
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
-    row = tl.program_id(1).to(tl.int64)
-    lane = tl.arange(0, PLACES * LANES)
-    place, inside = (lane // LANES)[None, :, None], (lane % LANES)[None, :, None]
-    chosen = place < TOP_K
+    place, inside = lane // LANES, lane % LANES
     pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
     bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
     weight = tl.load(weights_ptr + pair)
-    quad = (tl.program_id(0) * NR + tl.arange(0, NR)).to(tl.int64)[:, None, None]
     t = inside % SHARE
-    acc = tl.zeros([NR, PLACES * LANES, 4], tl.float32)
     for start in tl.range(0, F // 64, LANES // SHARE):
         group = start + inside // SHARE
-        there = chosen & (group < F // 64)
-        q, high, scales, supers = load_words(
+        there = (place < TOP_K) & (group < F // 64)
+        words = _down_words(
             down_q + bay * q_step, down_high + bay * high_step,
             down_scales + bay * scales_step, down_supers + bay * supers_step,
-            quad, group, t, there, F, FORMAT, MASKED,
+            first, group, t, there, F, FORMAT, NR, MASKED,
         )  # fmt: skip
-        x_row, d_row = x_ptr + pair * (F // 4), d_ptr + pair * (F // 64)
-        x, top, d = load_row(x_row, d_row, group, t, there, FORMAT, MASKED)
-        acc += dots(q, high, scales, supers, x, top, group, FORMAT, ASM) * (d * weight)
-    y = tl.sum(acc, 1)
-    n = (tl.program_id(0) * NR + tl.arange(0, NR))[:, None] * 4 + tl.arange(0, 4)[None, :]
-    tl.store(y_ptr + row * W + n, y)
+        tl.debug_barrier()
+        sums = _added(sums, words, inner_ptr + pair * F, weight, group, t, there,
+                      FORMAT, NR, MASKED, ASM)  # fmt: skip
+    if SHARED != NONE:
+        if not EARLY:
+            shared_words = _down_words(shared_q, shared_high, shared_scales, shared_supers,
+                                       first, shared_group, shared_t, shared_there,
+                                       SHARED_F, SHARED, NR, SHARED_MASKED)  # fmt: skip
+        share = 1.0
+        if GATED:
+            share = tl.load(open_ptr + row)
+        sums = _added(sums, shared_words, shared_inner_ptr + row * SHARED_F, share,
+                      shared_group, shared_t, shared_there,
+                      SHARED, NR, SHARED_MASKED, ASM)  # fmt: skip
+    for n in tl.static_range(NR):
+        out = y_ptr + row * W + (first + n) * 4 + tl.arange(0, 4)
+        tl.store(out, tl.sum(sums[n], 0))

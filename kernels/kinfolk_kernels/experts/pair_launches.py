@@ -3,57 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import triton
 
 from kinfolk_kernels.experts import pair_kernels
 from kinfolk_kernels.experts.layer import CURVES, Choice, Experts
+from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.experts.stacks import format_of, pointers, steps
 from kinfolk_kernels.int8_rows import GROUP, Int8Rows, made_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import quantize_rows
-from kinfolk_kernels.planes import EIGHT_BITS, INTERLEAVE
+from kinfolk_kernels.planes import EIGHT_BITS, INTERLEAVE, Planes
 from kinfolk_kernels.row_outputs import RowOutputs
+
+LANES_OF_GATE_UP = 64
+"""The most lanes of a program that makes four channels of a pair."""
+
+LANES_OF_DOWN = 32
+"""The most lanes that take one expert in a program that adds up all of a row's."""
+
+
+FEW_ROWS = 2
+"""Up to here there are too few programs for registers to matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """What is between the products, float32: [R K, F] of the pairs, [R, F'] of the shared expert,
+    and [R], what the latter's result is multiplied with."""
+
+    pairs: torch.Tensor
+    shared: torch.Tensor
+    open: torch.Tensor
+
+    @staticmethod
+    def make(choice: Choice, experts: Experts) -> Inner:
+        device, rows = experts.bays.device, choice.ids.shape[0]
+        pairs = torch.empty(choice.ids.numel(), experts.channels, device=device)
+        if experts.shared is None:
+            return Inner(pairs, pairs, pairs)
+        shared = torch.empty(rows, experts.shared_channels, device=device)
+        return Inner(pairs, shared, torch.empty(rows, device=device))
+
+
+def joins(shared: SharedExpert | None, choice: Choice, experts: Experts) -> bool:
+    """Whether a shared expert can be one more pair of every row."""
+    if shared is None:
+        return False
+    matrices = [m for m in (shared.gate, shared.up, shared.down) if isinstance(m, Planes)]
+    if len(matrices) < 3 or any(matrix.activations != "int8" for matrix in matrices):
+        return False
+    gate, up, down = matrices
+    return gate.format == up.format and _lanes(format_of(down), down.columns) <= _down_lanes(
+        choice, experts
+    )
 
 
 def pair_launches(
     x: torch.Tensor, choice: Choice, experts: Experts, y: torch.Tensor, *, asm: bool = True
 ) -> Iterator[Launch]:
     """y float32 [R, W] of x [R, W], rounded to int8."""
-    device = x.device
     rows = made_int8(x)
     if rows is None:
-        rows = _int8(x.shape[0], experts.width, device)
+        rows = RowOutputs.make(x.shape[0], experts.width, None, True, x.device).int8
+        assert rows is not None
         yield quantize_rows(x, rows)
-    inner = _int8(choice.ids.numel(), experts.channels, device)
-    yield gate_up_pairs(rows, choice, experts, inner, asm=asm)
+    inner = Inner.make(choice, experts)
+    yield gate_up_pairs(x, rows, choice, experts, inner, asm=asm)
     yield down_pairs(inner, choice, experts, y, asm=asm)
 
 
-def _int8(rows: int, width: int, device: torch.device) -> Int8Rows:
-    made = RowOutputs.make(rows, width, None, True, device).int8
-    assert made is not None
-    return made
-
-
-def _lanes(format: int, columns: int) -> int:
-    """Lanes that share a group of four rows of a matrix."""
-    return columns // GROUP * (4 if format == EIGHT_BITS else 2)
-
-
 def gate_up_pairs(
-    rows: Int8Rows, choice: Choice, experts: Experts, inner: Int8Rows, *, asm: bool = True
+    x: torch.Tensor,
+    rows: Int8Rows,
+    choice: Choice,
+    experts: Experts,
+    inner: Inner,
+    *,
+    asm: bool = True,
 ) -> Launch:
-    """inner [R K, F] of rows [R, W]."""
-    form, width, channels = format_of(experts.gate), experts.width, experts.channels
-    # One or two rows have too few programs to hide a load behind another's arithmetic.
-    most = 32 if rows.words.shape[0] <= 2 else 16
-    needed = _lanes(form, width)
-    lanes = min(most, triton.next_power_of_2(needed))
+    """``inner`` of rows [R, W], which are x rounded."""
+    form, width, pairs = format_of(experts.gate), experts.width, choice.ids.numel()
+    shared, openness, shared_form = experts.shared, None, pair_kernels.NONE.value
+    needed = [_lanes(form, width)]
+    programs, quads = pairs, experts.channels // INTERLEAVE
+    if shared is not None:
+        openness, shared_form = shared.openness, format_of(shared.gate)
+        needed.append(_lanes(shared_form, width))
+        programs += choice.ids.shape[0]
+        quads = max(quads, experts.shared_channels // INTERLEAVE + (openness is not None))
+    lanes = min(LANES_OF_GATE_UP, triton.next_power_of_2(needed[0]))
     return Launch(
         pair_kernels.gate_up_kernel,
-        (channels // 64, choice.ids.numel()),
+        (programs, quads),
         {
             "ids_ptr": choice.ids,
             "bay_ptr": experts.bays,
@@ -62,47 +106,60 @@ def gate_up_pairs(
             **pointers("gate", experts.gate, as_bytes=False),
             **pointers("up", experts.up, as_bytes=False),
             **steps(experts.gate, as_bytes=False),
-            "words_ptr": inner.words,
-            "scale_ptr": inner.scale,
-            "sums_ptr": inner.sums,
+            "inner_ptr": inner.pairs,
+            **pointers("shared_gate", shared.gate if shared else experts.gate, as_bytes=False),
+            **pointers("shared_up", shared.up if shared else experts.up, as_bytes=False),
+            "shared_inner_ptr": inner.shared,
+            "numbers_ptr": x,
+            "numbers_row": x.stride(0),
+            "openness_ptr": inner.open if openness is None else openness,
+            "open_ptr": inner.open,
+            "pairs": pairs,
         },
         {
             "K": width,
-            "F": channels,
+            "F": experts.channels,
             "TOP_K": choice.top_k,
             "FORMAT": form,
+            "SHARED": shared_form,
+            "SHARED_F": experts.shared_channels,
+            "GATED": openness is not None,
             "CURVE": CURVES[experts.activation],
             "LANES": lanes,
-            "MASKED": needed % lanes != 0,
+            "MASKED": any(count % lanes for count in needed),
             "ASM": asm,
         },
-        warps=max(1, lanes // 2),
+        warps=max(1, lanes // 32),
     )
 
 
 def down_pairs(
-    inner: Int8Rows, choice: Choice, experts: Experts, y: torch.Tensor, *, asm: bool = True
+    inner: Inner, choice: Choice, experts: Experts, y: torch.Tensor, *, asm: bool = True
 ) -> Launch:
-    """y [R, W] of inner [R K, F]."""
+    """y [R, W] of ``inner``."""
     form, width, channels = format_of(experts.down), experts.width, experts.channels
-    needed = _lanes(form, channels)
-    lanes = min(32, triton.next_power_of_2(needed))
+    rows, shared = choice.ids.shape[0], experts.shared
+    needed, all_lanes = _lanes(form, channels), _down_lanes(choice, experts)
     places = triton.next_power_of_2(choice.top_k)
-    quads = width // INTERLEAVE
-    at_once = min(16, max(1, 256 // (places * lanes)))
-    while quads % at_once:
-        at_once //= 2
+    lanes = all_lanes // places
+    at_once = 2 if width % (2 * INTERLEAVE) == 0 else 1
+    shared_form, shared_lanes = pair_kernels.NONE.value, all_lanes
+    if shared is not None:
+        shared_form = format_of(shared.down)
+        shared_lanes = _lanes(shared_form, experts.shared_channels)
     return Launch(
         pair_kernels.down_kernel,
-        (quads // at_once, choice.ids.shape[0]),
+        (rows, width // INTERLEAVE // at_once),
         {
             "ids_ptr": choice.ids,
             "weights_ptr": choice.weights,
             "bay_ptr": experts.bays,
-            "x_ptr": inner.words,
-            "d_ptr": inner.scale,
+            "inner_ptr": inner.pairs,
             **pointers("down", experts.down, as_bytes=False),
             **steps(experts.down, as_bytes=False),
+            "shared_inner_ptr": inner.shared,
+            **pointers("shared", shared.down if shared else experts.down, as_bytes=False),
+            "open_ptr": inner.open,
             "y_ptr": y,
         },
         {
@@ -111,10 +168,27 @@ def down_pairs(
             "TOP_K": choice.top_k,
             "PLACES": places,
             "FORMAT": form,
+            "SHARED": shared_form,
+            "SHARED_F": experts.shared_channels,
+            "GATED": shared is not None and shared.openness is not None,
             "NR": at_once,
+            "EARLY": rows <= FEW_ROWS,
             "LANES": lanes,
             "MASKED": needed % lanes != 0 or places != choice.top_k,
+            "SHARED_MASKED": shared_lanes != all_lanes,
             "ASM": asm,
         },
-        warps=min(8, max(1, at_once * places * lanes // 32)),
+        warps=max(1, all_lanes // 32),
     )
+
+
+def _down_lanes(choice: Choice, experts: Experts) -> int:
+    """Lanes of a program that adds up a row's experts."""
+    needed = _lanes(format_of(experts.down), experts.channels)
+    one = min(LANES_OF_DOWN, triton.next_power_of_2(needed))
+    return int(one * triton.next_power_of_2(choice.top_k))
+
+
+def _lanes(format: int, columns: int) -> int:
+    """Lanes that share a group of four rows of a matrix."""
+    return columns // GROUP * (4 if format == EIGHT_BITS else 2)

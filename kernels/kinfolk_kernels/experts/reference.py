@@ -1,12 +1,13 @@
-"""The feed-forward experts of a layer, one (row, expert) pair at a time."""
+"""The feed-forward experts of a layer, one (row, expert) pair at a time, and the shared one."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
 from kinfolk_kernels.gelu_mul.reference import gelu_mul
+from kinfolk_kernels.linear.reference import linear
 from kinfolk_kernels.silu_mul.reference import silu_mul
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -23,6 +24,19 @@ class PackedStack(Protocol):
 Stack = torch.Tensor | PackedStack
 
 
+class SharedExpert(NamedTuple):
+    """The expert that every row goes to: ``gate`` and ``up`` [F, W], ``down`` [W, F].
+
+    Its result is multiplied with the sigmoid of the product of ``openness`` float32 [W] with the
+    row, if there is one.
+    """
+
+    gate: Any
+    up: Any
+    down: Any
+    openness: torch.Tensor | None = None
+
+
 def experts(
     x: torch.Tensor,
     ids: torch.Tensor,
@@ -32,13 +46,14 @@ def experts(
     down: Stack,
     bay_of_expert: torch.Tensor,
     activation: Activation,
+    shared: SharedExpert | None,
 ) -> torch.Tensor:
     """x [R, W], ids int64 [R, K], weights float32 [R, K] -> float32 [R, W].
 
     ``gate`` and ``up`` [bays, F, W] and ``down`` [bays, W, F] hold the experts in bays;
     ``bay_of_expert`` int64 [E] says where each lies. A row's result is the sum over its experts,
-    in the order of ``ids``, of weight * down(act(gate x) * up x). It depends on the row and its
-    experts' weights alone, not on bays or on the rows beside it.
+    in the order of ``ids``, of weight * down(act(gate x) * up x), plus the ``shared`` one's. It
+    depends on the row and its experts' weights alone, not on bays or on the rows beside it.
     """
     out = torch.zeros(x.shape[0], x.shape[1], device=x.device)
     for row in range(x.shape[0]):
@@ -48,7 +63,22 @@ def experts(
                 matrix(gate, bay) @ x[row].float(), matrix(up, bay) @ x[row].float()
             )
             out[row] += weight * (matrix(down, bay) @ inner)
-    return out
+    if shared is None:
+        return out
+    wide = x.float()
+    inner = ACTIVATIONS[activation](linear(wide, shared.gate), linear(wide, shared.up))
+    return add_shared(out, linear(inner, shared.down), x, shared.openness)
+
+
+def add_shared(
+    routed: torch.Tensor, shared: torch.Tensor, x: torch.Tensor, openness: torch.Tensor | None
+) -> torch.Tensor:
+    """routed float32, shared and x [R, W] -> float32 [R, W]: the result of the shared expert is
+    added, times the sigmoid of the product of ``openness`` with the row of ``x``."""
+    added = shared.float()
+    if openness is not None:
+        added = added * (x.float() * openness).sum(1, keepdim=True).sigmoid()
+    return routed + added
 
 
 def matrix(stack: Stack, bay: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

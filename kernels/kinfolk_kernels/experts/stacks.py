@@ -1,4 +1,4 @@
-"""Stacked matrices as arguments of the experts' kernels."""
+"""Stacked matrices, and single ones, as arguments of the experts' kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kinfolk_kernels.planes import GROUP, LAYOUTS, PlanesStack
+from kinfolk_kernels.planes import GROUP, LAYOUTS, Planes, PlanesStack
 
 DENSE = -1
 """The number of plain numbers among the formats."""
@@ -14,9 +14,10 @@ DENSE = -1
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32)
 
 Stack = torch.Tensor | PlanesStack
+Matrix = torch.Tensor | Planes
 
 
-def format_of(stack: Stack) -> int:
+def format_of(stack: Stack | Matrix) -> int:
     return DENSE if isinstance(stack, torch.Tensor) else LAYOUTS[stack.format].number
 
 
@@ -29,7 +30,7 @@ def tensors_of(stack: Stack) -> tuple[torch.Tensor, ...]:
     return (stack,) if isinstance(stack, torch.Tensor) else stack.tensors
 
 
-def pointers(name: str, stack: Stack, *, as_bytes: bool) -> dict[str, torch.Tensor]:
+def pointers(name: str, stack: Stack | Matrix, *, as_bytes: bool) -> dict[str, torch.Tensor]:
     """Planes by name; codes and high bits as bytes if asked for. What is not there points at
     something that is."""
     if isinstance(stack, torch.Tensor):

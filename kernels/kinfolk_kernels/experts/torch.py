@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.experts.reference import ACTIVATIONS, Activation, Stack, matrix
+from kinfolk_kernels.experts.reference import (
+    ACTIVATIONS,
+    Activation,
+    SharedExpert,
+    Stack,
+    add_shared,
+    matrix,
+)
+from kinfolk_kernels.linear.torch import linear
 
 TILE = 16
 
@@ -22,6 +30,7 @@ def experts(
     down: Stack,
     bay_of_expert: torch.Tensor,
     activation: Activation,
+    shared: SharedExpert | None,
 ) -> torch.Tensor:
     """See the reference."""
     rows, top_k = ids.shape
@@ -47,4 +56,7 @@ def experts(
     out = weights[:, 0, None] * found[:, 0]
     for k in range(1, top_k):
         out = out + weights[:, k, None] * found[:, k]
-    return out
+    if shared is None:
+        return out
+    inner = act(linear(x, shared.gate), linear(x, shared.up))
+    return add_shared(out, linear(inner, shared.down), x, shared.openness)

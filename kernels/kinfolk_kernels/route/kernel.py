@@ -1,4 +1,4 @@
-"""The kernel that chooses the experts of a row."""
+"""The kernels that choose the experts of a row."""
 
 # mypy: ignore-errors
 
@@ -8,55 +8,126 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.curves import sigmoid
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+
+LEAST = tl.constexpr(-(2**63))
+"""Below the key of every expert."""
 
 
-@triton.jit(do_not_specialize=["scale"])
-def route_kernel(
-    logits_ptr,
-    bias_ptr,
-    expert_scale_ptr,
-    ids_ptr,
-    weights_ptr,
-    logits_row,
-    scale,
-    EXPERTS: tl.constexpr,
-    SIZE: tl.constexpr,
-    TOP_K: tl.constexpr,
-    PLACES: tl.constexpr,
-    SOFTMAX: tl.constexpr,
-    BIASED: tl.constexpr,
-    SCALED: tl.constexpr,
-):
-    """Grid (rows,). Scores that are no numbers come last: every id is an expert."""
-    row = tl.program_id(0).to(tl.int64)
-    e = tl.arange(0, SIZE)
-    real = e < EXPERTS
-    logits = tl.load(logits_ptr + row * logits_row + e, mask=real, other=float("-inf"))
+@triton.jit
+def _scores(logits, real, SOFTMAX: tl.constexpr):
+    """Scores of logits [rows, SIZE], with the largest logit and the sum of powers [rows, 1]."""
     if SOFTMAX:
-        powers = tl.exp(logits - tl.max(logits, 0))
-        scores = powers / tl.sum(powers, 0)
-    else:
-        scores = sigmoid(logits)
-    rank = scores
-    if BIASED:
-        rank = scores + tl.load(bias_ptr + e, mask=real, other=0.0)
+        most = tl.max(tl.where(real, logits, float("-inf")), 1)[:, None]
+        powers = tl.where(real, tl.exp(logits - most), 0.0)
+        total = tl.sum(powers, 1)[:, None]
+        return powers / total, most, total
+    none = tl.zeros([logits.shape[0], 1], tl.float32)
+    return sigmoid(logits), none, none
+
+
+@triton.jit
+def _keys(rank, e, SIZE: tl.constexpr):
+    """int64 in the order of ranks, of equal ones in that of falling ``e``; what is no number comes
+    last."""
     rank = tl.where(rank == rank, rank, float("-inf"))
-    free = real
-    place = tl.arange(0, PLACES)
-    ids = tl.zeros([PLACES], tl.int32)
-    weights = tl.zeros([PLACES], tl.float32)
-    total = 0.0
+    bits = rank.to(tl.int32, bitcast=True)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (ordered.to(tl.int64) << 32) | (SIZE - 1 - e).to(tl.int64)
+
+
+@triton.jit
+def choose_rows(
+    logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, row, stop, logits_row, scale,
+    EXPERTS: tl.constexpr, SIZE: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
+    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Ids and weights of the rows ``row`` int64 [rows] before ``stop``: every id is an expert."""
+    e = tl.arange(0, SIZE)[None, :]
+    there = (row < stop)[:, None]
+    real = there & (e < EXPERTS)
+    base = logits_ptr + row[:, None] * logits_row
+    logits = tl.load(base + e, mask=real, other=0.0, cache_modifier=".cg")
+    scores, most, total = _scores(logits, real, SOFTMAX)
+    if BIASED:
+        scores = scores + tl.load(bias_ptr + e, mask=e < EXPERTS, other=0.0)
+    keys = tl.where(real, _keys(scores, e, SIZE), LEAST)
+    place = tl.arange(0, PLACES)[None, :]
+    ids = tl.zeros([row.shape[0], PLACES], tl.int32)
     for k in tl.static_range(TOP_K):
-        best = tl.max(tl.where(free, rank, float("-inf")), 0)
-        chosen = tl.min(tl.where(free & (rank == best), e, SIZE), 0)
-        free = free & (e != chosen)
-        weight = tl.sum(tl.where(e == chosen, scores, 0.0), 0)
-        total += weight
+        best = tl.max(keys, 1)[:, None]
+        chosen = SIZE - 1 - (best & 0xFFFFFFFF).to(tl.int32)
+        keys = tl.where(e == chosen, LEAST, keys)
         ids = tl.where(place == k, chosen, ids)
-        weights = tl.where(place == k, weight, weights)
-    weights = weights / total * scale
+    mine = there & (place < TOP_K)
+    ids = tl.where(mine, ids, 0)
+    logits = tl.load(base + ids, mask=mine, other=0.0, cache_modifier=".cg")
+    if SOFTMAX:
+        weights = tl.exp(logits - most) / total
+    else:
+        weights = sigmoid(logits)
+    weights = tl.where(mine, weights, 0.0)
+    weights = weights / tl.sum(weights, 1)[:, None] * scale
     if SCALED:
         weights = weights * tl.load(expert_scale_ptr + ids)
-    out = row * TOP_K + place
-    tl.store(ids_ptr + out, ids.to(tl.int64), mask=place < TOP_K)
-    tl.store(weights_ptr + out, weights, mask=place < TOP_K)
+    out = row[:, None] * TOP_K + place
+    tl.store(ids_ptr + out, ids.to(tl.int64), mask=mine)
+    tl.store(weights_ptr + out, weights, mask=mine)
+
+
+@triton.jit(do_not_specialize=["rows", "scale"])
+def choose_kernel(
+    logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, rows, logits_row, scale,
+    EXPERTS: tl.constexpr, SIZE: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
+    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows,)."""
+    start_dependents(PDL)
+    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    wait_for_producers(PDL)
+    choose_rows(
+        logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, row, rows, logits_row, scale,
+        EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows", "scale"])
+def route_kernel(
+    x_ptr, weight_ptr, bias_ptr, expert_scale_ptr, logits_ptr, done_ptr, ids_ptr, weights_ptr,
+    rows, x_row, scale,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, EXPERTS: tl.constexpr, SIZE: tl.constexpr,
+    TOP_K: tl.constexpr, PLACES: tl.constexpr,
+    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, SHARE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (EXPERTS / SHARE,): logits of SHARE experts for up to ROWS rows, AT_ONCE at a time; the
+    last program to end chooses for all rows. ``done`` is zero before and after."""
+    start_dependents(PDL)
+    e = tl.program_id(0) * SHARE + tl.arange(0, SHARE)
+    column = tl.arange(0, COLUMNS)
+    inside = column < WIDTH
+    w = tl.load(
+        weight_ptr + e[:, None] * WIDTH + column[None, :],
+        mask=(e < EXPERTS)[:, None] & inside[None, :],
+        other=0.0,
+    )
+    wait_for_producers(PDL)
+    for start in tl.range(0, rows, AT_ONCE):
+        row = start + tl.arange(0, AT_ONCE)
+        x = tl.load(
+            x_ptr + row[:, None] * x_row + column[None, :],
+            mask=(row < rows)[:, None] & inside[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        logits = tl.sum(x[:, None, :] * w[None, :, :], 2)
+        to = logits_ptr + row[:, None] * EXPERTS + e[None, :]
+        tl.store(to, logits, mask=(row < rows)[:, None] & (e < EXPERTS)[None, :])
+    tl.debug_barrier()
+    if tl.atomic_add(done_ptr, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+        tl.debug_barrier()
+        tl.store(done_ptr, 0)
+        choose_rows(
+            logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr,
+            tl.arange(0, ROWS).to(tl.int64), rows, EXPERTS, scale,
+            EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
+        )  # fmt: skip

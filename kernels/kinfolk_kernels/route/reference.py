@@ -10,6 +10,20 @@ Score = Literal["softmax", "sigmoid"]
 
 
 def route(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    score: Score,
+    top_k: int,
+    bias: torch.Tensor | None,
+    scale: float,
+    expert_scale: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [R, W] -> expert ids int64 [R, K], best first, and weights float32 [R, K]: ``choice`` by
+    the products with ``weight`` float32 [E, W], in float32 whatever the type of x."""
+    return choice(x.float() @ weight.T, score, top_k, bias, scale, expert_scale)
+
+
+def choice(
     logits: torch.Tensor,
     score: Score,
     top_k: int,

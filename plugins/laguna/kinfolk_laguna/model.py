@@ -9,7 +9,7 @@ import torch
 from kinfolk.nn.attention import Attention, SoftplusGate
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.decoder import Decoder, PreNormLayer
-from kinfolk.nn.feed_forward import experts, mlp
+from kinfolk.nn.feed_forward import experts, mlp, shared_expert
 from kinfolk.nn.moe import MoE, Router
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.rope import RotaryEmbedding
@@ -84,4 +84,4 @@ def _feed_forward(
         scale=config.expert_scale,
     )
     store = experts(context, weights, layer)
-    return MoE(context, router, store, shared=mlp(context, weights, layer, "_shexp"))
+    return MoE(context, router, store, shared=shared_expert(weights, layer, "_shexp"))

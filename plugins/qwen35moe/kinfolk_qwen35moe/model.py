@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.decoder import Decoder
-from kinfolk.nn.feed_forward import experts, mlp
+from kinfolk.nn.feed_forward import experts, shared_expert
 from kinfolk.nn.hybrid.trunk import build_hybrid
 from kinfolk.nn.moe import MoE, Router
 from kinfolk.weights.loader import Weights
@@ -22,8 +22,9 @@ def build(config: Qwen35MoeConfig, weights: Weights, context: BuildContext) -> D
                 scale=config.expert_scale,
             ),
             experts(context, weights, layer),
-            shared=mlp(context, weights, layer, "_shexp"),
-            shared_gate=weights.tensor(f"blk.{layer}.ffn_gate_inp_shexp.weight"),
+            shared=shared_expert(
+                weights, layer, "_shexp", weights.tensor(f"blk.{layer}.ffn_gate_inp_shexp.weight")
+            ),
         )
 
     return build_hybrid(config, weights, context, feed_forward)

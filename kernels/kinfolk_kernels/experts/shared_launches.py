@@ -1,0 +1,40 @@
+"""The shared expert by itself: plain products of all rows, added to those of the chosen ones."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from kinfolk_kernels.experts.layer import CURVES
+from kinfolk_kernels.experts.reference import Activation, SharedExpert
+from kinfolk_kernels.experts.shared_kernel import add_shared_kernel
+from kinfolk_kernels.gated_product import multiply
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.linear.triton import linear, linears
+
+
+def shared_rows(x: torch.Tensor, shared: SharedExpert, activation: Activation) -> torch.Tensor:
+    """down(act(gate x) * up x) [R, W] in the type of x [R, W]."""
+    gate, up = linears(x, (shared.gate, shared.up))
+    return linear(multiply(CURVES[activation], gate, up), shared.down)
+
+
+def add_shared(
+    routed: torch.Tensor, shared: torch.Tensor, x: torch.Tensor, openness: torch.Tensor | None
+) -> Launch:
+    """routed float32 [R, W], contiguous, plus ``shared`` [R, W]; see the reference."""
+    rows, width = routed.shape
+    return Launch(
+        add_shared_kernel,
+        (rows,),
+        {
+            "routed_ptr": routed,
+            "shared_ptr": shared,
+            "x_ptr": x,
+            "openness_ptr": routed if openness is None else openness,
+            "shared_row": shared.stride(0),
+            "x_row": x.stride(0),
+        },
+        {"WIDTH": width, "SIZE": triton.next_power_of_2(width), "GATED": openness is not None},
+        warps=8 if width > 1024 else 1,
+    )
