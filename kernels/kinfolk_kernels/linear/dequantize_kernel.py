@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.int8_dots import (
     IQ4_XS,
     Q4_0,
@@ -52,12 +53,15 @@ def dequantize_kernel(
     A: tl.constexpr,
     B: tl.constexpr,
     W: tl.constexpr,
+    PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
     """Grid (rows / (A B), words / W): out [rows, K] = rows from ``first`` on, or by ``index``.
 
     B is 1 for rows by index and 4, a group of interleaved rows, for a range.
     """
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8

@@ -20,12 +20,12 @@ WARP = 32
 @dataclass(frozen=True, slots=True)
 class GemvTile:
     """``groups`` of four rows a program, ``warps`` on the same rows, ``tiles`` loaded at a time;
-    ``prefetch`` lines are asked for before the rows of x are there (programmatic launch)."""
+    ``prefetch`` lines a lane are asked for before the rows of x are there."""
 
     groups: int = 1
     warps: int = 1
     tiles: int = 1
-    prefetch: int = 0
+    prefetch: int = 1
 
 
 def gemv(
@@ -57,7 +57,6 @@ def gemv(
             "ASM": asm,
         },
         tile.warps,
-        pdl=tile.prefetch > 0,
     )
 
 

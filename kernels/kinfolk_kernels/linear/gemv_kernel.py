@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.int8_dots import (
     Q4_0,
     Q5_0,
@@ -146,6 +147,7 @@ def _segment(
     TILES: tl.constexpr,
     MASKED: tl.constexpr,
     PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
     """NR groups of four rows of one matrix: y [M, N] = x W^T."""
@@ -155,12 +157,12 @@ def _segment(
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
     lane = tl.arange(0, LANES)[:, None]
     t = lane % SHARE
-    if PREFETCH > 0:
+    if PDL:
         first = q_ptr + program.to(tl.int64) * (NR * WORDS * 4)
-        for j in tl.static_range(0, PREFETCH, LANES):
-            line = tl.minimum(tl.arange(0, LANES) + j, NR * WORDS // 8 - 1)
+        for j in tl.static_range(PREFETCH):
+            line = tl.minimum(tl.arange(0, LANES) + j * LANES, NR * WORDS // 8 - 1)
             _prefetch(first + line * 32)
-        tl.extra.cuda.gdc_wait()
+    wait_for_producers(PDL)
     zero = tl.zeros([LANES, 4], tl.float32)
     sums = (zero,)
     for _ in tl.static_range(1, NR * M):
@@ -208,24 +210,23 @@ def gemv_kernel(
     F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
     K: tl.constexpr, M: tl.constexpr,
     NR: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
-    MASKED: tl.constexpr, PREFETCH: tl.constexpr, ASM: tl.constexpr,
+    MASKED: tl.constexpr, PREFETCH: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """The programs of up to four matrices, one after the other."""
+    start_dependents(PDL)
     p = tl.program_id(0)
-    if PREFETCH > 0:
-        tl.extra.cuda.gdc_launch_dependents()
     if p < end0:
         _segment(p, q0, high0, scales0, supers0, y0, n0, x_ptr, d_ptr,
-                 K, M, F0, NR, LANES, TILES, MASKED, PREFETCH, ASM)  # fmt: skip
+                 K, M, F0, NR, LANES, TILES, MASKED, PREFETCH, PDL, ASM)  # fmt: skip
     elif p < end1:
         if F1 != NONE:
             _segment(p - end0, q1, high1, scales1, supers1, y1, n1, x_ptr, d_ptr,
-                     K, M, F1, NR, LANES, TILES, MASKED, PREFETCH, ASM)  # fmt: skip
+                     K, M, F1, NR, LANES, TILES, MASKED, PREFETCH, PDL, ASM)  # fmt: skip
     elif p < end2:
         if F2 != NONE:
             _segment(p - end1, q2, high2, scales2, supers2, y2, n2, x_ptr, d_ptr,
-                     K, M, F2, NR, LANES, TILES, MASKED, PREFETCH, ASM)  # fmt: skip
+                     K, M, F2, NR, LANES, TILES, MASKED, PREFETCH, PDL, ASM)  # fmt: skip
     else:
         if F3 != NONE:
             _segment(p - end2, q3, high3, scales3, supers3, y3, n3, x_ptr, d_ptr,
-                     K, M, F3, NR, LANES, TILES, MASKED, PREFETCH, ASM)  # fmt: skip
+                     K, M, F3, NR, LANES, TILES, MASKED, PREFETCH, PDL, ASM)  # fmt: skip

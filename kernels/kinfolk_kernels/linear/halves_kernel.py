@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.halves_words import four, multiply_accumulate, weight_pairs
 from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0
 from kinfolk_kernels.linear.segments import FREE
@@ -99,6 +100,7 @@ def _segment(
     SPLIT: tl.constexpr,
     TILES: tl.constexpr,
     MASKED: tl.constexpr,
+    PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
     """32 rows of one matrix: y [rows, N] = x W^T, or the part of a sum of it."""
@@ -110,6 +112,7 @@ def _segment(
     quad = tl.minimum(quad, (N + 3) // 4 - 1).to(tl.int64)[:, None]
     mine = tl.program_id(1) * WARPS + lane // 32
     zero = tl.zeros([L], tl.float32)
+    wait_for_producers(PDL)
     sums = (zero, zero, zero, zero, zero, zero, zero, zero)
     for _ in tl.static_range(1, NT):
         sums = sums + (zero, zero, zero, zero, zero, zero, zero, zero)
@@ -194,26 +197,27 @@ def gemm_small_kernel(
     x_ptr, factor_ptr, part_ptr, done_ptr, rows,
     F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
     K: tl.constexpr, NT: tl.constexpr, WARPS: tl.constexpr, SPLIT: tl.constexpr,
-    TILES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
+    TILES: tl.constexpr, MASKED: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid (groups of 32 rows of up to four matrices, parts of the columns)."""
+    start_dependents(PDL)
     p = tl.program_id(0)
     if p < end0:
         _segment(p, p, q0, high0, scales0, supers0, y0, n0,
                  x_ptr, factor_ptr, part_ptr, done_ptr, rows,
-                 K, F0, NT, WARPS, SPLIT, TILES, MASKED, ASM)  # fmt: skip
+                 K, F0, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
     elif p < end1:
         if F1 != NONE:
             _segment(p - end0, p, q1, high1, scales1, supers1, y1, n1,
                      x_ptr, factor_ptr, part_ptr, done_ptr, rows,
-                     K, F1, NT, WARPS, SPLIT, TILES, MASKED, ASM)  # fmt: skip
+                     K, F1, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
     elif p < end2:
         if F2 != NONE:
             _segment(p - end1, p, q2, high2, scales2, supers2, y2, n2,
                      x_ptr, factor_ptr, part_ptr, done_ptr, rows,
-                     K, F2, NT, WARPS, SPLIT, TILES, MASKED, ASM)  # fmt: skip
+                     K, F2, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
     else:
         if F3 != NONE:
             _segment(p - end2, p, q3, high3, scales3, supers3, y3, n3,
                      x_ptr, factor_ptr, part_ptr, done_ptr, rows,
-                     K, F3, NT, WARPS, SPLIT, TILES, MASKED, ASM)  # fmt: skip
+                     K, F3, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.row_outputs import store_rows
 
 
@@ -17,8 +18,11 @@ def int8_kernel(
     width,
     x_row,
     COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (rows, width / COLUMNS): rows of numbers as int8."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * COLUMNS
     column = first + tl.arange(0, COLUMNS)
@@ -51,6 +55,7 @@ def halves_kernel(
     K: tl.constexpr,
     NT: tl.constexpr,
     COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid 8 NT: a row divided by a power of two, as float16, where the matrix unit wants it.
 
@@ -58,6 +63,8 @@ def halves_kernel(
     pairs of columns (4 c, 4 c + 1), (4 c + 2, 4 c + 3) and the same 16 further on. Rows beyond the
     last are zero.
     """
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     row = tl.program_id(0).to(tl.int64)
     end = tl.where(row < rows, K, 0)
     largest = tl.zeros([COLUMNS], tl.float32)
