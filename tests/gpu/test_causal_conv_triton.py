@@ -11,12 +11,12 @@ from kinfolk_kernels.causal_conv import triton as kernels
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 # (relative L2 of a row, largest error / rms): a sum of four products that may cancel, and SiLU;
-# then one rounding to the output type. The largest sum of products is 500 times the root mean
-# square of all, so each of some six roundings to 2^-24 may be an error of 3e-5.
+# then one rounding to the output type. Products that cancel may be 500 times the root mean square
+# of all, so each of some six roundings to 2^-24 may be an error of 3e-5.
 BOUND = {
     torch.float32: (1e-6, 2e-4),
-    torch.float16: (5e-4, 1e-1),
-    torch.bfloat16: (4e-3, 1.0),
+    torch.float16: (5e-4, 1e-3),
+    torch.bfloat16: (4e-3, 8e-3),
 }
 KEY_HEADS, DIM = 16, 128
 WIDE, NARROW = 10240, 8192
@@ -61,8 +61,9 @@ def steps_of(steps, name):
 @pytest.mark.parametrize("name", ["single", "slice", "everything"])
 def test_rows_and_states(steps, numbers, state_of, on_gpu, assert_near, poisoned, name, dtype):
     rows = on_gpu(steps_of(steps, name))
-    x = numbers(len(rows.positions), WIDE).to("cuda", dtype)
-    weight, state = numbers(WIDE, 4).cuda(), state_of(rows, WIDE)
+    # Sums of four products that float16 can hold.
+    x = numbers(len(rows.positions), WIDE).clamp(-100, 100).to("cuda", dtype)
+    weight, state = numbers(WIDE, 4).clamp(-100, 100).cuda(), state_of(rows, WIDE).clamp(-100, 100)
     expected = state.clone()
     reference.causal_conv(x, weight, expected, rows)
     wide = reference.causal_conv(x.double(), weight.double(), state.double(), rows)
