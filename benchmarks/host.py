@@ -54,10 +54,16 @@ def measure(
     steps: int,
     sampling: Sampling,
     profile: cProfile.Profile | None = None,
+    *,
+    ahead: bool = True,
 ) -> float:
     """Microseconds of a step of so many sequences, after the first ones."""
     limits = SchedulerLimits(
-        slots=16, context=loaded.info.context, step_tokens=2048, vocabulary=loaded.info.vocabulary
+        slots=16,
+        context=loaded.info.context,
+        step_tokens=2048,
+        vocabulary=loaded.info.vocabulary,
+        ahead=ahead,
     )
     ended, times = threading.Semaphore(0), []
 
@@ -87,13 +93,16 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=2000)
     arguments.add_argument("--temperature", type=float, default=0.0)
     arguments.add_argument("--profile", action="store_true")
+    arguments.add_argument("--in-turn", action="store_true", help="no step ahead of a result")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     loaded = load(PROMPT + WARM_UP + options.steps)
     sampling = Sampling(temperature=options.temperature, top_p=0.95 if options.temperature else 1.0)
     for sequences in map(int, options.sequences.split(",")):
         profile = cProfile.Profile() if options.profile else None
-        found = measure(loaded, sequences, options.steps, sampling, profile)
+        found = measure(
+            loaded, sequences, options.steps, sampling, profile, ahead=not options.in_turn
+        )
         sys.stdout.write(f"{sequences:3d} sequences: {found:7.1f} us a step\n")
         if profile is not None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(35)

@@ -165,6 +165,11 @@ class Settings(BaseSettings):
         description="a sequence's numbers do not depend on others beside it: every decoding step "
         "is as large as --slots asks for, prompts are read one by one, nothing is drafted",
     )
+    in_turn: bool = Field(
+        False,
+        description="start no step before the one before it has been read; otherwise one starts "
+        "where every sequence goes on by one token, and nothing but time is changed by it",
+    )
     drafter: OptionalText = Field(None, description="drafter for speculative decoding")
     draft_tokens: int = Field(8, ge=1, le=63, description="most tokens drafted for a sequence")
 

@@ -22,6 +22,7 @@ from kinfolk.engine.loading import load_model
 from kinfolk.registry import Registry
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import ItemKind
+from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
 from kinfolk.synth.plan import find_shape, plan_synthetic
 from kinfolk.synth.write import write_synthetic
@@ -84,10 +85,10 @@ def nothing_waits(monkeypatch) -> Iterator[None]:
     """A replay in which the host waits for the device is an error."""
     replay = Graphs.replay
 
-    def guarded(self, graph):
+    def guarded(self, graph, tokens=None):
         torch.cuda.set_sync_debug_mode("error")
         try:
-            return replay(self, graph)
+            return replay(self, graph, tokens)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
@@ -171,9 +172,9 @@ def test_a_replay_allocates_nothing(synthetic, text):
     graphs, seen = side.runner.graphs, []
     replay = graphs.replay
 
-    def watched(graph):
+    def watched(graph, tokens=None):
         before = torch.cuda.memory_stats()["allocation.all.allocated"]
-        ran = replay(graph)
+        ran = replay(graph, tokens)
         seen.append(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
         return ran
 
@@ -192,6 +193,37 @@ def test_counters_are_flat_over_a_thousand_steps(load, text):
         before, after = scenes.counted(running, text, 1000)
         assert running._runner.graphs.refused == {}
     scenes.assert_flat(before, after)
+
+
+@pytest.mark.parametrize("sampling", [scenes.GREEDY, scenes.WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("count", [1, 5])
+def test_steps_ahead_of_their_tokens_choose_the_same(load, text, sampling, count):
+    """Requests that end one after another, by length and by a stop token."""
+    loaded, found = load("synthetic", batch_invariant=True), []
+    for ahead in (True, False):
+        limits = SchedulerLimits(
+            slots=8, context=512, vocabulary=loaded.info.vocabulary, ahead=ahead
+        )
+        with Engine(loaded, limits) as running:
+            asked = [
+                Request(f"{n}", tuple(text[n : n + 20]), 40 + 9 * n, replace(sampling, seed=n))
+                for n in range(count)
+            ]
+            tickets = [running.submit(request) for request in asked]
+            whole = [answer(ticket) for ticket in tickets]
+            stop = frozenset({whole[0][17]})
+            stopped = answer(running.submit(replace(asked[0], id="stop", stop=stop, keep=True)))
+            after = answer(running.submit(replace(asked[0], id="go on", prompt=tuple(text[:90]))))
+            found.append((whole, stopped, after))
+            counters = running.stats()
+            assert counters["waits"] == counters["steps"]
+    assert found[0] == found[1]
+
+
+def answer(ticket):
+    events = list(ticket)
+    assert events[-1].error is None
+    return [token for event in events[:-1] for token in event.tokens]
 
 
 def test_alone_or_beside_seven_others_bit_for_bit(load, text):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -274,6 +275,26 @@ class World:
         if plan is not None:
             self.take(self.scheduler.commit(self.engine.run(plan, **faults)))
         return plan
+
+    def ahead(self, result: StepResult, **faults: Any) -> StepResult | None:
+        """What a step comes to that runs before ``result`` is committed, on the tokens in it."""
+        plan = self.scheduler.plan_ahead()
+        if plan is None:
+            return None
+        self.plans.append(plan)
+        before = {outcome.lease: outcome for outcome in result.results}
+        items = [
+            replace(item, tokens=before[item.lease].emitted)
+            for item in plan.items
+            if before[item.lease].error is None
+        ]
+        done = self.engine.run(replace(plan, items=tuple(items)), **faults)
+        lost = tuple(
+            ItemResult(item.lease, item.request_id, 0, error="nothing to go on from")
+            for item in plan.items
+            if before[item.lease].error is not None
+        )
+        return replace(done, results=done.results + lost)
 
     def drain(self) -> None:
         """Run to the end. Every step moves somebody on, so the number of steps is bounded."""

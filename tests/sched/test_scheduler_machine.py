@@ -69,7 +69,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         layout=st.sampled_from(LAYOUTS),
         spare=st.sampled_from([None, 0, 1, 3, 6]),
         checkpoints=st.integers(0, 4),
-        quality=st.sampled_from([None, 0.0, 0.5, 0.9, 1.0]),
+        quality=st.sampled_from([None, None, None, 0.0, 0.5, 0.9, 1.0]),
         seed=st.integers(0, 9),
     )
     def open(self, limits, layout, spare, checkpoints, quality, seed):
@@ -157,6 +157,33 @@ class SchedulerMachine(RuleBasedStateMachine):
             if plan is None:
                 break
             self.commit(plan, self.world.engine.run(plan))
+
+    @rule(data=st.data(), count=st.integers(1, 30), faulty=st.booleans())
+    def steps_ahead(self, data, count, faulty):
+        """Each step runs before the one before it is committed, as long as the scheduler lets it;
+        then somebody may stumble, or be cancelled between two commits."""
+        plan = result = None
+        for _ in range(count):
+            if plan is None:
+                plan = self.plan()
+                if plan is None:
+                    return
+                result = self.world.engine.run(plan)
+            failing = frozenset()
+            if faulty and data.draw(st.integers(0, 9)) == 0:
+                failing = frozenset({plan.items[0].request_id})
+            following = self.world.ahead(result, failing=failing)
+            if following is None:
+                self.commit(plan, result)
+                plan = None
+                continue
+            if faulty and data.draw(st.integers(0, 9)) == 0:
+                self.cancel_one(plan.items[-1].request_id, 1)
+            self.world.take(self.world.scheduler.commit(result))
+            self.failed |= failing - set(self.world.finished)
+            plan, result = self.world.plans[-1], following
+        if plan is not None:
+            self.commit(plan, result)
 
     @rule(data=st.data(), submitted=st.booleans())
     def step_with_a_cancel_inside(self, data, submitted):

@@ -25,7 +25,7 @@ LOADING: Final = (
 )
 ENGINE: Final = (
     *("context", "slots", "kv_codec", "v_codec", "drafter", "draft_tokens", "step_tokens"),
-    *("graphs", "batch_invariant"),
+    *("graphs", "batch_invariant", "in_turn"),
 )
 _REPEATED: Final = frozenset({"op"})
 

@@ -13,7 +13,7 @@ import torch
 from kinfolk.descriptors import Drafter
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
-from kinfolk.engine.runner import Runner
+from kinfolk.engine.runner import Runner, Running
 from kinfolk.errors import EngineError, RequestError
 from kinfolk.sched.events import Emitted, Event, Finished
 from kinfolk.sched.limits import SchedulerLimits
@@ -131,20 +131,38 @@ class Engine:
     # -- the loop -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Plan, run, commit. False when there is nothing to do."""
+        """Plan, run, commit; where it can, the next step is running before this one is committed.
+        False when there is nothing to do."""
         plan = self._scheduler.plan()
-        if plan is None:
+        step = None if plan is None else self._start(plan)
+        if step is None:
             return False
-        result = self._run(plan)
-        self._dispatch(self._commit(result))
+        while step is not None:
+            following = self._start_ahead(step)
+            self._dispatch(self._commit(self._finish(step)))
+            step = following
         return True
 
-    def _run(self, plan: StepPlan) -> StepResult:
+    def _start(self, plan: StepPlan, after: Running | None = None) -> Running | StepResult:
         try:
-            return self._runner.run(plan, self._histories)
+            return self._runner.start(plan, self._histories, after)
         except Exception as error:
-            log.exception("step %d failed", plan.step_id)
-            return StepResult(plan.step_id, (), fatal=_explain(error))
+            return _lost(plan, error)
+
+    def _start_ahead(self, step: Running | StepResult) -> Running | StepResult | None:
+        """The step after one that is running, unless somebody wants something in between."""
+        if isinstance(step, StepResult) or step.chosen is None or self._inbox or self._closing:
+            return None
+        plan = self._scheduler.plan_ahead()
+        return None if plan is None else self._start(plan, step)
+
+    def _finish(self, step: Running | StepResult) -> StepResult:
+        if isinstance(step, StepResult):
+            return step
+        try:
+            return self._runner.finish(step)
+        except Exception as error:
+            return _lost(step.plan, error)
 
     def _commit(self, result: StepResult) -> Sequence[Event]:
         try:
@@ -205,6 +223,12 @@ class Engine:
                 raise EngineError("the engine has stopped")
             self._inbox.append(action)
             self._wake.notify()
+
+
+def _lost(plan: StepPlan, error: Exception) -> StepResult:
+    """Called in an ``except`` block."""
+    log.exception("step %d failed", plan.step_id)
+    return StepResult(plan.step_id, (), fatal=_explain(error))
 
 
 def _explain(error: Exception) -> str:

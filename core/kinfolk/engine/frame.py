@@ -89,7 +89,9 @@ class Frame:
     ``single_rows``: a bucket for steps of one row a sequence, where row i is that of sequence i.
     """
 
-    def __init__(self, state: State, sizes: Sizes, *, single_rows: bool = False) -> None:
+    def __init__(
+        self, state: State, sizes: Sizes, *, single_rows: bool = False, stages: int = 1
+    ) -> None:
         self.state = state
         self.sizes = sizes
         self.single_rows = single_rows
@@ -119,15 +121,21 @@ class Frame:
             "many": ("int32", (sizes.many,)),
             **{name: (kind, (sizes.logits,)) for name, kind in PARAMETERS.items()},
         }
-        self.transfer = Transfer(fields, state.device)
-        self.host, self.device = self.transfer.host, self.transfer.device
+        self.transfer = Transfer(fields, state.device, stages)
+        self.device = self.transfer.device
         self.segments: tuple[Segment, ...] = ()
         self.lengths: tuple[tuple[int, ...], ...] = ((),) * pools
         self._pad(single_rows)
         self._padding = self.transfer.bytes.copy()
 
+    @property
+    def host(self) -> dict[str, npt.NDArray[np.generic]]:
+        """The arrays to be filled."""
+        return self.transfer.host
+
     def clear(self) -> None:
-        """Make everything padding."""
+        """Make everything padding, in the next stage: the device may still read the last one."""
+        self.transfer.turn()
         self.transfer.bytes[:] = self._padding
         self.segments, self.lengths = (), ((),) * len(self.state.pools)
 

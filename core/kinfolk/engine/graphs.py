@@ -122,9 +122,11 @@ class Graphs:
         key: GraphKey,
         items: Sequence[Item],
         contexts: Callable[[], Sequence[RowContext]],
+        tokens: torch.Tensor | None = None,
     ) -> Ran:
         """Fill the buffers of a bucket, and replay. Raises :class:`EngineError`, with nothing
-        changed, if a step cannot be recorded; no other is tried then."""
+        changed, if a step cannot be recorded; no other is tried then. ``tokens`` int64 of each row,
+        on the device, if the host does not know them yet."""
         if key not in self._graphs:
             try:
                 self._graphs[key] = self._record(key)
@@ -142,16 +144,18 @@ class Graphs:
             fill(frame, items)
         if key.sampling is not None and not key.sampling.greedy:
             fill_parameters(frame.host, contexts())
-        ran = self.replay(graph)
+        ran = self.replay(graph, tokens)
         if key.sampling is None:
             drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
             lanes = frame.lanes(key.traits, len(items), max(drafted, default=1))
             ran = Ran(ran.packed, 0, 0, ran.batch, ran.forward, ran.logits, lanes)
         return ran
 
-    def replay(self, graph: _Graph) -> Ran:
+    def replay(self, graph: _Graph, tokens: torch.Tensor | None = None) -> Ran:
         """From here to the report the host neither waits nor looks at anything."""
         graph.frame.transfer.upload()
+        if tokens is not None:
+            graph.frame.device["tokens"][: tokens.shape[0]].copy_(tokens)
         self.uploads += 1
         self.replays += 1
         return graph.replay()
@@ -159,7 +163,7 @@ class Graphs:
     # -- recording ----------------------------------------------------------------------------
 
     def _record(self, key: GraphKey) -> _Graph:
-        frame = Frame(self.state, key.sizes, single_rows=key.kind == "decode")
+        frame = Frame(self.state, key.sizes, single_rows=key.kind == "decode", stages=2)
         body = self._body(key, frame)
         frame.transfer.upload()  # a warm-up must find padding
         with self.loaded.ops.watched() as used:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 
@@ -12,7 +13,7 @@ from kinfolk.engine.capture import capture_for
 from kinfolk.engine.graphs import SEQUENCES, Graphs, Ran
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
-from kinfolk.engine.step import Report, Reports, report, sample_and_commit
+from kinfolk.engine.step import Reading, Report, Reports, report, sample_and_commit
 from kinfolk.errors import EngineError
 from kinfolk.model_api import GraphShape, StepBatch, StepFn
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult, TokenLogprob
@@ -20,6 +21,41 @@ from kinfolk.spec.sampling import RowContext, RowSampling, kind_of
 from kinfolk.state.state import State
 
 _NOT_FINITE = "the model returned numbers that are not finite"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Items whose report is on its way, the histories of those sampled, and what it tells of."""
+
+    items: Sequence[Item]
+    sampled: Sequence[History]
+    ran: Ran
+    reading: Reading
+    sequences: int
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A step that the device is at: results that are there, and the last of it."""
+
+    plan: StepPlan
+    results: Sequence[ItemResult]
+    last: _Sent
+
+    @property
+    def chosen(self) -> torch.Tensor | None:
+        """The tokens that a recorded step of single rows will have chosen, int64 on the device, in
+        the order of its items; no other step can be followed before it is finished."""
+        ran, count = self.last.ran, len(self.last.items)
+        if (
+            self.results
+            or not ran.lanes
+            or any(x.kind is not ItemKind.DECODE for x in self.plan.items)
+        ):
+            return None
+        first = ran.sequences + 2 * ran.lanes
+        return ran.packed[first : first + count]
 
 
 class Runner:
@@ -51,20 +87,40 @@ class Runner:
             "allocations": _allocations(self.loaded.device),
         }
 
-    @torch.inference_mode()
     def run(self, plan: StepPlan, histories: Mapping[str, History]) -> StepResult:
-        """Run a step. An item whose numbers are not finite fails alone."""
-        with self._on_device():
-            try:
-                self.state.apply(plan.operations)
-                results: list[ItemResult] = []
-                for items in self._parts(plan):
-                    results += self._run(items, histories)
-            except BaseException:
-                self.state.block_tables.invalidate()
-                raise
-        self._count(plan)
-        return StepResult(plan.step_id, tuple(results))
+        """Run a step to its end."""
+        return self.finish(self.start(plan, histories))
+
+    @torch.inference_mode()
+    def start(
+        self, plan: StepPlan, histories: Mapping[str, History], after: Running | None = None
+    ) -> Running:
+        """Give a step to the device. ``after``: the step that chooses its tokens, if that has been
+        started and not been finished."""
+        with self._on_device(), self._in_doubt():
+            self.state.apply(plan.operations)
+            results: list[ItemResult] = []
+            *others, last = self._parts(plan)
+            for items in others:
+                results += self._receive(self._send(items, histories))
+            return Running(plan, results, self._send(last, histories, after))
+
+    @torch.inference_mode()
+    def finish(self, step: Running) -> StepResult:
+        """Wait for a step that was started. An item whose numbers are not finite fails alone."""
+        with self._on_device(), self._in_doubt():
+            results = [*step.results, *self._receive(step.last)]
+        self._count(step.plan)
+        return StepResult(step.plan.step_id, tuple(results))
+
+    @contextmanager
+    def _in_doubt(self) -> Iterator[None]:
+        """What fails in here may have left anything on the device."""
+        try:
+            yield
+        except BaseException:
+            self.state.block_tables.invalidate()
+            raise
 
     def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
         """The items that run together: all, unless a row's numbers must not depend on others."""
@@ -75,27 +131,41 @@ class Runner:
         groups = [decoding[start : start + most] for start in range(0, len(decoding), most)]
         return [*groups, *([i] for i in plan.items if i.kind is ItemKind.PREFILL)]
 
-    def _run(self, items: Sequence[Item], histories: Mapping[str, History]) -> list[ItemResult]:
+    def _send(
+        self,
+        items: Sequence[Item],
+        histories: Mapping[str, History],
+        after: Running | None = None,
+    ) -> _Sent:
         sampled = [item for item in items if item.kind is ItemKind.VERIFY or item.sample]
         known = [histories[item.request_id] for item in sampled]
 
         def contexts() -> list[RowContext]:
             return [row for item, own in zip(sampled, known, strict=True) for row in own.rows(item)]
 
-        ran = self._replay(items, known, contexts) or self._eager(items)
+        tokens = None if after is None else after.chosen
+        ran = self._replay(items, known, contexts, tokens)
+        if ran is None:
+            if tokens is not None:
+                raise EngineError("a step whose tokens the host does not know was not recorded")
+            ran = self._eager(items)
         packed, counts = ran.packed, (ran.sequences, ran.lanes)
         if ran.forward is not None and ran.logits is not None and ran.real is not None:
             drafts = any(item.kind is ItemKind.VERIFY for item in items)
             packed = self._finish(ran, contexts(), drafts=drafts)
             counts = (len(ran.batch.last_row), len(ran.real.count))
-        found = self._reports.read(packed, *counts)
-        return _results(items, found, ran.logits, histories)
+        return _Sent(items, known, ran, self._reports.send(packed), *counts)
+
+    def _receive(self, sent: _Sent) -> list[ItemResult]:
+        found = self._reports.receive(sent.reading, sent.sequences, sent.lanes)
+        return _results(sent.items, found, sent.ran.logits, sent.sampled)
 
     def _replay(
         self,
         items: Sequence[Item],
         sampled: Sequence[History],
         contexts: Callable[[], Sequence[RowContext]],
+        tokens: torch.Tensor | None,
     ) -> Ran | None:
         """The step from a recording, if there can be one. It ends at the logits where the rest
         cannot be recorded: edits of logits, policies that verify, probabilities to report."""
@@ -109,7 +179,7 @@ class Runner:
         if key is None:
             return None
         try:
-            return self.graphs.run(key, items, contexts)
+            return self.graphs.run(key, items, contexts, tokens)
         except EngineError:
             if not self.graphs.refused:
                 raise
@@ -176,7 +246,7 @@ def _results(
     items: Sequence[Item],
     found: Report,
     logits: torch.Tensor | None,
-    histories: Mapping[str, History],
+    sampled: Sequence[History],
 ) -> list[ItemResult]:
     """What became of each item; lanes are those of the sampled ones, in order."""
     results, lane, first = [], 0, 0
@@ -187,7 +257,7 @@ def _results(
             continue
         rows = len(item.tokens) if drafted else 1
         if found.finite[lane]:
-            wanted = histories[item.request_id].sampling.logprobs
+            wanted = sampled[lane].sampling.logprobs
             results.append(_sampled(item, found, lane, rows, logits, first, wanted))
         else:
             results.append(_failed(item))

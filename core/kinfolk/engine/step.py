@@ -111,25 +111,46 @@ def _drafted(batch: StepBatch, lanes: Lanes, logits: torch.Tensor) -> tuple[Veri
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A report on its way to the host: its place there, and the event that says it has arrived."""
+
+    numbers: npt.NDArray[np.int64]
+    count: int
+    arrived: Any
+
+
 class Reports:
     """Brings reports to the host: one copy into pinned memory, one wait for it."""
 
     def __init__(self, device: torch.device) -> None:
         self.waits = 0
         self._cuda = device.type == "cuda"
-        self._pinned = torch.empty(0, dtype=torch.int64)
-        self._numbers = self._pinned.numpy()
-        self._arrived: Any = torch.cuda.Event() if self._cuda else None
+        self._places: list[tuple[torch.Tensor, npt.NDArray[np.int64], Any]] = []
 
-    def read(self, packed: torch.Tensor, sequences: int, lanes: int) -> Report:
-        self.waits += 1
-        if not self._cuda:
-            return Report.read(packed.numpy(), sequences, lanes)
+    def send(self, packed: torch.Tensor) -> Reading:
+        """Let a report follow what computes it; others may be sent before it is received."""
         count = packed.numel()
-        if self._pinned.numel() < count:
-            self._pinned = torch.empty(count, dtype=torch.int64, pin_memory=True)
-            self._numbers = self._pinned.numpy()
-        self._pinned[:count].copy_(packed, non_blocking=True)
-        self._arrived.record()
-        self._arrived.synchronize()
-        return Report.read(self._numbers[:count], sequences, lanes)
+        if not self._cuda:
+            return Reading(packed.numpy(), count, None)
+        pinned, numbers, arrived = self._place(count)
+        pinned[:count].copy_(packed, non_blocking=True)
+        arrived.record()
+        self._places.append((pinned, numbers, arrived))
+        return Reading(numbers, count, arrived)
+
+    def receive(self, reading: Reading, sequences: int, lanes: int) -> Report:
+        """Wait for a report. At most one other may have been sent since."""
+        self.waits += 1
+        if reading.arrived is not None:
+            reading.arrived.synchronize()
+        return Report.read(reading.numbers[: reading.count], sequences, lanes)
+
+    def _place(self, count: int) -> tuple[torch.Tensor, npt.NDArray[np.int64], Any]:
+        """Of two places the one used less recently, in the size that is asked for."""
+        if len(self._places) == 2:
+            pinned, numbers, arrived = self._places.pop(0)
+            if pinned.numel() >= count:
+                return pinned, numbers, arrived
+        pinned = torch.empty(count, dtype=torch.int64, pin_memory=True)
+        return pinned, pinned.numpy(), torch.cuda.Event()

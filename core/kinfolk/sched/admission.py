@@ -82,6 +82,10 @@ class Admission:
         """Something was freed or kept: the head may try again."""
         self._blocked = False
 
+    def may_admit(self, places: int) -> bool:
+        """Whether there is any point in trying."""
+        return bool(self._waiting) and not self._blocked and places > 0
+
     def admit(self, places: int) -> list[Sequence]:
         """Lease slots to the head of the line as long as it fits, ``places`` at most.
 

@@ -45,11 +45,20 @@ class Checkpoints:
             else:
                 self._ledger.drop_checkpoint(checkpoint)
 
-    def keep_end(self, seq: Sequence, lease: SlotLease) -> None:
-        """Keep the state after ``known[:computed]``, if there is room."""
+    def awaits(self, lease: SlotLease) -> bool:
+        """Whether anything of a lease is pending."""
+        return lease in self._pending
+
+    def keep_end(self, seq: Sequence, lease: SlotLease, *, pending: bool = False) -> None:
+        """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
+        that computes it has succeeded."""
         tokens = tuple(seq.known[: seq.computed])
         made = self._make(lease, seq.computed, tokens)
-        if made is not None:
+        if made is None:
+            return
+        if pending:
+            self._pending.setdefault(lease, []).append((tokens, made))
+        else:
             self._prefixes.insert(tokens, made)
 
     def forget_all(self) -> None:

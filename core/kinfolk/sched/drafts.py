@@ -23,6 +23,10 @@ class Drafts:
         self._drafter = drafter
         self.failures = 0
 
+    @property
+    def possible(self) -> bool:
+        return self._drafter is not None
+
     def propose(self, sequences: list[Sequence], rows: int) -> list[tuple[int, ...]]:
         """One draft for each sequence, ``rows`` tokens at most in all."""
         drafter = self._drafter

@@ -16,7 +16,7 @@ from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.drafts import Drafts
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.sched.plan import UNKNOWN, Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
@@ -52,7 +52,7 @@ class Scheduler:
         self._turns = Turns(limits.quantum)
         self._prefilling: list[Sequence] = []
         self._alive: dict[str, Sequence] = {}
-        self._outstanding: StepPlan | None = None
+        self._outstanding: list[StepPlan] = []
         self._arrivals = 0
         self._steps = 0
         self.stale_results = 0
@@ -69,7 +69,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not self._alive and self._outstanding is None
+        return not self._alive and not self._outstanding
 
     @property
     def draft_failures(self) -> int:
@@ -101,15 +101,15 @@ class Scheduler:
         if sequence is None:
             return []
         # In the middle of a step the state is neither the old one nor the new one.
-        settled = sequence.status is Status.DECODE and self._outstanding is None
+        settled = sequence.status is Status.DECODE and not self._outstanding
         return [self._finish(sequence, reason, settled=settled)]
 
     # -- one step -----------------------------------------------------------------------------
 
     def plan(self) -> StepPlan | None:
         """The next step, or ``None`` when nothing can run. Commit it before asking again."""
-        if self._outstanding is not None:
-            raise EngineError(f"step {self._outstanding.step_id} was planned and not committed")
+        if self._outstanding:
+            raise EngineError(f"step {self._outstanding[0].step_id} was planned and not committed")
         for sequence in self._admission.admit(self.limits.slots - self.running):
             sequence.status = Status.PREFILL
             self._prefilling.append(sequence)
@@ -117,29 +117,42 @@ class Scheduler:
         items = self._decode_items(rows - self._prefill_rows())
         rows -= sum(len(item.tokens) for item in items)
         items += self._prefill_items(rows)
-        if not items:
+        return self._planned(items) if items else None
+
+    def plan_ahead(self) -> StepPlan | None:
+        """The step after the outstanding one, whose result is not known yet; ``None`` if what is in
+        it depends on that. Its tokens are ``UNKNOWN``: those that the outstanding step chooses.
+
+        A sequence that turns out to have ended has a row too many. Nobody hears of that row.
+        """
+        if len(self._outstanding) != 1 or not self._goes_on(self._outstanding[0]):
             return None
-        self._steps += 1
-        self._outstanding = StepPlan(self._steps, tuple(items), self._ledger.take_operations())
-        return self._outstanding
+        items = []
+        for item in self._outstanding[0].items:
+            start = item.start + 1
+            self._ledger.extend(item.lease, start + 1)
+            items.append(
+                Item(item.lease, item.request_id, item.kind, UNKNOWN, start, budget=item.budget - 1)
+            )
+        return self._planned(items)
 
     def commit(self, result: StepResult) -> list[Event]:
-        """Apply what became of the outstanding step.
+        """Apply what became of the outstanding step, of two the first.
 
         Raises :class:`EngineError`, with nothing changed, if the result does not fit the plan; the
         caller then commits a fatal result, since the step cannot be repeated.
         """
-        plan = self._outstanding
+        plan = self._outstanding[0] if self._outstanding else None
         if plan is None or result.step_id != plan.step_id:
             self.stale_results += 1
             return []
         if result.fatal is not None:
             return self.fail_all(result.fatal)
         outcomes = match_results(plan, result)
-        self._outstanding = None
+        self._outstanding.pop(0)
         events: list[Event] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
-            if item.stores or item.kind is ItemKind.PREFILL:
+            if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
                 self._settle(item.lease, outcome.error)
             sequence = self._alive.get(item.request_id)
             if sequence is None or sequence.lease != item.lease:
@@ -153,12 +166,34 @@ class Scheduler:
 
     def fail_all(self, error: str) -> list[Event]:
         """The state on the device is lost: end all that have a slot, trust nothing stored."""
-        self._outstanding = None
+        self._outstanding.clear()
         self._checkpoints.forget_all()
         live = [sequence for sequence in self._alive.values() if sequence.lease is not None]
         return [self._finish(sequence, FinishReason.ERROR, error=error) for sequence in live]
 
     # -- planning -----------------------------------------------------------------------------
+
+    def _planned(self, items: list[Item]) -> StepPlan:
+        self._steps += 1
+        plan = StepPlan(self._steps, tuple(items), self._ledger.take_operations())
+        self._outstanding.append(plan)
+        return plan
+
+    def _goes_on(self, plan: StepPlan) -> bool:
+        """Whether the step after this one has the same sequences, each with a row more."""
+        if not self.limits.ahead or self._drafts.possible or self._prefilling:
+            return False
+        if self._admission.may_admit(self.limits.slots - self.running):
+            return False
+        if len(plan.items) != len(self._turns):
+            return False
+        for item in plan.items:
+            sequence = self._alive.get(item.request_id)
+            if sequence is None or sequence.lease != item.lease:
+                return False
+            if item.kind is not ItemKind.DECODE or item.budget < 2:
+                return False
+        return True
 
     def _prefill_rows(self) -> int:
         """Rows that decoding leaves to prompts: the head's next slice, or the share if larger."""
@@ -279,7 +314,7 @@ class Scheduler:
                 self._turns.leave(sequence)
                 self._drafts.release(sequence)
             if settled and sequence.request.keep:
-                self._checkpoints.keep_end(sequence, sequence.lease)
+                self._keep_end(sequence, sequence.lease)
             self._ledger.release(sequence.lease)
             sequence.lease = None
             self._admission.room_changed()
@@ -288,6 +323,14 @@ class Scheduler:
         sequence.finish = reason
         sequence.error = error
         return Finished(sequence.request.id, reason, Usage.of(sequence), error)
+
+    def _keep_end(self, sequence: Sequence, lease: SlotLease) -> None:
+        ahead = any(item.lease == lease for plan in self._outstanding for item in plan.items)
+        if ahead:
+            # The step that is under way puts the pending token into the state.
+            sequence.computed += 1
+            self._ledger.advance(lease, sequence.computed)
+        self._checkpoints.keep_end(sequence, lease, pending=ahead)
 
 
 def _lease(sequence: Sequence) -> SlotLease:

@@ -27,26 +27,37 @@ class Transfer:
     """Arrays by name, ``host`` to be filled and ``device`` to be read after :meth:`upload`.
 
     On the CPU both are the same memory. The host's arrays may be filled again once whatever waits
-    for the device has seen the copy done.
+    for the device has seen the copy done; with ``stages`` of them, after that many turns less one.
     """
 
-    def __init__(self, fields: Fields, device: torch.device) -> None:
+    def __init__(self, fields: Fields, device: torch.device, stages: int = 1) -> None:
         places, size = {}, 0
         for name, (kind, shape) in fields.items():
             places[name] = size
             nbytes = prod(shape) * _DTYPES[kind].itemsize
             size += -(-nbytes // ALIGNMENT) * ALIGNMENT
         cuda = device.type == "cuda"
-        self._staged = torch.empty(size, dtype=torch.uint8, pin_memory=cuda)
-        self._there = torch.empty_like(self._staged, device=device) if cuda else self._staged
-        self.bytes: npt.NDArray[np.uint8] = self._staged.numpy()
-        self.host: dict[str, npt.NDArray[np.generic]] = {}
+        self._stages = [
+            torch.empty(size, dtype=torch.uint8, pin_memory=cuda)
+            for _ in range(stages if cuda else 1)
+        ]
+        self._hosts: list[dict[str, npt.NDArray[np.generic]]] = [{} for _ in self._stages]
+        self._there = torch.empty_like(self._stages[0], device=device) if cuda else self._stages[0]
         self.device: dict[str, torch.Tensor] = {}
         for name, (kind, shape) in fields.items():
             start = places[name]
             stop = start + prod(shape) * _DTYPES[kind].itemsize
-            self.host[name] = self.bytes[start:stop].view(kind).reshape(shape)
+            for staged, host in zip(self._stages, self._hosts, strict=True):
+                host[name] = staged.numpy()[start:stop].view(kind).reshape(shape)
             self.device[name] = self._there[start:stop].view(_DTYPES[kind]).view(shape)
+        self.turn()
+
+    def turn(self) -> None:
+        """Go on to the next of the host's arrays, which hold what they held a round ago."""
+        self._stages.append(self._stages.pop(0))
+        self._hosts.append(self._hosts.pop(0))
+        self._staged, self.host = self._stages[0], self._hosts[0]
+        self.bytes: npt.NDArray[np.uint8] = self._staged.numpy()
 
     def upload(self) -> None:
         """Copy everything, in the order of the current stream; the host does not wait."""
