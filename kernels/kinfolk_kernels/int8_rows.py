@@ -13,12 +13,11 @@ FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
-    """R rows of K numbers: words int32 [R, K/4] of four signed bytes each, scale float32 [R, K/64],
-    sums int32 [R, K/4], the sum of each word's bytes."""
+    """R rows of K numbers: words int32 [R, K/4] of four signed bytes each, and scale float32
+    [R, K/64]."""
 
     words: torch.Tensor
     scale: torch.Tensor
-    sums: torch.Tensor
 
 
 def quantize(x: torch.Tensor) -> Int8Rows:
@@ -27,8 +26,7 @@ def quantize(x: torch.Tensor) -> Int8Rows:
     scale = groups.abs().amax(2) / 127
     inverse = torch.where(scale > 0, 1 / scale, 0)
     q = (groups * inverse[..., None]).round().clamp(-127, 127).to(torch.int8).flatten(1)
-    sums = q.int().unflatten(1, (-1, 4)).sum(2, dtype=torch.int32)
-    return Int8Rows(q.contiguous().view(torch.int32), scale, sums)
+    return Int8Rows(q.contiguous().view(torch.int32), scale)
 
 
 def dequantize(rows: Int8Rows) -> torch.Tensor:

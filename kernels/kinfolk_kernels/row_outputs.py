@@ -38,28 +38,22 @@ class RowOutputs:
             return RowOutputs(values, None)
         words = torch.empty(rows, width // 4, dtype=torch.int32, device=device)
         scale = torch.empty(rows, width // GROUP, device=device)
-        return RowOutputs(values, Int8Rows(words, scale, torch.empty_like(words)))
+        return RowOutputs(values, Int8Rows(words, scale))
 
     @property
-    def arguments(self) -> dict[str, torch.Tensor]:
-        """Pointers by name; what is not wanted points at something that is."""
+    def pointers(self) -> dict[str, torch.Tensor]:
+        """By name; what is not wanted points at something that is."""
         if self.int8 is not None:
-            words, scale, sums = self.int8.words, self.int8.scale, self.int8.sums
+            words, scale = self.int8.words, self.int8.scale
         elif self.values is not None:
-            words = scale = sums = self.values
+            words = scale = self.values
         else:
             raise ValueError("a kernel was asked for no output at all")
         return {
             "out_ptr": words if self.values is None else self.values,
             "words_ptr": words,
             "scale_ptr": scale,
-            "sums_ptr": sums,
         }
-
-    @property
-    def pointers(self) -> dict[str, torch.Tensor]:
-        """``arguments`` without sums."""
-        return {name: x for name, x in self.arguments.items() if name != "sums_ptr"}
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -113,46 +107,3 @@ def store_groups(
         scale_at = (start // (4 * WORDS))[:, None, None] + word // WORDS
         scale = tl.broadcast_to(scale, words.shape)
         tl.store(scale_ptr + scale_at, scale, mask=inside & (lane == 0))
-
-
-@triton.jit
-def store_rows(
-    y,
-    row,
-    column,
-    inside,
-    width,
-    out_ptr,
-    words_ptr,
-    scale_ptr,
-    sums_ptr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    VALUES: tl.constexpr,
-    INT8: tl.constexpr,
-):
-    """y float32 [ROWS, COLUMNS] of rows ``row`` int64 and columns from ``column``, 0 where not
-    ``inside`` [ROWS, COLUMNS]; for int8 both column and COLUMNS are multiples of 64."""
-    if VALUES:
-        at = row[:, None] * width + column + tl.arange(0, COLUMNS)[None, :]
-        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
-    if INT8:
-        GROUPS: tl.constexpr = COLUMNS // (4 * WORDS)
-        grouped = tl.reshape(y, [ROWS, GROUPS, WORDS, 4])
-        scale = tl.max(tl.max(tl.abs(grouped), 3), 2) / 127.0
-        inverse = tl.where(scale > 0, 1.0 / tl.where(scale > 0, scale, 1.0), 0.0)
-        # Adding 1.5 * 2^23 leaves no bits for a fraction: the sum is rounded half to even.
-        q = grouped * inverse[:, :, None, None] + 12582912.0 - 12582912.0
-        q = tl.minimum(tl.maximum(q, -127.0), 127.0).to(tl.int32)
-        byte = tl.arange(0, 4)[None, None, None, :]
-        words = tl.sum((q & 255) << (8 * byte), 3)
-        group = column // (4 * WORDS) + tl.arange(0, GROUPS)
-        within = group < width // (4 * WORDS)
-        mine = tl.max(inside.to(tl.int32), 1) != 0
-        mask = mine[:, None] & within[None, :]
-        scale_at = row[:, None] * (width // (4 * WORDS)) + group[None, :]
-        tl.store(scale_ptr + scale_at, scale, mask=mask)
-        word = group[None, :, None] * WORDS + tl.arange(0, WORDS)[None, None, :]
-        word_at = row[:, None, None] * (width // 4) + word
-        tl.store(words_ptr + word_at, words, mask=mask[:, :, None])
-        tl.store(sums_ptr + word_at, tl.sum(q, 3), mask=mask[:, :, None])

@@ -306,7 +306,6 @@ def test_gates_factors_and_int8_rows(steps, make, assert_near, poisoned, draw):
     torch.testing.assert_close(found.int8.scale, meant.scale, rtol=1e-6, atol=0)
     assert int((mine - theirs).abs().max()) <= 1
     assert float((mine != theirs).float().mean()) < 1e-3
-    assert torch.equal(found.int8.sums, mine.unflatten(1, (-1, 4)).sum(2, dtype=torch.int32))
 
 
 def test_a_slice_is_gated(steps, make, assert_near, poisoned):

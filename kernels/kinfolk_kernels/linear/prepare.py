@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk_kernels.int8_rows import Int8Rows
+from kinfolk_kernels.int8_rows import GROUP, Int8Rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare_kernel import halves_kernel, int8_kernel
 from kinfolk_kernels.row_outputs import RowOutputs
 
 TILE = 1024
 """Numbers a program takes at a time."""
+
+INT8_TILE = 512
+"""The same where they become int8: four to a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +47,15 @@ def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
     rows, width = x.shape
     return Launch(
         int8_kernel,
-        (rows, -(-width // TILE)),
+        (rows, -(-width // INT8_TILE)),
         {
             "x_ptr": x,
             "words_ptr": out.words,
             "scale_ptr": out.scale,
-            "sums_ptr": out.sums,
             "width": width,
             "x_row": x.stride(0),
         },
-        {"COLUMNS": TILE},
+        {"GROUPS": INT8_TILE // GROUP},
     )
 
 

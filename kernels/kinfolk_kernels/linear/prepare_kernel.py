@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.row_outputs import store_rows
+from kinfolk_kernels.row_outputs import columns_of, store_groups
 
 
 @triton.jit
@@ -14,34 +14,21 @@ def int8_kernel(
     x_ptr,
     words_ptr,
     scale_ptr,
-    sums_ptr,
     width,
     x_row,
-    COLUMNS: tl.constexpr,
+    GROUPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows, width / COLUMNS): rows of numbers as int8."""
+    """Grid (rows, width / GROUPS / 64): rows of numbers as int8."""
     start_dependents(PDL)
-    wait_for_producers(PDL)
     row = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * COLUMNS
-    column = first + tl.arange(0, COLUMNS)
-    inside = column < width
-    x = tl.load(x_ptr + row * x_row + column, mask=inside, other=0.0).to(tl.float32)
-    store_rows(
-        tl.reshape(x, [1, COLUMNS]),
-        row + tl.arange(0, 1),
-        first,
-        inside[None, :],
-        width,
-        words_ptr,
-        words_ptr,
-        scale_ptr,
-        sums_ptr,
-        1,
-        COLUMNS,
-        False,
-        True,
+    first = tl.program_id(1) * (GROUPS * 64)
+    column = columns_of(first, GROUPS)
+    wait_for_producers(PDL)
+    x = tl.load(x_ptr + row * x_row + column, mask=column < width, other=0.0).to(tl.float32)
+    line = row + tl.arange(0, 1)
+    store_groups(
+        x, line * width, line >= 0, first, width, words_ptr, words_ptr, scale_ptr, False, True
     )
 
 

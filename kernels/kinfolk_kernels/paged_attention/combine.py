@@ -35,10 +35,10 @@ def _round_even(x):
 
 @triton.jit
 def _store_int8(
-    y, row, column, words_ptr, scale_ptr, sums_ptr, WIDTH: tl.constexpr, SIZE: tl.constexpr
+    y, row, column, words_ptr, scale_ptr, WIDTH: tl.constexpr, SIZE: tl.constexpr
 ):  # fmt: skip
-    """Dimensions ``column`` to ``column + SIZE`` of a row of WIDTH numbers as int8 words, a scale
-    for each 64 and the sums of words; see ``int8_rows``."""
+    """Dimensions ``column`` to ``column + SIZE`` of a row of WIDTH numbers as int8 words
+    and a scale for each 64; see ``int8_rows``."""
     groups = tl.reshape(y, [SIZE // 64, 64])
     scale = tl.div_rn(tl.max(tl.abs(groups), 1), 127.0)
     inverse = tl.where(scale > 0, tl.div_rn(1.0, tl.where(scale > 0, scale, 1.0)), 0.0)
@@ -48,7 +48,6 @@ def _store_int8(
     shift = (8 * tl.arange(0, 4))[None, :]
     at = row.to(tl.int64) * (WIDTH // 4) + column // 4 + tl.arange(0, SIZE // 4)
     tl.store(words_ptr + at, tl.sum((bytes_of & 255) << shift, 1))
-    tl.store(sums_ptr + at, tl.sum(bytes_of, 1))
     group = row.to(tl.int64) * (WIDTH // 64) + column // 64 + tl.arange(0, SIZE // 64)
     tl.store(scale_ptr + group, scale)
 
@@ -57,7 +56,7 @@ def _store_int8(
 def combine_kernel(
     part_o, part_m, part_l, slots, arena_rows, first, count, entries, few, most_rows,
     gate_ptr, gate_row, gate_head, factor_ptr, factor_row, factor_head, factor_step,
-    y_ptr, words_ptr, scale_ptr, sums_ptr,
+    y_ptr, words_ptr, scale_ptr,
     HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK_RUNS: tl.constexpr,
     TREES: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr, ROTATED: tl.constexpr,
     INT8: tl.constexpr, PDL: tl.constexpr,
@@ -112,4 +111,4 @@ def combine_kernel(
     tl.store(y_ptr + place + d, y.to(y_ptr.dtype.element_ty), mask=inside)
     if INT8:
         column = head * DIM + tl.program_id(2) * SIZE
-        _store_int8(y, row, column, words_ptr, scale_ptr, sums_ptr, HEADS * DIM, SIZE)
+        _store_int8(y, row, column, words_ptr, scale_ptr, HEADS * DIM, SIZE)

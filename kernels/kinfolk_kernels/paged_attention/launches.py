@@ -60,7 +60,7 @@ class Call:
             return Mixed(values)
         words = torch.empty(count, heads * dim // 4, dtype=torch.int32, device=device)
         scales = torch.empty(count, heads * dim // GROUP, device=device)
-        return Mixed(values, Int8Rows(words, scales, torch.empty_like(words)))
+        return Mixed(values, Int8Rows(words, scales))
 
     def launches(self, mixed: Mixed) -> Iterator[Launch]:
         if self.work.most_rows:
@@ -149,7 +149,6 @@ class Call:
                 "y_ptr": mixed.values,
                 "words_ptr": mixed.values if int8 is None else int8.words,
                 "scale_ptr": mixed.values if int8 is None else int8.scale,
-                "sums_ptr": mixed.values if int8 is None else int8.sums,
             },
             self._gate_constants
             | {
