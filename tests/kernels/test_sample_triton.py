@@ -77,7 +77,7 @@ def test_greedy_rows_take_the_largest(numbers, vocabulary, tile):
 
 
 @pytest.mark.parametrize("grain", [0.5, 0.01, 0], ids=["ties", "few ties", "none"])
-@pytest.mark.parametrize(("vocabulary", "n"), [(1, 2), (40, 12), (1500, 6)])
+@pytest.mark.parametrize(("vocabulary", "n"), [(1, 2), (40, 10), (1500, 4)])
 def test_every_kind_of_row_beside_others(vocabulary, n, grain):
     rng = np.random.default_rng(vocabulary)
     logits = rng.normal(0, 3, (n, vocabulary))
@@ -111,27 +111,27 @@ def test_a_tiny_temperature_is_greedy(temperature):
 
 
 def test_a_banned_token_is_never_drawn():
-    logits = torch.zeros(20, 4)
+    logits = torch.zeros(8, 4)
     logits[:, 2] = -torch.inf
-    rows = plain(20, temperature=5.0, top_p=0.99)
+    rows = plain(8, temperature=5.0, top_p=0.99)
     tokens, finite = drawn(logits, rows, 512)
     assert torch.equal(tokens, sample(logits, rows)[0])
     assert 2 not in tokens.tolist()
     assert not finite.any()
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_rows_that_are_not_finite_spoil_no_other_and_get_some_token(numbers, bad):
-    logits = numbers(4, 300)
-    rows = plain(4, top_k=20, top_p=0.9, min_p=0.01)
+def test_rows_that_are_not_finite_spoil_no_other_and_get_some_token(numbers):
+    logits = numbers(5, 300)
+    rows = plain(5, top_p=0.9)
     expected, _ = drawn(logits, rows, 512)
-    logits[1], logits[2, 17] = bad, bad
+    logits[1] = torch.nan
+    logits[2, 17], logits[3, 299] = torch.inf, -torch.inf
     for each in (rows, replace(rows, greedy=True)):
         tokens, finite = drawn(logits, each, 512)
-        assert finite.tolist() == [True, False, False, True]
+        assert finite.tolist() == [True, False, False, False, True]
         assert ((tokens >= 0) & (tokens < 300)).all()
-    assert tokens[[0, 3]].tolist() == argmax(logits)[[0, 3]].tolist()
-    assert drawn(logits, rows, 512)[0][[0, 3]].tolist() == expected[[0, 3]].tolist()
+        wanted = argmax(logits) if each.greedy else expected
+        assert tokens[[0, 4]].tolist() == wanted[[0, 4]].tolist()
 
 
 def test_the_op_makes_its_outputs_and_says_what_it_cannot(numbers):
