@@ -32,15 +32,14 @@ class Launch:
     registers: int | None = None
     """The most that a thread may take, so that more programs run at a time."""
 
-    pdl: bool = False
-    """Whether it may start before the launch before it has ended: the kernel waits by itself."""
+    early: bool = True
+    """Whether it may begin early if its kernel can. Programs that fill a device by themselves would
+    be placed unevenly, where those before them happen to have ended."""
 
     @property
     def options(self) -> dict[str, Any]:
-        early = {"launch_pdl": True} if self.pdl else {}
         most = {} if self.registers is None else {"maxnreg": self.registers}
         return {
-            **early,
             **most,
             "num_warps": self.warps,
             "num_stages": self.stages,
@@ -51,7 +50,7 @@ class Launch:
         """All constants and options; ``overlap``: whether the device can start launches early."""
         if "PDL" not in self.kernel.arg_names:
             return dict(self.constants), self.options
-        early = {"launch_pdl": True} if overlap else {}
+        early = {"launch_pdl": True} if overlap and self.early else {}
         return {**self.constants, "PDL": overlap}, {**self.options, **early}
 
     def run(self) -> None:

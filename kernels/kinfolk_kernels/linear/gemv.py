@@ -57,6 +57,7 @@ def gemv(
             "ASM": asm,
         },
         tile.warps,
+        early=False,
     )
 
 
