@@ -271,11 +271,9 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
     tile = {name: dataclasses.replace(found, warps=warps) for name, found in TILES.items()}
     delta = launches.DeltaInputs(*given, state)
     out = torch.full_like(given.v, torch.nan)
-    scratch = launches.SliceScratch.make(index.blocks.shape[0], VALUE_HEADS, out.device)
     trace = reference.empty_trace(given.k, given.v, given.g)
     launches.advance(delta, out, index, rows, tile["advance"]).run()
-    launches.prepare(delta, scratch, index, tile["prepare"]).run()
-    launches.scan(delta, scratch, out, index, rows, tile["scan"]).run()
+    launches.scan(delta, out, index, rows).run()
     launches.draft(delta, out, trace, index, tile["drafted"]).run()
     assert_near(out, outs, OUT)
     arguments = commit_arguments(rows, {1: [0, 1, 2]})

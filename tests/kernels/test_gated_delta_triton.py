@@ -136,7 +136,7 @@ def test_a_value_dimension_of_its_own(steps, numbers, inputs, assert_near):
     check(rows, given, fresh_state(numbers, rows, given), assert_near)
 
 
-@pytest.mark.parametrize("length", [2, 31, 32, 33, 64, 65, 97])
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 8, 13, 40])
 def test_slices(steps, numbers, inputs, assert_near, length):
     rows = steps.build(steps.certain(0, length))
     given = inputs(length, 32, 1, 2)
@@ -145,20 +145,20 @@ def test_slices(steps, numbers, inputs, assert_near, length):
 
 @HEADS
 def test_several_slices_of_wide_heads(steps, numbers, inputs, assert_near, key_heads, value_heads):
-    rows = steps.build(steps.certain(0, 40), steps.certain(5, 2), slots=(1, 3))
-    given = inputs(42, 128, key_heads, value_heads)
+    rows = steps.build(steps.certain(0, 5), steps.certain(5, 2), slots=(1, 3))
+    given = inputs(7, 128, key_heads, value_heads)
     check(rows, given, fresh_state(numbers, rows, given), assert_near)
 
 
-@pytest.mark.parametrize("after", [1, 2, 31, 32, 33, 64, 70])
+@pytest.mark.parametrize("after", [1, 2, 4, 5, 8, 10])
 def test_stores_hold_the_state_after_their_row(steps, numbers, inputs, assert_near, after):
     rows = steps.build(
-        steps.certain(0, 70),
+        steps.certain(0, 10),
         steps.certain(3, 1),
         steps.certain(0, 3),
-        stores=((after - 1, 4), (70, 6), (72, 5), (69, 7)),
+        stores=((after - 1, 4), (10, 6), (12, 5), (9, 7)),
     )
-    given = inputs(74, 32, 1, 1)
+    given = inputs(14, 32, 1, 1)
     check(rows, given, fresh_state(numbers, rows, given, spare=4), assert_near)
 
 

@@ -10,11 +10,11 @@ from kinfolk_kernels.gated_delta.advance import advance_kernel
 from kinfolk_kernels.gated_delta.commit import commit_kernel
 from kinfolk_kernels.gated_delta.drafted import drafted_kernel
 from kinfolk_kernels.gated_delta.reference import DeltaTrace
-from kinfolk_kernels.gated_delta.slices import prepare_kernel, scan_kernel
+from kinfolk_kernels.gated_delta.scan import HEIGHT, scan_kernel
 from kinfolk_kernels.gated_delta.tiles import TILES, Tile
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rows import Rows
-from kinfolk_kernels.step_index import SLICE_BLOCK, StepIndex
+from kinfolk_kernels.step_index import StepIndex
 
 PRECISION = "tf32x3"
 """Plain tf32 loses three digits of a state that is carried through the whole text."""
@@ -51,33 +51,6 @@ class DeltaInputs:
         return self.state.shape[1] * self.state.shape[2] // tile.values
 
 
-@dataclass(frozen=True, slots=True)
-class SliceScratch:
-    """What ``prepare`` leaves for ``scan``, of N blocks of T rows: the solved systems and the
-    decayed q k float32 [N, Hv, T, T], sums of decays float64 [N, Hv, T]."""
-
-    solved: torch.Tensor
-    attend: torch.Tensor
-    total: torch.Tensor
-
-    @staticmethod
-    def make(blocks: int, heads: int, device: torch.device) -> SliceScratch:
-        square = (blocks, heads, SLICE_BLOCK, SLICE_BLOCK)
-        return SliceScratch(
-            torch.empty(square, device=device),
-            torch.empty(square, device=device),
-            torch.empty(square[:3], dtype=torch.float64, device=device),
-        )
-
-    @property
-    def pointers(self) -> dict[str, torch.Tensor]:
-        return {
-            "solved_ptr": self.solved,
-            "attend_ptr": self.attend,
-            "total_ptr": self.total,
-        }
-
-
 def advance(
     inputs: DeltaInputs,
     out: torch.Tensor,
@@ -101,59 +74,23 @@ def advance(
     )
 
 
-def prepare(
-    inputs: DeltaInputs,
-    scratch: SliceScratch,
-    index: StepIndex,
-    tile: Tile = TILES["prepare"],
-) -> Launch:
-    """Certain segments of several rows, what needs no state."""
-    shape = inputs.shape
-    shape.pop("DV")
-    return Launch(
-        prepare_kernel,
-        (shape["HV"], index.blocks.shape[0]),
-        {
-            **inputs.pointers("q", "k", "g", "beta"),
-            **scratch.pointers,
-            "blocks": index.blocks,
-            **inputs.strides("q", "k", "g", "beta"),
-        },
-        {**shape, **_block(SLICE_BLOCK)},
-        tile.warps,
-    )
-
-
 def scan(
-    inputs: DeltaInputs,
-    scratch: SliceScratch,
-    out: torch.Tensor,
-    index: StepIndex,
-    rows: Rows,
-    tile: Tile = TILES["scan"],
+    inputs: DeltaInputs, out: torch.Tensor, index: StepIndex, rows: Rows, values: int = 2
 ) -> Launch:
-    """Certain segments of several rows, after ``prepare``."""
+    """Certain segments of several rows; ``values`` times four rows of a state to a warp."""
+    heads, width = inputs.state.shape[1:3]
     return Launch(
         scan_kernel,
-        (inputs.tiles(tile), index.slices.shape[0]),
+        (heads * width // (HEIGHT.value * values), index.slices.shape[0]),
         {
-            **inputs.pointers("q", "k", "v", "beta", "state"),
+            **inputs.pointers("q", "k", "v", "g", "beta", "state"),
             "out_ptr": out,
-            **scratch.pointers,
             "slices": index.slices,
             **_stores(rows),
-            **inputs.strides("q", "k", "v", "beta"),
+            **inputs.strides("q", "k", "v", "g", "beta"),
         },
-        {
-            **inputs.shape,
-            "BV": tile.values,
-            "T": SLICE_BLOCK,
-            "STORES": rows.store_rows.shape[0] > 0,
-            "STAGES": tile.stages,
-            "PRECISION": PRECISION,
-        },
-        tile.warps,
-        tile.stages,
+        {**inputs.shape, "VALUES": values, "STORES": rows.store_rows.shape[0] > 0},
+        warps=1,
     )
 
 

@@ -16,13 +16,10 @@ class Tile:
     values: int
     warps: int
     rows: int = 16
-    stages: int = 1
 
 
 TILES = {
     "advance": Tile(values=16, warps=4),
     "drafted": Tile(values=32, warps=4),
     "commit": Tile(values=16, warps=4),
-    "prepare": Tile(values=0, warps=4),
-    "scan": Tile(values=16, warps=4, stages=1),
 }

@@ -1,6 +1,6 @@
 """The gated delta rule on the GPU: each kind of segment by kernels of its own, all in one step.
 
-A certain row alone is advanced, certain slices are scanned in blocks, drafted rows leave a trace.
+A certain row alone is advanced, certain slices are scanned row by row, drafted rows leave a trace.
 Launches depend on which kinds a step has and on whether a draft is long, nothing else; which
 programs act is read on the device. Rows of no segment are not written.
 """
@@ -12,11 +12,9 @@ import torch
 from kinfolk_kernels.gated_delta.advance import advance_kernel
 from kinfolk_kernels.gated_delta.launches import (
     DeltaInputs,
-    SliceScratch,
     advance,
     commit,
     draft,
-    prepare,
     scan,
 )
 from kinfolk_kernels.gated_delta.reference import DeltaTrace
@@ -103,9 +101,7 @@ def gated_delta(
     if index.singles:
         advance(inputs, out, index, rows).run()
     if index.slices.shape[0]:
-        scratch = SliceScratch.make(index.blocks.shape[0], state.shape[1], v.device)
-        prepare(inputs, scratch, index).run()
-        scan(inputs, scratch, out, index, rows).run()
+        scan(inputs, out, index, rows).run()
     if not index.draft_rows:
         return out, None
     trace = DeltaTrace(
