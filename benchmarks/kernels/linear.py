@@ -67,11 +67,9 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
         16: [
             Int8Tile(2, unit.split),
             Int8Tile(4, unit.split, registers=255),
-            Int8Tile(4, unit.split, registers=128),
             Int8Tile(4, 2 * unit.split),
             halves,
         ],
-        32: [unit],
         64: [dataclasses.replace(halves, tiles=1)],
     }
     tried = [] if quick else others.get(rows, [])

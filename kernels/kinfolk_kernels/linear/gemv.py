@@ -25,7 +25,7 @@ class GemvTile:
     groups: int = 1
     warps: int = 1
     tiles: int = 1
-    prefetch: int = 1
+    prefetch: int = 0
 
 
 def gemv(
