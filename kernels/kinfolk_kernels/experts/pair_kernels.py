@@ -104,11 +104,28 @@ def row_words(x_ptr, d_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.co
 
 
 @triton.jit
-def _packed(values, inverse):
+def _packed(values, inverse, ASM: tl.constexpr):
     """Numbers [lanes, 4] times ``inverse`` -> words of four signed bytes [lanes, 1]."""
     bits = (values * inverse + WHOLE).to(tl.int32, bitcast=True)
-    byte = tl.arange(0, 4)[None, :]
-    return tl.sum((bits & 255) << (8 * byte), 1)[:, None]
+    even, odd = tl.split(tl.reshape(bits, [bits.shape[0], 2, 2]))
+    a, c = tl.split(even)
+    b, d = tl.split(odd)
+    if ASM:
+        word = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 low, high;
+            prmt.b32 low, $1, $2, 0x0040; prmt.b32 high, $3, $4, 0x0040;
+            prmt.b32 $0, low, high, 0x5410;
+            }""",
+            "=r,r,r,r,r",
+            [a, b, c, d],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        word = (a & 255) | ((b & 255) << 8) | ((c & 255) << 16) | (d << 24)
+    return word[:, None]
 
 
 @triton.jit
@@ -127,7 +144,7 @@ def row_numbers(inner_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.con
 
 
 @triton.jit
-def rounded(values, FORMAT: tl.constexpr):
+def rounded(values, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """``row_numbers`` as what ``row_words`` gives, with a scale for the numbers of each lane."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     COUNT: tl.constexpr = 4 if EIGHT else 8
@@ -136,14 +153,14 @@ def rounded(values, FORMAT: tl.constexpr):
         largest = tl.maximum(largest, tl.abs(values[i]))
     scale = tl.max(largest, 1)[:, None] / 127.0
     inverse = tl.where(scale > 0, 1.0 / tl.where(scale > 0, scale, 1.0), 0.0)
-    x = (_packed(values[0], inverse),)
+    x = (_packed(values[0], inverse, ASM),)
     for i in tl.static_range(1, 4):
-        x = x + (_packed(values[i], inverse),)
+        x = x + (_packed(values[i], inverse, ASM),)
     top = x
     if not EIGHT:
-        top = (_packed(values[4], inverse),)
+        top = (_packed(values[4], inverse, ASM),)
         for i in tl.static_range(5, 8):
-            top = top + (_packed(values[i], inverse),)
+            top = top + (_packed(values[i], inverse, ASM),)
     return x, top, scale
 
 
@@ -166,16 +183,20 @@ def dots(words, row, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
 def _gate_up(
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
-    x_row, d_row, quad, inner_row,
-    K: tl.constexpr, FORMAT: tl.constexpr, CURVE: tl.constexpr,
+    x_row, d_row, first, inner_row,
+    K: tl.constexpr, FORMAT: tl.constexpr, CURVE: tl.constexpr, NR: tl.constexpr,
     LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Four channels of a pair: curve(gate x) * up x."""
+    """NR groups of four channels of a pair side by side in the lanes: curve(gate x) * up x."""
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
-    lane = tl.arange(0, LANES)[:, None]
+    lane = tl.arange(0, NR * LANES)[:, None]
+    quad = first
+    if NR > 1:
+        quad = first + lane // LANES
+        lane = lane % LANES
     t = lane % SHARE
-    gate = tl.zeros([LANES, 4], tl.float32)
-    up = tl.zeros([LANES, 4], tl.float32)
+    gate = tl.zeros([NR * LANES, 4], tl.float32)
+    up = tl.zeros([NR * LANES, 4], tl.float32)
     for start in tl.range(0, K // 64, LANES // SHARE):
         group = start + lane // SHARE
         there = group < K // 64
@@ -187,9 +208,10 @@ def _gate_up(
         row = row_words(x_row, d_row, group, t, there, FORMAT, MASKED)
         gate += dots(gate_words, row, group, FORMAT, ASM)
         up += dots(up_words, row, group, FORMAT, ASM)
-    gate, up = tl.split(tl.sum(tl.join(gate, up), 0))
-    inner = curve(gate, CURVE) * up
-    tl.store(inner_row + quad * 4 + tl.arange(0, 4), inner)
+    both = tl.reshape(tl.join(gate, up), [NR, LANES, 4, 2])
+    gate, up = tl.split(tl.sum(both, 1))
+    channel = (first + tl.arange(0, NR)[:, None]) * 4 + tl.arange(0, 4)[None, :]
+    tl.store(inner_row + channel, curve(gate, CURVE) * up)
 
 
 @triton.jit
@@ -217,17 +239,17 @@ def gate_up_kernel(
     pairs,
     K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, FORMAT: tl.constexpr,
     SHARED: tl.constexpr, SHARED_F: tl.constexpr, GATED: tl.constexpr,
-    CURVE: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
-    PDL: tl.constexpr,
+    CURVE: tl.constexpr, NR: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr,
+    ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (pairs + rows, 1 + the larger of F / 4 and SHARED_F / 4): inner float32 [pairs, F], of
-    the shared expert [rows, SHARED_F], and open float32 [rows], what its sum is multiplied with."""
+    """Grid (pairs + rows, parts): inner float32 [pairs, F], of the shared expert [rows, SHARED_F],
+    and open float32 [rows], what its sum is multiplied with: by the part after its last channel."""
     start_dependents(PDL)
     pair = tl.program_id(0).to(tl.int64)
-    quad = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(1).to(tl.int64) * NR
     wait_for_producers(PDL)
     if pair < pairs:
-        if quad < F // 4:
+        if first < F // 4:
             bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
             q_at, high_at = bay * q_step, bay * high_step
             scales_at, supers_at = bay * scales_step, bay * supers_step
@@ -236,51 +258,22 @@ def gate_up_kernel(
                 gate_q + q_at, gate_high + high_at,
                 gate_scales + scales_at, gate_supers + supers_at,
                 up_q + q_at, up_high + high_at, up_scales + scales_at, up_supers + supers_at,
-                x_ptr + row * (K // 4), d_ptr + row * (K // 64), quad, inner_ptr + pair * F,
-                K, FORMAT, CURVE, LANES, MASKED, ASM,
+                x_ptr + row * (K // 4), d_ptr + row * (K // 64), first, inner_ptr + pair * F,
+                K, FORMAT, CURVE, NR, LANES, MASKED, ASM,
             )  # fmt: skip
     elif SHARED != NONE:
         row = pair - pairs
-        if quad < SHARED_F // 4:
+        if first < SHARED_F // 4:
             _gate_up(
                 shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
                 shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
-                x_ptr + row * (K // 4), d_ptr + row * (K // 64), quad,
+                x_ptr + row * (K // 4), d_ptr + row * (K // 64), first,
                 shared_inner_ptr + row * SHARED_F,
-                K, SHARED, CURVE, LANES, MASKED, ASM,
+                K, SHARED, CURVE, NR, LANES, MASKED, ASM,
             )  # fmt: skip
-        elif GATED and quad == SHARED_F // 4:
+        elif GATED and first == SHARED_F // 4:
             share = _openness(numbers_ptr + row * numbers_row, openness_ptr, K, LANES)
             tl.store(open_ptr + row, share)
-
-
-@triton.jit
-def _down_words(
-    down_q, down_high, down_scales, down_supers, first, group, t, there,
-    F: tl.constexpr, FORMAT: tl.constexpr, NR: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """``matrix_words`` of NR groups of four rows."""
-    words = ()
-    for n in tl.static_range(NR):
-        words = words + (
-            matrix_words(down_q, down_high, down_scales, down_supers,
-                         first + n, group, t, there, F, FORMAT, MASKED),
-        )  # fmt: skip
-    return words
-
-
-@triton.jit
-def _added(
-    sums, words, inner_row, share, group, t, there,
-    FORMAT: tl.constexpr, NR: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
-):  # fmt: skip
-    """``sums`` and ``share`` times the products of ``words`` with a row of float32."""
-    x, top, d = rounded(row_numbers(inner_row, group, t, there, FORMAT, MASKED), FORMAT)
-    row = (x, top, d * share)
-    added = ()
-    for n in tl.static_range(NR):
-        added = added + (sums[n] + dots(words[n], row, group, FORMAT, ASM),)
-    return added
 
 
 @triton.jit
@@ -290,61 +283,78 @@ def down_kernel(
     q_step, high_step, scales_step, supers_step,
     shared_inner_ptr, shared_q, shared_high, shared_scales, shared_supers, open_ptr,
     y_ptr,
-    F: tl.constexpr, W: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
+    F: tl.constexpr, W: tl.constexpr, TOP_K: tl.constexpr,
     FORMAT: tl.constexpr, SHARED: tl.constexpr, SHARED_F: tl.constexpr, GATED: tl.constexpr,
     NR: tl.constexpr, EARLY: tl.constexpr,
-    LANES: tl.constexpr, MASKED: tl.constexpr, SHARED_MASKED: tl.constexpr,
+    LANES: tl.constexpr, SPAN: tl.constexpr, MASKED: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, W / 4 / NR): y float32 [rows, W], the weighted sum over a row's experts.
 
-    The experts lie side by side in the lanes, LANES each, and all lanes take the shared one: all
-    their words are on their way at once, and one sum of fixed shape adds up columns and experts.
+    The words of its experts lie one after the other in the lanes, as many at a time as there are,
+    and one sum of fixed shape adds up columns and experts; SPAN lanes take the shared one.
     EARLY: those of the shared one are asked for before what is between the products is there.
     """
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * NR
-    lane = tl.arange(0, PLACES * LANES)[:, None]
-    sums = (tl.zeros([PLACES * LANES, 4], tl.float32),)
+    lane = tl.arange(0, LANES)[:, None]
+    sums = (tl.zeros([LANES, 4], tl.float32),)
     for _ in tl.static_range(1, NR):
-        sums = sums + (tl.zeros([PLACES * LANES, 4], tl.float32),)
+        sums = sums + (tl.zeros([LANES, 4], tl.float32),)
+    # Of the shared expert a lane takes words of one of the groups of rows.
     SHARED_SHARE: tl.constexpr = 4 if SHARED == Q8_0 else 2
-    shared_t, shared_group = lane % SHARED_SHARE, lane // SHARED_SHARE
-    shared_there = shared_group < SHARED_F // 64
+    part, shared_t = lane // SPAN, lane % SHARED_SHARE
+    shared_group = lane % SPAN // SHARED_SHARE
+    shared_there = (part < NR) & (shared_group < SHARED_F // 64)
+    shared_quad = first + tl.minimum(part, NR - 1)
     if SHARED != NONE and EARLY:
-        shared_words = _down_words(shared_q, shared_high, shared_scales, shared_supers,
-                                   first, shared_group, shared_t, shared_there,
-                                   SHARED_F, SHARED, NR, SHARED_MASKED)  # fmt: skip
+        shared_words = matrix_words(shared_q, shared_high, shared_scales, shared_supers,
+                                    shared_quad, shared_group, shared_t, shared_there,
+                                    SHARED_F, SHARED, True)  # fmt: skip
     wait_for_producers(PDL)
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
-    place, inside = lane // LANES, lane % LANES
-    pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
-    bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
-    weight = tl.load(weights_ptr + pair)
-    t = inside % SHARE
-    for start in tl.range(0, F // 64, LANES // SHARE):
-        group = start + inside // SHARE
-        there = (place < TOP_K) & (group < F // 64)
-        words = _down_words(
-            down_q + bay * q_step, down_high + bay * high_step,
-            down_scales + bay * scales_step, down_supers + bay * supers_step,
-            first, group, t, there, F, FORMAT, NR, MASKED,
-        )  # fmt: skip
+    OWN: tl.constexpr = F // 64 * SHARE
+    for start in tl.range(0, TOP_K * OWN, LANES):
+        place, inside = (start + lane) // OWN, (start + lane) % OWN
+        group, t = inside // SHARE, inside % SHARE
+        there = place < TOP_K
+        pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
+        bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
+        weight = tl.load(weights_ptr + pair)
+        words = ()
+        for n in tl.static_range(NR):
+            words = words + (
+                matrix_words(
+                    down_q + bay * q_step, down_high + bay * high_step,
+                    down_scales + bay * scales_step, down_supers + bay * supers_step,
+                    first + n, group, t, there, F, FORMAT, MASKED,
+                ),
+            )  # fmt: skip
         tl.debug_barrier()
-        sums = _added(sums, words, inner_ptr + pair * F, weight, group, t, there,
-                      FORMAT, NR, MASKED, ASM)  # fmt: skip
+        values = row_numbers(inner_ptr + pair * F, group, t, there, FORMAT, MASKED)
+        x, top, d = rounded(values, FORMAT, ASM)
+        mine = (x, top, d * weight)
+        added = ()
+        for n in tl.static_range(NR):
+            added = added + (sums[n] + dots(words[n], mine, group, FORMAT, ASM),)
+        sums = added
     if SHARED != NONE:
         if not EARLY:
-            shared_words = _down_words(shared_q, shared_high, shared_scales, shared_supers,
-                                       first, shared_group, shared_t, shared_there,
-                                       SHARED_F, SHARED, NR, SHARED_MASKED)  # fmt: skip
-        share = 1.0
+            shared_words = matrix_words(shared_q, shared_high, shared_scales, shared_supers,
+                                        shared_quad, shared_group, shared_t, shared_there,
+                                        SHARED_F, SHARED, True)  # fmt: skip
+            tl.debug_barrier()
+        values = row_numbers(shared_inner_ptr + row * SHARED_F, shared_group, shared_t,
+                             shared_there, SHARED, True)  # fmt: skip
+        x, top, d = rounded(values, SHARED, ASM)
         if GATED:
-            share = tl.load(open_ptr + row)
-        sums = _added(sums, shared_words, shared_inner_ptr + row * SHARED_F, share,
-                      shared_group, shared_t, shared_there,
-                      SHARED, NR, SHARED_MASKED, ASM)  # fmt: skip
+            d = d * tl.load(open_ptr + row)
+        product = dots(shared_words, (x, top, d), shared_group, SHARED, ASM)
+        added = ()
+        for n in tl.static_range(NR):
+            added = added + (sums[n] + tl.where(part == n, product, 0.0),)
+        sums = added
     for n in tl.static_range(NR):
         out = y_ptr + row * W + (first + n) * 4 + tl.arange(0, 4)
         tl.store(out, tl.sum(sums[n], 0))

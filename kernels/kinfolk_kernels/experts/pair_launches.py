@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
+from typing import Any
 
 import torch
 import triton
@@ -18,12 +20,17 @@ from kinfolk_kernels.linear.prepare import quantize_rows
 from kinfolk_kernels.planes import EIGHT_BITS, INTERLEAVE, Planes
 from kinfolk_kernels.row_outputs import RowOutputs
 
-LANES_OF_GATE_UP = 64
-"""The most lanes of a program that makes four channels of a pair."""
+QUADS = 1
+"""Groups of four channels that a program makes of a pair, if that divides them."""
 
-LANES_OF_DOWN = 32
-"""The most lanes that take one expert in a program that adds up all of a row's."""
+CHANNEL_LANES, FEW_CHANNEL_LANES = 64, 32
+"""The most lanes that make four channels of a pair, of few rows and of more."""
 
+DOWN_QUADS = 2
+"""Groups of four numbers of a row that a program adds up."""
+
+ALL_LANES, FEW_LANES = 256, 64
+"""The most lanes that add up what a row's experts make, of few rows and of more."""
 
 FEW_ROWS = 2
 """Up to here there are too few programs for registers to matter."""
@@ -56,9 +63,8 @@ def joins(shared: SharedExpert | None, choice: Choice, experts: Experts) -> bool
     if len(matrices) < 3 or any(matrix.activations != "int8" for matrix in matrices):
         return False
     gate, up, down = matrices
-    return gate.format == up.format and _lanes(format_of(down), down.columns) <= _down_lanes(
-        choice, experts
-    )
+    fits = _span(down) * DOWN_QUADS <= _down_lanes(choice, experts)
+    return fits and gate.format == up.format
 
 
 def pair_launches(
@@ -88,16 +94,19 @@ def gate_up_pairs(
     form, width, pairs = format_of(experts.gate), experts.width, choice.ids.numel()
     shared, openness, shared_form = experts.shared, None, pair_kernels.NONE.value
     needed = [_lanes(form, width)]
-    programs, quads = pairs, experts.channels // INTERLEAVE
+    at_once = gcd(QUADS, experts.channels // INTERLEAVE, experts.shared_channels // INTERLEAVE)
+    programs, parts = pairs, experts.channels // INTERLEAVE // at_once
     if shared is not None:
         openness, shared_form = shared.openness, format_of(shared.gate)
         needed.append(_lanes(shared_form, width))
         programs += choice.ids.shape[0]
-        quads = max(quads, experts.shared_channels // INTERLEAVE + (openness is not None))
-    lanes = min(LANES_OF_GATE_UP, triton.next_power_of_2(needed[0]))
+        own = experts.shared_channels // INTERLEAVE // at_once
+        parts = max(parts, own + (openness is not None))
+    most = CHANNEL_LANES if choice.ids.shape[0] <= FEW_ROWS else FEW_CHANNEL_LANES
+    lanes = min(most, triton.next_power_of_2(needed[0]))
     return Launch(
         pair_kernels.gate_up_kernel,
-        (programs, quads),
+        (programs, parts),
         {
             "ids_ptr": choice.ids,
             "bay_ptr": experts.bays,
@@ -125,11 +134,12 @@ def gate_up_pairs(
             "SHARED_F": experts.shared_channels,
             "GATED": openness is not None,
             "CURVE": CURVES[experts.activation],
+            "NR": at_once,
             "LANES": lanes,
             "MASKED": any(count % lanes for count in needed),
             "ASM": asm,
         },
-        warps=max(1, lanes // 32),
+        warps=max(1, at_once * lanes // 32),
     )
 
 
@@ -139,14 +149,8 @@ def down_pairs(
     """y [R, W] of ``inner``."""
     form, width, channels = format_of(experts.down), experts.width, experts.channels
     rows, shared = choice.ids.shape[0], experts.shared
-    needed, all_lanes = _lanes(form, channels), _down_lanes(choice, experts)
-    places = triton.next_power_of_2(choice.top_k)
-    lanes = all_lanes // places
-    at_once = 2 if width % (2 * INTERLEAVE) == 0 else 1
-    shared_form, shared_lanes = pair_kernels.NONE.value, all_lanes
-    if shared is not None:
-        shared_form = format_of(shared.down)
-        shared_lanes = _lanes(shared_form, experts.shared_channels)
+    lanes = _down_lanes(choice, experts)
+    at_once = gcd(DOWN_QUADS, width // INTERLEAVE)
     return Launch(
         pair_kernels.down_kernel,
         (rows, width // INTERLEAVE // at_once),
@@ -166,27 +170,32 @@ def down_pairs(
             "F": channels,
             "W": width,
             "TOP_K": choice.top_k,
-            "PLACES": places,
             "FORMAT": form,
-            "SHARED": shared_form,
+            "SHARED": format_of(shared.down) if shared else pair_kernels.NONE.value,
             "SHARED_F": experts.shared_channels,
             "GATED": shared is not None and shared.openness is not None,
             "NR": at_once,
             "EARLY": rows <= FEW_ROWS,
             "LANES": lanes,
-            "MASKED": needed % lanes != 0 or places != choice.top_k,
-            "SHARED_MASKED": shared_lanes != all_lanes,
+            "SPAN": _span(shared.down) if shared else 1,
+            "MASKED": choice.top_k * _lanes(form, channels) % lanes != 0,
             "ASM": asm,
         },
-        warps=max(1, all_lanes // 32),
+        warps=max(1, lanes // 32),
     )
 
 
+def _span(down: Any) -> int:
+    """Lanes that take a group of four rows of a shared expert."""
+    return int(triton.next_power_of_2(_lanes(format_of(down), down.columns)))
+
+
 def _down_lanes(choice: Choice, experts: Experts) -> int:
-    """Lanes of a program that adds up a row's experts."""
-    needed = _lanes(format_of(experts.down), experts.channels)
-    one = min(LANES_OF_DOWN, triton.next_power_of_2(needed))
-    return int(one * triton.next_power_of_2(choice.top_k))
+    """Lanes of a program that adds up a row's experts: of one row all at once, if that is not too
+    many; where there are many programs, the fewer lanes, the less their sums cost."""
+    needed = choice.top_k * _lanes(format_of(experts.down), experts.channels)
+    most = ALL_LANES if choice.ids.shape[0] <= FEW_ROWS else FEW_LANES
+    return min(most, int(triton.next_power_of_2(needed)))
 
 
 def _lanes(format: int, columns: int) -> int:

@@ -98,10 +98,10 @@ def route_kernel(
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, EXPERTS: tl.constexpr, SIZE: tl.constexpr,
     TOP_K: tl.constexpr, PLACES: tl.constexpr,
     SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, SHARE: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, SHARE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (EXPERTS / SHARE,): logits of SHARE experts for up to ROWS rows, AT_ONCE at a time; the
-    last program to end chooses for all rows. ``done`` is zero before and after."""
+    """Grid (EXPERTS / SHARE, rows / ROWS): logits of SHARE experts for ROWS rows; the last program
+    of some rows chooses for them. ``done`` is zero for each before and after."""
     start_dependents(PDL)
     e = tl.program_id(0) * SHARE + tl.arange(0, SHARE)
     column = tl.arange(0, COLUMNS)
@@ -112,22 +112,22 @@ def route_kernel(
         other=0.0,
     )
     wait_for_producers(PDL)
-    for start in tl.range(0, rows, AT_ONCE):
-        row = start + tl.arange(0, AT_ONCE)
-        x = tl.load(
-            x_ptr + row[:, None] * x_row + column[None, :],
-            mask=(row < rows)[:, None] & inside[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        logits = tl.sum(x[:, None, :] * w[None, :, :], 2)
-        to = logits_ptr + row[:, None] * EXPERTS + e[None, :]
-        tl.store(to, logits, mask=(row < rows)[:, None] & (e < EXPERTS)[None, :])
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    x = tl.load(
+        x_ptr + row[:, None] * x_row + column[None, :],
+        mask=(row < rows)[:, None] & inside[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    logits = tl.sum(x[:, None, :] * w[None, :, :], 2)
+    to = logits_ptr + row[:, None] * EXPERTS + e[None, :]
+    tl.store(to, logits, mask=(row < rows)[:, None] & (e < EXPERTS)[None, :])
     tl.debug_barrier()
-    if tl.atomic_add(done_ptr, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+    done = done_ptr + tl.program_id(1)
+    if tl.atomic_add(done, 1, sem="acq_rel") == tl.num_programs(0) - 1:
         tl.debug_barrier()
-        tl.store(done_ptr, 0)
+        tl.store(done, 0)
         choose_rows(
             logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr,
-            tl.arange(0, ROWS).to(tl.int64), rows, EXPERTS, scale,
+            row.to(tl.int64), rows, EXPERTS, scale,
             EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
         )  # fmt: skip

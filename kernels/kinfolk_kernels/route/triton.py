@@ -20,6 +20,9 @@ MOST_EXPERTS = 1024
 FEW_ROWS = 16
 """Up to here one launch does everything."""
 
+ROWS_AT_ONCE = 4
+"""Rows of a program of that launch: when it chooses, each warp has one."""
+
 WIDEST = 8192
 """Columns that a program of that launch holds in registers."""
 
@@ -112,17 +115,17 @@ def route_few(
     (rows, width), experts = x.shape, weight.shape[0]
     columns = triton.next_power_of_2(width)
     share = 2 if columns <= 4096 else 1
-    padded = triton.next_power_of_2(rows)
+    at_once = min(triton.next_power_of_2(rows), ROWS_AT_ONCE)
     logits = torch.empty(rows, experts, device=x.device)
     return Launch(
         route_kernel,
-        (-(-experts // share),),
+        (-(-experts // share), -(-rows // at_once)),
         {
             "x_ptr": x,
             "weight_ptr": weight,
             **_pointers(logits, bias, expert_scale, ids, weights),
             "logits_ptr": logits,
-            "done_ptr": _counter(x.device),
+            "done_ptr": _counters(x.device),
             "rows": rows,
             "x_row": x.stride(0),
             "scale": float(scale),
@@ -131,8 +134,7 @@ def route_few(
             **_constants(score, experts, bias, expert_scale, ids),
             "WIDTH": width,
             "COLUMNS": columns,
-            "ROWS": padded,
-            "AT_ONCE": min(padded, 4 if columns <= 2048 else 2),
+            "ROWS": at_once,
             "SHARE": share,
         },
         warps=4,
@@ -175,8 +177,8 @@ def _constants(
 _COUNTERS: dict[torch.device, torch.Tensor] = {}
 
 
-def _counter(device: torch.device) -> torch.Tensor:
-    """A zero; every launch leaves it zero. One stream at a time uses it."""
+def _counters(device: torch.device) -> torch.Tensor:
+    """Zeros, one for some rows; every launch leaves them zero. One stream at a time uses them."""
     if device not in _COUNTERS:
-        _COUNTERS[device] = torch.zeros(1, dtype=torch.int32, device=device)
+        _COUNTERS[device] = torch.zeros(FEW_ROWS, dtype=torch.int32, device=device)
     return _COUNTERS[device]
