@@ -47,7 +47,7 @@ class Checkpoints:
 
     def awaits(self, lease: SlotLease) -> bool:
         """Whether anything of a lease is pending."""
-        return lease in self._pending
+        return bool(self._pending) and lease in self._pending
 
     def keep_end(self, seq: Sequence, lease: SlotLease, *, pending: bool = False) -> None:
         """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
