@@ -31,7 +31,7 @@ def error(found, planes, x):
 @pytest.mark.parametrize(
     ("name", "batch", "rows", "columns", "tile"),
     [
-        (name, *((9, 40, 768, Int8Tile(2, 2)) if index % 2 else (3, 13, 512, Int8Tile(1, 1, 2))))
+        (name, *((9, 40, 768, Int8Tile(2, 2)) if index % 2 else (3, 13, 512, Int8Tile(1))))
         for index, name in enumerate(LAYOUTS)
     ],
 )

@@ -17,7 +17,7 @@ MAX_ROWS = 32
 WARP_ROWS = 32
 """Rows of a matrix that a warp computes."""
 
-BLOCK = 256
+PAIR = 128
 """Columns that a warp computes at a time."""
 
 PROGRAMS = 396
@@ -29,13 +29,11 @@ REGISTERS = 168
 
 @dataclass(frozen=True, slots=True)
 class Int8Tile:
-    """``warps`` of a program take 32 rows each, ``split`` programs share the columns; ``tiles``
-    of the four groups of a block of 256 columns are loaded at a time. ``registers`` of a thread at
-    most, ``None`` = by the number of rows."""
+    """``warps`` of a program take 32 rows each, ``split`` programs share the columns; ``registers``
+    of a thread at most, ``None`` = by the number of rows."""
 
     warps: int = 4
     split: int = 1
-    tiles: int = 4
     registers: int | None = None
 
 
@@ -75,8 +73,7 @@ def gemm_int8(
             "NT": eights,
             "WARPS": tile.warps,
             "SPLIT": tile.split,
-            "TILES": tile.tiles,
-            "MASKED": columns % BLOCK != 0,
+            "MASKED": columns % PAIR != 0,
             "ASM": asm,
         },
         tile.warps,
@@ -88,7 +85,7 @@ def gemm_int8(
 def tile_for(matrices: Sequence[Planes]) -> Int8Tile:
     """By shapes alone."""
     programs = sum(-(-planes.rows // (4 * WARP_ROWS)) for planes in matrices)
-    blocks = -(-matrices[0].columns // BLOCK)
-    most = max(1, min(PROGRAMS // programs, blocks // 2))
+    pairs = -(-matrices[0].columns // PAIR)
+    most = max(1, min(PROGRAMS // programs, pairs // 4))
     # Equal parts: as many as the longest of them asks for.
-    return Int8Tile(4, -(-blocks // -(-blocks // most)))
+    return Int8Tile(4, -(-pairs // -(-pairs // most)))

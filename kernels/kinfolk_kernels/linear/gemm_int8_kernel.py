@@ -1,11 +1,12 @@
 """The kernel of matrices times 2 to 32 rows of int8 on the matrix unit.
 
-A warp takes 32 rows of a matrix, eight groups of four, and walks along blocks of 256 columns. A
-lane's 16-byte load is one word of four rows; with its nibbles apart it is the lane's part of the
-left operand, so weights never leave the registers. The sums of 32 products are whole numbers; they
-are scaled by whole numbers, and only then rounded to float32. The warps of a program take different
-rows and meet the same words of x at the same time. Columns may be split among programs; the last
-of them to end adds up their sums, in order.
+A warp takes 32 rows of a matrix, eight groups of four, and walks along pairs of groups of 64
+columns; the words of the next pair are on their way while it computes one. A lane's 16-byte load is
+one word of four rows; with its nibbles apart it is the lane's part of the left operand, so weights
+never leave the registers. The sums of 32 products are whole numbers; they are scaled by whole
+numbers, and only then rounded to float32. The warps of a program take different rows and meet the
+same words of x at the same time. Columns may be split among programs; the last of them to end adds
+up their sums, in order.
 """
 
 from __future__ import annotations
@@ -64,38 +65,49 @@ def _group(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads of 64 columns of four rows: words, scales, supers, [L, 4] each."""
+    """What a lane reads of 64 columns of four rows: words, then scales, [L, 4] each."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
-    there = group + 0 * c < K // 64
     r = tl.arange(0, 4)[None, :]
+    group = group + 0 * c
+    there = group < K // 64
     base = q_ptr + quad * (WORDS * 4) + r
-    q = _two_words(base, (16 if EIGHT else 8) * group + 2 * c, there, MASKED)
+    at = group * (16 if EIGHT else 8) + 2 * c
+    loaded = _two_words(base, at, there, MASKED)
     if EIGHT:
-        q = q + _two_words(base, 16 * group + 8 + 2 * c, there, MASKED)
-    if SMALL:
-        supers = _load(supers_ptr + (quad * (K // 64) + group) * 4 + r, there, MASKED)
-        return q, supers, supers
-    supers = _load(supers_ptr + (quad * (K // 256) + group // 4) * 4 + r, there, MASKED)
-    return q, _load(scales_ptr + (quad * (K // 64) + group) * 4 + r, there, MASKED), supers
+        loaded += _two_words(base, at + 8, there, MASKED)
+    base = supers_ptr if SMALL else scales_ptr
+    return loaded + (_load(base + (quad * (K // 64) + group) * 4 + r, there, MASKED),)
 
 
 @triton.jit
-def _high(
+def _pair(
     high_ptr,
+    scales_ptr,
+    supers_ptr,
     quad,
     c,
-    group,
+    pair,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """The words with the bits above the nibbles of ``group``."""
+    """What a lane reads besides for two groups, [L, 4] each: the words with the bits above the
+    nibbles, the block's scales, and the scales of its own group, the first or second in turn."""
+    SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
-    PER_HIGH: tl.constexpr = 2 if FORMAT == Q6_K else 4
-    base = high_ptr + quad * (HIGHS * 4) + tl.arange(0, 4)[None, :]
-    return _two_words(base, group // PER_HIGH * 8 + 2 * c, group + 0 * c < K // 64, MASKED)
+    r = tl.arange(0, 4)[None, :]
+    group = 2 * pair + 0 * c
+    loaded = ()
+    if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
+        at = group // (2 if FORMAT == Q6_K else 4) * 8 + 2 * c
+        loaded += _two_words(high_ptr + quad * (HIGHS * 4) + r, at, group < K // 64, MASKED)
+    if not SMALL:
+        loaded += (tl.load(supers_ptr + (quad * (K // 256) + group // 4) * 4 + r),)
+    if FORMAT == Q4_K or FORMAT == Q5_K:
+        loaded += (tl.load(scales_ptr + (quad * (K // 64) + group + c % 2) * 4 + r),)
+    return loaded
 
 
 @triton.jit
@@ -110,8 +122,8 @@ def _words_of_x(x_ptr, row, c, group, K: tl.constexpr, MASKED: tl.constexpr):
 
 @triton.jit
 def _operands(q, high, INDEX: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """Words of group ``INDEX`` of a block -> signed bytes of four rows each: two words of 32
-    columns, two of the next 32."""
+    """Words of a group, the first or the second of a pair by ``INDEX``, -> signed bytes of four
+    rows each: two words of 32 columns, two of the next 32."""
     if FORMAT == Q8_0:
         return four(q[0]), four(q[1]), four(q[2]), four(q[3])
     return (
@@ -146,7 +158,7 @@ def _scaled_sums(
     ASM: tl.constexpr,
 ):
     """The products of rows R and R + 1 of each four with eight rows of x over 64 columns: four
-    float32, still to be multiplied by x's scale and, in blocks of 256, by the block's."""
+    float32, before x's scale and without minima."""
     OFFSET: tl.constexpr = (
         -32 if FORMAT == Q6_K else -16 if FORMAT == Q5_0 else -8 if FORMAT == Q4_0 else 0
     )
@@ -154,8 +166,8 @@ def _scaled_sums(
     low = _products(a[R], a[R + 1], b[R], b[R + 1], x[0], x[1], OFFSET, WARPS, ASM)
     top = _products(c[R], c[R + 1], d[R], d[R + 1], x[2], x[3], OFFSET, WARPS, ASM)
     if FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0:
-        s, t = first_half(supers[R]), first_half(supers[R + 1])
-        u, v = second_half(supers[R]), second_half(supers[R + 1])
+        s, t = first_half(scales[R]), first_half(scales[R + 1])
+        u, v = second_half(scales[R]), second_half(scales[R + 1])
         return (
             low[0].to(tl.float32) * s + top[0].to(tl.float32) * u,
             low[1].to(tl.float32) * s + top[1].to(tl.float32) * u,
@@ -175,17 +187,25 @@ def _scaled_sums(
         s_back, t_back = byte_of(scales[R], 2), byte_of(scales[R + 1], 2)
         u_back, v_back = byte_of(scales[R], 3), byte_of(scales[R + 1], 3)
         s, t, u, v = s - s_back, t - t_back, u - u_back, v - v_back
-        return (
-            (low[0] * s_back + f[0] * s + top[0] * u_back + h[0] * u).to(tl.float32),
-            (low[1] * s_back + f[1] * s + top[1] * u_back + h[1] * u).to(tl.float32),
-            (low[2] * t_back + f[2] * t + top[2] * v_back + h[2] * v).to(tl.float32),
-            (low[3] * t_back + f[3] * t + top[3] * v_back + h[3] * v).to(tl.float32),
+        low = (
+            low[0] * s_back + f[0] * s,
+            low[1] * s_back + f[1] * s,
+            low[2] * t_back + f[2] * t,
+            low[3] * t_back + f[3] * t,
         )
+        top = (
+            top[0] * u_back + h[0] * u,
+            top[1] * u_back + h[1] * u,
+            top[2] * v_back + h[2] * v,
+            top[3] * v_back + h[3] * v,
+        )
+        s, t, u, v = 1, 1, 1, 1
+    own, other = first_half(supers[R]), first_half(supers[R + 1])
     return (
-        (low[0] * s + top[0] * u).to(tl.float32),
-        (low[1] * s + top[1] * u).to(tl.float32),
-        (low[2] * t + top[2] * v).to(tl.float32),
-        (low[3] * t + top[3] * v).to(tl.float32),
+        (low[0] * s + top[0] * u).to(tl.float32) * own,
+        (low[1] * s + top[1] * u).to(tl.float32) * own,
+        (low[2] * t + top[2] * v).to(tl.float32) * other,
+        (low[3] * t + top[3] * v).to(tl.float32) * other,
     )
 
 
@@ -209,7 +229,6 @@ def _segment(
     NT: tl.constexpr,
     WARPS: tl.constexpr,
     SPLIT: tl.constexpr,
-    TILES: tl.constexpr,
     MASKED: tl.constexpr,
     PDL: tl.constexpr,
     ASM: tl.constexpr,
@@ -219,120 +238,112 @@ def _segment(
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     LEAST: tl.constexpr = FORMAT == Q4_K or FORMAT == Q5_K
     HIGH: tl.constexpr = FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0
-    PER_HIGH: tl.constexpr = 2 if FORMAT == Q6_K else 4
-    BLOCKS: tl.constexpr = (K + 255) // 256
+    PAIRS: tl.constexpr = (K + 127) // 128
+    Q: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     lane = tl.arange(0, L)
     c, g = lane[:, None] % 4, lane[:, None] % 32 // 4
     quad = tl.minimum((program * WARPS + lane[:, None] // 32) * 8 + g, (N + 3) // 4 - 1)
     quad = quad.to(tl.int64)
-    r = tl.arange(0, 4)[None, :]
     zero = tl.zeros([L], tl.float32)
     sums = (zero, zero, zero, zero, zero, zero, zero, zero)
     for _ in tl.static_range(1, NT):
         sums = sums + (zero, zero, zero, zero, zero, zero, zero, zero)
     part = tl.program_id(1)
+    start, stop = part * PAIRS // SPLIT, (part + 1) * PAIRS // SPLIT
+    first = ()
+    for i in tl.static_range(2):
+        first += _group(q_ptr, scales_ptr, supers_ptr, quad, c, 2 * start + i, K, FORMAT, MASKED)
+    more = _pair(high_ptr, scales_ptr, supers_ptr, quad, c, start, K, FORMAT, MASKED)
     wait_for_producers(PDL)
-    for block in tl.range(part * BLOCKS // SPLIT, (part + 1) * BLOCKS // SPLIT):
-        first = block * 4
-        block_sums = sums
+    for pair in tl.range(start, stop):
+        # Words are asked for as soon as those before them are unpacked; the last pair reads itself
+        # again.
+        following = tl.minimum(pair + 1, stop - 1)
+        loaded, besides = first, more
+        first = ()
+        none = tl.zeros([L], tl.int32)
+        high, supers = loaded, (none, none, none, none)
+        if HIGH:
+            high = besides
+        if FORMAT == Q5_K or FORMAT == Q5_0:
+            high = (besides[0] >> (pair % 2 * 4), besides[1] >> (pair % 2 * 4))
         if not SMALL:
-            block_sums = (zero, zero, zero, zero, zero, zero, zero, zero)
-            for _ in tl.static_range(1, NT):
-                block_sums += (zero, zero, zero, zero, zero, zero, zero, zero)
-        # Scales of x: those of rows 2 c and 2 c + 1 of each eight, in all four groups.
-        d = ()
-        for j in tl.static_range(2 * NT):
-            m = tl.minimum(j // 2 * 8 + 2 * c + j % 2, rows - 1)
-            d += (four(_load(d_ptr + m * (K // 64) + first + r, first + r < K // 64, MASKED)),)
+            supers = four(besides[2 if HIGH else 0])
         runs = ()
         if LEAST:
             for _ in tl.static_range((NT + 1) // 2):
                 z = tl.zeros([L], tl.int32)
                 runs += (z, z, z, z)
-        for phase in tl.static_range(4 // TILES):
-            loaded = ()
-            highs = ()
-            for i in tl.static_range(TILES):
-                group = first + phase * TILES + i
-                loaded += (
-                    _group(q_ptr, scales_ptr, supers_ptr, quad, c, group, K, FORMAT, MASKED),
+        # Scales of x of rows 2 c and 2 c + 1 of each eight.
+        d = ()
+        for j in tl.static_range(2 * NT):
+            m = tl.minimum(j // 2 * 8 + 2 * c + j % 2, rows - 1)
+            both = 2 * pair + tl.arange(0, 2)[None, :]
+            d += (tl.split(_load(d_ptr + m * (K // 64) + both, both < K // 64, MASKED)),)
+        for i in tl.static_range(2):
+            q = (loaded[i * (Q + 1)], loaded[i * (Q + 1) + 1])
+            if FORMAT == Q8_0:
+                q += (loaded[i * (Q + 1) + 2], loaded[i * (Q + 1) + 3])
+            w = _operands(q, high, i, FORMAT, ASM)
+            scales = four(loaded[i * (Q + 1) + Q])
+            first += _group(
+                q_ptr, scales_ptr, supers_ptr, quad, c, 2 * following + i, K, FORMAT, MASKED
+            )
+            if i == 1:
+                more = _pair(
+                    high_ptr, scales_ptr, supers_ptr, quad, c, following, K, FORMAT, MASKED
                 )
-                if HIGH and (phase * TILES + i) % PER_HIGH == 0:
-                    high = _high(high_ptr, quad, c, group, K, FORMAT, MASKED)
-                if HIGH:
-                    highs += (high,)
-            for i in tl.static_range(TILES):
-                q, packed_scales, packed_supers = loaded[i]
-                if HIGH:
-                    w = _operands(q, highs[i], phase * TILES + i, FORMAT, ASM)
-                else:
-                    w = _operands(q, q, phase * TILES + i, FORMAT, ASM)
-                scales, supers = four(packed_scales), four(packed_supers)
-                x = ()
-                for j in tl.static_range(NT):
-                    row = tl.minimum(j * 8 + g, rows - 1)
-                    x += (_words_of_x(x_ptr, row, c, first + phase * TILES + i, K, MASKED),)
-                added = ()
-                for j in tl.static_range(NT):
-                    for half in tl.static_range(2):
-                        e = _scaled_sums(w, x[j], scales, supers, 2 * half, FORMAT, WARPS, ASM)
-                        added += (
-                            block_sums[8 * j + 4 * half] + e[0] * d[2 * j][phase * TILES + i],
-                            block_sums[8 * j + 4 * half + 1]
-                            + e[1] * d[2 * j + 1][phase * TILES + i],
-                            block_sums[8 * j + 4 * half + 2] + e[2] * d[2 * j][phase * TILES + i],
-                            block_sums[8 * j + 4 * half + 3]
-                            + e[3] * d[2 * j + 1][phase * TILES + i],
-                        )
-                block_sums = added
-                if LEAST:
-                    # The words of x as the left operand, ones in a column of the right one: lane
-                    # 4 g + c gets the sums of runs 2 c and 2 c + 1 of rows g of two times eight.
-                    more = ()
-                    for k in tl.static_range((NT + 1) // 2):
-                        near, far = x[2 * k], x[2 * k if 2 * k + 1 == NT else 2 * k + 1]
-                        s = (runs[4 * k], runs[4 * k + 1], runs[4 * k + 2], runs[4 * k + 3])
-                        for run in tl.static_range(2):
-                            ones = tl.where(
-                                lane % 32 // 4 == 2 * (phase * TILES + i) + run, ONES, 0
-                            )
-                            s = multiply_32(
-                                near[2 * run], far[2 * run], near[2 * run + 1], far[2 * run + 1],
-                                ones, ones, s[0], s[1], s[2], s[3], WARPS, ASM,
-                            )  # fmt: skip
-                        more += s
-                    runs = more
-        if SMALL:
-            sums = block_sums
-        else:
-            at = supers_ptr + (quad * (K // 256) + block) * 4 + r
-            supers = four(tl.load(at))
-            if LEAST:
-                # A lane's own group of the block: minima of its two runs, four rows of them.
-                own = scales_ptr + (quad * (K // 64) + first + c) * 4 + r
-                least = four(minima(tl.load(own), ASM))
+            x = ()
+            for j in tl.static_range(NT):
+                row = tl.minimum(j * 8 + g, rows - 1)
+                x += (_words_of_x(x_ptr, row, c, 2 * pair + i, K, MASKED),)
             added = ()
             for j in tl.static_range(NT):
-                if LEAST:
-                    row = tl.minimum(j * 8 + g, rows - 1)
-                    own_d = tl.reshape(tl.load(d_ptr + row * (K // 64) + first + c), [L])
-                    coarse, fine = in_two_parts(
-                        runs[2 * j].to(tl.float32) * own_d, runs[2 * j + 1].to(tl.float32) * own_d
-                    )
                 for half in tl.static_range(2):
-                    s, t = first_half(supers[2 * half]), first_half(supers[2 * half + 1])
-                    y = (
-                        sums[8 * j + 4 * half] + block_sums[8 * j + 4 * half] * s,
-                        sums[8 * j + 4 * half + 1] + block_sums[8 * j + 4 * half + 1] * s,
-                        sums[8 * j + 4 * half + 2] + block_sums[8 * j + 4 * half + 2] * t,
-                        sums[8 * j + 4 * half + 3] + block_sums[8 * j + 4 * half + 3] * t,
+                    e = _scaled_sums(w, x[j], scales, supers, 2 * half, FORMAT, WARPS, ASM)
+                    added += (
+                        sums[8 * j + 4 * half] + e[0] * d[2 * j][i],
+                        sums[8 * j + 4 * half + 1] + e[1] * d[2 * j + 1][i],
+                        sums[8 * j + 4 * half + 2] + e[2] * d[2 * j][i],
+                        sums[8 * j + 4 * half + 3] + e[3] * d[2 * j + 1][i],
                     )
-                    if LEAST:
-                        u, v = least[2 * half], least[2 * half + 1]
-                        e = multiply_pairs(u, v, u, v, coarse, fine, WARPS, ASM)
-                        s, t = second_half(supers[2 * half]), second_half(supers[2 * half + 1])
-                        y = (y[0] - e[0] * s, y[1] - e[1] * s, y[2] - e[2] * t, y[3] - e[3] * t)
-                    added += y
+            sums = added
+            if LEAST:
+                # The words of x as the left operand, ones in two columns of the right one: lanes
+                # with c and c + 2 get the sums of runs 2 c and 2 c + 1 of rows g of two eights.
+                further = ()
+                for k in tl.static_range((NT + 1) // 2):
+                    near, far = x[2 * k], x[2 * k if 2 * k + 1 == NT else 2 * k + 1]
+                    s = (runs[4 * k], runs[4 * k + 1], runs[4 * k + 2], runs[4 * k + 3])
+                    for run in tl.static_range(2):
+                        ones = tl.where(lane % 16 // 4 == 2 * i + run, ONES, 0)
+                        s = multiply_32(
+                            near[2 * run], far[2 * run], near[2 * run + 1], far[2 * run + 1],
+                            ones, ones, s[0], s[1], s[2], s[3], WARPS, ASM,
+                        )  # fmt: skip
+                    further += s
+                runs = further
+        if LEAST:
+            # Minima of a lane's own group times the sums of x there: lanes with c < 2 have the
+            # leading bits of the sums, the others the rest of the same.
+            least = four(minima(besides[3 if HIGH else 1], ASM))
+            added = ()
+            for j in tl.static_range(NT):
+                row = tl.minimum(j * 8 + g, rows - 1)
+                own = tl.reshape(tl.load(d_ptr + row * (K // 64) + 2 * pair + c % 2), [L])
+                coarse, fine = in_two_parts(
+                    runs[2 * j].to(tl.float32) * own, runs[2 * j + 1].to(tl.float32) * own
+                )
+                b = tl.where(lane % 4 < 2, coarse, fine)
+                for half in tl.static_range(2):
+                    e = multiply_pairs(least[2 * half], least[2 * half + 1], b, WARPS, ASM)
+                    s, t = second_half(supers[2 * half]), second_half(supers[2 * half + 1])
+                    added += (
+                        sums[8 * j + 4 * half] - e[0] * s,
+                        sums[8 * j + 4 * half + 1] - e[1] * s,
+                        sums[8 * j + 4 * half + 2] - e[2] * t,
+                        sums[8 * j + 4 * half + 3] - e[3] * t,
+                    )
             sums = added
     # The sums of a lane side by side, eight for each eight rows of x.
     k = tl.arange(0, 8)[None, :]
@@ -382,7 +393,7 @@ def gemm_int8_kernel(
     x_ptr, d_ptr, part_ptr, done_ptr, rows,
     F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
     K: tl.constexpr, NT: tl.constexpr, WARPS: tl.constexpr, SPLIT: tl.constexpr,
-    TILES: tl.constexpr, MASKED: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
+    MASKED: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid (groups of 32 WARPS rows of up to four matrices, parts of the columns)."""
     start_dependents(PDL)
@@ -390,19 +401,19 @@ def gemm_int8_kernel(
     if p < end0:
         _segment(p, p, q0, high0, scales0, supers0, y0, n0,
                  x_ptr, d_ptr, part_ptr, done_ptr, rows,
-                 K, F0, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
+                 K, F0, NT, WARPS, SPLIT, MASKED, PDL, ASM)  # fmt: skip
     elif p < end1:
         if F1 != NONE:
             _segment(p - end0, p, q1, high1, scales1, supers1, y1, n1,
                      x_ptr, d_ptr, part_ptr, done_ptr, rows,
-                     K, F1, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
+                     K, F1, NT, WARPS, SPLIT, MASKED, PDL, ASM)  # fmt: skip
     elif p < end2:
         if F2 != NONE:
             _segment(p - end1, p, q2, high2, scales2, supers2, y2, n2,
                      x_ptr, d_ptr, part_ptr, done_ptr, rows,
-                     K, F2, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
+                     K, F2, NT, WARPS, SPLIT, MASKED, PDL, ASM)  # fmt: skip
     else:
         if F3 != NONE:
             _segment(p - end2, p, q3, high3, scales3, supers3, y3, n3,
                      x_ptr, d_ptr, part_ptr, done_ptr, rows,
-                     K, F3, NT, WARPS, SPLIT, TILES, MASKED, PDL, ASM)  # fmt: skip
+                     K, F3, NT, WARPS, SPLIT, MASKED, PDL, ASM)  # fmt: skip

@@ -72,22 +72,20 @@ def multiply_32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3, WARPS: tl.constexpr, ASM
 
 
 @triton.jit
-def multiply_pairs(a0, a1, a2, a3, b0, b1, WARPS: tl.constexpr, ASM: tl.constexpr):
-    """16 x 16 times 16 x 8 pairs of bfloat16 -> float32, placed as in ``multiply_32``."""
+def multiply_pairs(a0, a1, b0, WARPS: tl.constexpr, ASM: tl.constexpr):
+    """16 x 8 times 8 x 8 pairs of bfloat16 -> float32, placed as in ``multiply_32``."""
     zero = tl.zeros(a0.shape, tl.float32)
     if ASM:
         return tl.inline_asm_elementwise(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-            "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};",
-            "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
-            [a0, a1, a2, a3, b0, b1, zero, zero, zero, zero],
+            "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
+            "{$0, $1, $2, $3}, {$4, $5}, {$6}, {$7, $8, $9, $10};",
+            "=f,=f,=f,=f,r,r,r,f,f,f,f",
+            [a0, a1, b0, zero, zero, zero, zero],
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
             is_pure=False,
             pack=1,
         )
-    upper = _pairs_outer(a0, b0, WARPS) + _pairs_outer(a2, b1, WARPS)
-    lower = _pairs_outer(a1, b0, WARPS) + _pairs_outer(a3, b1, WARPS)
-    return _placed(upper, lower, WARPS)
+    return _placed(_pairs_outer(a0, b0, WARPS), _pairs_outer(a1, b0, WARPS), WARPS)
 
 
 @triton.jit
