@@ -1,12 +1,14 @@
 """Router and experts of one layer, in the shapes of released models: time against floors.
 
-    python benchmarks/kernels/experts.py [--rows 1 4 16 64 2048] [--json FILE]
+    python benchmarks/kernels/experts.py [--rows 1 4 16 64 2048] [--shape NAME]… [--json FILE]
 
-A step is the router's product, the choice and the experts' products, in a CUDA graph over several
+A line is a shape and a number of rows, with microseconds of a whole step and of each launch. A step
+is the router's product, the choice and the experts' products, in a CUDA graph over several
 steps with other rows each, so that the experts of one are not in the cache when the next begins.
 The floor is the larger of two times: reading the planes of the distinct experts at the bandwidth of
 a copy made in the same run, and multiplying at the matrix rate measured in the same run. Where rows
-may go to their experts alone or together, both ways are timed; `*` marks the one the op takes.
+may go to their experts alone or together, both ways are timed, and alone with the shared expert
+beside them where the model has one; `*` marks the one the op takes.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ from timing import copy_bandwidth, replay_seconds
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.pair_launches import pair_launches
+from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.experts.triton import PAIRED_ROWS
+from kinfolk_kernels.int8_rows import FEW, with_int8
 from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import PlanesStack, unpack
 from kinfolk_kernels.route.triton import FEW_ROWS, choose, route_few
@@ -34,7 +39,8 @@ from kinfolk_kernels.route.triton import FEW_ROWS, choose, route_few
 CACHE = 400e6
 """Bytes that the steps of a graph read: several times the second-level cache."""
 
-MOST_STEPS = 32
+FEWEST_STEPS, MOST_STEPS = 8, 32
+"""Of a graph: its own start is to be shared by many."""
 
 SORTING = ("sort_few_kernel", "count_kernel", "scan_kernel", "place_kernel")
 """Kernels that sort pairs by expert; they come first."""
@@ -51,12 +57,14 @@ class Shape:
     lower: str
     score: str
     activation: str
+    shared: tuple[str, str] | None = None
+    """Formats of the shared expert: gate and up, and down."""
     top_k: int = 8
 
 
 SHAPES = {
-    "35B-A3B": Shape(256, 512, 2048, "Q4_K", "Q6_K", "softmax", "silu"),
-    "Laguna-XS.2": Shape(256, 512, 2048, "Q4_K", "Q4_K", "sigmoid", "silu"),
+    "35B-A3B": Shape(256, 512, 2048, "Q4_K", "Q6_K", "softmax", "silu", ("Q8_0", "Q8_0")),
+    "Laguna-XS.2": Shape(256, 512, 2048, "Q4_K", "Q4_K", "sigmoid", "silu", ("Q4_K", "Q6_K")),
     "26B-A4B": Shape(128, 704, 2816, "Q4_K", "Q5_0", "softmax", "gelu_tanh"),
 }
 
@@ -84,6 +92,12 @@ def random_layer(shape: Shape) -> Experts:
         torch.randperm(shape.experts, device="cuda"),
         shape.activation,  # type: ignore[arg-type]
     )
+
+
+def random_shared(shape: Shape, formats: tuple[str, str]) -> SharedExpert:
+    gate, up = (random_stack(formats[0], 1, shape.channels, shape.width)[0] for _ in range(2))
+    down = random_stack(formats[1], 1, shape.width, shape.channels)[0]
+    return SharedExpert(gate, up, down, torch.randn(shape.width, device="cuda") / shape.width)
 
 
 @dataclass
@@ -128,8 +142,11 @@ class Step:
         return choose(self.logits, shape.score, None, 1.0, None, chosen.ids, chosen.weights)  # type: ignore[arg-type]
 
     def launches(self, layer: Experts, way: str) -> list[Launch]:
-        made = pair_launches if way == "pairs" else group_launches
-        return list(made(self.x, self.choice, layer, self.y))
+        if way == "groups":
+            return list(group_launches(self.x, self.choice, layer, self.y))
+        # The norm before leaves up to four rows as int8.
+        x = with_int8(self.x, int8_rows(self.x)) if len(self.x) <= FEW else self.x
+        return list(pair_launches(x, self.choice, layer, self.y))
 
 
 def matrix_rate() -> float:
@@ -174,11 +191,16 @@ def stages(launches: Sequence[Launch]) -> dict[str, slice]:
 
 
 def measure(
-    shape: Shape, layer: Experts, router: torch.Tensor, rows: int, rates: tuple[float, float]
+    shape: Shape,
+    layer: Experts,
+    shared: SharedExpert | None,
+    router: torch.Tensor,
+    rows: int,
+    rates: tuple[float, float],
 ) -> dict[str, object]:
     """Times of a step of ``rows`` rows and of its launches, by the way that rows take."""
     one = sum(stack.nbytes for stack in (layer.gate, layer.up, layer.down)) / shape.experts  # type: ignore[union-attr]
-    count = int(min(MOST_STEPS, max(1, CACHE // (one * shape.top_k * rows) + 1)))
+    count = int(min(MOST_STEPS, max(FEWEST_STEPS, CACHE // (one * shape.top_k * rows) + 1)))
     steps = [Step.make(shape, rows) for _ in range(count)]
     for step in steps:
         step.route(shape, router)
@@ -188,10 +210,11 @@ def measure(
     found: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
     found["router"] = each([lambda s=s: s.route(shape, router) for s in steps])  # type: ignore[misc]
     results = {}
-    for way in ("pairs", "groups"):
-        if way == "pairs" and rows > 64:
+    for way in ("beside", "pairs", "groups"):
+        if (way != "groups" and rows > 64) or (way == "beside" and shared is None):
             continue
-        made = [step.launches(layer, way) for step in steps]
+        taken = layer.beside(shared) if way == "beside" else layer
+        made = [step.launches(taken, way) for step in steps]
 
         def run(step: Step, launches: list[Launch]) -> None:
             step.route(shape, router)
@@ -205,7 +228,7 @@ def measure(
         results[way] = steps[0].y.clone()
         assert results[way].isfinite().all(), (shape, rows, way)
         found["ways"][way] = {"seconds": whole, "share": floor / whole, "launches": parts}  # type: ignore[index]
-    if len(results) == 2:
+    if "pairs" in results:
         pairs, groups = results["pairs"], results["groups"]
         found["difference"] = float((pairs - groups).norm() / groups.norm())
         assert found["difference"] < 5e-2, (shape, rows, found)
@@ -213,7 +236,8 @@ def measure(
 
 
 def report(title: str, rows: int, found: dict[str, object]) -> str:
-    taken = "pairs" if rows <= PAIRED_ROWS else "groups"
+    few = "beside" if "beside" in found["ways"] else "pairs"  # type: ignore[operator]
+    taken = few if rows <= PAIRED_ROWS else "groups"
     lines = [
         f"{title:12} {rows:4} rows: {found['distinct']:5.1f} distinct experts, "
         f"floor {found['floor'] * 1e6:.1f} us, router {found['router'] * 1e6:.1f} us"  # type: ignore[operator]
@@ -243,9 +267,10 @@ def main() -> None:
         shape = SHAPES[title]
         layer = random_layer(shape)
         router = torch.randn(shape.experts, shape.width, device="cuda") / shape.width**0.5
+        shared = random_shared(shape, shape.shared) if shape.shared else None
         table[title] = {}
         for rows in options.rows:
-            table[title][rows] = found = measure(shape, layer, router, rows, rates)
+            table[title][rows] = found = measure(shape, layer, shared, router, rows, rates)
             say(report(title, rows, found))
             sys.stdout.flush()
     if options.json:
