@@ -215,8 +215,6 @@ def test_steps_ahead_of_their_tokens_choose_the_same(load, text, sampling, count
             stopped = answer(running.submit(replace(asked[0], id="stop", stop=stop, keep=True)))
             after = answer(running.submit(replace(asked[0], id="go on", prompt=tuple(text[:90]))))
             found.append((whole, stopped, after))
-            counters = running.stats()
-            assert counters["waits"] == counters["steps"]
     assert found[0] == found[1]
 
 
