@@ -40,6 +40,7 @@ from kinfolk.version import __version__
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE / "kernels"))
+from distinct import distinct_experts  # noqa: E402
 from results import kernels_hash  # noqa: E402
 from shapes import MORE  # noqa: E402
 from timing import copy_bandwidth  # noqa: E402
@@ -175,6 +176,8 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
         own = replace(runtime, engine=engine)
         runs = [measure(own, work, seed) for seed in range(repeats + 1)][1:]
         stats, refused = engine.stats(), dict(engine.never_recorded())
+    decodes_alone = work.rows == 1 and work.generate > 2
+    distinct = distinct_experts(runtime, limits, work) if decodes_alone else None
     prompts = [work.sequences * work.prompt / run.prompt for run in runs]
     decodes = [work.sequences * (work.generate - 1) / run.decode for run in runs]
     return {
@@ -187,6 +190,7 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
         "step_milliseconds": round(
             statistics.median(1e3 * run.decode / max(1, run.steps) for run in runs), 4
         ),
+        "distinct_experts": distinct,
         "engine": stats,
         "never_recorded": refused,
         "clocks": clocks(),
