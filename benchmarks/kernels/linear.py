@@ -68,6 +68,7 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
             Int8Tile(2, unit.split),
             Int8Tile(4, unit.split, registers=255),
             Int8Tile(4, 2 * unit.split),
+            Int8Tile(4, 4 * unit.split),
             halves,
         ],
         64: [dataclasses.replace(halves, tiles=1)],

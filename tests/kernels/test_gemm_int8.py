@@ -31,7 +31,7 @@ def error(found, planes, x):
 @pytest.mark.parametrize(
     ("name", "batch", "rows", "columns", "tile"),
     [
-        (name, *((9, 40, 768, Int8Tile(2, 2)) if index % 2 else (3, 13, 512, Int8Tile(1))))
+        (name, *((9, 40, 512, Int8Tile(2, 3)) if index % 2 else (3, 13, 256, Int8Tile(1))))
         for index, name in enumerate(LAYOUTS)
     ],
 )
@@ -42,7 +42,7 @@ def test_products_equal_float64(random_planes, numbers, name, batch, rows, colum
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
 def test_three_times_eight_rows(random_planes, numbers, name):
-    planes, x = random_planes(name, 17, 512, seed=5), numbers(20, 512)
+    planes, x = random_planes(name, 17, 256, seed=5), numbers(20, 256)
     assert error(*multiply([planes], x, Int8Tile(1)), planes, x) <= BOUND
 
 
@@ -71,9 +71,9 @@ def test_one_column_selects_a_column_of_the_matrix(random_planes, name):
 
 
 def test_several_matrices_in_one_launch_give_the_bits_of_each_alone(random_planes, numbers):
-    x = numbers(5, 512)
+    x = numbers(5, 256)
     shapes = {"Q8_0": 6, "Q5_K": 36, "Q4_K": 30, "Q6_K": 17}
-    matrices = [random_planes(name, rows, 512, seed=rows) for name, rows in shapes.items()]
+    matrices = [random_planes(name, rows, 256, seed=rows) for name, rows in shapes.items()]
     together = multiply(matrices, x, Int8Tile(1, 2))
     for planes, out in zip(matrices, together, strict=True):
         (alone,) = multiply([planes], x, Int8Tile(1, 2))
@@ -81,7 +81,7 @@ def test_several_matrices_in_one_launch_give_the_bits_of_each_alone(random_plane
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it(random_planes, numbers):
-    planes, x = random_planes("Q4_K", 32, 512, seed=4), numbers(12, 512)
+    planes, x = random_planes("Q4_K", 32, 256, seed=4), numbers(12, 256)
     (together,), (alone,) = (multiply([planes], rows, Int8Tile(1)) for rows in (x, x[9:11]))
     assert torch.equal(together[9:11], alone)
 
