@@ -43,7 +43,7 @@ def same_bits(a, b):
 def steps_of(steps, name):
     return {
         "single": lambda: steps.build(*(steps.certain(9, 1) for _ in range(16))),
-        "slice": lambda: steps.build(steps.certain(0, 2048), stores=((700, 3), (2047, 2))),
+        "slice": lambda: steps.build(steps.certain(0, 300), stores=((140, 3), (299, 2))),
         "everything": lambda: steps.build(
             steps.certain(5, 1),
             steps.chain(9, 6),
