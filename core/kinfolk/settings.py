@@ -125,8 +125,8 @@ class Settings(BaseSettings):
     )
     activations: Literal["int8", "f16"] = Field(
         "int8",
-        description="what up to four rows are rounded to before they meet a matrix in planes: "
-        "int8 = fastest, f16 = on tensor cores at any number of rows",
+        description="what up to 16 rows are rounded to before they meet a matrix in planes: "
+        "int8 = fastest, f16 = nearer to the numbers",
     )
     op: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),

