@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
-from kinfolk_kernels.rows import Rows, Segment
-
-SLICE_BLOCK = 32
-"""Rows of a slice that are solved together."""
+from kinfolk_kernels.rows import Rows
 
 MOST_DRAFTED = 64
 """Rows of a drafted segment: the bits of a path."""
@@ -28,15 +24,13 @@ class StepIndex:
 
     spans   int32 [B, 4]   first row, rows (0 = padding), slot, 1 if drafted
     path    int64 [R]      of drafted rows: bit j = row j of the segment is an ancestor or itself
-    slices  int32 [S, 4]   first row, rows, slot, first block
-    blocks  int32 [N, 2]   first row and rows of every SLICE_BLOCK rows of the slices, in order
+    slices  int32 [S, 3]   first row, rows, slot
     singles, draft_rows    whether any segment is one certain row; the most rows of a drafted one
     """
 
     spans: torch.Tensor
     path: torch.Tensor
     slices: torch.Tensor
-    blocks: torch.Tensor
     singles: bool
     draft_rows: int
 
@@ -67,25 +61,20 @@ def build_index(rows: Rows) -> StepIndex:
     """Make the index: two small uploads, and a few launches if anything is drafted."""
     device = rows.parent_row.device
     segments = rows.segments
-    slices = [s for s in segments if not s.drafted and s.stop - s.start > 1]
+    slices = [
+        (s.start, s.stop - s.start, s.slot)
+        for s in segments
+        if not s.drafted and s.stop - s.start > 1
+    ]
     drafted = [s.stop - s.start for s in segments if s.drafted]
     spans = [(s.start, s.stop - s.start, s.slot, int(s.drafted)) for s in segments]
-    blocks = [block for s in slices for block in _blocks(s)]
-    firsts = _running_count([len(_blocks(s)) for s in slices])
-    spans_of_slices = [
-        (s.start, s.stop - s.start, s.slot, first) for s, first in zip(slices, firsts, strict=True)
-    ]
-    # One upload for all of them.
-    packed = torch.tensor(
-        [*_flat(spans), *_flat(spans_of_slices), *_flat(blocks)], dtype=torch.int32, device=device
-    )
-    ends = _running_count([4 * len(spans), 4 * len(slices), 2 * len(blocks), 0])
-    parts = [packed[start:stop] for start, stop in pairwise(ends)]
+    # One upload for both.
+    packed = torch.tensor([*_flat(spans), *_flat(slices)], dtype=torch.int32, device=device)
+    end = 4 * len(spans)
     return StepIndex(
-        parts[0].view(-1, 4),
+        packed[:end].view(-1, 4),
         paths(rows) if drafted else rows.parent_row,
-        parts[1].view(-1, 4),
-        parts[2].view(-1, 2),
+        packed[end:].view(-1, 3),
         any(not s.drafted and s.stop - s.start == 1 for s in segments),
         max(drafted, default=0),
     )
@@ -108,19 +97,6 @@ def paths(rows: Rows) -> torch.Tensor:
         bits = bits | torch.where(up >= 0, bits[above], 0)
         up = torch.where(up >= 0, up[above], -1)
     return bits
-
-
-def _blocks(segment: Segment) -> list[tuple[int, int]]:
-    starts = range(segment.start, segment.stop, SLICE_BLOCK)
-    return [(start, min(SLICE_BLOCK, segment.stop - start)) for start in starts]
-
-
-def _running_count(sizes: list[int]) -> list[int]:
-    total, found = 0, []
-    for size in sizes:
-        found.append(total)
-        total += size
-    return found
 
 
 def _flat(table: Sequence[tuple[int, ...]]) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 
 from kinfolk_kernels.gated_delta import reference
 from kinfolk_kernels.gated_delta import triton as kernels
-from kinfolk_kernels.step_index import SLICE_BLOCK, build_index, index_of
+from kinfolk_kernels.step_index import build_index, index_of
 
 pytestmark = pytest.mark.interpreter
 
@@ -214,7 +214,6 @@ def test_sequences_of_no_rows_are_padding(steps, numbers, inputs, assert_near):
         torch.cat([index.spans, padding]),
         index.path,
         index.slices,
-        index.blocks,
         index.singles,
         index.draft_rows,
     )
@@ -359,14 +358,14 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
 
 def test_the_index_says_whose_rows_are_whose(steps):
     rows = steps.build(
-        steps.certain(0, SLICE_BLOCK + 1),
+        steps.certain(0, 33),
         steps.tree(3, [-1, 0, 0, 2, 1]),
         steps.certain(4, 1),
         steps.chain(9, 3),
         slots=(5, 1, 2, 7),
     )
     index = index_of(rows)
-    first = SLICE_BLOCK + 1
+    first = 33
     assert index.spans.tolist() == [
         [0, first, 5, 0],
         [first, 5, 1, 1],
@@ -375,8 +374,7 @@ def test_the_index_says_whose_rows_are_whose(steps):
     ]
     assert index.path[first : first + 5].tolist() == [0b1, 0b11, 0b101, 0b1101, 0b10011]
     assert index.path[first + 6 :].tolist() == [0b1, 0b11, 0b111]
-    assert index.slices.tolist() == [[0, first, 5, 0]]
-    assert index.blocks.tolist() == [[0, SLICE_BLOCK], [SLICE_BLOCK, 1]]
+    assert index.slices.tolist() == [[0, first, 5]]
     assert index.singles
     assert index.draft_rows == 5
     assert index_of(rows) is index

@@ -16,7 +16,7 @@ from kinfolk.state.state import Pool, State
 from kinfolk.state.tables import Changes
 from kinfolk.types import CHUNK, DUMMY, NO_PARENT
 from kinfolk_kernels.paged_attention.work import FEW
-from kinfolk_kernels.step_index import MOST_DRAFTED, SLICE_BLOCK
+from kinfolk_kernels.step_index import MOST_DRAFTED
 
 CHAIN_PATHS = np.array([(1 << row + 1) - 1 for row in range(MOST_DRAFTED)], np.uint64).view(
     np.int64
@@ -87,7 +87,6 @@ def _sizes(items: Sequence[Item], *, all_logits: bool, changes: int) -> Sizes:
         logits=sum(logits),
         stores=sum(len(item.stores) for item in items),
         slices=len(slices),
-        blocks=sum(-(-n // SLICE_BLOCK) for n in slices),
         few=sum(n <= FEW for n in counts),
         many=sum(n > FEW for n in counts),
         changes=changes,
@@ -115,7 +114,6 @@ class _Cursor:
     logit: int = 0
     store: int = 0
     slice: int = 0
-    block: int = 0
     arena: int = 0
 
 
@@ -234,11 +232,8 @@ def _fill_sequence(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> N
         host["store_slots"][at.store] = slot
         at.store += 1
     if frame.sizes.slices and count > 1 and not segment.drafted:
-        host["slices"][at.slice] = (segment.start, count, segment.slot, at.block)
+        host["slices"][at.slice] = (segment.start, count, segment.slot)
         at.slice += 1
-        for start in range(segment.start, segment.stop, SLICE_BLOCK):
-            host["blocks"][at.block] = (start, min(SLICE_BLOCK, segment.stop - start))
-            at.block += 1
 
 
 def fill_single_rows(frame: Frame, items: Sequence[Item]) -> None:

@@ -33,8 +33,7 @@ CHANGES = 128
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """How much of everything a step has: rows, sequences, lanes, rows of logits, checkpoints to
-    store, slices and their blocks, changes of tables; ``few`` sequences have few rows, ``many``
-    many."""
+    store, slices, changes of tables; ``few`` sequences have few rows, ``many`` many."""
 
     rows: int
     sequences: int
@@ -42,7 +41,6 @@ class Sizes:
     logits: int
     stores: int = 0
     slices: int = 0
-    blocks: int = 0
     few: int = 0
     many: int = 0
     changes: int = CHANGES
@@ -111,8 +109,7 @@ class Frame:
             "places": ("int64", (sizes.changes,)),
             "values": ("int32", (sizes.changes,)),
             "spans": ("int32", (sequences, 4)),
-            "slices": ("int32", (sizes.slices, 4)),
-            "blocks": ("int32", (sizes.blocks, 2)),
+            "slices": ("int32", (sizes.slices, 3)),
             "first": ("int32", (sequences,)),
             "count": ("int32", (sequences,)),
             # Kernels are compiled for aligned pointers.
@@ -192,7 +189,6 @@ class Frame:
                 device["spans"],
                 device["path"],
                 device["slices"],
-                device["blocks"],
                 traits.singles,
                 traits.draft_rows,
             ),

@@ -192,7 +192,7 @@ def slices_kernel(
     the old ones."""
     start_dependents(PDL)
     wait_for_producers(PDL)
-    entry = slices + 4 * tl.program_id(0) + tl.arange(0, 1)
+    entry = slices + 3 * tl.program_id(0) + tl.arange(0, 1)
     row = (tl.load(entry) + tl.load(entry + 1) - 1).to(tl.int64)
     slot = tl.load(entry + 2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)

@@ -103,7 +103,7 @@ def gate_up_pairs(
         own = experts.shared_channels // INTERLEAVE // at_once
         parts = max(parts, own + (openness is not None))
     most = CHANNEL_LANES if choice.ids.shape[0] <= FEW_ROWS else FEW_CHANNEL_LANES
-    lanes = min(most, triton.next_power_of_2(needed[0]))
+    lanes = min(most, triton.next_power_of_2(max(needed)))
     return Launch(
         pair_kernels.gate_up_kernel,
         (programs, parts),

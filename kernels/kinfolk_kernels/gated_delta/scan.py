@@ -134,7 +134,7 @@ def scan_kernel(
     head = tl.program_id(0) // PROGRAMS
     first = tl.program_id(0) % PROGRAMS * (HEIGHT * VALUES)
     wait_for_producers(PDL)
-    entry = slices + 4 * tl.program_id(1)
+    entry = slices + 3 * tl.program_id(1)
     start = tl.load(entry).to(tl.int64)
     count = tl.load(entry + 1)
     stop = start + count

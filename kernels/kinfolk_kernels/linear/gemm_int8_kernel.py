@@ -345,6 +345,27 @@ def _segment(
                         sums[8 * j + 4 * half + 3] - e[3] * t,
                     )
             sums = added
+    _leave(sums, program, tile, y_ptr, N, part_ptr, done_ptr, rows, NT, WARPS, SPLIT)
+
+
+@triton.jit
+def _leave(
+    sums,
+    program,
+    tile,
+    y_ptr,
+    N,
+    part_ptr,
+    done_ptr,
+    rows,
+    NT: tl.constexpr,
+    WARPS: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Write y, or the part of its sums; the last program of those that share columns adds them."""
+    L: tl.constexpr = 32 * WARPS
+    lane = tl.arange(0, L)
+    part = tl.program_id(1)
     # The sums of a lane side by side, eight for each eight rows of x.
     k = tl.arange(0, 8)[None, :]
     place = tile * (NT * 8 * L) + lane[:, None] * 8 + k
