@@ -110,7 +110,15 @@ def layouts_of_matrix_products(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if MATRIX in line]
     assert lines
     used = {name for line in lines for name in re.findall(r"x[if]32, (#[^>]+)>", line)}
-    return sorted(named.get(name, name) for name in used)
+    return sorted({_without_width_one(named.get(name, name), named) for name in used})
+
+
+def _without_width_one(layout: str, named: dict[str, str]) -> str:
+    """A slice of a layout that is one element wide is that of its rows."""
+    parent = re.match(r"#ttg.slice<{dim = 1, parent = (#\w+)}", layout)
+    if parent is None:
+        return layout
+    return re.sub(r"\[(\d+), 1\]", r"[\1]", named[parent[1]]).replace("[1, 0]", "[0]")
 
 
 def main(capability: int) -> None:
