@@ -75,7 +75,7 @@ LAYOUTS = {
 class _Packed:
     """Matrices of ``rows`` and ``columns``, with the planes that the module describes.
 
-    ``activations`` says to what up to four rows may be rounded before they are multiplied with it.
+    ``activations`` says to what up to 16 rows may be rounded before they are multiplied with it.
     """
 
     format: str

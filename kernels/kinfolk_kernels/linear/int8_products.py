@@ -10,29 +10,29 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.packed_integers import byte_of
-
 
 @triton.jit
 def _outer(a, b, WARPS: tl.constexpr):
-    """sum over c of a[g, c] b[n, c] in each warp: [WARPS, 8, 8], of what lanes have."""
-    rows = tl.reshape(a, [WARPS, 8, 4])[:, :, None, :]
-    return tl.sum(rows * tl.reshape(b, [WARPS, 8, 4])[:, None, :, :], 3)
+    """sum over c and n of a[g, c, n] b[h, c, n] in each warp: [WARPS, 8, 8], of what lanes have in
+    ``a`` and ``b`` [L, n]."""
+    WIDE: tl.constexpr = 4 * a.shape[1]
+    rows = tl.reshape(a, [WARPS, 8, WIDE])[:, :, None, :]
+    return tl.sum(rows * tl.reshape(b, [WARPS, 8, WIDE])[:, None, :, :], 3)
 
 
 @triton.jit
-def _bytes_outer(a, b, WARPS: tl.constexpr):
-    total = _outer(byte_of(a, 0), byte_of(b, 0), WARPS)
-    for byte in tl.static_range(1, 4):
-        total += _outer(byte_of(a, byte), byte_of(b, byte), WARPS)
-    return total
+def _bytes_of(first, second):
+    """The signed bytes of two words: [L, 8]."""
+    words = tl.join(first, second)[:, :, None]
+    return tl.reshape(
+        (words << (24 - 8 * tl.arange(0, 4)[None, None, :])) >> 24, [first.shape[0], 8]
+    )
 
 
 @triton.jit
-def _pairs_outer(a, b, WARPS: tl.constexpr):
-    """Of pairs of bfloat16."""
-    low = _outer(_float_of(a << 16), _float_of(b << 16), WARPS)
-    return low + _outer(_float_of(a & -0x10000), _float_of(b & -0x10000), WARPS)
+def _pair_of(word):
+    """The two bfloat16 of a word: [L, 2]."""
+    return tl.join(_float_of(word << 16), _float_of(word & -0x10000))
 
 
 @triton.jit
@@ -65,8 +65,8 @@ def multiply_32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3, WARPS: tl.constexpr, ASM
             is_pure=False,
             pack=1,
         )
-    upper = _bytes_outer(a0, b0, WARPS) + _bytes_outer(a2, b1, WARPS)
-    lower = _bytes_outer(a1, b0, WARPS) + _bytes_outer(a3, b1, WARPS)
+    x = _bytes_of(b0, b1)
+    upper, lower = _outer(_bytes_of(a0, a2), x, WARPS), _outer(_bytes_of(a1, a3), x, WARPS)
     d0, d1, d2, d3 = _placed(upper, lower, WARPS)
     return c0 + d0, c1 + d1, c2 + d2, c3 + d3
 
@@ -85,7 +85,8 @@ def multiply_pairs(a0, a1, b0, WARPS: tl.constexpr, ASM: tl.constexpr):
             is_pure=False,
             pack=1,
         )
-    return _placed(_pairs_outer(a0, b0, WARPS), _pairs_outer(a1, b0, WARPS), WARPS)
+    x = _pair_of(b0)
+    return _placed(_outer(_pair_of(a0), x, WARPS), _outer(_pair_of(a1), x, WARPS), WARPS)
 
 
 @triton.jit
