@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from kinfolk.ops.builtin import OP_BACKENDS
+from kinfolk.ops.table import Ops
 from kinfolk_kernels.experts import group_launches as group
 from kinfolk_kernels.experts import pair_launches as pair
 from kinfolk_kernels.experts import triton as kernels
@@ -414,6 +416,19 @@ def test_rows_of_float32_are_not_rounded(layer, numbers):
     assert kernels.supports(*given)
     half = [stack.half() for stack in plain]
     assert not kernels.supports(*given[:3], *half, *given[6:])
+
+
+def test_the_next_back_end_takes_rows_of_float32_and_says_why(layer, numbers, assert_near):
+    made = layer("Q4_0", "Q8_0")
+    x, chosen = rows_of(numbers, 2, made), choice(2, 2, 5)
+    ops = Ops(OP_BACKENDS, device="cuda")
+    found = ops.experts(x, chosen.ids, chosen.weights, *made.stacks)
+    assert_near(found, made.exact(x, chosen.ids, chosen.weights), EXACT)
+    (decision,) = ops.decisions.values()
+    assert decision.backend == "torch"
+    ((name, reason),) = decision.refused
+    assert name == "triton"
+    assert "rows of float32 are not rounded" in reason
 
 
 @pytest.mark.parametrize("packed", [False, True])
