@@ -98,9 +98,11 @@ def test_matrices_of_other_widths_stay_numbers(load):
     assert {reason for _, reason in model.refused} == {"rows of 160 weights are no multiple of 64"}
 
 
-def test_eight_rows_on_the_matrix_unit(load, expected):
-    model = load(weights="planes", op="linear=triton,linears=triton,embedding=triton")
-    assert EXACT < error(scores(model, 8, 8), expected) <= HALF
+@pytest.mark.parametrize(("activations", "bound"), [("int8", INT8), ("f16", HALF)])
+def test_eight_rows_on_the_matrix_unit(load, expected, activations, bound):
+    ops = "linear=triton,linears=triton,embedding=triton"
+    model = load(weights="planes", activations=activations, op=ops)
+    assert EXACT < error(scores(model, 8, 8), expected) <= bound
     ran = {(d.op, d.backend) for d in model.ops.decisions.values()}
     assert {("linear", "triton"), ("linears", "triton"), ("embedding", "triton")} <= ran
 
