@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinfolk.cli.compiling import announce_compilations
 from kinfolk.cli.console import ProgressBar, note
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.errors import ModelFormatError
@@ -75,8 +74,7 @@ def open_runtime(settings: Settings, model: str | None) -> Iterator[Runtime]:
 
     with ProgressBar("loading") as progress:
         runtime = Runtime.open(path, settings, registry, progress)
-    if runtime.loaded.device.type == "cuda":
-        announce_compilations()
+    _announce_compilations(runtime.loaded)
     with runtime:
         yield runtime
 
@@ -90,7 +88,13 @@ def open_model(settings: Settings, model: str) -> Iterator[LoadedModel]:
 
     with ProgressBar("loading") as progress:
         loaded = load_model(path, settings, registry, progress)
-    if loaded.device.type == "cuda":
-        announce_compilations()
+    _announce_compilations(loaded)
     with loaded.file:
         yield loaded
+
+
+def _announce_compilations(loaded: LoadedModel) -> None:
+    if loaded.device.type == "cuda":
+        from kinfolk_kernels.compiling import announce_compilations
+
+        announce_compilations(note)

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from kinfolk.cli.console import note
-
 _EVERY: Final = 5.0
 """Seconds between two lines, at least."""
 
@@ -17,7 +15,7 @@ class CompilationNotes:
 
     def __init__(
         self,
-        say: Callable[[str], None] = note,
+        say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say, self._clock = say, clock
@@ -37,9 +35,11 @@ class CompilationNotes:
         self._due = self._clock() + _EVERY
 
 
-def announce_compilations() -> None:
-    """From now on, unless somebody else already listens."""
-    from triton import knobs
-
+def announce_compilations(say: Callable[[str], None]) -> None:
+    """From now on, unless somebody else already listens or there is no Triton."""
+    try:
+        from triton import knobs
+    except ImportError:
+        return
     if knobs.compilation.listener is None:
-        knobs.compilation.listener = CompilationNotes()
+        knobs.compilation.listener = CompilationNotes(say)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 from triton import knobs
 
-from kinfolk.cli.compiling import CompilationNotes, announce_compilations
+from kinfolk_kernels.compiling import CompilationNotes, announce_compilations
 
 
 def test_kernels_that_were_kept_are_not_worth_a_word():
     said = []
-    notes = CompilationNotes(said.append, lambda: 0.0)
+    notes = CompilationNotes(said.append)
     notes(cache_hit=True, times=None)
     assert said == []
 
@@ -29,8 +32,13 @@ def test_the_first_is_announced_and_then_a_line_comes_now_and_then():
 
 def test_another_listener_stays(monkeypatch):
     monkeypatch.setattr(knobs.compilation, "listener", None)
-    announce_compilations()
+    announce_compilations(print)
     ours = knobs.compilation.listener
     assert isinstance(ours, CompilationNotes)
-    announce_compilations()
+    announce_compilations(print)
     assert knobs.compilation.listener is ours
+
+
+def test_nothing_is_said_where_there_is_no_triton(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    announce_compilations(pytest.fail)
