@@ -20,13 +20,14 @@ TILE = 512
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["scale_step"])
 def gated_product_kernel(
     gate_ptr,
     up_ptr,
     out_ptr,
     words_ptr,
     scale_ptr,
+    scale_step,
     width,
     gate_row,
     up_row,
@@ -48,8 +49,9 @@ def gated_product_kernel(
     y = curve(gate, CURVE) * up
     line = row + tl.arange(0, 1)
     store_groups(
-        y, line * width, line >= 0, first, width, out_ptr, words_ptr, scale_ptr, VALUES, INT8
-    )
+        y, line * width, line >= 0, first, width, out_ptr, words_ptr,
+        scale_ptr, line, scale_step, VALUES, INT8,
+    )  # fmt: skip
 
 
 def supports(gate: torch.Tensor, up: torch.Tensor) -> Verdict:
@@ -88,7 +90,7 @@ def product(curved: int, gate: torch.Tensor, up: torch.Tensor, outputs: RowOutpu
         {
             "gate_ptr": gate,
             "up_ptr": up,
-            **outputs.pointers,
+            **outputs.arguments,
             "width": width,
             "gate_row": gate.stride(0),
             "up_row": up.stride(0),

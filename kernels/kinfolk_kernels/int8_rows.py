@@ -14,10 +14,30 @@ FEW = 16
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
     """R rows of K numbers: words int32 [R, K/4] of four signed bytes each, and scale float32
-    [R, K/64]."""
+    [K/64, S], where S is ``stride_of`` R and what lies beyond R is anything.
+
+    Words w = 0..15 of a group are stored in the order 0, 4, 8, 12, 1, 5, 9, 13, 2 and so on: what
+    meets the words of a lane, on the matrix unit or beside it, is one load of 16 bytes.
+    """
 
     words: torch.Tensor
     scale: torch.Tensor
+
+    @staticmethod
+    def make(rows: int, width: int, device: torch.device) -> Int8Rows:
+        """Memory, unwritten."""
+        words = torch.empty(rows, width // 4, dtype=torch.int32, device=device)
+        return Int8Rows(words, torch.empty(width // GROUP, stride_of(rows), device=device))
+
+    @property
+    def scales(self) -> torch.Tensor:
+        """[R, K/64]."""
+        return self.scale[:, : self.words.shape[0]].T
+
+
+def stride_of(rows: int) -> int:
+    """Scales from one group to the next: those of eight rows are read together."""
+    return 1 if rows == 1 else -(-rows // 8) * 8
 
 
 def quantize(x: torch.Tensor) -> Int8Rows:
@@ -26,13 +46,18 @@ def quantize(x: torch.Tensor) -> Int8Rows:
     scale = groups.abs().amax(2) / 127
     inverse = torch.where(scale > 0, 1 / scale, 0)
     q = (groups * inverse[..., None]).round().clamp(-127, 127).to(torch.int8).flatten(1)
-    return Int8Rows(q.contiguous().view(torch.int32), scale)
+    made = Int8Rows.make(x.shape[0], x.shape[1], x.device)
+    words = q.contiguous().view(torch.int32).unflatten(1, (-1, 4, 4))
+    made.words.copy_(words.transpose(2, 3).flatten(1))
+    made.scale.zero_()
+    made.scales.copy_(scale)
+    return made
 
 
 def dequantize(rows: Int8Rows) -> torch.Tensor:
     """float32 [R, K]."""
-    q = rows.words.view(torch.int8).float()
-    return q * rows.scale.repeat_interleave(GROUP, 1)
+    words = rows.words.unflatten(1, (-1, 4, 4)).transpose(2, 3).flatten(1)
+    return words.contiguous().view(torch.int8).float() * rows.scales.repeat_interleave(GROUP, 1)
 
 
 def worth_int8(x: torch.Tensor) -> bool:

@@ -49,9 +49,10 @@ def fill(planes: Planes, first: int, raw: torch.Tensor) -> None:
     start = first // INTERLEAVE
     stop = start + -(-raw.shape[0] // INTERLEAVE)
     targets = (planes.q, planes.high, planes.scales, planes.supers)
-    for target, part in zip(targets, _PACKERS[planes.format](blocks), strict=True):
+    runs = (layout.run, layout.high_run, 0, 0)
+    for target, part, run in zip(targets, _PACKERS[planes.format](blocks), runs, strict=True):
         if target is not None and part is not None:
-            target[start:stop] = _interleaved(part)
+            target[start:stop] = _interleaved(part, run)
 
 
 def pack(format: str, raw: torch.Tensor, columns: int, activations: Activations = "int8") -> Planes:
@@ -61,13 +62,19 @@ def pack(format: str, raw: torch.Tensor, columns: int, activations: Activations 
     return planes
 
 
-def _interleaved(words: torch.Tensor) -> torch.Tensor:
-    """uint8 [N, words * 4] -> int32 [N/4, words, 4]."""
-    n = words.shape[0]
-    flat = words.contiguous().view(torch.int32)
+def _interleaved(data: torch.Tensor, run: int) -> torch.Tensor:
+    """uint8 [N, words * 4] -> int32 [N/4, words, 4], units in pairs if they have runs."""
+    n = data.shape[0]
+    words = data.contiguous().view(torch.int32)
     if n % INTERLEAVE:
-        flat = torch.nn.functional.pad(flat, (0, 0, 0, INTERLEAVE - n % INTERLEAVE))
-    return flat.view(-1, INTERLEAVE, flat.shape[1]).transpose(1, 2).contiguous()
+        words = torch.nn.functional.pad(words, (0, 0, 0, INTERLEAVE - n % INTERLEAVE))
+    rows = words.unflatten(0, (-1, INTERLEAVE))
+    if not run:
+        return rows.transpose(1, 2).contiguous()
+    paired = words.shape[1] // (8 * run) * (8 * run)
+    pairs = rows[:, :, :paired].unflatten(2, (-1, 2, 4, run))
+    pairs = pairs.permute(0, 2, 4, 3, 5, 1).flatten(1, 4)
+    return torch.cat([pairs, rows[:, :, paired:].transpose(1, 2)], 1)
 
 
 def _nibbles(codes: torch.Tensor) -> torch.Tensor:

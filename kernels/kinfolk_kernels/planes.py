@@ -17,6 +17,13 @@ wide words. A matrix [N, K] is therefore repacked once, when it is loaded:
             blocks of 32: [N/4, K/64, 4] the two d of a group.
 
 A load of 16 bytes is one word of four rows. N is padded to a multiple of four with zeros.
+
+The words of ``q`` are not stored in the order in which they are numbered. Those of a group are four
+runs, of two words or, of Q8_0, four; of each two groups the runs take turns: the first of the one,
+the first of the other, the second of the one. The last group of an odd number is stored as it is.
+So lanes that read the same run of neighbouring groups read neighbouring words, and so do lanes that
+read words of one group. The words of ``high`` with two bits a code are stored likewise, where eight
+words of two groups take a group's place.
 """
 
 from __future__ import annotations
@@ -49,6 +56,16 @@ class Layout:
     def span(self) -> int:
         """Weights that share a word of ``supers``."""
         return BLOCK if self.block == BLOCK else GROUP
+
+    @property
+    def run(self) -> int:
+        """Words of a group that are stored side by side."""
+        return 4 if self.number == EIGHT_BITS else 2
+
+    @property
+    def high_run(self) -> int:
+        """The same of the bits above the nibbles; 0 where words are stored in their order."""
+        return 2 if self.bits == 2 else 0
 
     def words(self, columns: int) -> int:
         """Words of codes in a row."""
@@ -233,14 +250,15 @@ def unpack(planes: Planes) -> torch.Tensor:
 def _numbers(planes: Planes) -> Any:
     layout = LAYOUTS[planes.format]
     k = planes.columns
-    q = _rows(planes.q, planes.rows)
+    q = _rows(planes.q, planes.rows, layout.run)
     supers = _rows(planes.supers, planes.rows).view(torch.float16).float()
     if planes.format == "Q8_0":
         return (q.view(torch.int8).float().unflatten(1, (-1, 32)) * supers[..., None]).flatten(1)
     pair = q.view(-1, k // GROUP, 32)
     codes = torch.stack([pair & 15, pair >> 4], 2).flatten(1)
     if planes.high is not None:
-        codes = codes | _high_codes(_rows(planes.high, planes.rows), layout.bits, k) << 4
+        high = _rows(planes.high, planes.rows, layout.high_run)
+        codes = codes | _high_codes(high, layout.bits, k) << 4
     if planes.scales is None:
         values = (codes.int() - layout.offset).float().unflatten(1, (-1, 32))
         return (values * supers[:, : k // 32, None]).flatten(1)
@@ -263,8 +281,13 @@ def _numbers(planes: Planes) -> Any:
     return (factor[..., None] * values).flatten(1)
 
 
-def _rows(words: torch.Tensor, rows: int) -> torch.Tensor:
-    """int32 [N/4, words, 4] -> uint8 [rows, words * 4]."""
+def _rows(words: torch.Tensor, rows: int, run: int = 0) -> torch.Tensor:
+    """int32 [N/4, words, 4] -> uint8 [rows, words * 4]; words of units in pairs, if they have
+    runs, in their order."""
+    if run:
+        paired = words.shape[1] // (8 * run) * (8 * run)
+        pairs = words[:, :paired].unflatten(1, (-1, 4, 2, run)).transpose(2, 3).flatten(1, 4)
+        words = torch.cat([pairs, words[:, paired:]], 1)
     # Of a single word, contiguous() would leave the strides as they are.
     apart = words.transpose(1, 2).clone(memory_format=torch.contiguous_format)
     return apart.view(torch.uint8).flatten(0, 1)[:rows]

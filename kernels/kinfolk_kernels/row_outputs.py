@@ -36,12 +36,10 @@ class RowOutputs:
         values = None if dtype is None else torch.empty(rows, width, dtype=dtype, device=device)
         if not int8:
             return RowOutputs(values, None)
-        words = torch.empty(rows, width // 4, dtype=torch.int32, device=device)
-        scale = torch.empty(rows, width // GROUP, device=device)
-        return RowOutputs(values, Int8Rows(words, scale))
+        return RowOutputs(values, Int8Rows.make(rows, width, device))
 
     @property
-    def pointers(self) -> dict[str, torch.Tensor]:
+    def arguments(self) -> dict[str, Any]:
         """By name; what is not wanted points at something that is."""
         if self.int8 is not None:
             words, scale = self.int8.words, self.int8.scale
@@ -53,6 +51,7 @@ class RowOutputs:
             "out_ptr": words if self.values is None else self.values,
             "words_ptr": words,
             "scale_ptr": scale,
+            "scale_step": scale.stride(0),
         }
 
     @property
@@ -82,11 +81,14 @@ def store_groups(
     out_ptr,
     words_ptr,
     scale_ptr,
+    scale_start,
+    scale_step,
     VALUES: tl.constexpr,
     INT8: tl.constexpr,
 ):
     """y float32 [A, GROUPS, 16, 4]: columns from ``first`` up to ``width`` of lines that begin at
-    ``start`` int64 [A] of the outputs, where ``live`` [A]. For int8 ``first``, ``width`` and
+    ``start`` int64 [A] of the outputs, where ``live`` [A]; the scale of a line's first group is at
+    ``scale_start`` int64 [A], the next ``scale_step`` further on. For int8 ``first``, ``width`` and
     ``start`` are multiples of 64."""
     GROUPS: tl.constexpr = y.shape[1]
     if VALUES:
@@ -103,7 +105,8 @@ def store_groups(
         q = (y * inverse[:, :, :, None] + WHOLE).to(tl.int32, bitcast=True)
         byte = tl.arange(0, 4)[None, None, None, :]
         words = tl.sum((q & 255) << (8 * byte), 3)
-        tl.store(words_ptr + (start // 4)[:, None, None] + word, words, mask=inside)
-        scale_at = (start // (4 * WORDS))[:, None, None] + word // WORDS
+        place = word - lane + lane % 4 * 4 + lane // 4
+        tl.store(words_ptr + (start // 4)[:, None, None] + place, words, mask=inside)
+        scale_at = scale_start[:, None, None] + word // WORDS * scale_step
         scale = tl.broadcast_to(scale, words.shape)
         tl.store(scale_ptr + scale_at, scale, mask=inside & (lane == 0))

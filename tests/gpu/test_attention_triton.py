@@ -303,7 +303,7 @@ def test_gates_factors_and_int8_rows(steps, make, assert_near, poisoned, draw):
     # The rows are those of the very numbers that were stored; a tie may go either way.
     meant = quantize(found.values.flatten(1))
     mine, theirs = (x.words.view(torch.int8).int() for x in (found.int8, meant))
-    torch.testing.assert_close(found.int8.scale, meant.scale, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.int8.scales, meant.scales, rtol=1e-6, atol=0)
     assert int((mine - theirs).abs().max()) <= 1
     assert float((mine != theirs).float().mean()) < 1e-3
 
@@ -409,7 +409,7 @@ def test_a_graph_serves_every_context(steps, make, storage):
             graph.replay()
             assert torch.equal(captured.values, expected.values)
             assert torch.equal(captured.int8.words, expected.int8.words)
-            assert torch.equal(captured.int8.scale, expected.int8.scale)
+            assert torch.equal(captured.int8.scales, expected.int8.scales)
 
 
 # -- what it refuses ------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def exact(x, weight):
 def check_int8(found, expected):
     """Int8 rows as ``quantize`` makes them, up to one unit."""
     rows = quantize(expected.float())
-    torch.testing.assert_close(found.scale, rows.scale, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.scales, rows.scales, rtol=1e-5, atol=0)
     q, wanted = found.words.view(torch.int8).int(), rows.words.view(torch.int8).int()
     assert int((q - wanted).abs().max()) <= 1
     assert float((q != wanted).float().mean()) < 0.01
@@ -108,4 +108,4 @@ def test_twenty_runs_and_any_company_give_the_same_bits(numbers):
     for row in range(16):
         alone = kernels.rms_norm_rows(x[row : row + 1], weight, EPS, torch.float16, int8=True)
         assert torch.equal(alone.values[0], first.values[row])
-        assert torch.equal(alone.int8.scale[0], first.int8.scale[row])
+        assert torch.equal(alone.int8.scales[0], first.int8.scales[row])

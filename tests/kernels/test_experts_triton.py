@@ -147,6 +147,12 @@ def as_lanes(name):
     return rounded
 
 
+def as_stored(numbers):
+    """Rows between the products: first words 0 and 1 of every group, then 2 and 3, and so on."""
+    words = numbers.unflatten(1, (-1, 8, 2, 4))
+    return words.transpose(1, 2).flatten(1)
+
+
 def rows_of(numbers, rows, layer):
     """Rows without outliers, whose products are of a normal size."""
     return numbers(rows, layer.experts.width).clamp(-4, 4)
@@ -161,7 +167,7 @@ def test_gate_and_up_of_a_pair(layer, numbers, assert_near, name, rows):
     """One row is taken by more lanes than three."""
     activation = "silu" if rows == 1 else "gelu_tanh"
     width = 704 if LAYOUTS[name].block == 32 else 512
-    made = layer(name, "Q8_0", width=width, activation=activation)
+    made = layer(name, "Q8_0", width=width, channels=128, activation=activation)
     x, chosen = rows_of(numbers, rows, made), choice(rows, 2 if rows == 1 else 1, 5)
     rows, inner = quantize(x), poisoned_inner(chosen, made.experts)
     pair.gate_up_pairs(x, rows, chosen, made.experts, inner, asm=False).run()
@@ -169,7 +175,7 @@ def test_gate_and_up_of_a_pair(layer, numbers, assert_near, name, rows):
     expected = torch.stack(
         [made.inner(wide[row], e) for row, ids in enumerate(chosen.ids.tolist()) for e in ids]
     )
-    assert_near(inner.pairs, expected, EXACT)
+    assert_near(inner.pairs, as_stored(expected), EXACT)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -180,10 +186,11 @@ def test_down_of_a_row_s_experts(layer, numbers, assert_near, name, rows, channe
     channels = made.experts.channels
     chosen = choice(rows, top_k, 9)
     inner = poisoned_inner(chosen, made.experts)
-    inner.pairs.copy_(numbers(rows * top_k, channels))
+    between = numbers(rows * top_k, channels)
+    inner.pairs.copy_(as_stored(between))
     y = torch.full((rows, 8), torch.nan)
     pair.down_pairs(inner, chosen, made.experts, y, asm=False).run()
-    wide = as_lanes(name)(inner.pairs).unflatten(0, (rows, top_k))
+    wide = as_lanes(name)(between).unflatten(0, (rows, top_k))
     expected = torch.einsum("rk,rknf,rkf->rn", chosen.weights.double(), made.down[chosen.ids], wide)
     assert_near(y, expected, EXACT)
 

@@ -63,7 +63,7 @@ def test_halves_of_one_matrix_to_float_and_int8(
     expected = curve(gate.double()) * up.double()
     assert_near(found.values, expected, BOUND[torch.float16])
     rows = quantize(expected.float())
-    torch.testing.assert_close(found.int8.scale, rows.scale, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.int8.scales, rows.scales, rtol=1e-5, atol=0)
     q = found.int8.words.view(torch.int8).int()
     assert int((q - rows.words.view(torch.int8).int()).abs().max()) <= 1
 
@@ -87,4 +87,4 @@ def test_few_rows_get_int8_rows_beside_them(numbers):
         made = made_int8(found)
         assert (made is not None) == beside
         if made is not None:
-            assert torch.allclose(dequantize(made), found, atol=float(made.scale.max()))
+            assert torch.allclose(dequantize(made), found, atol=float(made.scales.max()))

@@ -12,7 +12,7 @@ from kinfolk_kernels.int8_rows import dequantize, quantize
 def test_every_number_is_within_half_a_step(columns):
     x = torch.randn(5, columns, generator=torch.Generator().manual_seed(columns)) * 30
     rows = quantize(x)
-    steps = rows.scale.repeat_interleave(64, 1)
+    steps = rows.scales.repeat_interleave(64, 1)
     assert ((dequantize(rows) - x).abs() <= steps * 0.5001).all()
 
 
@@ -22,3 +22,11 @@ def test_zeros_stay_zeros_and_rows_do_not_mix():
     both, alone = quantize(x), quantize(x[1:])
     assert (dequantize(both)[0, 64:] == 0).all()
     assert torch.equal(both.words[1:], alone.words)
+
+
+def test_words_that_meet_those_of_a_lane_stand_together():
+    rows = quantize(torch.arange(-64.0, 64).repeat(3, 1))
+    words = dequantize(rows)[2].div(rows.scales[2].repeat_interleave(64)).round().to(torch.int8)
+    words = words.view(torch.int32).view(2, 16)
+    assert rows.words[2, :8].tolist() == words[0, [0, 4, 8, 12, 1, 5, 9, 13]].tolist()
+    assert rows.words[2, 16:20].tolist() == words[1, [0, 4, 8, 12]].tolist()

@@ -374,7 +374,7 @@ def test_int8_rows(steps, memories, mild, assert_near):
     rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, epilogue)
     found = gated_attention(q, *rest).int8
     expected = reference.gated_attention(q, *rest).int8
-    assert_near(found.scale, expected.scale, (1e-5, 1e-4))
+    assert_near(found.scales, expected.scales, (1e-5, 1e-4))
     assert_near(dequantize(found), dequantize(expected), (2e-3, 5e-2))
 
 

@@ -44,9 +44,18 @@ def test_a_word_of_four_rows_is_contiguous():
     planes = pack("Q4_K", torch.from_numpy(raw), 512)
     assert planes.q.shape == (2, 64, 4)
     blocks = raw.reshape(8, 2, 144)
-    # Word 9 is word 1 of group 1: bytes 36 to 39 of the first block's codes.
-    word = blocks[5, 0, 16 + 36 : 16 + 40].view(np.int32)[0]
-    assert planes.q[1, 9, 1].item() == word
+    # Words of groups 0 and 1 take turns, two at a time.
+    for place, number in enumerate([0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]):
+        word = blocks[5, 0, 16 + 4 * number : 20 + 4 * number].view(np.int32)[0]
+        assert planes.q[1, place, 1].item() == word
+
+
+def test_the_last_of_an_odd_number_of_groups_is_stored_in_order():
+    raw = random_blocks("Q8_0", 4, 192)
+    planes = pack("Q8_0", torch.from_numpy(raw), 192)
+    words = raw.reshape(4, 6, 34)[3, :, 2:].reshape(-1).view(np.int32)
+    assert planes.q[0, :12, 3].tolist() == [*words[:4], *words[16:20], *words[4:8]]
+    assert planes.q[0, 32:, 3].tolist() == list(words[32:])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interpreter
 def test_int8_rows_are_those_of_the_definition(numbers, width):
     x = numbers(3, width + 8)[:, :width]
     found, expected = int8_rows(x), quantize(x)
-    torch.testing.assert_close(found.scale, expected.scale, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.scales, expected.scales, rtol=1e-6, atol=0)
     found_q, expected_q = (rows.words.view(torch.int8).int() for rows in (found, expected))
     assert int((found_q - expected_q).abs().max()) <= 1
     assert float((found_q != expected_q).float().mean()) < 0.01

@@ -40,7 +40,7 @@ def step(stores=0, longest=16):
     from kinfolk_kernels.step_index import StepIndex
 
     table = empty(SEQUENCES, 4, dtype=torch.int32)
-    index = StepIndex(table, ids(ROWS), table, table[:, :2], True, longest)
+    index = StepIndex(table, ids(ROWS), table, True, longest)
     rows = SimpleNamespace(
         store_rows=ids(stores),
         store_slots=ids(stores),

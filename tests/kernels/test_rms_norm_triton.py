@@ -48,7 +48,7 @@ def exact(x, weight, eps=EPS):
 def check_int8(found, expected):
     """Int8 rows as ``quantize`` makes them, up to one unit."""
     rows = quantize(expected.float())
-    torch.testing.assert_close(found.scale, rows.scale, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.scales, rows.scales, rtol=1e-5, atol=0)
     q, wanted = found.words.view(torch.int8).int(), rows.words.view(torch.int8).int()
     assert int((q - wanted).abs().max()) <= 1
     assert float((q != wanted).float().mean()) < 0.01
@@ -143,7 +143,7 @@ def test_tiles_of_a_row_in_one_program_or_several_give_the_same_bits(numbers, mo
     assert torch.equal(apart[0], together[0])
     assert torch.equal(apart[1].values, together[1].values)
     assert torch.equal(apart[1].int8.words, together[1].int8.words)
-    assert torch.equal(apart[1].int8.scale, together[1].int8.scale)
+    assert torch.equal(apart[1].int8.scales, together[1].int8.scales)
 
 
 @pytest.mark.parametrize("width", [GROUP, 3 * GROUP, 17 * GROUP])
@@ -200,7 +200,7 @@ def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
     made = made_int8(found)
     assert (made is not None) == beside
     if made is not None:
-        assert torch.allclose(dequantize(made), found, atol=float(made.scale.max()))
+        assert torch.allclose(dequantize(made), found, atol=float(made.scales.max()))
 
 
 def test_the_fused_ops_mean_what_their_references_do(numbers):

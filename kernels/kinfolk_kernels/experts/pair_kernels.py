@@ -18,89 +18,14 @@ import triton.language as tl
 
 from kinfolk_kernels.curves import curve, sigmoid
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.linear.int8_dots import (
-    Q4_0,
-    Q5_0,
-    Q5_K,
-    Q6_K,
-    Q8_0,
-    low_codes,
-    scaled_dots,
-    top_codes,
-)
+from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
+from kinfolk_kernels.plane_words import codes_of, load, matrix_words, row_words
 
 NONE = tl.constexpr(-1)
 """The format of a shared expert that is not there."""
 
 WHOLE = tl.constexpr(12582912.0)
 """1.5 * 2^23: a small number added to it is rounded half to even, and stands in the low bits."""
-
-
-@triton.jit
-def _load(pointers, mask, MASKED: tl.constexpr):
-    if MASKED:
-        return tl.load(pointers, mask=mask, other=0)
-    return tl.load(pointers)
-
-
-@triton.jit
-def matrix_words(
-    q_ptr,
-    high_ptr,
-    scales_ptr,
-    supers_ptr,
-    quad,
-    group,
-    t,
-    there,
-    K: tl.constexpr,
-    FORMAT: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """What a lane reads of a group of 64 weights of the four rows of ``quad``: four words, their
-    high bits, scales and supers, [lanes, 4] each. Pointers are of a matrix, or of one a lane."""
-    EIGHT: tl.constexpr = FORMAT == Q8_0
-    SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
-    STEP: tl.constexpr = 4 if EIGHT else 2
-    WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
-    SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
-    HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
-    r = tl.arange(0, 4)[None, :]
-    at = (16 if EIGHT else 8) * group + t
-    base = q_ptr + quad * (WORDS * 4) + r
-    q = (_load(base + at * 4, there, MASKED),)
-    for i in tl.static_range(1, 4):
-        q = q + (_load(base + (at + STEP * i) * 4, there, MASKED),)
-    high = q
-    if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
-        base = high_ptr + quad * (HIGHS * 4) + r
-        at = group // (2 if FORMAT == Q6_K else 4) * 8 + t
-        high = (_load(base + at * 4, there, MASKED),)
-        for i in tl.static_range(1, 4):
-            high = high + (_load(base + (at + STEP * i) * 4, there, MASKED),)
-    at = group // (1 if SMALL else 4)
-    supers = _load(supers_ptr + quad * (SUPERS * 4) + at * 4 + r, there, MASKED)
-    scales = supers
-    if not SMALL:
-        scales = _load(scales_ptr + quad * (K // 64 * 4) + group * 4 + r, there, MASKED)
-    return q, high, scales, supers
-
-
-@triton.jit
-def row_words(x_ptr, d_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
-    """The words of an int8 row that meet a lane's, and their scale, [lanes, 1] each."""
-    EIGHT: tl.constexpr = FORMAT == Q8_0
-    STEP: tl.constexpr = 4 if EIGHT else 2
-    at = x_ptr + 16 * group + t
-    x = (_load(at, there, MASKED),)
-    for i in tl.static_range(1, 4):
-        x = x + (_load(at + STEP * i, there, MASKED),)
-    top = x
-    if not EIGHT:
-        top = (_load(at + 8, there, MASKED),)
-        for i in tl.static_range(1, 4):
-            top = top + (_load(at + 8 + STEP * i, there, MASKED),)
-    return x, top, _load(d_ptr + group, there, MASKED)
 
 
 @triton.jit
@@ -129,17 +54,26 @@ def _packed(values, inverse, ASM: tl.constexpr):
 
 
 @triton.jit
-def row_numbers(inner_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
-    """The numbers of a float32 row that meet a lane's words, [lanes, 4] each."""
+def place_between(channel, F: tl.constexpr):
+    """Where a channel's number stands in a row between the products: what lanes side by side read
+    at a time stands side by side."""
+    word = channel % 64 // 4
+    lane = channel // 64 * 2 + word % 2
+    return (word // 2 * (F // 32) + lane) * 4 + channel % 4
+
+
+@triton.jit
+def row_numbers(
+    inner_ptr, group, t, there, F: tl.constexpr, FORMAT: tl.constexpr, MASKED: tl.constexpr
+):
+    """The numbers of a row of F float32 that meet a lane's words, [lanes, 4] each."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
-    STEP: tl.constexpr = 16 if EIGHT else 8
-    at = inner_ptr + 64 * group + 4 * t + tl.arange(0, 4)[None, :]
-    values = (_load(at, there, MASKED),)
-    for i in tl.static_range(1, 4):
-        values = values + (_load(at + STEP * i, there, MASKED),)
-    if not EIGHT:
-        for i in tl.static_range(4):
-            values = values + (_load(at + 32 + STEP * i, there, MASKED),)
+    values = ()
+    for i in tl.static_range(4 if EIGHT else 8):
+        # With eight bits a code words t, t + 4, t + 8, t + 12 of a group; else every second one.
+        word = t + 4 * i if EIGHT else t + 2 * i
+        at = place_between(64 * group + 4 * word, F) + tl.arange(0, 4)[None, :]
+        values = values + (load(inner_ptr + at, there, MASKED),)
     return values
 
 
@@ -169,13 +103,7 @@ def dots(words, row, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """What ``matrix_words`` read against the words of a row, times its scale: [lanes, 4]."""
     q, high, scales, supers = words
     x, top, d = row
-    codes, tops = q, q
-    if FORMAT != Q8_0:
-        codes = (low_codes(q[0], high[0], group, FORMAT, ASM),)
-        tops = (top_codes(q[0], high[0], group, FORMAT, ASM),)
-        for i in tl.static_range(1, 4):
-            codes = codes + (low_codes(q[i], high[i], group, FORMAT, ASM),)
-            tops = tops + (top_codes(q[i], high[i], group, FORMAT, ASM),)
+    codes, tops = codes_of(q, high, group, FORMAT, ASM)
     return scaled_dots(codes, tops, x, top, scales, supers, FORMAT, ASM) * d
 
 
@@ -183,8 +111,8 @@ def dots(words, row, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
 def _gate_up(
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
-    x_row, d_row, first, inner_row,
-    K: tl.constexpr, FORMAT: tl.constexpr, CURVE: tl.constexpr, NR: tl.constexpr,
+    x_row, d_row, d_step, first, inner_row,
+    K: tl.constexpr, F: tl.constexpr, FORMAT: tl.constexpr, CURVE: tl.constexpr, NR: tl.constexpr,
     LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """NR groups of four channels of a pair side by side in the lanes: curve(gate x) * up x."""
@@ -205,13 +133,14 @@ def _gate_up(
         up_words = matrix_words(up_q, up_high, up_scales, up_supers,
                                 quad, group, t, there, K, FORMAT, MASKED)  # fmt: skip
         tl.debug_barrier()
-        row = row_words(x_row, d_row, group, t, there, FORMAT, MASKED)
+        x, top = row_words(x_row, group, t, there, FORMAT, MASKED)
+        row = (x, top, load(d_row + group * d_step, there, MASKED))
         gate += dots(gate_words, row, group, FORMAT, ASM)
         up += dots(up_words, row, group, FORMAT, ASM)
     both = tl.reshape(tl.join(gate, up), [NR, LANES, 4, 2])
     gate, up = tl.split(tl.sum(both, 1))
     channel = (first + tl.arange(0, NR)[:, None]) * 4 + tl.arange(0, 4)[None, :]
-    tl.store(inner_row + channel, curve(gate, CURVE) * up)
+    tl.store(inner_row + place_between(channel, F), curve(gate, CURVE) * up)
 
 
 @triton.jit
@@ -226,9 +155,9 @@ def _openness(x_row, gate_ptr, K: tl.constexpr, LANES: tl.constexpr):
     return sigmoid(tl.sum(total, 0))
 
 
-@triton.jit(do_not_specialize=["pairs"])
+@triton.jit(do_not_specialize=["pairs", "d_step"])
 def gate_up_kernel(
-    ids_ptr, bay_ptr, x_ptr, d_ptr,
+    ids_ptr, bay_ptr, x_ptr, d_ptr, d_step,
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
     q_step, high_step, scales_step, supers_step,
@@ -258,8 +187,8 @@ def gate_up_kernel(
                 gate_q + q_at, gate_high + high_at,
                 gate_scales + scales_at, gate_supers + supers_at,
                 up_q + q_at, up_high + high_at, up_scales + scales_at, up_supers + supers_at,
-                x_ptr + row * (K // 4), d_ptr + row * (K // 64), first, inner_ptr + pair * F,
-                K, FORMAT, CURVE, NR, LANES, MASKED, ASM,
+                x_ptr + row * (K // 4), d_ptr + row, d_step, first, inner_ptr + pair * F,
+                K, F, FORMAT, CURVE, NR, LANES, MASKED, ASM,
             )  # fmt: skip
     elif SHARED != NONE:
         row = pair - pairs
@@ -267,9 +196,9 @@ def gate_up_kernel(
             _gate_up(
                 shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
                 shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
-                x_ptr + row * (K // 4), d_ptr + row * (K // 64), first,
+                x_ptr + row * (K // 4), d_ptr + row, d_step, first,
                 shared_inner_ptr + row * SHARED_F,
-                K, SHARED, CURVE, NR, LANES, MASKED, ASM,
+                K, SHARED_F, SHARED, CURVE, NR, LANES, MASKED, ASM,
             )  # fmt: skip
         elif GATED and first == SHARED_F // 4:
             share = _openness(numbers_ptr + row * numbers_row, openness_ptr, K, LANES)
@@ -332,7 +261,7 @@ def down_kernel(
                 ),
             )  # fmt: skip
         tl.debug_barrier()
-        values = row_numbers(inner_ptr + pair * F, group, t, there, FORMAT, MASKED)
+        values = row_numbers(inner_ptr + pair * F, group, t, there, F, FORMAT, MASKED)
         x, top, d = rounded(values, FORMAT, ASM)
         mine = (x, top, d * weight)
         added = ()
@@ -346,7 +275,7 @@ def down_kernel(
                                         SHARED_F, SHARED, True)  # fmt: skip
             tl.debug_barrier()
         values = row_numbers(shared_inner_ptr + row * SHARED_F, shared_group, shared_t,
-                             shared_there, SHARED, True)  # fmt: skip
+                             shared_there, SHARED_F, SHARED, True)  # fmt: skip
         x, top, d = rounded(values, SHARED, ASM)
         if GATED:
             d = d * tl.load(open_ptr + row)

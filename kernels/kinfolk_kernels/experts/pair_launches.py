@@ -18,7 +18,6 @@ from kinfolk_kernels.int8_rows import GROUP, Int8Rows, made_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import quantize_rows
 from kinfolk_kernels.planes import EIGHT_BITS, INTERLEAVE, Planes
-from kinfolk_kernels.row_outputs import RowOutputs
 
 QUADS = 1
 """Groups of four channels that a program makes of a pair, if that divides them."""
@@ -39,7 +38,7 @@ FEW_ROWS = 2
 @dataclass(frozen=True, slots=True)
 class Inner:
     """What is between the products, float32: [R K, F] of the pairs, [R, F'] of the shared expert,
-    and [R], what the latter's result is multiplied with."""
+    in the order of ``place_between``, and [R], what the latter's result is multiplied with."""
 
     pairs: torch.Tensor
     shared: torch.Tensor
@@ -73,8 +72,7 @@ def pair_launches(
     """y float32 [R, W] of x [R, W], rounded to int8."""
     rows = made_int8(x)
     if rows is None:
-        rows = RowOutputs.make(x.shape[0], experts.width, None, True, x.device).int8
-        assert rows is not None
+        rows = Int8Rows.make(x.shape[0], experts.width, x.device)
         yield quantize_rows(x, rows)
     inner = Inner.make(choice, experts)
     yield gate_up_pairs(x, rows, choice, experts, inner, asm=asm)
@@ -112,6 +110,7 @@ def gate_up_pairs(
             "bay_ptr": experts.bays,
             "x_ptr": rows.words,
             "d_ptr": rows.scale,
+            "d_step": rows.scale.stride(0),
             **pointers("gate", experts.gate, as_bytes=False),
             **pointers("up", experts.up, as_bytes=False),
             **steps(experts.gate, as_bytes=False),

@@ -9,6 +9,7 @@ import triton.language as tl
 
 from kinfolk_kernels.linear.int8_dots import IQ4_XS, Q4_0, Q5_0, Q5_K, Q6_K, Q8_0
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
+from kinfolk_kernels.plane_words import high_run_of, run_of
 
 DENSE = tl.constexpr(-1)
 """The format of plain numbers."""
@@ -78,31 +79,35 @@ def _unpacked(
     ROW: tl.constexpr = K * 4 if FORMAT == Q8_0 else K * 2
     SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
-    kk = tl.arange(0, 32)
+    RUN: tl.constexpr = 4 if FORMAT == Q8_0 else 2
+    word, byte = tl.arange(0, 32) // 4, (tl.arange(0, 32) % 4)[None, :]
     quad, r = n // 4, n % 4
-    # Bytes of a row inside a tile of four interleaved rows.
-    inside = (kk // 4 * 16 + kk % 4)[None, :] + (r * 4)[:, None]
-    at = q_ptr + quad[:, None] * ROW + group * (256 if FORMAT == Q8_0 else 128) + inside
+    at, step = run_of(group, K // 64, RUN)
+    place = (at + word // RUN * step + word % RUN)[None, :]
+    at = q_ptr + quad[:, None] * ROW + place * 16 + (r * 4)[:, None] + byte
     low_bytes = tl.load(at)
     supers = tl.load(supers_ptr + (quad * SUPERS + group // (1 if SMALL else 4)) * 4 + r)
     d = first_half(supers)
     if FORMAT == Q8_0:
         w0 = low_bytes.to(tl.int8, bitcast=True).to(tl.float16) * d.to(tl.float16)[:, None]
-        w1 = tl.load(at + 128).to(tl.int8, bitcast=True).to(tl.float16)
+        w1 = tl.load(at + 2 * step * 16).to(tl.int8, bitcast=True).to(tl.float16)
         w1 = w1 * second_half(supers).to(tl.float16)[:, None]
     else:
         low = (low_bytes & 15).to(tl.int16)
         top = (low_bytes >> 4).to(tl.int16)
-        if FORMAT == Q5_K or FORMAT == Q5_0:
-            high = tl.load(high_ptr + quad[:, None] * (HIGHS * 16) + group // 4 * 128 + inside)
-            bits = high.to(tl.int32) >> (2 * (group % 4))
-            low = low | ((bits & 1) << 4).to(tl.int16)
-            top = top | ((bits & 2) << 3).to(tl.int16)
-        if FORMAT == Q6_K:
-            high = tl.load(high_ptr + quad[:, None] * (HIGHS * 16) + group // 2 * 128 + inside)
-            bits = high.to(tl.int32) >> (4 * (group % 2))
-            low = low | ((bits & 3) << 4).to(tl.int16)
-            top = top | ((bits & 12) << 2).to(tl.int16)
+        if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
+            at, step = high_run_of(group, K, FORMAT)
+            place = (at + word // 2 * step + word % 2)[None, :]
+            at = high_ptr + quad[:, None] * (HIGHS * 16) + place * 16 + (r * 4)[:, None] + byte
+            high = tl.load(at).to(tl.int32)
+            if FORMAT == Q6_K:
+                bits = high >> (4 * (group % 2))
+                low = low | ((bits & 3) << 4).to(tl.int16)
+                top = top | ((bits & 12) << 2).to(tl.int16)
+            else:
+                bits = high >> (2 * (group % 4))
+                low = low | ((bits & 1) << 4).to(tl.int16)
+                top = top | ((bits & 2) << 3).to(tl.int16)
         if SMALL:
             OFFSET: tl.constexpr = 16 if FORMAT == Q5_0 else 8
             w0 = _scaled(low, d, OFFSET)

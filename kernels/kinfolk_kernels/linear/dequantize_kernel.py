@@ -18,6 +18,7 @@ from kinfolk_kernels.linear.int8_dots import (
     top_codes,
 )
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
+from kinfolk_kernels.plane_words import high_run_of, run_of
 
 
 @triton.jit
@@ -68,7 +69,7 @@ def dequantize_kernel(
     PER_GROUP: tl.constexpr = 16 if EIGHT else 8
     SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
-    PER_HIGH: tl.constexpr = 2 if FORMAT == Q6_K else 4
+    RUN: tl.constexpr = 4 if EIGHT else 2
     to = (tl.program_id(0) * A + tl.arange(0, A))[:, None, None] * B + tl.arange(0, B)[
         None, None, :
     ]
@@ -83,7 +84,9 @@ def dequantize_kernel(
     word = (tl.program_id(1) * W + tl.arange(0, W))[None, :, None]
     group, w = word // PER_GROUP, word % PER_GROUP
     mask = (to < rows) & (word < WORDS)
-    q = tl.load(q_ptr + (quad * WORDS + word) * 4 + r, mask=mask, other=0)
+    at, step = run_of(group, K // 64, RUN)
+    at = quad * WORDS + at + w // RUN * step + w % RUN
+    q = tl.load(q_ptr + at * 4 + r, mask=mask, other=0)
     at = quad * SUPERS + group // (1 if SMALL else 4)
     supers = tl.load(supers_ptr + at * 4 + r, mask=mask, other=0)
     scales = supers
@@ -91,7 +94,8 @@ def dequantize_kernel(
         scales = tl.load(scales_ptr + (quad * (K // 64) + group) * 4 + r, mask=mask, other=0)
     high = q
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
-        at = quad * HIGHS + group // PER_HIGH * 8 + w
+        at, step = high_run_of(group, K, FORMAT)
+        at = quad * HIGHS + at + w // 2 * step + w % 2
         high = tl.load(high_ptr + at * 4 + r, mask=mask, other=0)
     d, second = first_half(supers), second_half(supers)
     byte = tl.arange(0, 4)[None, None, None, :]

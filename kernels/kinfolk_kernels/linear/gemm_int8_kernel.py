@@ -29,28 +29,16 @@ from kinfolk_kernels.linear.int8_dots import (
 from kinfolk_kernels.linear.int8_products import (
     in_two_parts,
     minima,
+    multiply_16,
     multiply_32,
     multiply_pairs,
 )
 from kinfolk_kernels.linear.segments import FREE
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
+from kinfolk_kernels.plane_words import high_run_of, load, run_of
 
 NONE = tl.constexpr(-1)
 ONES = tl.constexpr(0x01010101)
-
-
-@triton.jit
-def _load(pointers, mask, MASKED: tl.constexpr):
-    if MASKED:
-        return tl.load(pointers, mask=mask, other=0)
-    return tl.load(pointers)
-
-
-@triton.jit
-def _two_words(base, word, there, MASKED: tl.constexpr):
-    """Words ``word`` and the next of four rows: [L, 4] each. A lane reads a whole sector."""
-    at = base + word * 4
-    return _load(at, there, MASKED), _load(at + 4, there, MASKED)
 
 
 @triton.jit
@@ -65,26 +53,28 @@ def _group(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads of 64 columns of four rows: words, then scales, [L, 4] each."""
+    """What a lane reads of 64 columns of four rows, [L, 4] each: words c and c + 4, with eight bits
+    a code c + 8 and c + 12 too, then scales."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
+    RUN: tl.constexpr = 4 if EIGHT else 2
     r = tl.arange(0, 4)[None, :]
     group = group + 0 * c
     there = group < K // 64
-    base = q_ptr + quad * (WORDS * 4) + r
-    at = group * (16 if EIGHT else 8) + 2 * c
-    loaded = _two_words(base, at, there, MASKED)
+    at, step = run_of(group, K // 64, RUN)
+    base = q_ptr + quad * (WORDS * 4) + (at + c // RUN * step + c % RUN) * 4 + r
+    far = 4 // RUN * step * 4
+    loaded = (load(base, there, MASKED), load(base + far, there, MASKED))
     if EIGHT:
-        loaded += _two_words(base, at + 8, there, MASKED)
+        loaded += (load(base + 2 * far, there, MASKED), load(base + 3 * far, there, MASKED))
     base = supers_ptr if SMALL else scales_ptr
-    return loaded + (_load(base + (quad * (K // 64) + group) * 4 + r, there, MASKED),)
+    return loaded + (load(base + (quad * (K // 64) + group) * 4 + r, there, MASKED),)
 
 
 @triton.jit
 def _pair(
     high_ptr,
-    scales_ptr,
     supers_ptr,
     quad,
     c,
@@ -94,30 +84,36 @@ def _pair(
     MASKED: tl.constexpr,
 ):
     """What a lane reads besides for two groups, [L, 4] each: the words with the bits above the
-    nibbles, the block's scales, and the scales of its own group, the first or second in turn."""
+    nibbles, and the block's scales."""
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
     r = tl.arange(0, 4)[None, :]
     group = 2 * pair + 0 * c
     loaded = ()
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
-        at = group // (2 if FORMAT == Q6_K else 4) * 8 + 2 * c
-        loaded += _two_words(high_ptr + quad * (HIGHS * 4) + r, at, group < K // 64, MASKED)
+        at, step = high_run_of(group, K, FORMAT)
+        base = high_ptr + quad * (HIGHS * 4) + (at + c // 2 * step + c % 2) * 4 + r
+        there = group < K // 64
+        loaded += (load(base, there, MASKED), load(base + 2 * step * 4, there, MASKED))
     if not SMALL:
         loaded += (tl.load(supers_ptr + (quad * (K // 256) + group // 4) * 4 + r),)
-    if FORMAT == Q4_K or FORMAT == Q5_K:
-        loaded += (tl.load(scales_ptr + (quad * (K // 64) + group + c % 2) * 4 + r),)
     return loaded
 
 
 @triton.jit
 def _words_of_x(x_ptr, row, c, group, K: tl.constexpr, MASKED: tl.constexpr):
-    """A lane's four words of 64 columns of a row: two of the first 32, two of the others."""
-    at = x_ptr + row * (K // 4) + group * 16 + 2 * c + tl.arange(0, 2)[None, :]
-    there = group + 0 * c < K // 64
-    low = tl.split(_load(at, there, MASKED))
-    top = tl.split(_load(at + 8, there, MASKED))
-    return low[0], low[1], top[0], top[1]
+    """A lane's four words of 64 columns of a row: c, c + 4, c + 8, c + 12."""
+    at = x_ptr + row * (K // 4) + group * 16 + 4 * c + tl.arange(0, 4)[None, :]
+    return four(load(at, group + 0 * c < K // 64, MASKED))
+
+
+@triton.jit
+def _scales_of_x(
+    d_ptr, c, group, j: tl.constexpr, K: tl.constexpr, NT: tl.constexpr, MASKED: tl.constexpr
+):
+    """Scales of rows 2 c and 2 c + 1 of the ``j``-th eight."""
+    at = d_ptr + group * (8 * NT) + 8 * j + 2 * c + tl.arange(0, 2)[None, :]
+    return tl.split(load(at, group + 0 * c < K // 64, MASKED))
 
 
 @triton.jit
@@ -135,21 +131,31 @@ def _operands(q, high, INDEX: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.conste
 
 
 @triton.jit
-def _products(a, b, c, d, x0, x1, OFFSET: tl.constexpr, WARPS: tl.constexpr, ASM: tl.constexpr):
-    """Two rows of 32 codes, in two words each, plus ``OFFSET``, times eight rows of x."""
-    z = tl.zeros(x0.shape, tl.int32)
-    e = (z, z, z, z)
+def _begun(x, FORMAT: tl.constexpr, WARPS: tl.constexpr, ASM: tl.constexpr):
+    """What the sums of a group's four runs of 16 columns begin with, four numbers each: the sums of
+    x times what is to be subtracted from codes. Runs of one scale begin together, in the first."""
+    OFFSET: tl.constexpr = (
+        -32 if FORMAT == Q6_K else -16 if FORMAT == Q5_0 else -8 if FORMAT == Q4_0 else 0
+    )
+    z = tl.zeros(x[0].shape, tl.int32)
+    begun = ((z, z, z, z), (z, z, z, z), (z, z, z, z), (z, z, z, z))
     if OFFSET != 0:
-        # The same for all rows of the matrix: the offset times the sums of x.
         less = tl.full(z.shape, (OFFSET & 255) * ONES - (1 << 32), tl.int32)
-        e = multiply_32(less, less, less, less, x0, x1, z, z, z, z, WARPS, ASM)
-    return multiply_32(a, b, c, d, x0, x1, e[0], e[1], e[2], e[3], WARPS, ASM)
+        begun = ()
+        for run in tl.static_range(4):
+            if FORMAT == Q6_K:
+                begun += (multiply_16(less, less, x[run], z, z, z, z, WARPS, ASM),)
+            elif run % 2 == 0:
+                e = multiply_32(less, less, less, less, x[run], x[run + 1], z, z, z, z, WARPS, ASM)
+                begun += (e, e)
+    return begun
 
 
 @triton.jit
 def _scaled_sums(
     w,
     x,
+    begun,
     scales,
     supers,
     R: tl.constexpr,
@@ -159,53 +165,47 @@ def _scaled_sums(
 ):
     """The products of rows R and R + 1 of each four with eight rows of x over 64 columns: four
     float32, before x's scale and without minima."""
-    OFFSET: tl.constexpr = (
-        -32 if FORMAT == Q6_K else -16 if FORMAT == Q5_0 else -8 if FORMAT == Q4_0 else 0
-    )
-    a, b, c, d = w
-    low = _products(a[R], a[R + 1], b[R], b[R + 1], x[0], x[1], OFFSET, WARPS, ASM)
-    top = _products(c[R], c[R + 1], d[R], d[R + 1], x[2], x[3], OFFSET, WARPS, ASM)
+    sums = ()
+    for half in tl.static_range(2):
+        near, far = w[2 * half], w[2 * half + 1]
+        e = begun[2 * half]
+        if FORMAT == Q6_K:
+            # Scales are in the order of the runs of 16 columns 0, 2, 1, 3.
+            f = multiply_16(near[R], near[R + 1], x[2 * half], e[0], e[1], e[2], e[3], WARPS, ASM)
+            e = begun[2 * half + 1]
+            b = multiply_16(far[R], far[R + 1], x[2 * half + 1], e[0], e[1], e[2], e[3], WARPS, ASM)
+            s, t = byte_of(scales[R], half), byte_of(scales[R + 1], half)
+            u, v = byte_of(scales[R], half + 2), byte_of(scales[R + 1], half + 2)
+            sums += (
+                f[0] * s + b[0] * u,
+                f[1] * s + b[1] * u,
+                f[2] * t + b[2] * v,
+                f[3] * t + b[3] * v,
+            )
+        else:
+            sums += multiply_32(
+                near[R], near[R + 1], far[R], far[R + 1], x[2 * half], x[2 * half + 1],
+                e[0], e[1], e[2], e[3], WARPS, ASM,
+            )  # fmt: skip
     if FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0:
         s, t = first_half(scales[R]), first_half(scales[R + 1])
         u, v = second_half(scales[R]), second_half(scales[R + 1])
         return (
-            low[0].to(tl.float32) * s + top[0].to(tl.float32) * u,
-            low[1].to(tl.float32) * s + top[1].to(tl.float32) * u,
-            low[2].to(tl.float32) * t + top[2].to(tl.float32) * v,
-            low[3].to(tl.float32) * t + top[3].to(tl.float32) * v,
+            sums[0].to(tl.float32) * s + sums[4].to(tl.float32) * u,
+            sums[1].to(tl.float32) * s + sums[5].to(tl.float32) * u,
+            sums[2].to(tl.float32) * t + sums[6].to(tl.float32) * v,
+            sums[3].to(tl.float32) * t + sums[7].to(tl.float32) * v,
         )
-    s, t = byte_of(scales[R], 0), byte_of(scales[R + 1], 0)
-    u, v = byte_of(scales[R], 1), byte_of(scales[R + 1], 1)
-    if FORMAT == Q6_K:
-        # Scales are in the order of the runs of 16 columns 0, 2, 1, 3. Lanes with c < 2 have the
-        # first run of each two: their products alone, times what its scale is larger by.
-        front = tl.arange(0, 32 * WARPS) % 4 < 2
-        f = (tl.where(front, x[0], 0), tl.where(front, x[1], 0))
-        h = (tl.where(front, x[2], 0), tl.where(front, x[3], 0))
-        f = _products(a[R], a[R + 1], b[R], b[R + 1], f[0], f[1], OFFSET, WARPS, ASM)
-        h = _products(c[R], c[R + 1], d[R], d[R + 1], h[0], h[1], OFFSET, WARPS, ASM)
-        s_back, t_back = byte_of(scales[R], 2), byte_of(scales[R + 1], 2)
-        u_back, v_back = byte_of(scales[R], 3), byte_of(scales[R + 1], 3)
-        s, t, u, v = s - s_back, t - t_back, u - u_back, v - v_back
-        low = (
-            low[0] * s_back + f[0] * s,
-            low[1] * s_back + f[1] * s,
-            low[2] * t_back + f[2] * t,
-            low[3] * t_back + f[3] * t,
-        )
-        top = (
-            top[0] * u_back + h[0] * u,
-            top[1] * u_back + h[1] * u,
-            top[2] * v_back + h[2] * v,
-            top[3] * v_back + h[3] * v,
-        )
-        s, t, u, v = 1, 1, 1, 1
+    s, t, u, v = 1, 1, 1, 1
+    if FORMAT != Q6_K:
+        s, t = byte_of(scales[R], 0), byte_of(scales[R + 1], 0)
+        u, v = byte_of(scales[R], 1), byte_of(scales[R + 1], 1)
     own, other = first_half(supers[R]), first_half(supers[R + 1])
     return (
-        (low[0] * s + top[0] * u).to(tl.float32) * own,
-        (low[1] * s + top[1] * u).to(tl.float32) * own,
-        (low[2] * t + top[2] * v).to(tl.float32) * other,
-        (low[3] * t + top[3] * v).to(tl.float32) * other,
+        (sums[0] * s + sums[4] * u).to(tl.float32) * own,
+        (sums[1] * s + sums[5] * u).to(tl.float32) * own,
+        (sums[2] * t + sums[6] * v).to(tl.float32) * other,
+        (sums[3] * t + sums[7] * v).to(tl.float32) * other,
     )
 
 
@@ -253,7 +253,7 @@ def _segment(
     first = ()
     for i in tl.static_range(2):
         first += _group(q_ptr, scales_ptr, supers_ptr, quad, c, 2 * start + i, K, FORMAT, MASKED)
-    more = _pair(high_ptr, scales_ptr, supers_ptr, quad, c, start, K, FORMAT, MASKED)
+    more = _pair(high_ptr, supers_ptr, quad, c, start, K, FORMAT, MASKED)
     wait_for_producers(PDL)
     for pair in tl.range(start, stop):
         # Words are asked for as soon as those before them are unpacked; the last pair reads itself
@@ -274,12 +274,9 @@ def _segment(
             for _ in tl.static_range((NT + 1) // 2):
                 z = tl.zeros([L], tl.int32)
                 runs += (z, z, z, z)
-        # Scales of x of rows 2 c and 2 c + 1 of each eight.
-        d = ()
-        for j in tl.static_range(2 * NT):
-            m = tl.minimum(j // 2 * 8 + 2 * c + j % 2, rows - 1)
-            both = 2 * pair + tl.arange(0, 2)[None, :]
-            d += (tl.split(_load(d_ptr + m * (K // 64) + both, both < K // 64, MASKED)),)
+        own_scales = loaded[Q]
+        if LEAST:
+            own_scales = tl.where(c % 2 == 0, loaded[Q], loaded[2 * Q + 1])
         for i in tl.static_range(2):
             q = (loaded[i * (Q + 1)], loaded[i * (Q + 1) + 1])
             if FORMAT == Q8_0:
@@ -290,22 +287,23 @@ def _segment(
                 q_ptr, scales_ptr, supers_ptr, quad, c, 2 * following + i, K, FORMAT, MASKED
             )
             if i == 1:
-                more = _pair(
-                    high_ptr, scales_ptr, supers_ptr, quad, c, following, K, FORMAT, MASKED
-                )
+                more = _pair(high_ptr, supers_ptr, quad, c, following, K, FORMAT, MASKED)
             x = ()
+            d = ()
             for j in tl.static_range(NT):
                 row = tl.minimum(j * 8 + g, rows - 1)
                 x += (_words_of_x(x_ptr, row, c, 2 * pair + i, K, MASKED),)
+                d += (_scales_of_x(d_ptr, c, 2 * pair + i, j, K, NT, MASKED),)
             added = ()
             for j in tl.static_range(NT):
+                begun = _begun(x[j], FORMAT, WARPS, ASM)
                 for half in tl.static_range(2):
-                    e = _scaled_sums(w, x[j], scales, supers, 2 * half, FORMAT, WARPS, ASM)
+                    e = _scaled_sums(w, x[j], begun, scales, supers, 2 * half, FORMAT, WARPS, ASM)
                     added += (
-                        sums[8 * j + 4 * half] + e[0] * d[2 * j][i],
-                        sums[8 * j + 4 * half + 1] + e[1] * d[2 * j + 1][i],
-                        sums[8 * j + 4 * half + 2] + e[2] * d[2 * j][i],
-                        sums[8 * j + 4 * half + 3] + e[3] * d[2 * j + 1][i],
+                        sums[8 * j + 4 * half] + e[0] * d[j][0],
+                        sums[8 * j + 4 * half + 1] + e[1] * d[j][1],
+                        sums[8 * j + 4 * half + 2] + e[2] * d[j][0],
+                        sums[8 * j + 4 * half + 3] + e[3] * d[j][1],
                     )
             sums = added
             if LEAST:
@@ -326,11 +324,10 @@ def _segment(
         if LEAST:
             # Minima of a lane's own group times the sums of x there: lanes with c < 2 have the
             # leading bits of the sums, the others the rest of the same.
-            least = four(minima(besides[3 if HIGH else 1], ASM))
+            least = four(minima(own_scales, ASM))
             added = ()
             for j in tl.static_range(NT):
-                row = tl.minimum(j * 8 + g, rows - 1)
-                own = tl.reshape(tl.load(d_ptr + row * (K // 64) + 2 * pair + c % 2), [L])
+                own = tl.reshape(tl.load(d_ptr + (2 * pair + c % 2) * (8 * NT) + 8 * j + g), [L])
                 coarse, fine = in_two_parts(
                     runs[2 * j].to(tl.float32) * own, runs[2 * j + 1].to(tl.float32) * own
                 )

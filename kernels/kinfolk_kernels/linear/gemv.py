@@ -1,4 +1,4 @@
-"""Matrices times one to four rows of int8, bound by the reading of the matrices."""
+"""Matrices times a row of int8, bound by the reading of the matrices."""
 
 from __future__ import annotations
 
@@ -13,19 +13,16 @@ from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.segments import Segments
 from kinfolk_kernels.planes import INTERLEAVE, Planes
 
-MAX_ROWS = 4
 WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
 class GemvTile:
-    """``groups`` of four rows a program, ``warps`` on the same rows, ``tiles`` loaded at a time;
-    ``prefetch`` lines a lane are asked for before the rows of x are there."""
+    """``groups`` of four rows a program, ``warps`` on the same rows, ``tiles`` loaded at a time."""
 
     groups: int = 1
     warps: int = 1
     tiles: int = 1
-    prefetch: int = 0
 
 
 def gemv(
@@ -36,7 +33,7 @@ def gemv(
     *,
     asm: bool = True,
 ) -> Launch:
-    """outs[i] [M, N_i] = x W_i^T, M <= 4, for up to four matrices of K columns."""
+    """outs[i] [1, N_i] = x W_i^T for up to four matrices of K columns."""
     columns = matrices[0].columns
     tile = tile or tile_for(matrices)
     segments = Segments.make(matrices, outs, INTERLEAVE * tile.groups)
@@ -48,12 +45,10 @@ def gemv(
         {
             **segments.constants,
             "K": columns,
-            "M": outs[0].shape[0],
             "NR": tile.groups,
             "LANES": lanes,
             "TILES": tile.tiles,
             "MASKED": any(_ragged(planes, tile, lanes) for planes in matrices),
-            "PREFETCH": tile.prefetch,
             "ASM": asm,
         },
         tile.warps,

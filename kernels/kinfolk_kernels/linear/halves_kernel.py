@@ -16,15 +16,9 @@ from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.halves_words import four, multiply_accumulate, weight_pairs
 from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0
 from kinfolk_kernels.linear.segments import FREE
+from kinfolk_kernels.plane_words import high_run_of, load, run_of
 
 NONE = tl.constexpr(-1)
-
-
-@triton.jit
-def _load(pointers, mask, MASKED: tl.constexpr):
-    if MASKED:
-        return tl.load(pointers, mask=mask, other=0)
-    return tl.load(pointers)
 
 
 @triton.jit
@@ -49,32 +43,34 @@ def _group(
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
     SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
-    PER_HIGH: tl.constexpr = 2 if FORMAT == Q6_K else 4
+    RUN: tl.constexpr = 4 if EIGHT else 2
     r = tl.arange(0, 4)[None, :]
     c = (lane % 4)[:, None]
     group = group[:, None]
     there = there[:, None]
-    base = q_ptr + quad * (WORDS * 4) + r
-    at = ((16 if EIGHT else 8) * group + c) * 4
-    q = (_load(base + at, there, MASKED), _load(base + at + 16, there, MASKED))
+    # Words c and c + 4, and with eight bits a code c + 8 and c + 12.
+    at, step = run_of(group, K // 64, RUN)
+    base = q_ptr + quad * (WORDS * 4) + (at + c // RUN * step + c % RUN) * 4 + r
+    far = 4 // RUN * step * 4
+    q = (load(base, there, MASKED), load(base + far, there, MASKED))
     if EIGHT:
-        q = q + (_load(base + at + 32, there, MASKED), _load(base + at + 48, there, MASKED))
-    supers = _load(
+        q = q + (load(base + 2 * far, there, MASKED), load(base + 3 * far, there, MASKED))
+    supers = load(
         supers_ptr + quad * (SUPERS * 4) + group // (1 if SMALL else 4) * 4 + r, there, MASKED
     )
     scales = supers
     if not SMALL:
-        scales = _load(scales_ptr + quad * (K // 64 * 4) + group * 4 + r, there, MASKED)
+        scales = load(scales_ptr + quad * (K // 64 * 4) + group * 4 + r, there, MASKED)
     high = q
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
-        base = high_ptr + quad * (HIGHS * 4) + r
-        at = (group // PER_HIGH * 8 + c) * 4
-        high = (_load(base + at, there, MASKED), _load(base + at + 16, there, MASKED))
+        at, step = high_run_of(group, K, FORMAT)
+        base = high_ptr + quad * (HIGHS * 4) + (at + c // 2 * step + c % 2) * 4 + r
+        high = (load(base, there, MASKED), load(base + 2 * step * 4, there, MASKED))
     x_at = x_ptr + group * (NT * 256) + (lane % 32)[:, None] * 4 + r
-    x = (_load(x_at, there, MASKED), _load(x_at + 128, there, MASKED))
+    x = (load(x_at, there, MASKED), load(x_at + 128, there, MASKED))
     for j in tl.static_range(1, NT):
-        low = _load(x_at + j * 256, there, MASKED)
-        x = x + (low, _load(x_at + j * 256 + 128, there, MASKED))
+        low = load(x_at + j * 256, there, MASKED)
+        x = x + (low, load(x_at + j * 256 + 128, there, MASKED))
     return q, high, scales, supers, x
 
 

@@ -9,7 +9,6 @@ import torch
 from kinfolk_kernels.int8_rows import GROUP, Int8Rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare_kernel import halves_kernel, int8_kernel
-from kinfolk_kernels.row_outputs import RowOutputs
 
 TILE = 1024
 """Numbers a program takes at a time."""
@@ -52,6 +51,7 @@ def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
             "x_ptr": x,
             "words_ptr": out.words,
             "scale_ptr": out.scale,
+            "scale_step": out.scale.stride(0),
             "width": width,
             "x_row": x.stride(0),
         },
@@ -77,8 +77,7 @@ def halve_rows(x: torch.Tensor, out: HalfRows) -> Launch:
 
 def int8_rows(x: torch.Tensor) -> Int8Rows:
     """x [M, K] as int8."""
-    made = RowOutputs.make(x.shape[0], x.shape[1], None, True, x.device).int8
-    assert made is not None
+    made = Int8Rows.make(x.shape[0], x.shape[1], x.device)
     quantize_rows(x, made).run()
     return made
 

@@ -9,11 +9,12 @@ from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.row_outputs import columns_of, store_groups
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["scale_step"])
 def int8_kernel(
     x_ptr,
     words_ptr,
     scale_ptr,
+    scale_step,
     width,
     x_row,
     GROUPS: tl.constexpr,
@@ -28,8 +29,9 @@ def int8_kernel(
     x = tl.load(x_ptr + row * x_row + column, mask=column < width, other=0.0).to(tl.float32)
     line = row + tl.arange(0, 1)
     store_groups(
-        x, line * width, line >= 0, first, width, words_ptr, words_ptr, scale_ptr, False, True
-    )
+        x, line * width, line >= 0, first, width, words_ptr, words_ptr,
+        scale_ptr, line, scale_step, False, True,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])

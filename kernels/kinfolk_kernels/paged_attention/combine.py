@@ -35,7 +35,7 @@ def _round_even(x):
 
 @triton.jit
 def _store_int8(
-    y, row, column, words_ptr, scale_ptr, WIDTH: tl.constexpr, SIZE: tl.constexpr
+    y, row, column, words_ptr, scale_ptr, scale_step, WIDTH: tl.constexpr, SIZE: tl.constexpr
 ):  # fmt: skip
     """Dimensions ``column`` to ``column + SIZE`` of a row of WIDTH numbers as int8 words
     and a scale for each 64; see ``int8_rows``."""
@@ -46,17 +46,19 @@ def _store_int8(
     q = tl.minimum(tl.maximum(q, -127.0), 127.0).to(tl.int32)
     bytes_of = tl.reshape(q, [SIZE // 4, 4])
     shift = (8 * tl.arange(0, 4))[None, :]
-    at = row.to(tl.int64) * (WIDTH // 4) + column // 4 + tl.arange(0, SIZE // 4)
+    word = column // 4 + tl.arange(0, SIZE // 4)
+    place = word // 16 * 16 + word % 4 * 4 + word % 16 // 4
+    at = row.to(tl.int64) * (WIDTH // 4) + place
     tl.store(words_ptr + at, tl.sum((bytes_of & 255) << shift, 1))
-    group = row.to(tl.int64) * (WIDTH // 64) + column // 64 + tl.arange(0, SIZE // 64)
-    tl.store(scale_ptr + group, scale)
+    group = column // 64 + tl.arange(0, SIZE // 64)
+    tl.store(scale_ptr + group * scale_step + row, scale)
 
 
-@triton.jit(do_not_specialize=["slots", "most_rows"])
+@triton.jit(do_not_specialize=["slots", "most_rows", "scale_step"])
 def combine_kernel(
     part_o, part_m, part_l, slots, arena_rows, first, count, entries, few, most_rows,
     gate_ptr, gate_row, gate_head, factor_ptr, factor_row, factor_head, factor_step,
-    y_ptr, words_ptr, scale_ptr,
+    y_ptr, words_ptr, scale_ptr, scale_step,
     HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK_RUNS: tl.constexpr,
     TREES: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr, ROTATED: tl.constexpr,
     INT8: tl.constexpr, PDL: tl.constexpr,
@@ -111,4 +113,4 @@ def combine_kernel(
     tl.store(y_ptr + place + d, y.to(y_ptr.dtype.element_ty), mask=inside)
     if INT8:
         column = head * DIM + tl.program_id(2) * SIZE
-        _store_int8(y, row, column, words_ptr, scale_ptr, HEADS * DIM, SIZE)
+        _store_int8(y, row, column, words_ptr, scale_ptr, scale_step, HEADS * DIM, SIZE)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from kinfolk_kernels.codecs import Coded, Stored, dim_of, heads_of, is_rotated
 from kinfolk_kernels.coded_tiles import FORMAT_NUMBERS
-from kinfolk_kernels.int8_rows import GROUP, Int8Rows
+from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.paged_attention.combine import combine_kernel
 from kinfolk_kernels.paged_attention.decode import decode_kernel, most_runs
@@ -58,9 +58,7 @@ class Call:
         values = torch.empty(count, heads, dim, dtype=dtype, device=device)
         if not self.epilogue.int8:
             return Mixed(values)
-        words = torch.empty(count, heads * dim // 4, dtype=torch.int32, device=device)
-        scales = torch.empty(count, heads * dim // GROUP, device=device)
-        return Mixed(values, Int8Rows(words, scales))
+        return Mixed(values, Int8Rows.make(count, heads * dim, device))
 
     def launches(self, mixed: Mixed) -> Iterator[Launch]:
         if self.work.most_rows:
@@ -149,6 +147,7 @@ class Call:
                 "y_ptr": mixed.values,
                 "words_ptr": mixed.values if int8 is None else int8.words,
                 "scale_ptr": mixed.values if int8 is None else int8.scale,
+                "scale_step": 0 if int8 is None else int8.scale.stride(0),
             },
             self._gate_constants
             | {

@@ -43,7 +43,7 @@ def _inverse(tiles, width, eps, TILES: tl.constexpr):
     return tl.rsqrt(_sum(squares) / width + eps)[:, None, None, None]
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "scale_step"])
 def norm_kernel(
     x_ptr,
     weight_ptr,
@@ -54,6 +54,7 @@ def norm_kernel(
     out_ptr,
     words_ptr,
     scale_ptr,
+    scale_step,
     rows,
     inner,
     width,
@@ -129,16 +130,20 @@ def norm_kernel(
             for other in tl.static_range(1, TILES):
                 y = tl.where(mine == other, x[other], y)
         if BRANCH:
-            store_groups(y, row * width, live, first, width, sum_ptr, sum_ptr, sum_ptr, True, False)
+            store_groups(
+                y, row * width, live, first, width, sum_ptr, sum_ptr,
+                sum_ptr, row, scale_step, True, False,
+            )  # fmt: skip
         y = y * inverse
         if WEIGHT:
             y *= weights[i]
         store_groups(
-            y, row * width, live, first, width, out_ptr, words_ptr, scale_ptr, VALUES, INT8
-        )
+            y, row * width, live, first, width, out_ptr, words_ptr,
+            scale_ptr, row, scale_step, VALUES, INT8,
+        )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["scale_step"])
 def gated_norm_kernel(
     x_ptr,
     weight_ptr,
@@ -146,6 +151,7 @@ def gated_norm_kernel(
     out_ptr,
     words_ptr,
     scale_ptr,
+    scale_step,
     heads,
     gate_row,
     eps,
@@ -167,4 +173,7 @@ def gated_norm_kernel(
     x = _load(x_ptr, line, live, column, DIM)
     gate = _load(gate_ptr, row * gate_row + head * DIM, live, column, DIM)
     y = x * _inverse((x,), DIM, eps, 1) * weight * silu(gate)
-    store_groups(y, line, live, 0, DIM, out_ptr, words_ptr, scale_ptr, VALUES, INT8)
+    scale_start = row + head * (DIM // 64) * scale_step
+    store_groups(
+        y, line, live, 0, DIM, out_ptr, words_ptr, scale_ptr, scale_start, scale_step, VALUES, INT8
+    )

@@ -1,0 +1,115 @@
+"""Where a lane finds its words of a packed matrix and of the int8 rows that meet them.
+
+What a load costs, besides its bytes, are the lines of 128 bytes that its lanes touch: one a cycle.
+So lanes that stand side by side read words that lie side by side, see ``planes`` and ``int8_rows``.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0, low_codes, top_codes
+
+
+@triton.jit
+def load(pointers, mask, MASKED: tl.constexpr):
+    """Zero where there is nothing, if that can be."""
+    if MASKED:
+        return tl.load(pointers, mask=mask, other=0)
+    return tl.load(pointers)
+
+
+@triton.jit
+def run_of(unit, UNITS: tl.constexpr, RUN: tl.constexpr):
+    """Where the first of a unit's four runs of RUN words begins, and how far it is to the next."""
+    step = 2 * RUN
+    if UNITS % 2 == 1:
+        step = tl.where(unit == UNITS - 1, RUN, 2 * RUN)
+    return unit // 2 * (8 * RUN) + unit % 2 * RUN, step
+
+
+@triton.jit
+def high_run_of(group, K: tl.constexpr, FORMAT: tl.constexpr):
+    """The same of the eight words that hold a group's bits above the nibbles."""
+    if FORMAT == Q6_K:
+        return run_of(group // 2, K // 128, 2)
+    return group // 4 * 8, 2
+
+
+@triton.jit
+def matrix_words(
+    q_ptr,
+    high_ptr,
+    scales_ptr,
+    supers_ptr,
+    quad,
+    group,
+    t,
+    there,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Word ``t`` of each of the four runs of a group of 64 weights, for the four rows of ``quad``:
+    words, their high bits, scales and supers, [lanes, 4] each. Pointers are of a matrix, or of one
+    a lane."""
+    EIGHT: tl.constexpr = FORMAT == Q8_0
+    SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
+    WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
+    SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
+    HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
+    r = tl.arange(0, 4)[None, :]
+    at, step = run_of(group, K // 64, 4 if EIGHT else 2)
+    base = q_ptr + quad * (WORDS * 4) + (at + t) * 4 + r
+    q = (load(base, there, MASKED),)
+    for i in tl.static_range(1, 4):
+        q = q + (load(base + i * step * 4, there, MASKED),)
+    high = q
+    if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
+        at, step = high_run_of(group, K, FORMAT)
+        base = high_ptr + quad * (HIGHS * 4) + (at + t) * 4 + r
+        high = (load(base, there, MASKED),)
+        for i in tl.static_range(1, 4):
+            high = high + (load(base + i * step * 4, there, MASKED),)
+    at = group // (1 if SMALL else 4)
+    supers = load(supers_ptr + quad * (SUPERS * 4) + at * 4 + r, there, MASKED)
+    scales = supers
+    if not SMALL:
+        scales = load(scales_ptr + quad * (K // 64 * 4) + group * 4 + r, there, MASKED)
+    return q, high, scales, supers
+
+
+@triton.jit
+def codes_of(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
+    """The bytes of four words: low nibbles and high ones, or the words themselves."""
+    if FORMAT == Q8_0:
+        return q, q
+    codes = (low_codes(q[0], high[0], group, FORMAT, ASM),)
+    tops = (top_codes(q[0], high[0], group, FORMAT, ASM),)
+    for i in tl.static_range(1, 4):
+        codes = codes + (low_codes(q[i], high[i], group, FORMAT, ASM),)
+        tops = tops + (top_codes(q[i], high[i], group, FORMAT, ASM),)
+    return codes, tops
+
+
+@triton.jit
+def row_words(x_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
+    """The words of an int8 row that meet those of ``matrix_words``: low and top, [lanes, 1]."""
+    at = x_ptr + 16 * group + 4 * t + tl.arange(0, 4)[None, :]
+    a, b, c, d = _columns(load(at, there, MASKED))
+    if FORMAT == Q8_0:
+        return (a, b, c, d), (a, b, c, d)
+    e, f, g, h = _columns(load(at + 8, there, MASKED))
+    return (a, e, b, f), (c, g, d, h)
+
+
+@triton.jit
+def _columns(x):
+    """[lanes, 4] -> four [lanes, 1]."""
+    even, odd = tl.split(tl.reshape(x, [x.shape[0], 2, 2]))
+    a, c = tl.split(even)
+    b, d = tl.split(odd)
+    return a[:, None], b[:, None], c[:, None], d[:, None]
