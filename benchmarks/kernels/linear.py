@@ -61,14 +61,13 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     shapes: list[Any] = _shapes(name)
     unit, halves = int8_tile_for(shapes), small_tile_for(shapes)
     others: dict[int, list[Tile]] = {
-        1: [GemvTile(), GemvTile(2), GemvTile(1, 2), GemvTile(1, 2, 2), GemvTile(1, 4)],
-        4: [GemvTile()],
-        8: [Int8Tile(2, unit.split)],
+        1: [GemvTile(), GemvTile(2), GemvTile(1, 2), GemvTile(1, 4), GemvTile(rounds=3)],
+        8: [int8_tile_for(shapes, 1), int8_tile_for(shapes, 2)],
         16: [
-            Int8Tile(2, unit.split),
-            Int8Tile(4, unit.split, registers=255),
+            int8_tile_for(shapes, 1),
+            int8_tile_for(shapes, 2),
+            Int8Tile(4, unit.split, registers=128),
             Int8Tile(4, 2 * unit.split),
-            Int8Tile(4, 4 * unit.split),
             halves,
         ],
         64: [dataclasses.replace(halves, tiles=1)],

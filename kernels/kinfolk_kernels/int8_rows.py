@@ -32,7 +32,8 @@ class Int8Rows:
     @property
     def scales(self) -> torch.Tensor:
         """[R, K/64]."""
-        return self.scale[:, : self.words.shape[0]].T
+        scales: torch.Tensor = self.scale[:, : self.words.shape[0]].T
+        return scales
 
 
 def stride_of(rows: int) -> int:
@@ -57,7 +58,8 @@ def quantize(x: torch.Tensor) -> Int8Rows:
 def dequantize(rows: Int8Rows) -> torch.Tensor:
     """float32 [R, K]."""
     words = rows.words.unflatten(1, (-1, 4, 4)).transpose(2, 3).flatten(1)
-    return words.contiguous().view(torch.int8).float() * rows.scales.repeat_interleave(GROUP, 1)
+    numbers: torch.Tensor = words.contiguous().view(torch.int8).float()
+    return numbers * rows.scales.repeat_interleave(GROUP, 1)
 
 
 def worth_int8(x: torch.Tensor) -> bool:

@@ -68,7 +68,7 @@ def _interleaved(data: torch.Tensor, run: int) -> torch.Tensor:
     words = data.contiguous().view(torch.int32)
     if n % INTERLEAVE:
         words = torch.nn.functional.pad(words, (0, 0, 0, INTERLEAVE - n % INTERLEAVE))
-    rows = words.unflatten(0, (-1, INTERLEAVE))
+    rows: torch.Tensor = words.unflatten(0, (-1, INTERLEAVE))
     if not run:
         return rows.transpose(1, 2).contiguous()
     paired = words.shape[1] // (8 * run) * (8 * run)

@@ -56,14 +56,13 @@ def error(found, expected):
 
 
 @EVERY
-@pytest.mark.parametrize("rows", [1, 2, 4])
-def test_few_rows_in_every_tile(matrix, numbers, poisoned, name, rows):
+def test_one_row_in_every_tile(matrix, numbers, poisoned, name):
     planes, exact = matrix(name)
-    x = quantize(numbers(rows, planes.columns).cuda())
+    x = quantize(numbers(1, planes.columns).cuda())
     expected = numbers_of(x).double() @ exact.T
-    for tile in (GemvTile(), GemvTile(2, 1, 2), GemvTile(1, 4), GemvTile(2, 2, 2), None):
+    for tile in (GemvTile(rounds=3), GemvTile(2, 1, 2), GemvTile(1, 4), GemvTile(2, 2, 2), None):
         with poisoned():
-            out = torch.empty(rows, planes.rows, device="cuda")
+            out = torch.empty(1, planes.rows, device="cuda")
         gemv([planes], x, [out], tile).run()
         assert error(out, expected) <= SUMS
 

@@ -30,7 +30,7 @@ def error(found, planes, x):
 @pytest.mark.parametrize(
     ("rows", "columns", "tile"),
     [
-        (13, 768, GemvTile()),
+        (13, 768, GemvTile(rounds=2)),
         (16, 2048, GemvTile(groups=2)),
         (7, 1024, GemvTile(warps=2, tiles=2)),
         (12, 1280, GemvTile(groups=2, tiles=3)),

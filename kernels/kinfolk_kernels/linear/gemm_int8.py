@@ -20,11 +20,11 @@ WARP_ROWS = 32
 PAIR = 128
 """Columns that a warp computes at a time."""
 
-PROGRAMS = 396
-"""Programs that a large device runs at a time: columns are split as long as there are no more."""
+WARPS = 1584
+"""Warps that a large device runs at a time: columns are split as long as there are no more."""
 
 REGISTERS = 168
-"""Of a thread, up to 16 rows, so that three programs of four warps fit a processor."""
+"""Of a thread, up to 16 rows, so that twelve warps fit a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ def gemm_int8(
     )
 
 
-def tile_for(matrices: Sequence[Planes]) -> Int8Tile:
+def tile_for(matrices: Sequence[Planes], warps: int = 4) -> Int8Tile:
     """By shapes alone."""
-    programs = sum(-(-planes.rows // (4 * WARP_ROWS)) for planes in matrices)
+    programs = sum(-(-planes.rows // (warps * WARP_ROWS)) for planes in matrices)
     pairs = -(-matrices[0].columns // PAIR)
-    most = max(1, min(PROGRAMS // programs, pairs // 4))
+    most = max(1, min(WARPS // (warps * programs), pairs // 4))
     # Equal parts: as many as the longest of them asks for.
-    return Int8Tile(4, -(-pairs // -(-pairs // most)))
+    return Int8Tile(warps, -(-pairs // -(-pairs // most)))

@@ -15,14 +15,19 @@ from kinfolk_kernels.planes import INTERLEAVE, Planes
 
 WARP = 32
 
+PROGRAMS = 4224
+"""Programs of a warp that a large device runs at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class GemvTile:
-    """``groups`` of four rows a program, ``warps`` on the same rows, ``tiles`` loaded at a time."""
+    """``groups`` of four rows a program at a time, ``rounds`` times; ``warps`` on the same rows,
+    ``tiles`` loaded at a time."""
 
     groups: int = 1
     warps: int = 1
     tiles: int = 1
+    rounds: int = 1
 
 
 def gemv(
@@ -36,7 +41,7 @@ def gemv(
     """outs[i] [1, N_i] = x W_i^T for up to four matrices of K columns."""
     columns = matrices[0].columns
     tile = tile or tile_for(matrices)
-    segments = Segments.make(matrices, outs, INTERLEAVE * tile.groups)
+    segments = Segments.make(matrices, outs, INTERLEAVE * tile.groups * tile.rounds)
     lanes = WARP * tile.warps
     return Launch(
         gemv_kernel,
@@ -46,6 +51,7 @@ def gemv(
             **segments.constants,
             "K": columns,
             "NR": tile.groups,
+            "ROUNDS": tile.rounds,
             "LANES": lanes,
             "TILES": tile.tiles,
             "MASKED": any(_ragged(planes, tile, lanes) for planes in matrices),
@@ -64,11 +70,13 @@ def _ragged(planes: Planes, tile: GemvTile, lanes: int) -> bool:
 
 
 def tile_for(matrices: Sequence[Planes]) -> GemvTile:
-    """By shapes alone: few rows are shared by more warps, so that enough bytes are on their way."""
+    """By shapes alone: few rows are shared by two warps, so that enough bytes are on their way; of
+    many a program takes more than one group, so that all programs run at a time and end together.
+    """
     rows = sum(planes.rows for planes in matrices)
     lanes = matrices[0].columns // 32
     if rows >= 65536:
         return GemvTile(groups=2)
     if rows >= 8192 or lanes <= WARP:
-        return GemvTile()
-    return GemvTile(warps=4 if lanes >= 8 * WARP else 2)
+        return GemvTile(rounds=-(-rows // (INTERLEAVE * PROGRAMS)))
+    return GemvTile(warps=2)

@@ -68,26 +68,13 @@ def _looked_up(codes, ASM: tl.constexpr):
 
 
 @triton.jit
-def _high_bits(high, group, FORMAT: tl.constexpr):
-    """``high`` turned so that the bits that belong to a group's low nibbles stand above them; those
-    of the high nibbles stand one place, or two, further up."""
-    if FORMAT == Q6_K:
-        turned = high << (4 - 4 * (group % 2))
-    else:
-        by = (4 - 2 * (group % 4)) & 31
-        rest = (high.to(tl.uint32, bitcast=True) >> ((32 - by) & 31)).to(tl.int32, bitcast=True)
-        turned = (high << by) | rest
-    return turned
-
-
-@triton.jit
 def low_codes(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """The codes of a word's low nibbles as four bytes; ``group`` [lanes, 1]."""
     codes = q & 0x0F0F0F0F
     if FORMAT == Q5_K or FORMAT == Q5_0:
-        codes = codes | (_high_bits(high, group, FORMAT) & 0x10101010)
+        codes = codes | ((high >> (2 * (group % 4)) << 4) & 0x10101010)
     if FORMAT == Q6_K:
-        codes = codes | (_high_bits(high, group, FORMAT) & 0x30303030)
+        codes = codes | ((high << (4 - 4 * (group % 2))) & 0x30303030)
     if FORMAT == IQ4_XS:
         codes = _looked_up(codes, ASM)
     return codes
@@ -98,9 +85,9 @@ def top_codes(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """The codes of a word's high nibbles as four bytes."""
     codes = (q >> 4) & 0x0F0F0F0F
     if FORMAT == Q5_K or FORMAT == Q5_0:
-        codes = codes | ((_high_bits(high, group, FORMAT) >> 1) & 0x10101010)
+        codes = codes | ((high >> (2 * (group % 4)) << 3) & 0x10101010)
     if FORMAT == Q6_K:
-        codes = codes | ((_high_bits(high, group, FORMAT) >> 2) & 0x30303030)
+        codes = codes | ((high << (4 - 4 * (group % 2)) >> 2) & 0x30303030)
     if FORMAT == IQ4_XS:
         codes = _looked_up(codes, ASM)
     return codes
