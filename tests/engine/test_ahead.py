@@ -108,7 +108,7 @@ def test_cancelled_in_the_middle(engine, recorded, in_turn, text, gate, collect,
     assert collect(ticket).tokens == expected
 
 
-def test_probabilities_and_penalties_take_their_turn(run, in_turn, text):
+def test_probabilities_take_their_turn(run, in_turn, text):
     prompt = tuple(text[:25])
     requests = [
         Request("a", prompt, 8, Sampling(logprobs=2)),
@@ -117,6 +117,36 @@ def test_probabilities_and_penalties_take_their_turn(run, in_turn, text):
     ]
     for one, other in zip(run(requests), in_turn(requests), strict=True):
         assert one.tokens == other.tokens
+
+
+FEW = tuple((token, 40.0) for token in range(50, 58))
+EDITED = [
+    Sampling(presence_penalty=1.5, logit_bias=FEW),
+    Sampling(temperature=0.8, frequency_penalty=0.7, logit_bias=FEW, seed=4),
+    Sampling(temperature=1.1, repetition_penalty=1.4, presence_penalty=0.3, seed=5),
+    Sampling(logit_bias=(*FEW[:3], (53, float("-inf")))),
+    WARM,
+]
+
+
+@pytest.mark.parametrize("limits", [{"slots": 5}, {"slots": 2, "quantum": 3}])
+def test_penalties_are_counted_on_the_device(engine, recorded, load, text, collect, limits):
+    """As the host counts them where nothing is recorded; slots change hands on the way."""
+    requests = [
+        Request(str(n), tuple(text[n : n + 20 + 7 * n]), 25 - 2 * n, sampling)
+        for n, sampling in enumerate(EDITED * 2)
+    ]
+    running, plain = (engine(model=x, **limits) for x in (recorded, load(graphs="off")))
+    found, expected = (
+        [collect(ticket) for ticket in [side.submit(r) for r in requests]]
+        for side in (running, plain)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert one.tokens == other.tokens
+    stats = running.stats()
+    assert stats["replays"] > stats["eager_steps"]
+    # What a recorded step cannot hold is uploaded after it.
+    assert stats["uploads"] <= stats["replays"] + 2 * stats["eager_steps"]
 
 
 @pytest.mark.parametrize("step", [3, 4, 7])

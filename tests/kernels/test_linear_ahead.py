@@ -41,30 +41,29 @@ def results(matrices, rows):
     return [torch.empty(rows, m.rows, dtype=torch.bfloat16, device=META) for m in matrices]
 
 
-def few_launches():
+def single_launches():
+    from kinfolk_kernels.int8_rows import Int8Rows
     from kinfolk_kernels.linear.gemv import GemvTile, gemv
-    from kinfolk_kernels.row_outputs import RowOutputs
 
-    def launch(rows, *formats, columns=WIDTH, tile=None):
+    def launch(*formats, columns=WIDTH, tile=None):
         matrices = table(*formats, columns=columns)
-        x = RowOutputs.make(rows, columns, None, True, META).int8
-        return gemv(matrices, x, results(matrices, rows), tile)
+        return gemv(matrices, Int8Rows.make(1, columns, META), results(matrices, 1), tile)
 
-    yield "delta net's inputs", launch(1, "Q5_K", "Q4_K", "Q8_0", "Q8_0")
-    yield "four rows", launch(4, "Q4_K", "Q4_K", "Q6_K")
-    yield "down", launch(1, "Q6_K", columns=HIDDEN)
-    yield "no block of 256", launch(4, "Q5_0", columns=704)
-    yield "tables", launch(2, "IQ4_XS", "Q4_0")
-    yield "two groups", launch(1, "Q4_K", "Q4_K", tile=GemvTile(groups=2, tiles=2))
+    yield "delta net's inputs", launch("Q5_K", "Q4_K", "Q8_0", "Q8_0")
+    yield "down", launch("Q6_K", columns=HIDDEN)
+    yield "no block of 256", launch("Q5_0", columns=704)
+    yield "tables", launch("IQ4_XS", "Q4_0")
+    yield "two groups", launch("Q4_K", "Q4_K", tile=GemvTile(groups=2, tiles=2))
+    yield "three rounds", launch("Q4_K", "Q4_K", tile=GemvTile(rounds=3))
 
 
 def int8_launches():
+    from kinfolk_kernels.int8_rows import Int8Rows
     from kinfolk_kernels.linear.gemm_int8 import Int8Tile, gemm_int8
-    from kinfolk_kernels.row_outputs import RowOutputs
 
     def launch(rows, *formats, columns=WIDTH, tile=None):
         matrices = table(*formats, columns=columns)
-        x = RowOutputs.make(rows, columns, None, True, META).int8
+        x = Int8Rows.make(rows, columns, META)
         return gemm_int8(matrices, x, results(matrices, rows), tile)
 
     yield "unit 2", launch(2, "Q5_K", "Q4_K", "Q8_0", "Q8_0")
@@ -90,12 +89,12 @@ def small_launches():
 
 
 def other_launches():
+    from kinfolk_kernels.int8_rows import Int8Rows
     from kinfolk_kernels.linear.dequantize import dequantize, gather
     from kinfolk_kernels.linear.prepare import HalfRows, halve_rows, quantize_rows
-    from kinfolk_kernels.row_outputs import RowOutputs
 
     x = torch.empty(16, WIDTH, dtype=torch.bfloat16, device=META)
-    yield "quantize", quantize_rows(x, RowOutputs.make(16, WIDTH, None, True, META).int8)
+    yield "quantize", quantize_rows(x, Int8Rows.make(16, WIDTH, META))
     yield "halve", halve_rows(x, HalfRows.make(16, WIDTH, META))
     for name in ("Q6_K", "Q4_K", "Q8_0"):
         (planes,) = table(name)
@@ -126,7 +125,7 @@ def main(capability: int) -> None:
     from kinfolk_kernels.ahead import compile_ahead, compiled_for
 
     found = {}
-    for launches in (few_launches(), int8_launches(), small_launches(), other_launches()):
+    for launches in (single_launches(), int8_launches(), small_launches(), other_launches()):
         for name, launch in launches:
             usage = compile_ahead(launch, capability)
             found[name] = [usage.shared, usage.spilled, usage.loop_spills]

@@ -156,6 +156,7 @@ class Frame:
         host["few"][:] = np.arange(self.sizes.few)
         host["logit_rows"][:] = np.arange(self.sizes.logits)
         host["top_p"][:] = 1
+        host["repetition"][:] = 1
 
     # -- what the device reads ----------------------------------------------------------------
 

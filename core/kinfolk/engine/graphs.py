@@ -8,7 +8,7 @@ Prompts are read in steps of their own size, as are steps for which there is no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,7 @@ from kinfolk.engine.step import report, sample_and_commit
 from kinfolk.errors import EngineError
 from kinfolk.model_api import Forward, GraphShape, StepBatch
 from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.spec.occurrences import Occurrences
 from kinfolk.spec.sampling import (
     RowContext,
     RowSampling,
@@ -98,6 +99,7 @@ class Graphs:
         self.refused: dict[str, str] = {}
         """What no graph can hold, and why: if there is anything, every step runs eagerly."""
         self._graphs: dict[GraphKey, _Graph] = {}
+        self._occurrences: Occurrences | None = None
         self._least = min(state.limits.slots, SEQUENCES[-1]) if invariant else 1
 
     def key(self, items: Sequence[Item], sampling: SamplingKind | None) -> GraphKey | None:
@@ -142,14 +144,31 @@ class Graphs:
             fill_single_rows(frame, items)
         else:
             fill(frame, items)
-        if key.sampling is not None and not key.sampling.greedy:
-            fill_parameters(frame.host, contexts())
+        if key.sampling is not None and not (key.sampling.greedy and not key.sampling.edited):
+            rows = contexts()
+            fill_parameters(frame.host, rows)
+            if key.sampling.edited:
+                for item, row in zip(items, rows, strict=True):
+                    self.occurrences.enter(item.lease.slot, row)
         ran = self.replay(graph, tokens)
         if key.sampling is None:
             drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
             lanes = frame.lanes(key.traits, len(items), max(drafted, default=1))
             ran = Ran(ran.packed, 0, 0, ran.batch, ran.forward, ran.logits, lanes)
         return ran
+
+    @property
+    def occurrences(self) -> Occurrences:
+        """What was said in each slot, from the first step on that asks for it."""
+        if self._occurrences is None:
+            slots, vocabulary = self.state.limits.slots + 1, self.loaded.info.vocabulary
+            self._occurrences = Occurrences(slots, vocabulary, self.state.device)
+        return self._occurrences
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """No recording hears of the tokens that a step chooses in ``slots``."""
+        if self._occurrences is not None:
+            self._occurrences.forget(slots)
 
     def replay(self, graph: _Graph, tokens: torch.Tensor | None = None) -> Ran:
         """From here to the report the host neither waits nor looks at anything."""
@@ -199,14 +218,16 @@ class Graphs:
             if key.sampling is None:
                 packed = report(loaded, batch, forward)
                 return Ran(packed, sizes.sequences, 0, batch, forward, logits)
+            lanes = frame.lanes(traits)
+            edits = self.occurrences.of(lanes.slot) if key.sampling.edited else None
             packed = sample_and_commit(
                 loaded,
                 state,
                 batch,
-                frame.lanes(traits),
+                lanes,
                 forward,
                 logits,
-                RowSampling.over(frame.device, key.sampling, draw=loaded.ops.sample),
+                RowSampling.over(frame.device, key.sampling, edits, loaded.ops.sample),
                 drafts=key.kind == "verify",
             )
             return Ran(packed, sizes.sequences, sizes.lanes, batch, None, None)

@@ -120,6 +120,7 @@ class Runner:
             yield
         except BaseException:
             self.state.block_tables.invalidate()
+            self.graphs.forget(range(self.state.limits.slots + 1))
             raise
 
     def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
@@ -153,6 +154,7 @@ class Runner:
         if ran.forward is not None and ran.logits is not None and ran.real is not None:
             drafts = any(item.kind is ItemKind.VERIFY for item in items)
             packed = self._finish(ran, contexts(), drafts=drafts)
+            self.graphs.forget(item.lease.slot for item in sampled)
             counts = (len(ran.batch.last_row), len(ran.real.count))
         return _Sent(items, known, ran, self._reports.send(packed), *counts)
 
@@ -168,12 +170,14 @@ class Runner:
         tokens: torch.Tensor | None,
     ) -> Ran | None:
         """The step from a recording, if there can be one. It ends at the logits where the rest
-        cannot be recorded: edits of logits, policies that verify, probabilities to report."""
+        cannot be recorded: policies that verify, probabilities to report, drafts whose logits are
+        edited."""
         if not self.loaded.graphs:
             return None
         samplings = [history.sampling for history in sampled]
+        drafted = any(item.kind is ItemKind.VERIFY for item in items)
         open_end = self._overruled or any(
-            each.is_edited or each.logprobs is not None for each in samplings
+            each.logprobs is not None or (drafted and each.is_edited) for each in samplings
         )
         key = self.graphs.key(items, None if open_end else kind_of(samplings))
         if key is None:

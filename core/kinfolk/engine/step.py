@@ -69,6 +69,8 @@ def sample_and_commit(
         loaded.model.commit(forward.trace, commit, state)
         if lanes.trees:
             commit_tree_rows(state, batch, lanes, commit)
+    if sampling.edits is not None and not drafts:
+        sampling.edits.note(kept.next)
     finite = kept.finite if kept.finite is not None else logits.isfinite().all(1)
     return loaded.ops.report(
         forward.hidden, batch.last_row, finite, step.rows, kept.n_keep, kept.next, kept.path

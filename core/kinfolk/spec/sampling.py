@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 import numpy.typing as npt
 import torch
@@ -34,10 +34,21 @@ PARAMETERS = {
     "min_p": "float32",
     "seed": "int64",
     "position": "int64",
+    "repetition": "float32",
+    "presence": "float32",
+    "frequency": "float32",
 }
 """Arrays of n rows, by name, and their types."""
 
-_EDITS = {"row": "int64", "token": "int64", "repetition": "float32", "subtract": "float32"}
+PENALTIES: Final = ("repetition", "presence", "frequency")
+
+_ENTRIES = {
+    "row": "int64",
+    "token": "int64",
+    "seen": "int64",
+    "count": "float32",
+    "bias": "float32",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,8 @@ class RowContext:
 
     ``position`` is that of the token to be chosen. ``prompt`` holds the ids of the prompt,
     ``output`` counts those emitted or drafted before this row; both are read only if the row's
-    sampling has penalties.
+    sampling has penalties. Where nothing is drafted, a request has the same ``output`` all its
+    life.
     """
 
     sampling: Sampling
@@ -55,23 +67,62 @@ class RowContext:
     output: Mapping[int, int] | None = None
 
 
+class Edits(Protocol):
+    """Changes of logits before anything is chosen."""
+
+    def apply(self, logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
+        """The changed logits float32 [n, V], a copy."""
+
+    def note(self, tokens: torch.Tensor) -> None:
+        """What the rows have chosen, int64 [n], where nothing was drafted."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Edits:
-    """Sparse changes of logits: entries (row, token) with the factors that apply to them."""
+class _Entries:
+    """Sparse changes: (row, token) with whether it has occurred, how often among what was emitted,
+    and its bias. The host makes them anew for every step."""
 
     row: torch.Tensor
     token: torch.Tensor
-    repetition: torch.Tensor
-    subtract: torch.Tensor
+    seen: torch.Tensor
+    count: torch.Tensor
+    bias: torch.Tensor
+
+    def apply(self, logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
+        changed = logits.clone()
+        penalties = (getattr(rows, name)[self.row] for name in PENALTIES)
+        changed[self.row, self.token] = edited(
+            logits[self.row, self.token], self.seen > 0, self.count, self.bias, *penalties
+        )
+        return changed
+
+    def note(self, tokens: torch.Tensor) -> None:
+        """The host hears of them."""
+
+
+def edited(
+    logits: torch.Tensor,
+    seen: torch.Tensor,
+    count: torch.Tensor,
+    bias: torch.Tensor,
+    repetition: torch.Tensor,
+    presence: torch.Tensor,
+    frequency: torch.Tensor,
+) -> torch.Tensor:
+    """Logits float32 after penalties and bias, all of one shape or broadcast to it."""
+    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+    penalty = frequency * count + presence * (count > 0)
+    return torch.where(seen, repeated, logits) - (penalty - bias)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingKind:
-    """What decides which kernels sample: whether every row is greedy, and how many tokens are
-    sorted (0 = all)."""
+    """What decides which kernels sample: whether every row is greedy, how many tokens are sorted (0
+    = all), and whether logits are changed before."""
 
     greedy: bool
     largest_top_k: int
+    edited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +136,11 @@ class RowSampling:
     min_p: torch.Tensor
     seed: torch.Tensor
     position: torch.Tensor
+    repetition: torch.Tensor
+    presence: torch.Tensor
+    frequency: torch.Tensor
     largest_top_k: int
-    edits: _Edits | None
+    edits: Edits | None
     draw: Draw
 
     @classmethod
@@ -94,20 +148,20 @@ class RowSampling:
         cls, rows: Sequence[RowContext], device: torch.device, draw: Draw = reference.sample
     ) -> RowSampling:
         """In an upload of their own."""
-        entries = _edits(rows)
+        entries = _entries(rows)
         count, changed = (len(rows),), (len(entries),)
         transfer = Transfer(
             {
                 **{name: (kind, count) for name, kind in PARAMETERS.items()},
-                **{name: (kind, changed) for name, kind in _EDITS.items()},
+                **{name: (kind, changed) for name, kind in _ENTRIES.items()},
             },
             device,
         )
         fill_parameters(transfer.host, rows)
-        for name, values in zip(_EDITS, zip(*entries, strict=True), strict=False):
+        for name, values in zip(_ENTRIES, zip(*entries, strict=True), strict=False):
             transfer.host[name][:] = values
         transfer.upload()
-        edits = _Edits(*(transfer.device[name] for name in _EDITS)) if entries else None
+        edits = _Entries(*(transfer.device[name] for name in _ENTRIES)) if entries else None
         kind = kind_of([row.sampling for row in rows])
         return cls.over(transfer.device, kind, edits, draw)
 
@@ -116,7 +170,7 @@ class RowSampling:
         cls,
         arrays: Mapping[str, torch.Tensor],
         kind: SamplingKind,
-        edits: _Edits | None = None,
+        edits: Edits | None = None,
         draw: Draw = reference.sample,
     ) -> RowSampling:
         """Over arrays that are there already, named as in ``PARAMETERS``."""
@@ -128,25 +182,26 @@ class RowSampling:
             min_p=arrays["min_p"],
             seed=arrays["seed"],
             position=arrays["position"],
+            repetition=arrays["repetition"],
+            presence=arrays["presence"],
+            frequency=arrays["frequency"],
             largest_top_k=kind.largest_top_k,
             edits=edits,
             draw=draw,
         )
 
 
-GREEDY = SamplingKind(greedy=True, largest_top_k=0)
-
-
 def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
     """What rows that are sampled so have in common."""
     sampled = [each for each in samplings if not each.greedy]
+    is_edited = any(each.is_edited for each in samplings)
     if not sampled:
-        return GREEDY
+        return SamplingKind(greedy=True, largest_top_k=0, edited=is_edited)
     limited = all(each.top_k > 0 for each in sampled)
     largest = max(each.top_k for each in sampled) if limited else 0
     # Rounded up to one of few sizes; 0 = all of them have to be sorted.
     size = next((size for size in CANDIDATES if 0 < largest <= size), 0)
-    return SamplingKind(greedy=False, largest_top_k=size)
+    return SamplingKind(greedy=False, largest_top_k=size, edited=is_edited)
 
 
 def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], rows: Sequence[RowContext]) -> None:
@@ -158,6 +213,8 @@ def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], rows: Sequence[RowCo
     ]
     arrays["position"][: len(rows)] = [row.position for row in rows]
     arrays["seed"][: len(rows)] = [_signed(row.sampling.seed) for row in rows]
+    for name in PENALTIES:
+        arrays[name][: len(rows)] = [getattr(row.sampling, f"{name}_penalty") for row in rows]
 
 
 def _signed(seed: int) -> int:
@@ -174,23 +231,15 @@ def sample_checked(
     logits: torch.Tensor, rows: RowSampling
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The tokens, and bool [n] whether a row's logits are finite. That is found out on the way,
-    unless logits are changed first."""
+    unless logits are changed first: a bias may be infinite."""
     if rows.edits is not None:
-        return rows.draw(_edited(logits, rows.edits), rows)[0], None
+        return rows.draw(rows.edits.apply(logits, rows), rows)[0], None
     return rows.draw(logits, rows)
 
 
-def _edited(logits: torch.Tensor, edits: _Edits) -> torch.Tensor:
-    changed = logits.clone()
-    value = logits[edits.row, edits.token]
-    value = torch.where(value > 0, value / edits.repetition, value * edits.repetition)
-    changed[edits.row, edits.token] = value - edits.subtract
-    return changed
-
-
-def _edits(rows: Sequence[RowContext]) -> list[tuple[int, int, float, float]]:
-    """Entries of :class:`_Edits`."""
-    found: list[tuple[int, int, float, float]] = []
+def _entries(rows: Sequence[RowContext]) -> list[tuple[int, int, bool, int, float]]:
+    """What :class:`_Entries` are made of."""
+    found: list[tuple[int, int, bool, int, float]] = []
     for index, row in enumerate(rows):
         params = row.sampling
         bias = dict(params.logit_bias)
@@ -201,13 +250,5 @@ def _edits(rows: Sequence[RowContext]) -> list[tuple[int, int, float, float]]:
         for token in touched:
             count = output.get(token, 0) if params.has_penalties else 0
             seen = params.has_penalties and (count > 0 or token in row.prompt)
-            penalty = params.frequency_penalty * count + params.presence_penalty * (count > 0)
-            found.append(
-                (
-                    index,
-                    token,
-                    params.repetition_penalty if seen else 1.0,
-                    penalty - bias.get(token, 0.0),
-                )
-            )
+            found.append((index, token, seen, count, bias.get(token, 0.0)))
     return found

@@ -2,7 +2,8 @@
 
 A program computes groups of four output rows, NR at a time, ROUNDS times. A lane's 16-byte load is
 one word of each of the four rows, and it makes TILES * 4 such loads before it computes anything:
-what counts is how many bytes are on their way. All lanes of a program work on the same rows; their sums meet at the end.
+what counts is how many bytes are on their way. All lanes of a program work on the same rows; their
+sums meet at the end.
 """
 
 # mypy: ignore-errors
