@@ -16,7 +16,7 @@ import torch
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(900)]
 
-CAPABILITIES = (86, 89, 90, 120)
+CAPABILITIES = (86, 89, 120)
 SHARED = 99 * 1024
 SPILLED = 128
 """Bytes a thread."""

@@ -136,17 +136,19 @@ def test_a_value_dimension_of_its_own(steps, numbers, inputs, assert_near):
     check(rows, given, fresh_state(numbers, rows, given), assert_near)
 
 
-@pytest.mark.parametrize("length", [2, 3, 4, 5, 8, 13, 40])
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 8, 21])
 def test_slices(steps, numbers, inputs, assert_near, length):
     rows = steps.build(steps.certain(0, length))
     given = inputs(length, 32, 1, 2)
     check(rows, given, fresh_state(numbers, rows, given), assert_near)
 
 
-@HEADS
-def test_several_slices_of_wide_heads(steps, numbers, inputs, assert_near, key_heads, value_heads):
+@pytest.mark.parametrize(("dim", "key_heads", "value_heads"), [(64, 1, 3), (64, 2, 4), (128, 1, 1)])
+def test_several_slices_of_wide_heads(
+    steps, numbers, inputs, assert_near, dim, key_heads, value_heads
+):
     rows = steps.build(steps.certain(0, 5), steps.certain(5, 2), slots=(1, 3))
-    given = inputs(7, 128, key_heads, value_heads)
+    given = inputs(7, dim, key_heads, value_heads)
     check(rows, given, fresh_state(numbers, rows, given), assert_near)
 
 

@@ -17,7 +17,7 @@ import torch
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(600)]
 
-CAPABILITIES = (86, 89, 90, 120)
+CAPABILITIES = (86, 89, 120)
 SHARED = 99 * 1024
 SPILLED = 128
 """Bytes a thread: some registers of the longest kernel, of thousands of instructions."""

@@ -16,7 +16,7 @@ import torch
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(600)]
 
-CAPABILITIES = (86, 89, 90, 120)
+CAPABILITIES = (86, 89, 120)
 SHARED = 99 * 1024
 SPILLED = 96
 """Bytes a thread: where a program holds all buckets of a row."""
