@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from timing import copy_bandwidth, replay_seconds
 
-from kinfolk_kernels.experts.group_launches import group_launches
+from kinfolk_kernels.experts.group_launches import GroupTile, group_launches
 from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.experts.reference import SharedExpert
@@ -67,6 +67,15 @@ SHAPES = {
     "Laguna-XS.2": Shape(256, 512, 2048, "Q4_K", "Q4_K", "sigmoid", "silu", ("Q4_K", "Q6_K")),
     "26B-A4B": Shape(128, 704, 2816, "Q4_K", "Q5_0", "softmax", "gelu_tanh"),
 }
+
+
+TILES = {
+    "groups": None,
+    "128 pairs": (GroupTile(64, 128, 8, 3), GroupTile(128, 128, 8, 3)),
+    "128 rows": (GroupTile(128, 64, 8, 3), GroupTile(128, 64, 8, 3)),
+    "2 stages": (GroupTile(64, 64, 4, 2), GroupTile(128, 64, 8, 2)),
+}
+"""Ways of many rows: the usual tiles, and what is tried beside them."""
 
 
 def random_stack(name: str, experts: int, rows: int, columns: int) -> PlanesStack:
@@ -142,8 +151,8 @@ class Step:
         return choose(self.logits, shape.score, None, 1.0, None, chosen.ids, chosen.weights)  # type: ignore[arg-type]
 
     def launches(self, layer: Experts, way: str) -> list[Launch]:
-        if way == "groups":
-            return list(group_launches(self.x, self.choice, layer, self.y))
+        if way in TILES:
+            return list(group_launches(self.x, self.choice, layer, self.y, TILES[way]))
         # The norm before leaves up to four rows as int8.
         x = with_int8(self.x, int8_rows(self.x)) if len(self.x) <= FEW else self.x
         return list(pair_launches(x, self.choice, layer, self.y))
@@ -210,8 +219,10 @@ def measure(
     found: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
     found["router"] = each([lambda s=s: s.route(shape, router) for s in steps])  # type: ignore[misc]
     results = {}
-    for way in ("beside", "pairs", "groups"):
-        if (way != "groups" and rows > 64) or (way == "beside" and shared is None):
+    for way in ("beside", "pairs", *TILES):
+        if (way not in TILES and rows > 64) or (way == "beside" and shared is None):
+            continue
+        if TILES.get(way) is not None and rows <= 64:
             continue
         taken = layer.beside(shared) if way == "beside" else layer
         made = [step.launches(taken, way) for step in steps]
@@ -246,7 +257,7 @@ def report(title: str, rows: int, found: dict[str, object]) -> str:
         parts = ", ".join(f"{name} {t * 1e6:.1f}" for name, t in times["launches"].items())
         mark = "*" if way == taken else " "
         lines.append(
-            f"  {mark} {way:6} {times['seconds'] * 1e6:7.1f} us, "
+            f"  {mark} {way:9} {times['seconds'] * 1e6:7.1f} us, "
             f"{times['share']:.0%} of floor; {parts}"
         )
     return "\n".join(lines) + "\n"

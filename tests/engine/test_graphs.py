@@ -457,3 +457,14 @@ def test_a_failed_recording_names_the_op_or_else_the_step(model, text, op):
         pending = twins.decode(pending)
     assert side.runner.counters["replays"] == 0
     assert list(graphs.refused) == [op or "step"]
+
+
+def test_what_is_promised_of_recorded_steps_is_not_broken_without_a_word(invariant, text):
+    side = Side(invariant)
+    side.runner.graphs.capture = NoCapture()
+    twins = Twins(side, side)
+    twins.both = lambda do: do(side)
+    lease = twins.open()
+    pending = {lease: twins.prefill(lease, text[:10])}
+    with pytest.raises(EngineError, match=r"--batch-invariant needs .* cannot be recorded"):
+        twins.decode(pending)

@@ -135,6 +135,7 @@ class Graphs:
             except EngineError as error:
                 if not self.refused:
                     self.refused["step"] = str(error)
+                log.warning("steps are not recorded, so each takes longer: %s", error)
                 raise
         graph = self._graphs[key]
         frame = graph.frame

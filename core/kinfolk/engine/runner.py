@@ -180,14 +180,16 @@ class Runner:
             each.logprobs is not None or (drafted and each.is_edited) for each in samplings
         )
         key = self.graphs.key(items, None if open_end else kind_of(samplings))
-        if key is None:
-            return None
-        try:
-            return self.graphs.run(key, items, contexts, tokens)
-        except EngineError:
-            if not self.graphs.refused:
-                raise
-            return None
+        if key is not None:
+            try:
+                return self.graphs.run(key, items, contexts, tokens)
+            except EngineError:
+                if not self.graphs.refused:
+                    raise
+        if self.graphs.refused and self.loaded.batch_invariant:
+            reasons = "; ".join(f"{what}: {why}" for what, why in self.graphs.refused.items())
+            raise EngineError(f"--batch-invariant needs steps that can be recorded; {reasons}")
+        return None
 
     def _eager(self, items: Sequence[Item]) -> Ran:
         """The step in its own size, up to its logits."""

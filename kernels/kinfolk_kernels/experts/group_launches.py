@@ -34,13 +34,18 @@ class GroupTile:
 
 
 def group_launches(
-    x: torch.Tensor, choice: Choice, experts: Experts, y: torch.Tensor
+    x: torch.Tensor,
+    choice: Choice,
+    experts: Experts,
+    y: torch.Tensor,
+    tiles: tuple[GroupTile, GroupTile] | None = None,
 ) -> Iterator[Launch]:
-    """y float32 [R, W] of x [R, W] in the type that gate and up become."""
+    """y float32 [R, W] of x [R, W] in the type that gate and up become. ``tiles``: of gate and up
+    and of down, with as many pairs, in place of the usual: for tuning."""
     device, pairs = x.device, choice.ids.numel()
     between = type_of(experts.down)
-    tile = tile_for(x.shape[0], x.dtype)
-    down_tile = tile_for(x.shape[0], between, down=True)
+    usual = tile_for(x.shape[0], x.dtype), tile_for(x.shape[0], between, down=True)
+    tile, down_tile = tiles or usual
     order = Order.make(pairs, experts.count, device)
     yield from sort(choice.ids, order, tile.pairs)
     inner = torch.empty(pairs, experts.channels, dtype=between, device=device)
