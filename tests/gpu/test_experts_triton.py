@@ -20,7 +20,7 @@ from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, unpack
 from kinfolk_kernels.route.reference import choice as choice_by
-from kinfolk_kernels.route.triton import choose
+from kinfolk_kernels.route.triton import choose, logits_of_many
 from kinfolk_kernels.route.triton import route as route_on_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
@@ -289,6 +289,24 @@ def test_the_shared_expert(assert_near, upper, lower, gated, rows):
         added = added * (x.double() @ openness.double()).sigmoid()[:, None]
     # What is between the products is rounded to int8 or bfloat16's eight bits.
     assert_near(found - alone, added, (2e-2, 0.15))
+
+
+@pytest.mark.parametrize(
+    ("rows", "experts", "width"), [(65, 12, 72), (2048, 256, 2048), (300, 128, 2816)]
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_logits_of_many_rows_are_those_of_float32(rows, experts, width, dtype):
+    torch.manual_seed(rows)
+    x = torch.randn(rows, width, device="cuda").to(dtype)
+    weight = torch.randn(experts, width, device="cuda") / width**0.5
+    logits = torch.full((rows, experts), torch.nan, device="cuda")
+    logits_of_many(x, weight, logits).run()
+    exact = x.double() @ weight.double().T
+    own = (x.float() @ weight.T - exact).abs().max()
+    assert float((logits - exact).abs().max()) <= max(4 * float(own), 5e-6)
+    again = torch.full((100, experts), torch.nan, device="cuda")
+    logits_of_many(x[-100:], weight, again).run()
+    assert torch.equal(again, logits[-100:]), "a row does not see the others"
 
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])

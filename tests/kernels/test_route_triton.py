@@ -87,6 +87,19 @@ def test_few_rows_are_one_launch_and_many_are_not(numbers, score, rows, experts,
         torch.testing.assert_close(weights, shares, rtol=1e-4, atol=1e-20)
 
 
+@pytest.mark.parametrize(("experts", "width"), [(70, 96), (5, 72)])
+def test_many_rows_meet_the_matrix_unit(numbers, experts, width):
+    x, weight = numbers(70, width).half(), numbers(experts, width) / width
+    logits = torch.full((70, experts), torch.nan)
+    kernel.logits_of_many(x, weight, logits).run()
+    exact = x.double() @ weight.double().T
+    assert float((logits - exact).abs().max()) <= 1e-6 * float(exact.abs().max())
+    ids, weights = kernel.route(x, weight, "softmax", 3, None, 1.0, None)
+    wanted, shares = route(x, weight, "softmax", 3, None, 1.0, None)
+    assert torch.equal(ids, wanted)
+    torch.testing.assert_close(weights, shares, rtol=1e-4, atol=0)
+
+
 def test_rows_may_lie_in_a_wider_tensor(numbers):
     wide, weight = numbers(3, 200), numbers(9, 128) / 128
     ids, weights = kernel.route(wide[:, 40:168], weight, "softmax", 3, None, 1.0, None)

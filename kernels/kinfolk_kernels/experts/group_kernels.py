@@ -106,7 +106,7 @@ def group_down_kernel(
     FORMAT: tl.constexpr,
     BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid (W / BN, blocks): pairs float32 [P, W], each pair where it was before sorting."""
+    """Grid (W / BN, blocks): pairs [P, W], each pair where it was before sorting."""
     expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
     if expert < E:
         place = first + tl.arange(0, BM)
@@ -126,7 +126,7 @@ def group_down_kernel(
             acc = _add(acc, w0, x0)
             acc = _add(acc, w1, x1)
         at = pairs_ptr + pair[None, :] * W + n[:, None]
-        tl.store(at, acc, mask=there[None, :] & (n < W)[:, None])
+        tl.store(at, _narrow(acc, pairs_ptr), mask=there[None, :] & (n < W)[:, None])
 
 
 @triton.jit
@@ -142,5 +142,5 @@ def sum_kernel(
     for k in tl.static_range(TOP_K):
         pair = row * TOP_K + k
         one = tl.load(pairs_ptr + pair * W + column, mask=inside, other=0.0)
-        total += tl.load(weights_ptr + pair) * one
+        total += tl.load(weights_ptr + pair) * one.to(tl.float32)
     tl.store(y_ptr + row * W + column, total, mask=inside)

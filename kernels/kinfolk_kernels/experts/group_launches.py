@@ -50,7 +50,9 @@ def group_launches(
     yield from sort(choice.ids, order, tile.pairs)
     inner = torch.empty(pairs, experts.channels, dtype=between, device=device)
     yield gate_up_groups(x, choice, experts, order, inner, tile)
-    each = torch.empty(pairs, experts.width, dtype=torch.float32, device=device)
+    # Half the bytes, where eleven bits are those of the numbers before.
+    made = between if between == torch.float16 else torch.float32
+    each = torch.empty(pairs, experts.width, dtype=made, device=device)
     yield down_groups(inner, experts, order, each, down_tile)
     yield add_up(each, choice, y)
 
@@ -151,7 +153,7 @@ def gate_up_groups(
 def down_groups(
     inner: torch.Tensor, experts: Experts, order: Order, each: torch.Tensor, tile: GroupTile
 ) -> Launch:
-    """each float32 [R K, W], as the pairs were before sorting, of inner [R K, F]."""
+    """each [R K, W], as the pairs were before sorting, of inner [R K, F]."""
     return Launch(
         group_kernels.group_down_kernel,
         (-(-experts.width // tile.rows), order.blocks(tile.pairs)),

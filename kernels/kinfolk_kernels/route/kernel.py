@@ -131,3 +131,37 @@ def route_kernel(
             row.to(tl.int64), rows, EXPERTS, scale,
             EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
         )  # fmt: skip
+
+
+@triton.jit
+def _leading(w):
+    """The part of float32 numbers that the matrix unit takes whole: sign, exponent, ten bits."""
+    return (w.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def logits_kernel(
+    x_ptr, weight_ptr, logits_ptr, rows, x_row,
+    EXPERTS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
+    BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows / BM, EXPERTS / BE): logits float32 [rows, EXPERTS] of rows of 16 bits.
+
+    The matrix unit reads ten bits after the point: all of x's, and a weight's in two parts, which
+    leaves out 2^-22 of it.
+    """
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    e = tl.program_id(1) * BE + tl.arange(0, BE)
+    x_at = x_ptr + row.to(tl.int64)[:, None] * x_row
+    w_at = weight_ptr + e[:, None] * WIDTH
+    acc = tl.zeros([BM, BE], tl.float32)
+    for start in tl.range(0, WIDTH, BK, num_stages=STAGES):
+        column = start + tl.arange(0, BK)[None, :]
+        inside = column < WIDTH
+        x = tl.load(x_at + column, mask=(row < rows)[:, None] & inside, other=0.0).to(tl.float32)
+        w = tl.load(w_at + column, mask=(e < EXPERTS)[:, None] & inside, other=0.0)
+        first = _leading(w)
+        acc = tl.dot(x, tl.trans(first), acc, input_precision="tf32")
+        acc = tl.dot(x, tl.trans(w - first), acc, input_precision="tf32")
+    to = logits_ptr + row.to(tl.int64)[:, None] * EXPERTS + e[None, :]
+    tl.store(to, acc, mask=(row < rows)[:, None] & (e < EXPERTS)[None, :])

@@ -1,7 +1,7 @@
 """The choice of experts on the GPU; see the reference.
 
-Of few rows the products with the router's matrix and the choice are one launch, of many the
-products are left to the vendor's library.
+Of few rows the products with the router's matrix and the choice are one launch. Of many rows of 16
+bits the matrix unit makes the products; all others are left to the vendor's library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.torch import linear
-from kinfolk_kernels.route.kernel import choose_kernel, route_kernel
+from kinfolk_kernels.route.kernel import choose_kernel, logits_kernel, route_kernel
 from kinfolk_kernels.route.reference import Score
 from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
@@ -19,6 +19,9 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 MOST_EXPERTS = 1024
 FEW_ROWS = 16
 """Up to here one launch does everything."""
+
+MANY_ROWS = 65
+"""From here on there are programs enough for the matrix unit."""
 
 ROWS_AT_ONCE = 4
 """Rows of a program of that launch: when it chooses, each warp has one."""
@@ -69,10 +72,34 @@ def route(
     weights = torch.empty(shape, dtype=torch.float32, device=x.device)
     if x.shape[0] <= FEW_ROWS and x.shape[1] <= WIDEST:
         route_few(x, weight, score, bias, scale, expert_scale, ids, weights).run()
+        return ids, weights
+    if x.shape[0] >= MANY_ROWS and x.dtype != torch.float32:
+        logits = torch.empty(x.shape[0], weight.shape[0], device=x.device)
+        logits_of_many(x, weight, logits).run()
     else:
         logits = linear(x.float(), weight)
-        choose(logits, score, bias, scale, expert_scale, ids, weights).run()
+    choose(logits, score, bias, scale, expert_scale, ids, weights).run()
     return ids, weights
+
+
+def logits_of_many(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -> Launch:
+    """logits [R, E] of x [R, W] in a type of 16 bits."""
+    (rows, width), experts = x.shape, weight.shape[0]
+    tile = {"BM": 64, "BE": 64, "BK": 32, "STAGES": 3}
+    return Launch(
+        logits_kernel,
+        (-(-rows // tile["BM"]), -(-experts // tile["BE"])),
+        {
+            "x_ptr": x,
+            "weight_ptr": weight,
+            "logits_ptr": logits,
+            "rows": rows,
+            "x_row": x.stride(0),
+        },
+        {"EXPERTS": experts, "WIDTH": width, **tile},
+        warps=4,
+        stages=tile["STAGES"],
+    )
 
 
 def choose(
