@@ -23,8 +23,8 @@ PAIR = 128
 WARPS = 1584
 """Warps that a large device runs at a time: columns are split as long as there are no more."""
 
-REGISTERS = 168
-"""Of a thread, up to 16 rows, so that twelve warps fit a processor."""
+REGISTERS = {1: 128, 2: 168}
+"""Of a thread, by tiles of eight rows, so that sixteen or twelve warps fit a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def gemm_int8(
             "ASM": asm,
         },
         tile.warps,
-        registers=tile.registers or (REGISTERS if eights <= 2 else None),
+        registers=tile.registers or REGISTERS.get(eights),
         early=False,
     )
 
