@@ -56,11 +56,12 @@ def compile_ahead(launch: Launch, capability: int) -> Usage:
         file.write(compiled.asm["cubin"])
         file.flush()
         resources = _run("cuobjdump", "--dump-resource-usage", file.name)
-        code = _run("nvdisasm", "-c", file.name)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", resources)
-    if found is None:
-        raise ValueError(f"cuobjdump names no registers: {resources}")
-    return Usage(compiled.metadata.shared, int(found[1]), int(found[2]), _loop_spills(code))
+        found = re.search(r"REG:(\d+) STACK:(\d+)", resources)
+        if found is None:
+            raise ValueError(f"cuobjdump names no registers: {resources}")
+        registers, spilled = int(found[1]), int(found[2])
+        loop_spills = _loop_spills(_run("nvdisasm", "-c", file.name)) if spilled else 0
+    return Usage(compiled.metadata.shared, registers, spilled, loop_spills)
 
 
 def compiled_for(launch: Launch, capability: int) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.linear.int8_dots import IQ4_XS, Q4_0, Q5_0, Q5_K, Q6_K, Q8_0
+from kinfolk_kernels.linear.int8_dots import IQ4_XS, Q4_0, Q5_0, Q5_K, Q6_K, Q8_0, table_value
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, run_of
 
@@ -24,17 +24,6 @@ def _as_half(codes, OFFSET: tl.constexpr):
 @triton.jit
 def _scaled(codes, factor, OFFSET: tl.constexpr):
     return _as_half(codes, OFFSET) * factor.to(tl.float16)[:, None]
-
-
-@triton.jit
-def _from_table(codes):
-    """Nibbles -> the non-linear table, as float16."""
-    code = codes.to(tl.int32)
-    # The entries of the table, 127 more each, four to a word.
-    low = tl.where(code < 4, 0x3E2C1700, 0x75695C4E)
-    top = tl.where(code < 12, -0x5A677380, -0x0F273B4C)
-    word = tl.where(code < 8, low, top)
-    return (((word >> (8 * (code % 4))) & 255) - 127).to(tl.float16)
 
 
 @triton.jit
@@ -132,8 +121,8 @@ def _with_scales(low, top, scales, d, least, FORMAT: tl.constexpr):
     elif FORMAT == IQ4_XS:
         a = (d * byte_of(scales, 0).to(tl.float32)).to(tl.float16)
         b = (d * byte_of(scales, 1).to(tl.float32)).to(tl.float16)
-        w0 = _from_table(low) * a[:, None]
-        w1 = _from_table(top) * b[:, None]
+        w0 = table_value(low.to(tl.int32)).to(tl.float16) * a[:, None]
+        w1 = table_value(top.to(tl.int32)).to(tl.float16) * b[:, None]
     else:
         low_min = (least * ((scales >> 16) & 255).to(tl.float32)).to(tl.float16)
         top_min = (least * ((scales >> 24) & 255).to(tl.float32)).to(tl.float16)

@@ -30,6 +30,16 @@ ONES = tl.constexpr(0x01010101)
 
 
 @triton.jit
+def table_value(code):
+    """Nibbles -> the non-linear table, int32."""
+    # The entries of the table, 127 more each, four to a word.
+    low = tl.where(code < 4, 0x3E2C1700, 0x75695C4E)
+    top = tl.where(code < 12, -0x5A677380, -0x0F273B4C)
+    word = tl.where(code < 8, low, top)
+    return ((word >> (8 * (code % 4))) & 255) - 127
+
+
+@triton.jit
 def _looked_up(codes, ASM: tl.constexpr):
     """Four nibbles in bytes -> four values of the non-linear table, as signed bytes."""
     if ASM:
@@ -53,17 +63,7 @@ def _looked_up(codes, ASM: tl.constexpr):
         )
     out = tl.zeros_like(codes)
     for byte in tl.static_range(4):
-        code = (codes >> (8 * byte)) & 15
-        value = tl.where(code == 0, -127, 0)
-        value += tl.where(code == 1, -104, 0) + tl.where(code == 2, -83, 0)
-        value += tl.where(code == 3, -65, 0) + tl.where(code == 4, -49, 0)
-        value += tl.where(code == 5, -35, 0) + tl.where(code == 6, -22, 0)
-        value += tl.where(code == 7, -10, 0) + tl.where(code == 8, 1, 0)
-        value += tl.where(code == 9, 13, 0) + tl.where(code == 10, 25, 0)
-        value += tl.where(code == 11, 38, 0) + tl.where(code == 12, 53, 0)
-        value += tl.where(code == 13, 69, 0) + tl.where(code == 14, 89, 0)
-        value += tl.where(code == 15, 113, 0)
-        out = out | ((value & 255) << (8 * byte))
+        out = out | ((table_value((codes >> (8 * byte)) & 15) & 255) << (8 * byte))
     return out
 
 
