@@ -40,6 +40,12 @@ def high_run_of(group, K: tl.constexpr, FORMAT: tl.constexpr):
 
 
 @triton.jit
+def place_of(word, at, step, RUN: tl.constexpr):
+    """Where a word of a unit stands whose runs begin at ``at``, ``step`` apart."""
+    return at + word // RUN * step + word % RUN
+
+
+@triton.jit
 def matrix_words(
     q_ptr,
     high_ptr,

@@ -15,7 +15,8 @@ from kinfolk.spec.sampling import RowContext, RowSampling, edited
 
 
 class Occurrences:
-    """``slots`` rows of V tokens. Whoever holds a slot is known by its ``RowContext.output``."""
+    """``slots`` rows of V tokens. Whoever holds a slot is known by its ``RowContext.output``; a
+    request has the same slot all its life."""
 
     def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
         shape = (slots, vocabulary)

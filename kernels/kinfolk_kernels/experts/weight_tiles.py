@@ -9,7 +9,7 @@ import triton.language as tl
 
 from kinfolk_kernels.linear.int8_dots import IQ4_XS, Q4_0, Q5_0, Q5_K, Q6_K, Q8_0, table_value
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
-from kinfolk_kernels.plane_words import high_run_of, run_of
+from kinfolk_kernels.plane_words import high_run_of, place_of, run_of
 
 DENSE = tl.constexpr(-1)
 """The format of plain numbers."""
@@ -72,7 +72,7 @@ def _unpacked(
     word, byte = tl.arange(0, 32) // 4, (tl.arange(0, 32) % 4)[None, :]
     quad, r = n // 4, n % 4
     at, step = run_of(group, K // 64, RUN)
-    place = (at + word // RUN * step + word % RUN)[None, :]
+    place = place_of(word, at, step, RUN)[None, :]
     at = q_ptr + quad[:, None] * ROW + place * 16 + (r * 4)[:, None] + byte
     low_bytes = tl.load(at)
     supers = tl.load(supers_ptr + (quad * SUPERS + group // (1 if SMALL else 4)) * 4 + r)
@@ -86,7 +86,7 @@ def _unpacked(
         top = (low_bytes >> 4).to(tl.int16)
         if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
             at, step = high_run_of(group, K, FORMAT)
-            place = (at + word // 2 * step + word % 2)[None, :]
+            place = place_of(word, at, step, 2)[None, :]
             at = high_ptr + quad[:, None] * (HIGHS * 16) + place * 16 + (r * 4)[:, None] + byte
             high = tl.load(at).to(tl.int32)
             if FORMAT == Q6_K:

@@ -18,7 +18,7 @@ from kinfolk_kernels.linear.int8_dots import (
     top_codes,
 )
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
-from kinfolk_kernels.plane_words import high_run_of, run_of
+from kinfolk_kernels.plane_words import high_run_of, place_of, run_of
 
 
 @triton.jit
@@ -85,7 +85,7 @@ def dequantize_kernel(
     group, w = word // PER_GROUP, word % PER_GROUP
     mask = (to < rows) & (word < WORDS)
     at, step = run_of(group, K // 64, RUN)
-    at = quad * WORDS + at + w // RUN * step + w % RUN
+    at = quad * WORDS + place_of(w, at, step, RUN)
     q = tl.load(q_ptr + at * 4 + r, mask=mask, other=0)
     at = quad * SUPERS + group // (1 if SMALL else 4)
     supers = tl.load(supers_ptr + at * 4 + r, mask=mask, other=0)
@@ -95,7 +95,7 @@ def dequantize_kernel(
     high = q
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
         at, step = high_run_of(group, K, FORMAT)
-        at = quad * HIGHS + at + w // 2 * step + w % 2
+        at = quad * HIGHS + place_of(w, at, step, 2)
         high = tl.load(high_ptr + at * 4 + r, mask=mask, other=0)
     d, second = first_half(supers), second_half(supers)
     byte = tl.arange(0, 4)[None, None, None, :]

@@ -35,7 +35,7 @@ from kinfolk_kernels.linear.int8_products import (
 )
 from kinfolk_kernels.linear.segments import FREE
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
-from kinfolk_kernels.plane_words import high_run_of, load, run_of
+from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
 
 NONE = tl.constexpr(-1)
 ONES = tl.constexpr(0x01010101)
@@ -63,7 +63,7 @@ def _group(
     group = group + 0 * c
     there = group < K // 64
     at, step = run_of(group, K // 64, RUN)
-    base = q_ptr + quad * (WORDS * 4) + (at + c // RUN * step + c % RUN) * 4 + r
+    base = q_ptr + quad * (WORDS * 4) + place_of(c, at, step, RUN) * 4 + r
     far = 4 // RUN * step * 4
     loaded = (load(base, there, MASKED), load(base + far, there, MASKED))
     if EIGHT:
@@ -92,7 +92,7 @@ def _pair(
     loaded = ()
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
         at, step = high_run_of(group, K, FORMAT)
-        base = high_ptr + quad * (HIGHS * 4) + (at + c // 2 * step + c % 2) * 4 + r
+        base = high_ptr + quad * (HIGHS * 4) + place_of(c, at, step, 2) * 4 + r
         there = group < K // 64
         loaded += (load(base, there, MASKED), load(base + 2 * step * 4, there, MASKED))
     if not SMALL:

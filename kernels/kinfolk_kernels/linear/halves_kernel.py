@@ -16,7 +16,7 @@ from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.halves_words import four, multiply_accumulate, weight_pairs
 from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0
 from kinfolk_kernels.linear.segments import FREE
-from kinfolk_kernels.plane_words import high_run_of, load, run_of
+from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
 
 NONE = tl.constexpr(-1)
 
@@ -50,7 +50,7 @@ def _group(
     there = there[:, None]
     # Words c and c + 4, and with eight bits a code c + 8 and c + 12.
     at, step = run_of(group, K // 64, RUN)
-    base = q_ptr + quad * (WORDS * 4) + (at + c // RUN * step + c % RUN) * 4 + r
+    base = q_ptr + quad * (WORDS * 4) + place_of(c, at, step, RUN) * 4 + r
     far = 4 // RUN * step * 4
     q = (load(base, there, MASKED), load(base + far, there, MASKED))
     if EIGHT:
@@ -64,7 +64,7 @@ def _group(
     high = q
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
         at, step = high_run_of(group, K, FORMAT)
-        base = high_ptr + quad * (HIGHS * 4) + (at + c // 2 * step + c % 2) * 4 + r
+        base = high_ptr + quad * (HIGHS * 4) + place_of(c, at, step, 2) * 4 + r
         high = (load(base, there, MASKED), load(base + 2 * step * 4, there, MASKED))
     x_at = x_ptr + group * (NT * 256) + (lane % 32)[:, None] * 4 + r
     x = (load(x_at, there, MASKED), load(x_at + 128, there, MASKED))
