@@ -34,7 +34,7 @@ from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import PlanesStack, unpack
-from kinfolk_kernels.route.triton import FEW_ROWS, choose, route_few
+from kinfolk_kernels.route.triton import FEW_ROWS, MANY_ROWS, choose, logits_of_many, route_few
 
 CACHE = 400e6
 """Bytes that the steps of a graph read: several times the second-level cache."""
@@ -71,9 +71,9 @@ SHAPES = {
 
 TILES = {
     "groups": None,
-    "128 pairs": (GroupTile(64, 128, 8, 3), GroupTile(128, 128, 8, 3)),
-    "128 rows": (GroupTile(128, 64, 8, 3), GroupTile(128, 64, 8, 3)),
-    "2 stages": (GroupTile(64, 64, 4, 2), GroupTile(128, 64, 8, 2)),
+    "64 pairs": (GroupTile(64, 64, 4, 3), GroupTile(128, 64, 8, 3)),
+    "8 warps": (GroupTile(64, 128, 4, 3), GroupTile(128, 128, 8, 3)),
+    "2 stages": (GroupTile(64, 128, 4, 2), GroupTile(64, 128, 4, 2)),
 }
 """Ways of many rows: the usual tiles, and what is tried beside them."""
 
@@ -130,7 +130,10 @@ class Step:
         if self.x.shape[0] <= FEW_ROWS:
             self.route_few(shape, router).run()
             return
-        torch.mm(self.x.float(), router.T, out=self.logits)
+        if self.x.shape[0] >= MANY_ROWS:
+            logits_of_many(self.x, router, self.logits).run()
+        else:
+            torch.mm(self.x.float(), router.T, out=self.logits)
         self.choose(shape).run()
 
     def route_few(self, shape: Shape, router: torch.Tensor) -> Launch:

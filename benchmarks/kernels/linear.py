@@ -30,13 +30,12 @@ from timing import copy_bandwidth, replay_seconds
 from kinfolk_kernels.dependent import one_after_the_other
 from kinfolk_kernels.int8_rows import FEW
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.gemm_int8 import Int8Tile, gemm_int8
+from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
 from kinfolk_kernels.linear.gemm_small import tile_for as small_tile_for
-from kinfolk_kernels.linear.gemv import GemvTile, gemv
-from kinfolk_kernels.linear.gemv import tile_for as gemv_tile_for
+from kinfolk_kernels.linear.gemv import gemv, warps_for
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
 from kinfolk_kernels.planes import Planes
 
@@ -51,7 +50,9 @@ OFF = 2e-2
 SLICE = 2048
 """Rows of a slice of a prompt."""
 
-Tile = GemvTile | Int8Tile | SmallTile
+Tile = int | Int8Tile | SmallTile
+"""Of one row, the warps that share it."""
+
 say = sys.stdout.write
 
 
@@ -59,17 +60,10 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     """The default of a launch, then what is tried beside it."""
     default = default_tile(name, rows)
     shapes: list[Any] = _shapes(name)
-    unit, halves = int8_tile_for(shapes), small_tile_for(shapes)
+    halves, pairs = small_tile_for(shapes), -(-shapes[0].columns // PAIR)
     others: dict[int, list[Tile]] = {
-        1: [GemvTile(), GemvTile(2), GemvTile(1, 2), GemvTile(1, 4), GemvTile(rounds=3)],
-        8: [int8_tile_for(shapes, 1), int8_tile_for(shapes, 2)],
-        16: [
-            int8_tile_for(shapes, 1),
-            int8_tile_for(shapes, 2),
-            Int8Tile(4, unit.split, registers=128),
-            Int8Tile(4, 2 * unit.split),
-            halves,
-        ],
+        1: [1, 2, 4],
+        16: [Int8Tile(6, -(-pairs // 6) * 6), Int8Tile(pairs, pairs), halves],
         64: [dataclasses.replace(halves, tiles=1)],
     }
     tried = [] if quick else others.get(rows, [])
@@ -79,7 +73,7 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
 def default_tile(name: str, rows: int) -> Tile:
     shapes: list[Any] = _shapes(name)
     if rows == 1:
-        return gemv_tile_for(shapes)
+        return warps_for(shapes)
     return int8_tile_for(shapes) if rows <= FEW else small_tile_for(shapes)
 
 
@@ -96,7 +90,9 @@ def _shapes(name: str) -> list[_Shape]:
 
 
 def label(tile: Tile) -> str:
-    kind = {GemvTile: "v", Int8Tile: "i", SmallTile: "h"}[type(tile)]
+    if isinstance(tile, int):
+        return f"v{tile}"
+    kind = {Int8Tile: "i", SmallTile: "h"}[type(tile)]
     return kind + ",".join(str(n) for n in dataclasses.astuple(tile))
 
 
@@ -125,7 +121,7 @@ class Product:
         if isinstance(tile, SmallTile):
             return gemm_small(matrices, half_rows(self.x) if again else self.halves, outs, tile)
         rows = int8_rows(self.x) if again else self.int8
-        if isinstance(tile, GemvTile):
+        if isinstance(tile, int):
             return gemv(matrices, rows, outs, tile)
         return gemm_int8(matrices, rows, outs, tile)
 
@@ -134,7 +130,7 @@ def compile_one(job: tuple[str, int, Tile | None, bool]) -> None:
     """Launch kernels on a few rows of a matrix, so that they are in the cache on disk."""
     name, rows, tile, alone = job
     try:
-        matrices = launch_of(name, 48)
+        matrices = launch_of(name, 32)
         with one_after_the_other() if alone else nullcontext():
             if tile is None:
                 x = torch.randn(80, matrices[0].columns, device="cuda", dtype=torch.bfloat16)

@@ -57,6 +57,10 @@ def random_planes(name: str, rows: int, columns: int) -> Planes:
     )
 
 
-def launch_of(name: str, most_rows: int | None = None) -> list[Planes]:
-    """The matrices of a launch, cut to so many rows if asked."""
-    return [random_planes(f, min(n, most_rows or n), k) for f, n, k in LAUNCHES[name]]
+def launch_of(name: str, part: int = 1) -> list[Planes]:
+    """The matrices of a launch, or about a ``part``-th of the rows of each: in the same order of
+    size, which decides on the order in the launch."""
+    shapes = (
+        (f, max(48, n // part // 16 * 16) if part > 1 else n, k) for f, n, k in LAUNCHES[name]
+    )
+    return [random_planes(*shape) for shape in shapes]

@@ -1,4 +1,8 @@
-"""A launch of a Triton kernel as a value: what is run here and compiled ahead elsewhere."""
+"""A launch of a Triton kernel as a value: what is run here and compiled ahead elsewhere.
+
+What a compiled kernel was compiled for is looked up here: Triton does so too, in a time in which a
+GPU is done with a small kernel, and a prompt is some thousand launches.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +58,48 @@ class Launch:
         return {**self.constants, "PDL": overlap}, {**self.options, **early}
 
     def run(self) -> None:
-        constants, options = self.compiled_in(overlaps(self._device))
-        self.kernel[self.grid](**self.arguments, **constants, **options)
+        device = next(x.device for x in self.arguments.values() if isinstance(x, torch.Tensor))
+        overlap = overlaps(device)
+        constants, options = self.compiled_in(overlap)
+        if not hasattr(self.kernel, "do_not_specialize"):
+            # It is interpreted.
+            self.kernel[self.grid](**self.arguments, **constants, **options)
+            return
+        values, known = self._values(constants)
+        key = (device, *options.items(), *known)
+        compiled = _COMPILED.setdefault(id(self.kernel), {})
+        if key in compiled:
+            x, y, z, *_ = *self.grid, 1, 1
+            compiled[key][x, y, z](*values)
+            return
+        compiled[key] = self.kernel[self.grid](**self.arguments, **constants, **options)
 
-    @property
-    def _device(self) -> torch.device:
-        return next(x.device for x in self.arguments.values() if isinstance(x, torch.Tensor))
+    def _values(self, constants: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+        """All values in the kernel's order, and what of each its code may depend on."""
+        values, known = [], []
+        free = self.kernel.do_not_specialize or ()
+        for name in self.kernel.arg_names:
+            if name in self.arguments:
+                value = self.arguments[name]
+                known.append(_known(value, name in free))
+            else:
+                value = constants[name]
+                known.append(value)
+            values.append(value)
+        return values, known
+
+
+_COMPILED: dict[int, dict[tuple[Any, ...], Any]] = {}
+"""Compiled kernels, by kernel, which live as long as their modules, and what they depend on."""
+
+
+def _known(value: Any, free: bool) -> Any:
+    """What Triton knows of an argument when it compiles: a pointer's type and whether it is a
+    multiple of 16; a number's type and, unless it is ``free``, whether it is one or such a
+    multiple."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.data_ptr() % 16 == 0
+    if isinstance(value, int):
+        wide = not -(2**31) <= value < 2**31
+        return (type(value), wide) if free else (type(value), wide, value == 1, value % 16 == 0)
+    return type(value)

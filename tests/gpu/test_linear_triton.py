@@ -13,11 +13,10 @@ from kinfolk_kernels.int8_rows import dequantize as numbers_of
 from kinfolk_kernels.linear import segments
 from kinfolk_kernels.linear import triton as kernels
 from kinfolk_kernels.linear.dequantize import dequantize
-from kinfolk_kernels.linear.gemm_int8 import Int8Tile, gemm_int8
+from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
-from kinfolk_kernels.linear.gemv import GemvTile, gemv
-from kinfolk_kernels.linear.gemv import tile_for as gemv_tile_for
+from kinfolk_kernels.linear.gemv import gemv, warps_for
 from kinfolk_kernels.linear.prepare import half_rows
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, unpack
@@ -56,14 +55,14 @@ def error(found, expected):
 
 
 @EVERY
-def test_one_row_in_every_tile(matrix, numbers, poisoned, name):
+def test_one_row_by_any_number_of_warps(matrix, numbers, poisoned, name):
     planes, exact = matrix(name)
     x = quantize(numbers(1, planes.columns).cuda())
     expected = numbers_of(x).double() @ exact.T
-    for tile in (GemvTile(rounds=3), GemvTile(2, 1, 2), GemvTile(1, 4), GemvTile(2, 2, 2), None):
+    for warps in (1, 2, 4, None):
         with poisoned():
             out = torch.empty(1, planes.rows, device="cuda")
-        gemv([planes], x, [out], tile).run()
+        gemv([planes], x, [out], warps).run()
         assert error(out, expected) <= SUMS
 
 
@@ -73,7 +72,9 @@ def test_int8_rows_on_the_matrix_unit_in_every_tile(matrix, numbers, poisoned, n
     planes, exact = matrix(name)
     x = quantize(numbers(rows, planes.columns).cuda())
     expected = numbers_of(x).double() @ exact.T
-    for tile in (Int8Tile(), Int8Tile(4, 3), Int8Tile(2, 2), Int8Tile(1), None):
+    pairs = -(-planes.columns // PAIR)
+    whole = Int8Tile(3, -(-pairs // 3) * 3)
+    for tile in (whole, Int8Tile(3, pairs), Int8Tile(pairs + 7, pairs), None):
         with poisoned():
             out = torch.empty(rows, planes.rows, device="cuda")
         gemm_int8([planes], x, [out], tile).run()
@@ -100,7 +101,7 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     x = numbers(rows, 5120).cuda().bfloat16()
     found = kernels.linears(x, weights)
     seen = numbers_of(quantize(x)) if rows <= FEW else x
-    tile_for = gemv_tile_for if rows == 1 else int8_tile_for
+    tile_for = warps_for if rows == 1 else int8_tile_for
     for y, planes in zip(found, weights, strict=True):
         assert y.dtype == torch.bfloat16
         assert error(y, seen.double() @ unpack(planes).double().T) <= BF16
@@ -126,7 +127,8 @@ def test_slices_of_numbers_are_the_definitions_bit_for_bit(matrix, name):
 def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
     planes, _ = matrix("Q5_K")
     x = numbers(16, planes.columns).cuda()
-    assert int8_tile_for([planes]).split > 1
+    tile = int8_tile_for([planes])
+    assert tile.share < tile.span
     first, one = kernels.linear(x, planes), kernels.linear(x[:1], planes)
     for _ in range(20):
         assert torch.equal(kernels.linear(x, planes), first)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.int8_rows import dequantize, quantize
-from kinfolk_kernels.linear.gemv import GemvTile, gemv, tile_for
+from kinfolk_kernels.linear.gemv import gemv, warps_for
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = pytest.mark.interpreter
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.interpreter
 BOUND = 2e-6
 
 
-def multiply(planes, x, tile):
+def multiply(planes, x, warps=1):
     out = torch.full((x.shape[0], planes.rows), torch.nan)
-    gemv([planes], quantize(x), [out], tile, asm=False).run()
+    gemv([planes], quantize(x), [out], warps, asm=False).run()
     return out
 
 
@@ -28,25 +28,19 @@ def error(found, planes, x):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize(
-    ("rows", "columns", "tile"),
-    [
-        (13, 768, GemvTile(rounds=2)),
-        (16, 2048, GemvTile(groups=2)),
-        (7, 1024, GemvTile(warps=2, tiles=2)),
-        (12, 1280, GemvTile(groups=2, tiles=3)),
-    ],
+    ("rows", "columns", "warps"), [(13, 768, 1), (16, 2048, 1), (7, 1024, 2), (12, 1280, 2)]
 )
-def test_products_equal_float64(random_planes, numbers, name, rows, columns, tile):
+def test_products_equal_float64(random_planes, numbers, name, rows, columns, warps):
     planes = random_planes(name, rows, columns, seed=rows)
     x = numbers(1, columns)
-    assert error(multiply(planes, x, tile), planes, x) <= BOUND
+    assert error(multiply(planes, x, warps), planes, x) <= BOUND
 
 
 @pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_0"])
 def test_rows_that_are_no_multiple_of_a_block_of_256(random_planes, numbers, name):
     planes = random_planes(name, 9, 704, seed=7)
     x = numbers(1, 704)
-    assert error(multiply(planes, x, GemvTile()), planes, x) <= BOUND
+    assert error(multiply(planes, x), planes, x) <= BOUND
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -54,7 +48,7 @@ def test_extreme_activations_do_not_overflow(random_planes, name):
     planes = random_planes(name, 8, 512, seed=1)
     for sign in (1.0, -1.0):
         x = torch.full((1, 512), sign * 3e4)
-        assert error(multiply(planes, x, GemvTile()), planes, x) <= 20 * BOUND
+        assert error(multiply(planes, x), planes, x) <= 20 * BOUND
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -63,7 +57,7 @@ def test_one_column_of_ones_selects_a_column_of_the_matrix(random_planes, name):
     for column in (5, 37, 200, 511):
         x = torch.zeros(1, 512)
         x[0, column] = 127.0
-        found = multiply(planes, x, GemvTile())
+        found = multiply(planes, x)
         expected = unpack(planes)[:, column] * 127
         assert torch.allclose(found[0], expected, rtol=1e-5, atol=1e-5)
 
@@ -73,9 +67,9 @@ def test_several_matrices_in_one_launch_give_the_bits_of_each_alone(random_plane
     shapes = {"Q8_0": 6, "Q5_K": 44, "Q4_K": 30, "Q6_K": 17}
     matrices = [random_planes(name, rows, 768, seed=rows) for name, rows in shapes.items()]
     outs = [torch.full((1, planes.rows), torch.nan) for planes in matrices]
-    gemv(matrices, quantize(x), outs, GemvTile(groups=2), asm=False).run()
+    gemv(matrices, quantize(x), outs, 1, asm=False).run()
     for planes, out in zip(matrices, outs, strict=True):
-        assert torch.equal(out, multiply(planes, x, GemvTile(groups=2)))
+        assert torch.equal(out, multiply(planes, x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -83,9 +77,9 @@ def test_results_come_in_the_type_of_the_output(random_planes, numbers, dtype):
     planes, x = random_planes("Q4_K", 8, 512, seed=2), numbers(1, 512)
     out = torch.full((1, 8), torch.nan, dtype=dtype)
     gemv([planes], quantize(x), [out], asm=False).run()
-    assert torch.equal(out, multiply(planes, x, tile_for([planes])).to(dtype))
+    assert torch.equal(out, multiply(planes, x, warps_for([planes])).to(dtype))
 
 
-def test_tiles_depend_on_shapes_alone(random_planes):
+def test_warps_depend_on_shapes_alone(random_planes):
     small, tall = random_planes("Q4_K", 8, 512, seed=0), random_planes("Q6_K", 8, 512, seed=1)
-    assert tile_for([small]) == tile_for([tall])
+    assert warps_for([small]) == warps_for([tall])

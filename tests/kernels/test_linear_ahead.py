@@ -22,6 +22,9 @@ SHARED = 99 * 1024
 SPILLED = 16
 """Bytes a thread, outside loops."""
 
+WRITTEN_OUT = 96
+"""Bytes of a kernel without loops, whose registers are held down so that more programs run."""
+
 HELD = (96, 32)
 """Bytes, and accesses in a loop of seven hundred instructions or more, where registers are held
 down so that more programs run."""
@@ -43,18 +46,17 @@ def results(matrices, rows):
 
 def single_launches():
     from kinfolk_kernels.int8_rows import Int8Rows
-    from kinfolk_kernels.linear.gemv import GemvTile, gemv
+    from kinfolk_kernels.linear.gemv import gemv
 
-    def launch(*formats, columns=WIDTH, tile=None):
+    def launch(*formats, columns=WIDTH, warps=None):
         matrices = table(*formats, columns=columns)
-        return gemv(matrices, Int8Rows.make(1, columns, META), results(matrices, 1), tile)
+        return gemv(matrices, Int8Rows.make(1, columns, META), results(matrices, 1), warps)
 
-    yield "delta net's inputs", launch("Q5_K", "Q4_K", "Q8_0", "Q8_0")
-    yield "down", launch("Q6_K", columns=HIDDEN)
-    yield "no block of 256", launch("Q5_0", columns=704)
-    yield "tables", launch("IQ4_XS", "Q4_0")
-    yield "two groups", launch("Q4_K", "Q4_K", tile=GemvTile(groups=2, tiles=2))
-    yield "three rounds", launch("Q4_K", "Q4_K", tile=GemvTile(rounds=3))
+    yield "one row, delta net's inputs", launch("Q5_K", "Q4_K", "Q8_0", "Q8_0")
+    yield "one row, down", launch("Q6_K", columns=HIDDEN)
+    yield "one row, no block of 256", launch("Q5_0", columns=704)
+    yield "one row, tables", launch("IQ4_XS", "Q4_0")
+    yield "one row, a warp", launch("Q6_K", warps=1)
 
 
 def int8_launches():
@@ -70,7 +72,7 @@ def int8_launches():
     yield "unit 16", launch(16, "Q6_K", columns=HIDDEN)
     yield "unit 16, inputs", launch(16, "Q5_K", "Q4_K", "Q8_0")
     yield "unit 32", launch(32, "Q4_K", "IQ4_XS")
-    yield "unit 704", launch(16, "Q5_0", "Q4_0", columns=704, tile=Int8Tile(2, 2))
+    yield "unit 704", launch(16, "Q5_0", "Q4_0", columns=704, tile=Int8Tile(5, 6))
 
 
 def small_launches():
@@ -154,6 +156,8 @@ def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(
     bad = {}
     for name, (shared, spilled, loop_spills, *_) in compiled.items():
         most = HELD if name.startswith("unit") else (SPILLED, 0)
+        if name.startswith("one row"):
+            most = (WRITTEN_OUT, 0)
         if shared > SHARED or spilled > most[0] or loop_spills > most[1]:
             bad[name] = (shared, spilled, loop_spills)
     assert bad == {}

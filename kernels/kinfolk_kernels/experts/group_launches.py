@@ -22,6 +22,10 @@ FEW_ROWS = 64
 FEW_PAIRS = 512
 """Pairs that one program sorts."""
 
+MANY_A_MATRIX = 48
+"""Pairs of an expert, on the average, from which on blocks of 64 would often not be enough: what is
+left over would read the whole matrix again."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupTile:
@@ -44,7 +48,11 @@ def group_launches(
     and of down, with as many pairs, in place of the usual: for tuning."""
     device, pairs = x.device, choice.ids.numel()
     between = type_of(experts.down)
-    usual = tile_for(x.shape[0], x.dtype), tile_for(x.shape[0], between, down=True)
+    each_has = pairs // experts.count
+    usual = (
+        tile_for(x.shape[0], each_has, x.dtype),
+        tile_for(x.shape[0], each_has, between, down=True),
+    )
     tile, down_tile = tiles or usual
     order = Order.make(pairs, experts.count, device)
     yield from sort(choice.ids, order, tile.pairs)
@@ -57,13 +65,16 @@ def group_launches(
     yield add_up(each, choice, y)
 
 
-def tile_for(rows: int, dtype: torch.dtype, *, down: bool = False) -> GroupTile:
-    """By the number of rows and the type of numbers alone; equal numbers of pairs for both."""
+def tile_for(rows: int, each_has: int, dtype: torch.dtype, *, down: bool = False) -> GroupTile:
+    """By the number of rows, the pairs of an expert and the type of numbers alone; equal numbers of
+    pairs for both."""
     few = rows <= FEW_ROWS
     if dtype == torch.float32:
         return GroupTile(32, 16, 4, 1) if few else GroupTile(16, 64, 8, 1)
     if few:
         return GroupTile(64, 16, 4, 3)
+    if each_has >= MANY_A_MATRIX:
+        return GroupTile(64, 128, 4, 3)
     return GroupTile(128, 64, 8, 3) if down else GroupTile(64, 64, 4, 3)
 
 

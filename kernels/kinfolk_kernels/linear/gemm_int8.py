@@ -21,20 +21,22 @@ PAIR = 128
 """Columns that a warp computes at a time."""
 
 WARPS = 1584
-"""Warps that a large device runs at a time: columns are split as long as there are no more."""
+"""Warps that a large device runs at a time: what there is to do is shared out among no more."""
 
-REGISTERS = {1: 128, 2: 168}
-"""Of a thread, by tiles of eight rows, so that sixteen or twelve warps fit a processor."""
+LEAST_PAIRS = 4
+"""Of a warp: what it does at its end takes as long as two or three."""
+
+REGISTERS = 168
+"""Of a thread with up to 16 rows, so that twelve warps fit a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Tile:
-    """``warps`` of a program take 32 rows each, ``split`` programs share the columns; ``registers``
-    of a thread at most, ``None`` = by the number of rows."""
+    """What a program of one warp takes: ``share`` pairs of groups, from one tile of 32 rows on to
+    the next. A tile has ``span`` of them, or fewer if its columns end in the last share."""
 
-    warps: int = 4
-    split: int = 1
-    registers: int | None = None
+    share: int
+    span: int
 
 
 def gemm_int8(
@@ -48,44 +50,50 @@ def gemm_int8(
     """outs[i] [M, N_i] = x W_i^T, M <= 32, for up to four matrices of K columns."""
     columns, rows = matrices[0].columns, outs[0].shape[0]
     tile = tile or tile_for(matrices)
-    segments = Segments.make(matrices, outs, WARP_ROWS * tile.warps)
+    share, span = tile.share, tile.span
+    segments = Segments.make(matrices, outs, lambda p: -(-_tiles(p) * span // share))
     eights = -(-rows // 8)
-    part, done = outs[0], outs[0]
-    if tile.split > 1:
-        device = outs[0].device
-        size = tile.split * segments.programs * eights * 8 * WARP_ROWS * tile.warps
-        part = torch.empty(size, device=device)
-        done = counters(device, segments.programs)
+    parts = 2 * segments.programs * eights * 8 * WARP_ROWS
     return Launch(
         gemm_int8_kernel,
-        (segments.programs, tile.split),
+        (segments.programs,),
         {
             **segments.arguments,
             "x_ptr": x.words,
             "d_ptr": x.scale,
-            "part_ptr": part,
-            "done_ptr": done,
+            "part_ptr": torch.empty(parts, device=outs[0].device),
+            "done_ptr": counters(outs[0].device, segments.programs),
             "rows": rows,
         },
         {
             **segments.constants,
             "K": columns,
             "NT": eights,
-            "WARPS": tile.warps,
-            "SPLIT": tile.split,
+            "SHARE": share,
+            "SPAN": span,
             "MASKED": columns % PAIR != 0,
             "ASM": asm,
         },
-        tile.warps,
-        registers=tile.registers or REGISTERS.get(eights),
+        warps=1,
+        registers=REGISTERS if eights <= 2 else None,
         early=False,
     )
 
 
-def tile_for(matrices: Sequence[Planes], warps: int = 4) -> Int8Tile:
+def tile_for(matrices: Sequence[Planes]) -> Int8Tile:
     """By shapes alone."""
-    programs = sum(-(-planes.rows // (warps * WARP_ROWS)) for planes in matrices)
     pairs = -(-matrices[0].columns // PAIR)
-    most = max(1, min(WARPS // (warps * programs), pairs // 4))
-    # Equal parts: as many as the longest of them asks for.
-    return Int8Tile(warps, -(-pairs // -(-pairs // most)))
+    tiles = [_tiles(planes) for planes in matrices]
+    share = max(LEAST_PAIRS, sum(tiles) * pairs // WARPS)
+    while sum(-(-count * pairs // share) for count in tiles) > WARPS:
+        share += 1
+    parts = -(-pairs // share)
+    if parts * sum(tiles) <= WARPS:
+        # Equal parts of one tile each: as many as the longest of them asks for.
+        share = -(-pairs // parts)
+        return Int8Tile(share, parts * share)
+    return Int8Tile(share, pairs)
+
+
+def _tiles(planes: Planes) -> int:
+    return -(-planes.rows // WARP_ROWS)

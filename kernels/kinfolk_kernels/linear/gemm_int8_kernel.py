@@ -1,12 +1,14 @@
 """The kernel of matrices times 2 to 32 rows of int8 on the matrix unit.
 
-A warp takes 32 rows of a matrix, eight groups of four, and walks along pairs of groups of 64
-columns; the words of the next pair are on their way while it computes one. A lane's 16-byte load is
-one word of four rows; with its nibbles apart it is the lane's part of the left operand, so weights
-never leave the registers. The sums of 32 products are whole numbers; they are scaled by whole
-numbers, and only then rounded to float32. The warps of a program take different rows and meet the
-same words of x at the same time. Columns may be split among programs; the last of them to end adds
-up their sums, in order.
+A program is a warp. It takes 32 rows of a matrix, eight groups of four, and walks along pairs of
+groups of 64 columns; the words of the next pair are on their way while it computes one. A lane's
+16-byte load is one word of four rows; with its nibbles apart it is the lane's part of the left
+operand, so weights never leave the registers. The sums of 32 products are whole numbers; they are
+scaled by whole numbers, and only then rounded to float32.
+
+All pairs of a matrix, tile after tile of 32 rows, are shared out in equal parts, as many as warps
+run at a time. A tile that several programs have a part of is added up, in order, by the last of
+them to end.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ def _group(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads of 64 columns of four rows, [L, 4] each: words c and c + 4, with eight bits
-    a code c + 8 and c + 12 too, then scales."""
+    """What a lane reads of 64 columns of four rows, [32, 4] each: words c and c + 4, with codes of
+    eight bits c + 8 and c + 12 too, then scales."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
@@ -83,7 +85,7 @@ def _pair(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads besides for two groups, [L, 4] each: the words with the bits above the
+    """What a lane reads besides for two groups, [32, 4] each: the words with the bits above the
     nibbles, and the block's scales."""
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
@@ -131,7 +133,7 @@ def _operands(q, high, INDEX: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.conste
 
 
 @triton.jit
-def _begun(x, FORMAT: tl.constexpr, WARPS: tl.constexpr, ASM: tl.constexpr):
+def _begun(x, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """What the sums of a group's four runs of 16 columns begin with, four numbers each: the sums of
     x times what is to be subtracted from codes. Runs of one scale begin together, in the first."""
     OFFSET: tl.constexpr = (
@@ -144,9 +146,9 @@ def _begun(x, FORMAT: tl.constexpr, WARPS: tl.constexpr, ASM: tl.constexpr):
         begun = ()
         for run in tl.static_range(4):
             if FORMAT == Q6_K:
-                begun += (multiply_16(less, less, x[run], z, z, z, z, WARPS, ASM),)
+                begun += (multiply_16(less, less, x[run], z, z, z, z, ASM),)
             elif run % 2 == 0:
-                e = multiply_32(less, less, less, less, x[run], x[run + 1], z, z, z, z, WARPS, ASM)
+                e = multiply_32(less, less, less, less, x[run], x[run + 1], z, z, z, z, ASM)
                 begun += (e, e)
     return begun
 
@@ -160,7 +162,6 @@ def _scaled_sums(
     supers,
     R: tl.constexpr,
     FORMAT: tl.constexpr,
-    WARPS: tl.constexpr,
     ASM: tl.constexpr,
 ):
     """The products of rows R and R + 1 of each four with eight rows of x over 64 columns: four
@@ -171,9 +172,9 @@ def _scaled_sums(
         e = begun[2 * half]
         if FORMAT == Q6_K:
             # Scales are in the order of the runs of 16 columns 0, 2, 1, 3.
-            f = multiply_16(near[R], near[R + 1], x[2 * half], e[0], e[1], e[2], e[3], WARPS, ASM)
+            f = multiply_16(near[R], near[R + 1], x[2 * half], e[0], e[1], e[2], e[3], ASM)
             e = begun[2 * half + 1]
-            b = multiply_16(far[R], far[R + 1], x[2 * half + 1], e[0], e[1], e[2], e[3], WARPS, ASM)
+            b = multiply_16(far[R], far[R + 1], x[2 * half + 1], e[0], e[1], e[2], e[3], ASM)
             s, t = byte_of(scales[R], half), byte_of(scales[R + 1], half)
             u, v = byte_of(scales[R], half + 2), byte_of(scales[R + 1], half + 2)
             sums += (
@@ -185,7 +186,7 @@ def _scaled_sums(
         else:
             sums += multiply_32(
                 near[R], near[R + 1], far[R], far[R + 1], x[2 * half], x[2 * half + 1],
-                e[0], e[1], e[2], e[3], WARPS, ASM,
+                e[0], e[1], e[2], e[3], ASM,
             )  # fmt: skip
     if FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0:
         s, t = first_half(scales[R]), first_half(scales[R + 1])
@@ -212,7 +213,6 @@ def _scaled_sums(
 @triton.jit
 def _segment(
     program,
-    tile,
     q_ptr,
     high_ptr,
     scales_ptr,
@@ -227,41 +227,114 @@ def _segment(
     K: tl.constexpr,
     FORMAT: tl.constexpr,
     NT: tl.constexpr,
-    WARPS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SHARE: tl.constexpr,
+    SPAN: tl.constexpr,
     MASKED: tl.constexpr,
     PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """32 rows of one matrix for each warp: y [rows, N] = x W^T, or the part of a sum of it."""
-    L: tl.constexpr = 32 * WARPS
+    """SHARE pairs of groups of one matrix: tiles of 32 rows, SPAN pairs each, one after the other,
+    of which those beyond the columns are not there."""
+    PAIRS: tl.constexpr = (K + 127) // 128
+    MOST: tl.constexpr = SPAN // SHARE if SPAN % SHARE == 0 else (SPAN - 2) // SHARE + 2
+    end = (N + 31) // 32 * SPAN
+    start, stop = program * SHARE, tl.minimum((program + 1) * SHARE, end)
+    wait_for_producers(PDL)
+    for tile in tl.range(start // SPAN, (stop - 1) // SPAN + 1):
+        sums = _sums(
+            tile,
+            tl.maximum(start - tile * SPAN, 0),
+            tl.minimum(stop - tile * SPAN, PAIRS),
+            q_ptr, high_ptr, scales_ptr, supers_ptr, N, x_ptr, d_ptr, rows,
+            K, FORMAT, NT, MASKED, ASM,
+        )  # fmt: skip
+        first = tile * SPAN // SHARE
+        parts = (tl.minimum((tile + 1) * SPAN, end) - 1) // SHARE - first + 1
+        last = parts == 1
+        if parts > 1:
+            for j in tl.static_range(NT):
+                tl.store(_part(part_ptr, program, tile, j, NT, SHARE, SPAN), _beside(sums, j))
+            tl.debug_barrier()
+            last = tl.atomic_add(done_ptr + first, 1, sem="acq_rel") == parts - 1
+        if last:
+            if parts > 1:
+                tl.debug_barrier()
+                tl.store(done_ptr + first, 0)
+            for j in tl.static_range(NT):
+                total = _beside(sums, j)
+                if parts > 1:
+                    total = tl.zeros([32, 8], tl.float32)
+                    for p in tl.static_range(MOST):
+                        at = _part(part_ptr, first + p, tile, j, NT, SHARE, SPAN)
+                        there = tl.full([32, 8], p, tl.int32) < parts
+                        total += tl.load(at, mask=there, other=0.0, cache_modifier=".cg")
+                _store(total, tile, j, y_ptr, N, rows)
+
+
+@triton.jit
+def _part(
+    part_ptr, program, tile, j: tl.constexpr, NT: tl.constexpr, SHARE: tl.constexpr,
+    SPAN: tl.constexpr,
+):  # fmt: skip
+    """Where a program leaves its sums of a tile that others have a part of: its first or its last,
+    [32, 8], those of a lane side by side, for each eight rows of x."""
+    place = 2 * program + (program * SHARE // SPAN != tile)
+    at = part_ptr + (place * NT + j) * 256
+    return at + tl.arange(0, 32)[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@triton.jit
+def _store(total, tile, j: tl.constexpr, y_ptr, N, rows):
+    """The sums of a tile, eight a lane, for the ``j``-th eight rows of x."""
+    lane, k = tl.arange(0, 32)[:, None], tl.arange(0, 8)[None, :]
+    n = tile * 32 + lane // 4 * 4 + k // 2
+    m = j * 8 + lane % 4 * 2 + k % 2
+    tl.store(y_ptr + m * N + n, total.to(y_ptr.dtype.element_ty), mask=(n < N) & (m < rows))
+
+
+@triton.jit
+def _sums(
+    tile,
+    start,
+    stop,
+    q_ptr,
+    high_ptr,
+    scales_ptr,
+    supers_ptr,
+    N,
+    x_ptr,
+    d_ptr,
+    rows,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    NT: tl.constexpr,
+    MASKED: tl.constexpr,
+    ASM: tl.constexpr,
+):
+    """Products of 32 rows of a matrix with the rows of x over pairs of groups: eight sums [32] for
+    each eight rows of x."""
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     LEAST: tl.constexpr = FORMAT == Q4_K or FORMAT == Q5_K
     HIGH: tl.constexpr = FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0
-    PAIRS: tl.constexpr = (K + 127) // 128
     Q: tl.constexpr = 4 if FORMAT == Q8_0 else 2
-    lane = tl.arange(0, L)
-    c, g = lane[:, None] % 4, lane[:, None] % 32 // 4
-    quad = tl.minimum((program * WARPS + lane[:, None] // 32) * 8 + g, (N + 3) // 4 - 1)
-    quad = quad.to(tl.int64)
-    zero = tl.zeros([L], tl.float32)
+    lane = tl.arange(0, 32)
+    c, g = lane[:, None] % 4, lane[:, None] // 4
+    quad = tl.minimum(tile * 8 + g, (N + 3) // 4 - 1).to(tl.int64)
+    zero = tl.zeros([32], tl.float32)
     sums = (zero, zero, zero, zero, zero, zero, zero, zero)
     for _ in tl.static_range(1, NT):
         sums = sums + (zero, zero, zero, zero, zero, zero, zero, zero)
-    part = tl.program_id(1)
-    start, stop = part * PAIRS // SPLIT, (part + 1) * PAIRS // SPLIT
     first = ()
     for i in tl.static_range(2):
         first += _group(q_ptr, scales_ptr, supers_ptr, quad, c, 2 * start + i, K, FORMAT, MASKED)
     more = _pair(high_ptr, supers_ptr, quad, c, start, K, FORMAT, MASKED)
-    wait_for_producers(PDL)
     for pair in tl.range(start, stop):
         # Words are asked for as soon as those before them are unpacked; the last pair reads itself
         # again.
         following = tl.minimum(pair + 1, stop - 1)
         loaded, besides = first, more
         first = ()
-        none = tl.zeros([L], tl.int32)
+        none = tl.zeros([32], tl.int32)
         high, supers = loaded, (none, none, none, none)
         if HIGH:
             high = besides
@@ -272,7 +345,7 @@ def _segment(
         runs = ()
         if LEAST:
             for _ in tl.static_range((NT + 1) // 2):
-                z = tl.zeros([L], tl.int32)
+                z = tl.zeros([32], tl.int32)
                 runs += (z, z, z, z)
         own_scales = loaded[Q]
         if LEAST:
@@ -296,9 +369,9 @@ def _segment(
                 d += (_scales_of_x(d_ptr, c, 2 * pair + i, j, K, NT, MASKED),)
             added = ()
             for j in tl.static_range(NT):
-                begun = _begun(x[j], FORMAT, WARPS, ASM)
+                begun = _begun(x[j], FORMAT, ASM)
                 for half in tl.static_range(2):
-                    e = _scaled_sums(w, x[j], begun, scales, supers, 2 * half, FORMAT, WARPS, ASM)
+                    e = _scaled_sums(w, x[j], begun, scales, supers, 2 * half, FORMAT, ASM)
                     added += (
                         sums[8 * j + 4 * half] + e[0] * d[j][0],
                         sums[8 * j + 4 * half + 1] + e[1] * d[j][1],
@@ -317,7 +390,7 @@ def _segment(
                         ones = tl.where(lane % 16 // 4 == 2 * i + run, ONES, 0)
                         s = multiply_32(
                             near[2 * run], far[2 * run], near[2 * run + 1], far[2 * run + 1],
-                            ones, ones, s[0], s[1], s[2], s[3], WARPS, ASM,
+                            ones, ones, s[0], s[1], s[2], s[3], ASM,
                         )  # fmt: skip
                     further += s
                 runs = further
@@ -327,13 +400,13 @@ def _segment(
             least = four(minima(own_scales, ASM))
             added = ()
             for j in tl.static_range(NT):
-                own = tl.reshape(tl.load(d_ptr + (2 * pair + c % 2) * (8 * NT) + 8 * j + g), [L])
+                own = tl.reshape(tl.load(d_ptr + (2 * pair + c % 2) * (8 * NT) + 8 * j + g), [32])
                 coarse, fine = in_two_parts(
                     runs[2 * j].to(tl.float32) * own, runs[2 * j + 1].to(tl.float32) * own
                 )
                 b = tl.where(lane % 4 < 2, coarse, fine)
                 for half in tl.static_range(2):
-                    e = multiply_pairs(least[2 * half], least[2 * half + 1], b, WARPS, ASM)
+                    e = multiply_pairs(least[2 * half], least[2 * half + 1], b, ASM)
                     s, t = second_half(supers[2 * half]), second_half(supers[2 * half + 1])
                     added += (
                         sums[8 * j + 4 * half] - e[0] * s,
@@ -342,58 +415,12 @@ def _segment(
                         sums[8 * j + 4 * half + 3] - e[3] * t,
                     )
             sums = added
-    _leave(sums, program, tile, y_ptr, N, part_ptr, done_ptr, rows, NT, WARPS, SPLIT)
-
-
-@triton.jit
-def _leave(
-    sums,
-    program,
-    tile,
-    y_ptr,
-    N,
-    part_ptr,
-    done_ptr,
-    rows,
-    NT: tl.constexpr,
-    WARPS: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
-    """Write y, or the part of its sums; the last program of those that share columns adds them."""
-    L: tl.constexpr = 32 * WARPS
-    lane = tl.arange(0, L)
-    part = tl.program_id(1)
-    # The sums of a lane side by side, eight for each eight rows of x.
-    k = tl.arange(0, 8)[None, :]
-    place = tile * (NT * 8 * L) + lane[:, None] * 8 + k
-    parts = tl.num_programs(0) * (NT * 8 * L)
-    last = tile >= 0
-    if SPLIT > 1:
-        for j in tl.static_range(NT):
-            tl.store(part_ptr + part * parts + place + j * (8 * L), _beside(sums, j))
-        tl.debug_barrier()
-        last = tl.atomic_add(done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1
-    if last:
-        if SPLIT > 1:
-            tl.debug_barrier()
-            tl.store(done_ptr + tile, 0)
-        n = program * L + lane[:, None] // 4 * 4 + k // 2
-        for j in tl.static_range(NT):
-            if SPLIT == 1:
-                total = _beside(sums, j)
-            else:
-                total = tl.zeros([L, 8], tl.float32)
-                for p in tl.static_range(SPLIT):
-                    at = part_ptr + p * parts + place + j * (8 * L)
-                    total += tl.load(at, cache_modifier=".cg")
-            m = j * 8 + lane[:, None] % 4 * 2 + k % 2
-            y = total.to(y_ptr.dtype.element_ty)
-            tl.store(y_ptr + m * N + n, y, mask=(n < N) & (m < rows))
+    return sums
 
 
 @triton.jit
 def _beside(sums, j: tl.constexpr):
-    """Eight sums [L] from 8 j on -> [L, 8]."""
+    """Eight sums [32] from 8 j on -> [32, 8]."""
     a = tl.join(sums[8 * j], sums[8 * j + 4])
     b = tl.join(sums[8 * j + 1], sums[8 * j + 5])
     c = tl.join(sums[8 * j + 2], sums[8 * j + 6])
@@ -410,28 +437,30 @@ def gemm_int8_kernel(
     q3, high3, scales3, supers3, y3, n3, end3,
     x_ptr, d_ptr, part_ptr, done_ptr, rows,
     F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
-    K: tl.constexpr, NT: tl.constexpr, WARPS: tl.constexpr, SPLIT: tl.constexpr,
+    K: tl.constexpr, NT: tl.constexpr, SHARE: tl.constexpr, SPAN: tl.constexpr,
     MASKED: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (groups of 32 WARPS rows of up to four matrices, parts of the columns)."""
+    """A program takes SHARE pairs of groups of one of up to four matrices. ``done`` is zero for
+    each program before and after; ``part`` has room for two tiles of each."""
     start_dependents(PDL)
+    PART: tl.constexpr = 2 * NT * 256
     p = tl.program_id(0)
     if p < end0:
-        _segment(p, p, q0, high0, scales0, supers0, y0, n0,
+        _segment(p, q0, high0, scales0, supers0, y0, n0,
                  x_ptr, d_ptr, part_ptr, done_ptr, rows,
-                 K, F0, NT, WARPS, SPLIT, MASKED, PDL, ASM)  # fmt: skip
+                 K, F0, NT, SHARE, SPAN, MASKED, PDL, ASM)  # fmt: skip
     elif p < end1:
         if F1 != NONE:
-            _segment(p - end0, p, q1, high1, scales1, supers1, y1, n1,
-                     x_ptr, d_ptr, part_ptr, done_ptr, rows,
-                     K, F1, NT, WARPS, SPLIT, MASKED, PDL, ASM)  # fmt: skip
+            _segment(p - end0, q1, high1, scales1, supers1, y1, n1,
+                     x_ptr, d_ptr, part_ptr + end0 * PART, done_ptr + end0, rows,
+                     K, F1, NT, SHARE, SPAN, MASKED, PDL, ASM)  # fmt: skip
     elif p < end2:
         if F2 != NONE:
-            _segment(p - end1, p, q2, high2, scales2, supers2, y2, n2,
-                     x_ptr, d_ptr, part_ptr, done_ptr, rows,
-                     K, F2, NT, WARPS, SPLIT, MASKED, PDL, ASM)  # fmt: skip
+            _segment(p - end1, q2, high2, scales2, supers2, y2, n2,
+                     x_ptr, d_ptr, part_ptr + end1 * PART, done_ptr + end1, rows,
+                     K, F2, NT, SHARE, SPAN, MASKED, PDL, ASM)  # fmt: skip
     else:
         if F3 != NONE:
-            _segment(p - end2, p, q3, high3, scales3, supers3, y3, n3,
-                     x_ptr, d_ptr, part_ptr, done_ptr, rows,
-                     K, F3, NT, WARPS, SPLIT, MASKED, PDL, ASM)  # fmt: skip
+            _segment(p - end2, q3, high3, scales3, supers3, y3, n3,
+                     x_ptr, d_ptr, part_ptr + end2 * PART, done_ptr + end2, rows,
+                     K, F3, NT, SHARE, SPAN, MASKED, PDL, ASM)  # fmt: skip

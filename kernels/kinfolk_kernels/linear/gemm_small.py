@@ -42,7 +42,7 @@ def gemm_small(
     """outs[i] [M, N_i] = x W_i^T, M <= 64, for up to four matrices of K columns."""
     columns = matrices[0].columns
     tile = tile or tile_for(matrices)
-    segments = Segments.make(matrices, outs, TILE)
+    segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // TILE))
     part, done = outs[0], outs[0]
     if tile.split > 1:
         device = outs[0].device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -15,68 +14,42 @@ from kinfolk_kernels.planes import INTERLEAVE, Planes
 
 WARP = 32
 
-PROGRAMS = 4224
-"""Programs of a warp that a large device runs at a time."""
+FEW = 8192
+"""Rows of matrices below which two warps share four of them, so that there are warps enough."""
 
+LONGEST = 16 * 32 * WARP
+"""Columns that a warp takes alone: each 1024 are written out."""
 
-@dataclass(frozen=True, slots=True)
-class GemvTile:
-    """``groups`` of four rows a program at a time, ``rounds`` times; ``warps`` on the same rows,
-    ``tiles`` loaded at a time."""
-
-    groups: int = 1
-    warps: int = 1
-    tiles: int = 1
-    rounds: int = 1
+REGISTERS = 96
+"""Of a thread: so many that loads stand before the products of those before them."""
 
 
 def gemv(
     matrices: Sequence[Planes],
     x: Int8Rows,
     outs: Sequence[torch.Tensor],
-    tile: GemvTile | None = None,
+    warps: int | None = None,
     *,
     asm: bool = True,
 ) -> Launch:
-    """outs[i] [1, N_i] = x W_i^T for up to four matrices of K columns."""
-    columns = matrices[0].columns
-    tile = tile or tile_for(matrices)
-    segments = Segments.make(matrices, outs, INTERLEAVE * tile.groups * tile.rounds)
-    lanes = WARP * tile.warps
+    """outs[i] [1, N_i] = x W_i^T for up to four matrices of K columns; ``warps`` of a program."""
+    warps = warps or warps_for(matrices)
+    segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // INTERLEAVE))
     return Launch(
         gemv_kernel,
         (segments.programs,),
         {**segments.arguments, "x_ptr": x.words, "d_ptr": x.scale},
-        {
-            **segments.constants,
-            "K": columns,
-            "NR": tile.groups,
-            "ROUNDS": tile.rounds,
-            "LANES": lanes,
-            "TILES": tile.tiles,
-            "MASKED": any(_ragged(planes, tile, lanes) for planes in matrices),
-            "ASM": asm,
-        },
-        tile.warps,
+        {**segments.constants, "K": matrices[0].columns, "LANES": WARP * warps, "ASM": asm},
+        warps,
+        registers=REGISTERS,
         early=False,
     )
 
 
-def _ragged(planes: Planes, tile: GemvTile, lanes: int) -> bool:
-    """Whether some loads of a launch would leave the matrix."""
-    share = 4 if planes.format == "Q8_0" else 2
-    uneven = planes.columns // 64 * share % (lanes * tile.tiles) != 0
-    return uneven or -(-planes.rows // INTERLEAVE) % tile.groups != 0
-
-
-def tile_for(matrices: Sequence[Planes]) -> GemvTile:
-    """By shapes alone: few rows are shared by two warps, so that enough bytes are on their way; of
-    many a program takes more than one group, so that all programs run at a time and end together.
-    """
-    rows = sum(planes.rows for planes in matrices)
-    lanes = matrices[0].columns // 32
-    if rows >= 65536:
-        return GemvTile(groups=2)
-    if rows >= 8192 or lanes <= WARP:
-        return GemvTile(rounds=-(-rows // (INTERLEAVE * PROGRAMS)))
-    return GemvTile(warps=2)
+def warps_for(matrices: Sequence[Planes]) -> int:
+    """By shapes alone."""
+    columns = matrices[0].columns
+    warps = 2 if sum(planes.rows for planes in matrices) < FEW and columns > 32 * WARP else 1
+    while columns > LONGEST * warps:
+        warps *= 2
+    return warps

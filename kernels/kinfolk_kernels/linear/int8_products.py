@@ -1,6 +1,6 @@
 """Products of packed weights with int8 rows on the matrix unit: exact sums of integers.
 
-Everything is said lane by lane, an element each: lane 4 g + c of a warp has a part of matrix rows
+Everything is said lane by lane of a warp, an element each: lane 4 g + c has a part of matrix rows
 4 g to 4 g + 3 and of x's row g, and gets sums for x's rows 2 c and 2 c + 1. ``ASM`` false gives the
 same in plain arithmetic, for the interpreter.
 """
@@ -12,23 +12,23 @@ import triton.language as tl
 
 
 @triton.jit
-def _outer(a, b, WARPS: tl.constexpr):
-    """sum over c and n of a[g, c, n] b[h, c, n] in each warp: [WARPS, 8, 8], of what lanes have in
-    ``a`` and ``b`` [L, n]."""
+def _outer(a, b):
+    """sum over c and n of a[g, c, n] b[h, c, n]: [8, 8], of what lanes have in ``a`` and ``b``
+    [32, n]."""
     WIDE: tl.constexpr = 4 * a.shape[1]
-    rows = tl.reshape(a, [WARPS, 8, WIDE])[:, :, None, :]
-    return tl.sum(rows * tl.reshape(b, [WARPS, 8, WIDE])[:, None, :, :], 3)
+    rows = tl.reshape(a, [8, WIDE])[:, None, :]
+    return tl.sum(rows * tl.reshape(b, [8, WIDE])[None, :, :], 2)
 
 
 @triton.jit
 def _bytes(word):
-    """The signed bytes of a word: [L, 4]."""
+    """The signed bytes of a word: [32, 4]."""
     return (word[:, None] << (24 - 8 * tl.arange(0, 4)[None, :])) >> 24
 
 
 @triton.jit
 def _bytes_of(first, second):
-    """The signed bytes of two words: [L, 8]."""
+    """The signed bytes of two words: [32, 8]."""
     words = tl.join(first, second)[:, :, None]
     return tl.reshape(
         (words << (24 - 8 * tl.arange(0, 4)[None, None, :])) >> 24, [first.shape[0], 8]
@@ -37,7 +37,7 @@ def _bytes_of(first, second):
 
 @triton.jit
 def _pair_of(word):
-    """The two bfloat16 of a word: [L, 2]."""
+    """The two bfloat16 of a word: [32, 2]."""
     return tl.join(_float_of(word << 16), _float_of(word & -0x10000))
 
 
@@ -47,15 +47,15 @@ def _float_of(bits):
 
 
 @triton.jit
-def _placed(upper, lower, WARPS: tl.constexpr):
-    """Sums [WARPS, 8, 8] of rows g and of rows g + 8 -> the four of each lane."""
-    even, odd = tl.split(tl.reshape(upper, [WARPS * 32, 2]))
-    third, fourth = tl.split(tl.reshape(lower, [WARPS * 32, 2]))
+def _placed(upper, lower):
+    """Sums [8, 8] of rows g and of rows g + 8 -> the four of each lane."""
+    even, odd = tl.split(tl.reshape(upper, [32, 2]))
+    third, fourth = tl.split(tl.reshape(lower, [32, 2]))
     return even, odd, third, fourth
 
 
 @triton.jit
-def multiply_32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3, WARPS: tl.constexpr, ASM: tl.constexpr):
+def multiply_32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3, ASM: tl.constexpr):
     """16 x 32 times 32 x 8 signed bytes, added to int32.
 
     Four bytes a word. a0 and a2 are eight columns of row g, a1 and a3 of row g + 8; b0 and b1 the
@@ -72,13 +72,13 @@ def multiply_32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3, WARPS: tl.constexpr, ASM
             pack=1,
         )
     x = _bytes_of(b0, b1)
-    upper, lower = _outer(_bytes_of(a0, a2), x, WARPS), _outer(_bytes_of(a1, a3), x, WARPS)
-    d0, d1, d2, d3 = _placed(upper, lower, WARPS)
+    upper, lower = _outer(_bytes_of(a0, a2), x), _outer(_bytes_of(a1, a3), x)
+    d0, d1, d2, d3 = _placed(upper, lower)
     return c0 + d0, c1 + d1, c2 + d2, c3 + d3
 
 
 @triton.jit
-def multiply_16(a0, a1, b0, c0, c1, c2, c3, WARPS: tl.constexpr, ASM: tl.constexpr):
+def multiply_16(a0, a1, b0, c0, c1, c2, c3, ASM: tl.constexpr):
     """16 x 16 times 16 x 8 signed bytes, added to int32: the first half of ``multiply_32``."""
     if ASM:
         return tl.inline_asm_elementwise(
@@ -91,13 +91,13 @@ def multiply_16(a0, a1, b0, c0, c1, c2, c3, WARPS: tl.constexpr, ASM: tl.constex
             pack=1,
         )
     x = _bytes(b0)
-    upper, lower = _outer(_bytes(a0), x, WARPS), _outer(_bytes(a1), x, WARPS)
-    d0, d1, d2, d3 = _placed(upper, lower, WARPS)
+    upper, lower = _outer(_bytes(a0), x), _outer(_bytes(a1), x)
+    d0, d1, d2, d3 = _placed(upper, lower)
     return c0 + d0, c1 + d1, c2 + d2, c3 + d3
 
 
 @triton.jit
-def multiply_pairs(a0, a1, b0, WARPS: tl.constexpr, ASM: tl.constexpr):
+def multiply_pairs(a0, a1, b0, ASM: tl.constexpr):
     """16 x 8 times 8 x 8 pairs of bfloat16 -> float32, placed as in ``multiply_32``."""
     zero = tl.zeros(a0.shape, tl.float32)
     if ASM:
@@ -111,7 +111,7 @@ def multiply_pairs(a0, a1, b0, WARPS: tl.constexpr, ASM: tl.constexpr):
             pack=1,
         )
     x = _pair_of(b0)
-    return _placed(_outer(_pair_of(a0), x, WARPS), _outer(_pair_of(a1), x, WARPS), WARPS)
+    return _placed(_outer(_pair_of(a0), x), _outer(_pair_of(a1), x))
 
 
 @triton.jit

@@ -7,7 +7,7 @@ each matrix with code of its own format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,12 @@ class Segments:
     programs: int
 
     @staticmethod
-    def make(matrices: Sequence[Planes], outs: Sequence[torch.Tensor], rows: int) -> Segments:
-        """``rows`` of a matrix to a program; outs [M, N] contiguous, in the order of the matrices.
+    def make(
+        matrices: Sequence[Planes],
+        outs: Sequence[torch.Tensor],
+        programs: Callable[[Planes], int],
+    ) -> Segments:
+        """``programs`` of each matrix; outs [M, N] contiguous, in the order of the matrices.
 
         The largest comes first: the ends of the small ones are filled up by each other.
         """
@@ -48,7 +52,7 @@ class Segments:
             there = place < len(order)
             planes = matrices[order[place if there else 0]]
             out = outs[order[place if there else 0]]
-            end += -(-planes.rows // rows) if there else 0
+            end += programs(planes) if there else 0
             arguments |= {
                 f"q{place}": planes.q,
                 f"high{place}": planes.q if planes.high is None else planes.high,
