@@ -293,7 +293,7 @@ def test_gates_factors_and_int8_rows(steps, make, assert_near, poisoned, draw):
     parts = tuple(part for part in everything(steps) if part.rows <= 64)
     rows, q, gate, memory = make(parts, FIRST, BF16)
     factor = draw(len(rows.positions), FIRST.heads, 1)
-    epilogue = Epilogue(gate, factor, torch.float32, int8=True)
+    epilogue = Epilogue(gate, factor, torch.float32, int8=True, curve="softplus")
     call = (*arguments(q, rows, memory, FIRST), epilogue)
     assert supports(*call)
     with poisoned():

@@ -85,7 +85,9 @@ def launches(shape: Shape, device: Device) -> Iterator[Launch]:
     wide = torch.zeros(64, shape.heads, 2 * shape.dim, dtype=shape.dtype)
     q, gate = wide[..., : shape.dim], wide[..., shape.dim :]
     pools = (section(shape.formats[0], shape), section(shape.formats[1], shape))
-    epilogue = Epilogue(gate, torch.zeros(64, shape.heads, 1), shape.dtype, int8=True)
+    epilogue = Epilogue(
+        gate, torch.zeros(64, shape.heads, 1), shape.dtype, int8=True, curve="softplus"
+    )
     call = Call(q, pools, pools, rows, table, work, shape.window, 0.1, epilogue, device)
     yield from call.launches(call.outputs())
     norm = HeadNorm(torch.zeros(shape.dim), 1e-6)

@@ -35,6 +35,12 @@ def test_a_factor_may_be_one_an_element(y, numbers):
     assert torch.equal(finish(y, Epilogue(factor=factor), torch.float32).values, y * factor)
 
 
+def test_a_factor_may_come_before_its_curve(y, numbers, assert_near):
+    factor = 30 * numbers(5, HEADS, 1)
+    found = finish(y, Epilogue(factor=factor, curve="softplus"), torch.float32).values
+    assert_near(found, y.double() * factor.double().exp().log1p(), F32)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, None])
 def test_the_result_has_the_type_that_was_asked_for(y, dtype):
     found = finish(y, Epilogue(dtype=dtype), torch.float16).values

@@ -349,15 +349,15 @@ def test_keys_may_be_coded_and_values_plain(steps, memories, mild, assert_near):
 # -- what follows attention -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("factor_dim", [1, 64])
+@pytest.mark.parametrize(("factor_dim", "curve"), [(1, "softplus"), (64, "identity")])
 @pytest.mark.parametrize("slices", [False, True])
-def test_gates_and_factors(steps, memories, mild, assert_near, slices, factor_dim):
+def test_gates_and_factors(steps, memories, mild, assert_near, slices, factor_dim, curve):
     parts = (steps.certain(0, 66),) if slices else (steps.certain(70, 2), steps.random_tree(5, 4))
     rows = steps.build(*parts, places=2)
     memory = memories.fill(rows, 1, mild, (DIM, 64))
     count = len(rows.positions)
     q = mild(count, 2, DIM + 64)
-    epilogue = Epilogue(q[..., DIM:], mild(count, 2, factor_dim), torch.float16)
+    epilogue = Epilogue(q[..., DIM:], mild(count, 2, factor_dim), torch.float16, curve=curve)
     rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, epilogue)
     found = gated_attention(q[..., :DIM], *rest)
     expected = reference.gated_attention(q[..., :DIM], *rest)

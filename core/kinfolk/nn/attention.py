@@ -13,14 +13,18 @@ from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.step import Step
 from kinfolk_kernels.int8_rows import with_int8
-from kinfolk_kernels.paged_attention.epilogue import Epilogue
+from kinfolk_kernels.paged_attention.epilogue import Curve, Epilogue
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 
 
 class OutputGate(Protocol):
-    """A factor of the attention result: a function of W x, where x is the layer's input."""
+    """A factor of the attention result: a function of W x, where x is the layer's input.
+
+    ``curve`` is what is still to be taken of what a call returns: attention does so on its way.
+    """
 
     weight: Any
+    curve: Curve
 
     def __call__(self, projected: torch.Tensor) -> torch.Tensor:
         """W x [R, out] -> [R, heads, 1 or dim]."""
@@ -30,13 +34,14 @@ class OutputGate(Protocol):
 class SoftplusGate:
     """softplus(W x), one number a head or one an element."""
 
+    curve: Curve = "softplus"
+
     def __init__(self, weight: Any, heads: int) -> None:
         self.weight = weight
         self.heads = heads
 
     def __call__(self, projected: torch.Tensor) -> torch.Tensor:
-        factor = torch.nn.functional.softplus(projected.float())
-        return factor.view(projected.shape[0], self.heads, -1)
+        return _heads(projected, self.heads)
 
 
 class Attention:
@@ -86,8 +91,10 @@ class Attention:
         q = _heads(next(projected), self.heads)
         k = _heads(next(projected), self.kv_heads) if self.has_key else None
         v = _heads(next(projected), self.kv_heads) if self.has_value else None
-        factor = None if self.gate is None else self.gate(next(projected))
-        gate = None
+        factor, gate = None, None
+        curve: Curve = "identity"
+        if self.gate is not None:
+            factor, curve = self.gate(next(projected)), self.gate.curve
         if self.gated_query:
             q, gate = q[..., : self.dim], q[..., self.dim :]
         paged = step.view.paged(self.layer)
@@ -114,7 +121,7 @@ class Attention:
             step.batch.tables[paged.pool_index],
             paged.window,
             self.scale,
-            Epilogue(gate, factor, x.dtype),
+            Epilogue(gate, factor, x.dtype, curve=curve),
         )
         return self.output(with_int8(mixed.values.flatten(1), mixed.int8)), None
 

@@ -10,20 +10,30 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import rotate_rows
+from kinfolk_kernels.curves import softplus
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.decode import run_length
+
+FACTORS = {"identity": 1, "softplus": 2}
+"""What ``FACTOR`` says of the curve of a factor; 0 where there is none."""
+
+_SOFTPLUS = tl.constexpr(FACTORS["softplus"])
 
 
 @triton.jit
 def gated(
     y, at, at_factor, gate_ptr, factor_ptr, keep, GATE: tl.constexpr, FACTOR: tl.constexpr
 ):  # fmt: skip
-    """y float32 times sigmoid of the gate and times the factor; tiles of pointer offsets."""
+    """y float32 times sigmoid of the gate and times the curve of the factor; tiles of pointer
+    offsets."""
     if GATE:
         gate = tl.load(gate_ptr + at, mask=keep, other=0.0).to(tl.float32)
         y = y / (1.0 + tl.exp2(gate * -1.4426950408889634))
     if FACTOR:
-        y = y * tl.load(factor_ptr + at_factor, mask=keep, other=0.0).to(tl.float32)
+        factor = tl.load(factor_ptr + at_factor, mask=keep, other=0.0).to(tl.float32)
+        if FACTOR == _SOFTPLUS:
+            factor = softplus(factor)
+        y = y * factor
     return y
 
 

@@ -15,7 +15,7 @@ from kinfolk_kernels.codecs import Coded, Stored, dim_of, heads_of, is_rotated
 from kinfolk_kernels.coded_tiles import FORMAT_NUMBERS
 from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.paged_attention.combine import combine_kernel
+from kinfolk_kernels.paged_attention.combine import FACTORS, combine_kernel
 from kinfolk_kernels.paged_attention.decode import decode_kernel, most_runs
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
 from kinfolk_kernels.paged_attention.prefill import prefill_kernel
@@ -256,5 +256,5 @@ class Call:
     def _gate_constants(self) -> dict[str, Any]:
         return {
             "GATE": self.epilogue.gate is not None,
-            "FACTOR": self.epilogue.factor is not None,
+            "FACTOR": 0 if self.epilogue.factor is None else FACTORS[self.epilogue.curve],
         }
