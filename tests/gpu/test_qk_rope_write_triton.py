@@ -13,7 +13,7 @@ from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import FORMATS, Coded
 from kinfolk_kernels.qk_rope_write import reference
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
-from kinfolk_kernels.qk_rope_write.triton import qk_rope_write, supports
+from kinfolk_kernels.qk_rope_write.triton import FEW_ROWS, qk_rope_write, supports
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -42,11 +42,12 @@ FIRST = SHAPES["24 and 4 of 256, a quarter turned"]
 
 
 @pytest.fixture
-def rows(steps):
-    """Rows of all kinds, on the host."""
+def rows(steps, request):
+    """Rows of all kinds, on the host, with a slice of a prompt if a test asks for so many more."""
+    more = getattr(request, "param", 0)
     return steps.build(
         steps.certain(62, 4), steps.random_tree(63, 30), steps.chain(5, 2), steps.certain(300, 1),
-        places=3,
+        *([steps.certain(0, more)] if more else []), places=3,
     )  # fmt: skip
 
 
@@ -142,6 +143,7 @@ def test_equals_the_reference(both, assert_near, shape, own_values):
         assert_near(*written(owned(place, mine), owned(place, theirs)), F32)
 
 
+@pytest.mark.parametrize("rows", [0, FEW_ROWS], indirect=True, ids=["few", "many"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_bfloat16(both, assert_near, shape):
     (q, memory), (expected, meant) = both(shape, ("", ""), torch.bfloat16)

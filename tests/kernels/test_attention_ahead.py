@@ -82,19 +82,21 @@ def launches(shape: Shape, device: Device) -> Iterator[Launch]:
     )
     table = SimpleNamespace(blocks=index[None], chunks=index[None])
     work = Work(index, index, index, index, index, shape.counts, 2048, True)
-    wide = torch.zeros(64, shape.heads, 2 * shape.dim, dtype=shape.dtype)
+    wide = torch.zeros(65, shape.heads, 2 * shape.dim, dtype=shape.dtype)
     q, gate = wide[..., : shape.dim], wide[..., shape.dim :]
     pools = (section(shape.formats[0], shape), section(shape.formats[1], shape))
     epilogue = Epilogue(
-        gate, torch.zeros(64, shape.heads, 1), shape.dtype, int8=True, curve="softplus"
+        gate, torch.zeros(65, shape.heads, 1), shape.dtype, int8=True, curve="softplus"
     )
     call = Call(q, pools, pools, rows, table, work, shape.window, 0.1, epilogue, device)
     yield from call.launches(call.outputs())
     norm = HeadNorm(torch.zeros(shape.dim), 1e-6)
-    key = torch.zeros(64, shape.kv_heads, shape.dim)
+    key = torch.zeros(65, shape.kv_heads, shape.dim)
     tables = torch.zeros(2, 16, shape.dim // 8)
     stores = (pools, pools, rows, 0, 1.0)
-    yield prepare(q, key, key, (norm, norm, None), tuple(tables), *stores, torch.empty_like(q))
+    for some in (q[:1], q):
+        out = torch.empty_like(some)
+        yield prepare(some, key, key, (norm, norm, None), tuple(tables), *stores, out)
 
 
 @pytest.mark.parametrize(("name", "capability"), CASES)

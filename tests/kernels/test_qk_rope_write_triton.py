@@ -7,7 +7,7 @@ import torch
 
 from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import Coded, encode
-from kinfolk_kernels.qk_rope_write import reference
+from kinfolk_kernels.qk_rope_write import reference, triton
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.triton import qk_rope_write, supports
 
@@ -100,6 +100,18 @@ def test_equals_the_reference(both, assert_near, norms, pairs, own_values):
     (y, memory), (expected, expected_memory) = both((32, 32), pairs, norms, make, own_values, 0.125)
     assert_near(y, expected, F32)
     assert_memory_is_near(memory, expected_memory, assert_near)
+
+
+@pytest.mark.parametrize("at_once", [3, 8])
+def test_programs_of_several_heads(both, assert_near, monkeypatch, at_once):
+    def make(blocks, dim, place):
+        return plain(blocks, dim)
+
+    monkeypatch.setattr(triton, "FEW_ROWS", 0)
+    monkeypatch.setattr(triton, "HEADS_AT_ONCE", at_once)
+    found, expected = both((32, 32), 16, NORMS["query and key"], make)
+    assert_near(found[0], expected[0], F32)
+    assert_memory_is_near(found[1], expected[1], assert_near)
 
 
 def test_dimensions_need_be_no_powers_of_two(both, assert_near):

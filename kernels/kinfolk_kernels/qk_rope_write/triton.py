@@ -39,6 +39,10 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 
 CHUNK = tl.constexpr(64)
 
+FEW_ROWS, HEADS_AT_ONCE = 64, 8
+"""Few rows have a program for each head; of more a program takes some, as starting one takes longer
+than a head does."""
+
 
 @triton.jit
 def _prepared(
@@ -127,13 +131,13 @@ def qk_rope_write_kernel(
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, PAIRS: tl.constexpr, K_FORMAT: tl.constexpr,
     V_FORMAT: tl.constexpr, K_ROTATED: tl.constexpr, V_ROTATED: tl.constexpr,
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, V_NORM: tl.constexpr, Q_WEIGHT: tl.constexpr,
-    K_WEIGHT: tl.constexpr, V_WEIGHT: tl.constexpr, PDL: tl.constexpr,
+    K_WEIGHT: tl.constexpr, V_WEIGHT: tl.constexpr, OWN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, query heads + key heads + value heads): a program takes one head of a row."""
+    """Grid (rows, (query heads + key heads + value heads) / OWN): a program takes OWN heads of a
+    row, one after the other."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    if PDL:
+    if PDL and OWN == 1:
         turn = guess(positions + row) * PAIRS
         fetch_ahead(cos_ptr + turn)
         fetch_ahead(sin_ptr + turn)
@@ -148,40 +152,42 @@ def qk_rope_write_kernel(
     position = tl.load(positions + row)
     cos_ptr += position * PAIRS
     sin_ptr += position * PAIRS
-    if head < HEADS:
-        y = _prepared(
-            q_ptr + row * q_row + head * q_head, q_weight, q_eps, cos_ptr, sin_ptr, DIM, SIZE,
-            Q_NORM, Q_WEIGHT, PAIRS,
-        )  # fmt: skip
-        y = y * scale
-        if K_ROTATED:
-            y = _rotated(y, SIZE)
-        d = tl.arange(0, SIZE)
-        at = out_ptr + (row * HEADS + head) * DIM + d
-        tl.store(at, y.to(out_ptr.dtype.element_ty), mask=d < DIM)
-    else:
-        place = tl.load(write_rows + write_at + row)
-        held = tl.load(arena_rows + row)
-        head -= HEADS
-        if head < KV_HEADS:
+    for index in tl.range(0, OWN):
+        head = tl.program_id(1) * OWN + index
+        if head < HEADS:
             y = _prepared(
-                k_in + row * k_row + head * k_head, k_weight, k_eps, cos_ptr, sin_ptr, DIM, SIZE,
-                K_NORM, K_WEIGHT, PAIRS,
+                q_ptr + row * q_row + head * q_head, q_weight, q_eps, cos_ptr, sin_ptr, DIM, SIZE,
+                Q_NORM, Q_WEIGHT, PAIRS,
             )  # fmt: skip
-            _put(
-                y, head, place, held, k_ptr, k_scales, k_block, ks_block, ak_ptr, ak_scales,
-                ak_block, aks_block, DIM, SIZE, K_FORMAT, K_ROTATED,
-            )  # fmt: skip
+            y = y * scale
+            if K_ROTATED:
+                y = _rotated(y, SIZE)
+            d = tl.arange(0, SIZE)
+            at = out_ptr + (row * HEADS + head) * DIM + d
+            tl.store(at, y.to(out_ptr.dtype.element_ty), mask=d < DIM)
         else:
-            head -= KV_HEADS
-            y = _prepared(
-                v_in + row * v_row + head * v_head, v_weight, v_eps, cos_ptr, sin_ptr, VALUE_DIM,
-                VALUE_SIZE, V_NORM, V_WEIGHT, 0,
-            )  # fmt: skip
-            _put(
-                y, head, place, held, v_ptr, v_scales, v_block, vs_block, av_ptr, av_scales,
-                av_block, avs_block, VALUE_DIM, VALUE_SIZE, V_FORMAT, V_ROTATED,
-            )  # fmt: skip
+            place = tl.load(write_rows + write_at + row)
+            held = tl.load(arena_rows + row)
+            other = head - HEADS
+            if other < KV_HEADS:
+                y = _prepared(
+                    k_in + row * k_row + other * k_head, k_weight, k_eps, cos_ptr, sin_ptr,
+                    DIM, SIZE, K_NORM, K_WEIGHT, PAIRS,
+                )  # fmt: skip
+                _put(
+                    y, other, place, held, k_ptr, k_scales, k_block, ks_block, ak_ptr, ak_scales,
+                    ak_block, aks_block, DIM, SIZE, K_FORMAT, K_ROTATED,
+                )  # fmt: skip
+            elif other < 2 * KV_HEADS:
+                other -= KV_HEADS
+                y = _prepared(
+                    v_in + row * v_row + other * v_head, v_weight, v_eps, cos_ptr, sin_ptr,
+                    VALUE_DIM, VALUE_SIZE, V_NORM, V_WEIGHT, 0,
+                )  # fmt: skip
+                _put(
+                    y, other, place, held, v_ptr, v_scales, v_block, vs_block, av_ptr, av_scales,
+                    av_block, avs_block, VALUE_DIM, VALUE_SIZE, V_FORMAT, V_ROTATED,
+                )  # fmt: skip
 
 
 def qk_rope_write(
@@ -266,6 +272,7 @@ def launch(
         "SIZE": padded(q.shape[2]),
         "VALUE_SIZE": padded(values.shape[2]),
         "PAIRS": 0 if turns is None else turns[0].shape[1],
+        "OWN": 1 if q.shape[0] <= FEW_ROWS else HEADS_AT_ONCE,
     }
     inputs = (("q", "q_ptr", q), ("k", "k_in", keys), ("v", "v_in", values))
     for (name, pointer, x), norm in zip(inputs, norms, strict=True):
@@ -281,7 +288,7 @@ def launch(
         constants[f"{name.upper()}_ROTATED"] = is_rotated(pool)
     return Launch(
         qk_rope_write_kernel,
-        (q.shape[0], q.shape[1] + 2 * constants["KV_HEADS"]),
+        (q.shape[0], triton.cdiv(q.shape[1] + 2 * constants["KV_HEADS"], constants["OWN"])),
         arguments,
         constants,
         warps=1 if max(constants["SIZE"], constants["VALUE_SIZE"]) <= 256 else 2,
