@@ -26,6 +26,9 @@ from kinfolk_kernels.sample.places import (
 _PLACES = tl.constexpr(1024)
 """Candidates of a decisive bucket that are looked at together."""
 
+_BEYOND = tl.constexpr(2**62)
+"""After every code."""
+
 
 @triton.jit(do_not_specialize=["vocabulary"])
 def look_kernel(
@@ -199,6 +202,32 @@ def _shallow(codes_ptr, listed, bucket, top, deepest, UNIT: tl.constexpr, BITS: 
 
 
 @triton.jit
+def _parted(
+    codes_ptr,
+    listed,
+    bucket,
+    top,
+    middle,
+    COUNT: tl.constexpr,
+    UNIT: tl.constexpr,
+    BITS: tl.constexpr,
+):
+    """Mass, or with COUNT the number, of a bucket's tokens with codes up to ``middle``, the last of
+    these codes and the first after them."""
+    total = tl.zeros([_PLACES], tl.int64)
+    last = tl.zeros([_PLACES], tl.int64)
+    following = tl.full([_PLACES], _BEYOND, tl.int64)
+    for start in range(0, listed, _PLACES):
+        code, member, _, mass = _listed(codes_ptr, start, listed, bucket, top, UNIT, BITS)
+        upper = member & (code > middle)
+        lower = member & (code <= middle)
+        total += tl.where(lower, tl.where(COUNT, 1, mass), 0)
+        last = tl.where(lower, tl.maximum(last, code), last)
+        following = tl.where(upper, tl.minimum(following, code), following)
+    return tl.sum(total, 0), tl.max(last, 0), tl.min(following, 0)
+
+
+@triton.jit
 def _reaching(
     codes_ptr,
     listed,
@@ -209,20 +238,26 @@ def _reaching(
     UNIT: tl.constexpr,
     BITS: tl.constexpr,
 ):
-    """The code of the first token of a bucket with which its mass, or number, reaches a target."""
-    low = tl.full([_PLACES], 2**62, tl.int64)
-    high = tl.zeros([_PLACES], tl.int64)
-    for start in range(0, listed, _PLACES):
-        code, member, _, _ = _listed(codes_ptr, start, listed, bucket, top, UNIT, BITS)
-        low = tl.where(member, tl.minimum(low, code), low)
-        high = tl.where(member, tl.maximum(high, code), high)
-    first, last = tl.min(low, 0), tl.max(high, 0)
+    """The code of the first token of a bucket with which its mass, or number, reaches a target.
+
+    The mass of a bucket is spread about evenly over its codes, so the search looks where the target
+    would be if it were, and every other time in the middle, in case it is not.
+    """
+    through, last, _ = _parted(codes_ptr, listed, bucket, top, _BEYOND - 1, COUNT, UNIT, BITS)
+    _, _, first = _parted(codes_ptr, listed, bucket, top, -1, COUNT, UNIT, BITS)
+    before = through * 0
+    turn = 0
     while first < last:
-        middle = first + ((last - first) >> 1)
-        if _through(codes_ptr, listed, bucket, top, middle, COUNT, UNIT, BITS) >= target:
-            last = middle
+        part = (target - before).to(tl.float64) / tl.maximum(through - before, 1).to(tl.float64)
+        part = tl.where(turn % 2 == 0, part, 0.5)
+        middle = first + ((last - first).to(tl.float64) * part).to(tl.int64)
+        middle = tl.maximum(tl.minimum(middle, last - 1), first)
+        total, lower, upper = _parted(codes_ptr, listed, bucket, top, middle, COUNT, UNIT, BITS)
+        if total >= target:
+            last, through = lower, total
         else:
-            first = middle + 1
+            first, before = upper, total
+        turn += 1
     return first
 
 

@@ -2,7 +2,7 @@
 
 Greedy rows take two launches: tiles of the vocabulary, then one program a row. To draw, the mass of
 a row is added up in 8192 buckets of logits; they say in which buckets truncation ends and the
-random number points. Only tokens in these are put into a list, and a binary search over the list
+random number points. Only tokens in these are put into a list, and a search over the list
 finds the very token. Sums are whole numbers, so neither tiles nor the order of additions change a
 draw; a token's probability differs from that of the reference by rounding of its exponential and by
 2^-44 of the most probable one's.
