@@ -75,7 +75,7 @@ def advance(
 
 
 def scan(
-    inputs: DeltaInputs, out: torch.Tensor, index: StepIndex, rows: Rows, values: int = 2
+    inputs: DeltaInputs, out: torch.Tensor, index: StepIndex, rows: Rows, values: int = 1
 ) -> Launch:
     """Certain segments of several rows; ``values`` times four rows of a state to a warp."""
     heads, width = inputs.state.shape[1:3]

@@ -2,7 +2,7 @@
 
 A warp holds VALUES times four rows of a head's state [values, keys], each in eight lanes, and needs
 no other: a row costs it four products with the state, two sums over eight lanes and nothing in
-shared memory. Rows come in fours, so that the next four are on their way. What a row does to the
+shared memory. Rows come in pairs, so that the next two are on their way. What a row does to the
 state depends neither on where its slice begins nor on what is stored.
 """
 
@@ -20,7 +20,7 @@ LANES = tl.constexpr(8)
 HEIGHT = tl.constexpr(4)
 """Rows of the state in a tile."""
 
-AHEAD = tl.constexpr(4)
+AHEAD = tl.constexpr(2)
 """Rows of the slice on their way."""
 
 
