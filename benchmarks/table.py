@@ -140,10 +140,14 @@ def compile_kernels(shapes: Sequence[str], cases: Sequence[str]) -> None:
             )
             for shape in shapes
         }
-        for shape, process in running.items():
-            _, said = process.communicate()
-            if process.returncode:
-                raise SystemExit(f"{shape} did not run on {FEW_LAYERS} layers: {said[-2000:]}")
+        try:
+            for shape, process in running.items():
+                _, said = process.communicate()
+                if process.returncode:
+                    raise SystemExit(f"{shape} did not run on {FEW_LAYERS} layers: {said[-2000:]}")
+        finally:
+            for process in running.values():
+                process.kill()
 
 
 def rows_of(
