@@ -134,8 +134,7 @@ def compile_one(job: tuple[str, int, Tile | None, bool]) -> None:
         with one_after_the_other() if alone else nullcontext():
             if tile is None:
                 x = torch.randn(80, matrices[0].columns, device="cuda", dtype=torch.bfloat16)
-                for planes in matrices:
-                    gemm_large(planes, x, x.new_empty(80, planes.rows))
+                gemm_large(matrices, x)
             else:
                 Product(rows, matrices[0].columns)(matrices, tile, again=True)
     except Exception as error:  # the measurement says what failed
@@ -242,14 +241,14 @@ def slice_of_a_prompt(rows: int, model: list[tuple[str, list[Planes]]]) -> dict[
     x = {k: torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for k in (5120, 6144, 17408)}
     out = torch.empty(rows, 17408, device="cuda", dtype=torch.bfloat16)
     dense = {k: torch.randn(17408, k, device="cuda", dtype=torch.bfloat16) for k in x}
-    matrices = [planes for name, some in model for planes in some if name != "head"]
+    launches = [some for name, some in model if name != "head"]
 
     def packed() -> None:
-        for planes in matrices:
-            gemm_large(planes, x[planes.columns], out[:, : planes.rows])
+        for matrices in launches:
+            gemm_large(matrices, x[matrices[0].columns])
 
     def plain() -> None:
-        for planes in matrices:
+        for planes in (planes for matrices in launches for planes in matrices):
             weight = dense[planes.columns][: planes.rows]
             torch.mm(x[planes.columns], weight.T, out=out[:, : planes.rows])
 

@@ -98,10 +98,12 @@ def other_launches():
     x = torch.empty(16, WIDTH, dtype=torch.bfloat16, device=META)
     yield "quantize", quantize_rows(x, Int8Rows.make(16, WIDTH, META))
     yield "halve", halve_rows(x, HalfRows.make(16, WIDTH, META))
-    for name in ("Q6_K", "Q4_K", "Q8_0"):
-        (planes,) = table(name)
-        yield f"slice of {name}", dequantize(planes, 64, x)
+    for names in (("Q6_K",), ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), ("IQ4_XS", "Q4_0")):
+        matrices = table(*names)
+        numbers = torch.empty(4096 * len(names), WIDTH, dtype=torch.bfloat16, device=META)
+        yield f"numbers of {', '.join(names)}", dequantize(matrices, numbers.split(4096))
     tokens = torch.empty(16, dtype=torch.int64, device=META)
+    (planes,) = table("Q6_K")
     yield "rows of a table", gather(planes, tokens, x.float())
 
 

@@ -79,10 +79,10 @@ def test_dequantised_rows_are_the_definitions_bit_for_bit(random_planes, name):
     planes = random_planes(name, 45, 768, seed=1)
     numbers = unpack(planes)
     out = torch.full((45, 768), torch.nan)
-    dequantize(planes, 0, out, asm=False).run()
+    dequantize([planes], [out], asm=False).run()
     assert torch.equal(out, numbers)
     half = torch.full((6, 768), torch.nan, dtype=torch.float16)
-    dequantize(planes, 8, half, asm=False).run()
+    dequantize([planes[8:14]], [half], asm=False).run()
     assert torch.equal(half, numbers[8:14].half())
 
 
@@ -94,11 +94,16 @@ def test_rows_of_a_table(random_planes, name):
     assert embedding.embedding(tokens[:0], table).shape == (0, 512)
 
 
-def test_a_large_product_in_slices(random_planes, numbers):
-    planes, x = random_planes("Q5_K", 150, 256), numbers(70, 256)
-    out = torch.full((70, 150), torch.nan)
-    gemm_large(planes, x, out, slice=64 * 256, asm=False)
-    assert error(out, x.double() @ unpack(planes).double().T) <= EXACT
+@pytest.mark.parametrize("slice", [64, 72, 128, 1000])
+def test_large_products_in_slices(random_planes, numbers, slice):
+    """Slices end inside a matrix, at its end, and inside a group of four rows of the next."""
+    formats = {"Q5_K": 150, "Q8_0": 3, "Q4_K": 64, "Q6_K": 129}
+    matrices = [random_planes(name, rows, 256) for name, rows in formats.items()]
+    x = numbers(70, 256)
+    found = gemm_large(matrices, x, slice=slice * 256, asm=False)
+    for planes, out in zip(matrices, found, strict=True):
+        assert out.shape == (70, planes.rows)
+        assert error(out, x.double() @ unpack(planes).double().T) <= EXACT
 
 
 def test_refusals_name_what_is_wrong(random_planes, numbers, monkeypatch):

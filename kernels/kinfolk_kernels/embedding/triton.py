@@ -7,11 +7,11 @@ import triton
 
 from kinfolk_kernels.embedding.reference import PackedRows
 from kinfolk_kernels.linear.dequantize import gather
-from kinfolk_kernels.linear.dequantize_kernel import dequantize_kernel
+from kinfolk_kernels.linear.dequantize_kernel import gather_kernel
 from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-INTERPRETED = not isinstance(dequantize_kernel, triton.JITFunction)
+INTERPRETED = not isinstance(gather_kernel, triton.JITFunction)
 
 
 def supports(tokens: torch.Tensor, weight: torch.Tensor | PackedRows) -> Verdict:

@@ -1,4 +1,4 @@
-"""The kernel that turns rows of planes back into numbers."""
+"""The kernels that turn rows of planes back into numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from kinfolk_kernels.linear.int8_dots import (
     low_codes,
     top_codes,
 )
+from kinfolk_kernels.linear.segments import FREE
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, place_of, run_of
+
+NONE = tl.constexpr(-1)
 
 
 @triton.jit
@@ -37,32 +40,12 @@ def _scaled(numbers, factor, less, MINIMUM: tl.constexpr):
     return numbers * factor[:, :, :, None]
 
 
-@triton.jit(do_not_specialize=["first", "rows", "N"])
-def dequantize_kernel(
-    q_ptr,
-    high_ptr,
-    scales_ptr,
-    supers_ptr,
-    index_ptr,
-    out_ptr,
-    first,
-    rows,
-    N,
-    K: tl.constexpr,
-    FORMAT: tl.constexpr,
-    INDEXED: tl.constexpr,
-    A: tl.constexpr,
-    B: tl.constexpr,
-    W: tl.constexpr,
-    PDL: tl.constexpr,
-    ASM: tl.constexpr,
-):
-    """Grid (rows / (A B), words / W): out [rows, K] = rows from ``first`` on, or by ``index``.
-
-    B is 1 for rows by index and 4, a group of interleaved rows, for a range.
-    """
-    start_dependents(PDL)
-    wait_for_producers(PDL)
+@triton.jit
+def _put_rows(
+    q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, quad, r, to, rows,
+    K: tl.constexpr, FORMAT: tl.constexpr, W: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Row ``to`` of out [rows, K] = row ``r`` of the group of four ``quad``; W words of each."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
@@ -70,17 +53,6 @@ def dequantize_kernel(
     SUPERS: tl.constexpr = K // 64 if SMALL else K // 256
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
     RUN: tl.constexpr = 4 if EIGHT else 2
-    to = (tl.program_id(0) * A + tl.arange(0, A))[:, None, None] * B + tl.arange(0, B)[
-        None, None, :
-    ]
-    if INDEXED:
-        row = tl.load(index_ptr + to, mask=to < rows, other=0)
-        row = tl.minimum(tl.maximum(row, 0), N - 1)
-        quad, r = row // 4, row % 4
-    else:
-        quad = (first // 4 + tl.program_id(0) * A + tl.arange(0, A))[:, None, None]
-        r = tl.arange(0, 4)[None, None, :]
-    quad = quad.to(tl.int64)
     word = (tl.program_id(1) * W + tl.arange(0, W))[None, :, None]
     group, w = word // PER_GROUP, word % PER_GROUP
     mask = (to < rows) & (word < WORDS)
@@ -131,3 +103,58 @@ def dequantize_kernel(
         at = (target + group * 64 + w * 4)[:, :, :, None] + byte
         tl.store(at, _scaled(low, low_scale, low_less, MINIMUM).to(kind), mask=inside)
         tl.store(at + 32, _scaled(top, top_scale, top_less, MINIMUM).to(kind), mask=inside)
+
+
+@triton.jit(do_not_specialize=FREE)
+def dequantize_kernel(
+    q0, high0, scales0, supers0, y0, n0, end0,
+    q1, high1, scales1, supers1, y1, n1, end1,
+    q2, high2, scales2, supers2, y2, n2, end2,
+    q3, high3, scales3, supers3, y3, n3, end3,
+    F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
+    K: tl.constexpr, GROUPS: tl.constexpr, W: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Grid (programs, words / W): GROUPS groups of four rows of one of up to four matrices."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
+    p = tl.program_id(0)
+    if p < end0:
+        _put_groups(p, q0, high0, scales0, supers0, y0, n0, K, F0, GROUPS, W, ASM)
+    elif p < end1:
+        if F1 != NONE:
+            _put_groups(p - end0, q1, high1, scales1, supers1, y1, n1, K, F1, GROUPS, W, ASM)
+    elif p < end2:
+        if F2 != NONE:
+            _put_groups(p - end1, q2, high2, scales2, supers2, y2, n2, K, F2, GROUPS, W, ASM)
+    else:
+        if F3 != NONE:
+            _put_groups(p - end2, q3, high3, scales3, supers3, y3, n3, K, F3, GROUPS, W, ASM)
+
+
+@triton.jit
+def _put_groups(
+    program, q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, rows,
+    K: tl.constexpr, FORMAT: tl.constexpr, GROUPS: tl.constexpr, W: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    quad = (program * GROUPS + tl.arange(0, GROUPS))[:, None, None]
+    r = tl.arange(0, 4)[None, None, :]
+    _put_rows(
+        q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, quad.to(tl.int64), r, quad * 4 + r, rows,
+        K, FORMAT, W, ASM,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows", "N"])
+def gather_kernel(
+    q_ptr, high_ptr, scales_ptr, supers_ptr, index_ptr, out_ptr, rows, N,
+    K: tl.constexpr, FORMAT: tl.constexpr, W: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows, words / W): out [rows, K] = the rows of N that ``index_ptr`` names."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
+    to = (tl.program_id(0) + tl.arange(0, 1))[:, None, None]
+    row = tl.minimum(tl.maximum(tl.load(index_ptr + to), 0), N - 1)
+    _put_rows(
+        q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, row.to(tl.int64) // 4, row % 4, to, rows,
+        K, FORMAT, W, ASM,
+    )  # fmt: skip

@@ -1,30 +1,61 @@
-"""A matrix times many rows: a slice of it becomes numbers, then the vendor's product."""
+"""Matrices times many rows: slices of them become numbers, then the vendor's product.
+
+The host has a prompt to launch in the time in which the device multiplies it, so matrices that read
+the same rows are one below the other: a slice may hold several.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from kinfolk_kernels.linear.dequantize import dequantize
-from kinfolk_kernels.planes import Planes
+from kinfolk_kernels.planes import INTERLEAVE, Planes
 
-SLICE = 12 << 20
-"""Weights of a slice: as numbers of two bytes they stay in the cache of a large device."""
+SLICE = 48 << 20
+"""Weights of a slice. Smaller ones would stay in the cache of a large device, which saves less than
+their launches cost."""
 
-FEW_ROWS, LARGE_SLICE = 512, 48 << 20
-"""Up to so many rows the launches take longer than what leaves the cache and comes back."""
+STEP = 64
+"""Rows that slices are multiples of, but for the last."""
 
 
 def gemm_large(
-    planes: Planes, x: torch.Tensor, out: torch.Tensor, *, slice: int = 0, asm: bool = True
-) -> None:
-    """out [M, N] = x W^T in the type of ``x``; out may be wider than N. ``slice`` weights at a
-    time, if not as many as suit the rows."""
-    columns = planes.columns
-    slice = slice or (LARGE_SLICE if x.shape[0] <= FEW_ROWS else SLICE)
-    step = max(64, slice // columns // 64 * 64)
-    scratch = torch.empty(min(step, planes.rows), columns, dtype=x.dtype, device=x.device)
-    for start in range(0, planes.rows, step):
-        stop = min(start + step, planes.rows)
-        part = scratch[: stop - start]
-        dequantize(planes, start, part, asm=asm).run()
-        torch.mm(x, part.T, out=out[:, start:stop])
+    matrices: Sequence[Planes], x: torch.Tensor, *, slice: int = SLICE, asm: bool = True
+) -> list[torch.Tensor]:
+    """[M, N_i] = x W_i^T for up to four matrices, in the type of ``x``: columns of one tensor.
+    ``slice`` weights at a time."""
+    columns, total = matrices[0].columns, sum(planes.rows for planes in matrices)
+    made = torch.empty(x.shape[0], total, dtype=x.dtype, device=x.device)
+    count = -(-total * columns // slice)
+    most = -(-total // count // STEP) * STEP
+    scratch = torch.empty(min(most, total), columns, dtype=x.dtype, device=x.device)
+    start = 0
+    for parts in _slices(matrices, most):
+        sizes = [planes.rows for planes in parts]
+        numbers = scratch[: sum(sizes)]
+        dequantize(parts, numbers.split(sizes), asm=asm).run()
+        torch.mm(x, numbers.T, out=made[:, start : start + sum(sizes)])
+        start += sum(sizes)
+    return list(made.split([planes.rows for planes in matrices], 1))
+
+
+def _slices(matrices: Sequence[Planes], most: int) -> Iterator[list[Planes]]:
+    """The matrices one below the other, up to ``most`` rows at a time."""
+    parts: list[Planes] = []
+    room = most
+    for planes in matrices:
+        start = 0
+        while start < planes.rows:
+            stop = min(planes.rows, start + room)
+            if stop < planes.rows:
+                stop -= (stop - start) % INTERLEAVE
+            if start < stop:
+                parts.append(planes[start:stop] if stop - start < planes.rows else planes)
+            room -= stop - start
+            start = stop
+            if start < planes.rows:
+                yield parts
+                parts, room = [], most
+    yield parts

@@ -21,6 +21,11 @@ MOST = 4
 NOTHING = -1
 """Format of a segment that is not there."""
 
+ARGUMENTS = [
+    [f"{name}{i}" for name in ("q", "high", "scales", "supers", "y", "n", "end")]
+    for i in range(MOST)
+]
+
 FREE = [f"{name}{i}" for name in ("n", "end") for i in range(MOST)]
 """Numbers that kernels are not specialised for."""
 
@@ -44,26 +49,34 @@ class Segments:
 
         The largest comes first: the ends of the small ones are filled up by each other.
         """
-        order = sorted(range(len(matrices)), key=lambda i: -matrices[i].nbytes)
+        order = sorted(range(len(matrices)), key=lambda i: -_size(matrices[i]))
         arguments: dict[str, Any] = {}
         constants: dict[str, Any] = {}
         end = 0
-        for place in range(MOST):
+        for place, names in enumerate(ARGUMENTS):
             there = place < len(order)
-            planes = matrices[order[place if there else 0]]
-            out = outs[order[place if there else 0]]
+            which = order[place if there else 0]
+            planes = matrices[which]
+            q, high, scales = planes.q, planes.high, planes.scales
             end += programs(planes) if there else 0
-            arguments |= {
-                f"q{place}": planes.q,
-                f"high{place}": planes.q if planes.high is None else planes.high,
-                f"scales{place}": planes.q if planes.scales is None else planes.scales,
-                f"supers{place}": planes.supers,
-                f"y{place}": out,
-                f"n{place}": planes.rows,
-                f"end{place}": end,
-            }
+            values = (
+                q,
+                q if high is None else high,
+                q if scales is None else scales,
+                planes.supers,
+                outs[which],
+                planes.rows,
+                end,
+            )
+            arguments.update(zip(names, values, strict=True))
             constants[f"F{place}"] = LAYOUTS[planes.format].number if there else NOTHING
         return Segments(arguments, constants, end)
+
+
+def _size(planes: Planes) -> float:
+    """Bytes of a column."""
+    layout = LAYOUTS[planes.format]
+    return planes.rows * layout.nbytes / layout.block
 
 
 _COUNTERS: dict[torch.device, torch.Tensor] = {}

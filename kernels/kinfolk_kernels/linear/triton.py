@@ -69,16 +69,15 @@ def linears(x: torch.Tensor, weights: Sequence[torch.Tensor | Packed]) -> tuple[
 
 def _products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.Tensor]:
     rows = x.shape[0]
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    if rows > small.MAX_ROWS:
+        groups = [matrices[first : first + MOST] for first in range(0, len(matrices), MOST)]
+        return [y for group in groups for y in gemm_large(group, x, asm=not INTERPRETED)]
     outs = [torch.empty(rows, m.rows, dtype=x.dtype, device=x.device) for m in matrices]
     if not rows or not matrices:
         return outs
-    if x.stride(1) != 1:
-        x = x.contiguous()
     pairs = list(zip(matrices, outs, strict=True))
-    if rows > small.MAX_ROWS:
-        for planes, out in pairs:
-            gemm_large(planes, x, out, asm=not INTERPRETED)
-        return outs
     as_int8 = [pair for pair in pairs if _takes_int8(pair[0], rows)]
     as_half = [pair for pair in pairs if not _takes_int8(pair[0], rows)]
     if as_int8:
