@@ -58,48 +58,63 @@ class Launch:
         return {**self.constants, "PDL": overlap}, {**self.options, **early}
 
     def run(self) -> None:
-        device = next(x.device for x in self.arguments.values() if isinstance(x, torch.Tensor))
+        arguments, kernel = self.arguments, self.kernel
+        device = next(x.device for x in arguments.values() if isinstance(x, torch.Tensor))
         overlap = overlaps(device)
-        constants, options = self.compiled_in(overlap)
-        if not hasattr(self.kernel, "do_not_specialize"):
+        if not hasattr(kernel, "do_not_specialize"):
             # It is interpreted.
-            self.kernel[self.grid](**self.arguments, **constants, **options)
+            self._run_anew(overlap)
             return
-        values, known = self._values(constants)
-        key = (device, *options.items(), *known)
-        compiled = _COMPILED.setdefault(id(self.kernel), {})
+        names, free, compiled = _COMPILED.get(id(kernel)) or _new(kernel)
+        constants = self.constants
+        values: list[Any] = []
+        # What compiled code may depend on.
+        known = [device, overlap, self.warps, self.stages, self.fuse, self.registers, self.early]
+        for name in names:
+            if name in arguments:
+                value = arguments[name]
+                kind = type(value)
+                if kind is int:
+                    known.append(_NUMBER if name in free else _kind_of(value))
+                    if not -(2**31) <= value < 2**31:
+                        known.append(_WIDE)
+                elif isinstance(value, torch.Tensor):
+                    known.append(value.dtype)
+                    if value.data_ptr() % 16:
+                        known.append(_UNALIGNED)
+                else:
+                    known.append(kind)
+            else:
+                value = overlap if name == "PDL" else constants[name]
+                known.append(value)
+            values.append(value)
+        key = tuple(known)
         if key in compiled:
             x, y, z, *_ = *self.grid, 1, 1
             compiled[key][x, y, z](*values)
-            return
-        compiled[key] = self.kernel[self.grid](**self.arguments, **constants, **options)
+        else:
+            compiled[key] = self._run_anew(overlap)
 
-    def _values(self, constants: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-        """All values in the kernel's order, and what of each its code may depend on."""
-        values, known = [], []
-        free = self.kernel.do_not_specialize or ()
-        for name in self.kernel.arg_names:
-            if name in self.arguments:
-                value = self.arguments[name]
-                known.append(_known(value, name in free))
-            else:
-                value = constants[name]
-                known.append(value)
-            values.append(value)
-        return values, known
+    def _run_anew(self, overlap: bool) -> Any:
+        """Through Triton, which gives what it has compiled."""
+        constants, options = self.compiled_in(overlap)
+        return self.kernel[self.grid](**self.arguments, **constants, **options)
 
 
-_COMPILED: dict[int, dict[tuple[Any, ...], Any]] = {}
-"""Compiled kernels, by kernel, which live as long as their modules, and what they depend on."""
+_NUMBER, _WIDE, _UNALIGNED = "a number", "of 64 bits", "no multiple of 16"
 
 
-def _known(value: Any, free: bool) -> Any:
-    """What Triton knows of an argument when it compiles: a pointer's type and whether it is a
-    multiple of 16; a number's type and, unless it is ``free``, whether it is one or such a
-    multiple."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
-    if isinstance(value, int):
-        wide = not -(2**31) <= value < 2**31
-        return (type(value), wide) if free else (type(value), wide, value == 1, value % 16 == 0)
-    return type(value)
+def _kind_of(number: int) -> str:
+    """What Triton knows of a number when it compiles."""
+    return "1" if number == 1 else _NUMBER if number % 16 else "a multiple of 16"
+
+
+_Compiled = tuple[tuple[str, ...], frozenset[str], dict[tuple[Any, ...], Any]]
+_COMPILED: dict[int, _Compiled] = {}
+"""By kernel, which lives as long as its module: names of its arguments in order, those whose values
+its code does not depend on, and what was compiled by what it does depend on."""
+
+
+def _new(kernel: Any) -> _Compiled:
+    names, free = tuple(kernel.arg_names), frozenset(kernel.do_not_specialize or ())
+    return _COMPILED.setdefault(id(kernel), (names, free, {}))
