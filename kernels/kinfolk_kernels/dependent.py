@@ -4,6 +4,9 @@ A kernel takes part by a constant ``PDL`` among its arguments; ``Launch`` fills 
 calls ``start_dependents``, reads what no kernel of a step writes, such as weights, and calls
 ``wait_for_producers`` before it reads or writes anything else. Every program has to wait, on every
 path: the end of a launch says that all launches before it have ended because it waited for them.
+
+A kernel may wait first and only then let the next begin: what was there before it began is there
+for the next as well, before that waits.
 """
 
 from __future__ import annotations

@@ -105,15 +105,15 @@ def codes_of(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
 def row_words(x_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
     """The words of an int8 row that meet those of ``matrix_words``: low and top, [lanes, 1]."""
     at = x_ptr + 16 * group + 4 * t + tl.arange(0, 4)[None, :]
-    a, b, c, d = _columns(load(at, there, MASKED))
+    a, b, c, d = columns(load(at, there, MASKED))
     if FORMAT == Q8_0:
         return (a, b, c, d), (a, b, c, d)
-    e, f, g, h = _columns(load(at + 8, there, MASKED))
+    e, f, g, h = columns(load(at + 8, there, MASKED))
     return (a, e, b, f), (c, g, d, h)
 
 
 @triton.jit
-def _columns(x):
+def columns(x):
     """[lanes, 4] -> four [lanes, 1]."""
     even, odd = tl.split(tl.reshape(x, [x.shape[0], 2, 2]))
     a, c = tl.split(even)

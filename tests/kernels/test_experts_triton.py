@@ -122,8 +122,9 @@ def choice(rows, top_k, experts, seed=0):
 
 def poisoned_inner(chosen, experts):
     inner = pair.Inner.make(chosen, experts)
-    for part in (inner.pairs, inner.shared, inner.open):
-        part.fill_(torch.nan)
+    for part in (inner.pairs, inner.shared, inner.open, inner.scale):
+        if part is not None:
+            part.fill_(torch.nan)
     return inner
 
 
@@ -189,6 +190,8 @@ def test_down_of_a_row_s_experts(layer, numbers, assert_near, name, rows, channe
     between = numbers(rows * top_k, channels)
     inner.pairs.copy_(as_stored(between))
     y = torch.full((rows, 8), torch.nan)
+    if inner.words is not None:
+        pair.round_pairs(inner, made.experts, asm=False).run()
     pair.down_pairs(inner, chosen, made.experts, y, asm=False).run()
     wide = as_lanes(name)(between).unflatten(0, (rows, top_k))
     expected = torch.einsum("rk,rknf,rkf->rn", chosen.weights.double(), made.down[chosen.ids], wide)

@@ -19,7 +19,7 @@ import triton.language as tl
 from kinfolk_kernels.curves import curve, sigmoid
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
-from kinfolk_kernels.plane_words import codes_of, load, matrix_words, row_words
+from kinfolk_kernels.plane_words import codes_of, columns, load, matrix_words, row_words
 
 NONE = tl.constexpr(-1)
 """The format of a shared expert that is not there."""
@@ -99,6 +99,46 @@ def rounded(values, FORMAT: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
+def round_kernel(
+    inner_ptr, words_ptr, scale_ptr,
+    F: tl.constexpr, FORMAT: tl.constexpr, LANES: tl.constexpr, ASM: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (pairs,): what lanes of the product down meet, rounded once for all its programs."""
+    start_dependents(PDL)
+    SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
+    OWN: tl.constexpr = F // 64 * SHARE
+    lane = tl.arange(0, LANES)[:, None]
+    pair = tl.program_id(0).to(tl.int64)
+    there = lane < OWN
+    wait_for_producers(PDL)
+    values = row_numbers(
+        inner_ptr + pair * F, lane // SHARE, lane % SHARE, there, F, FORMAT, LANES != OWN
+    )
+    x, top, scale = rounded(values, FORMAT, ASM)
+    at = pair * OWN + lane
+    for i in tl.static_range(4):
+        if FORMAT == Q8_0:
+            tl.store(words_ptr + at * 4 + i, x[i], mask=there)
+        else:
+            tl.store(words_ptr + at * 8 + i, x[i], mask=there)
+            tl.store(words_ptr + at * 8 + 4 + i, top[i], mask=there)
+    tl.store(scale_ptr + at, scale, mask=there)
+
+
+@triton.jit
+def made_before(words_ptr, scale_ptr, at, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
+    """What ``rounded`` gave lane ``at`` of all."""
+    word = tl.arange(0, 4)[None, :]
+    scale = load(scale_ptr + at, there, MASKED)
+    if FORMAT == Q8_0:
+        x = columns(load(words_ptr + at * 4 + word, there, MASKED))
+        return x, x, scale
+    x = columns(load(words_ptr + at * 8 + word, there, MASKED))
+    return x, columns(load(words_ptr + at * 8 + 4 + word, there, MASKED)), scale
+
+
+@triton.jit
 def dots(words, row, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """What ``matrix_words`` read against the words of a row, times its scale: [lanes, 4]."""
     q, high, scales, supers = words
@@ -173,10 +213,10 @@ def gate_up_kernel(
 ):  # fmt: skip
     """Grid (pairs + rows, parts): inner float32 [pairs, F], of the shared expert [rows, SHARED_F],
     and open float32 [rows], what its sum is multiplied with: by the part after its last channel."""
-    start_dependents(PDL)
     pair = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * NR
     wait_for_producers(PDL)
+    start_dependents(PDL)
     if pair < pairs:
         if first < F // 4:
             bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
@@ -207,14 +247,14 @@ def gate_up_kernel(
 
 @triton.jit
 def down_kernel(
-    ids_ptr, weights_ptr, bay_ptr, inner_ptr,
+    ids_ptr, weights_ptr, bay_ptr, inner_ptr, words_ptr, scale_ptr,
     down_q, down_high, down_scales, down_supers,
     q_step, high_step, scales_step, supers_step,
     shared_inner_ptr, shared_q, shared_high, shared_scales, shared_supers, open_ptr,
     y_ptr,
     F: tl.constexpr, W: tl.constexpr, TOP_K: tl.constexpr,
     FORMAT: tl.constexpr, SHARED: tl.constexpr, SHARED_F: tl.constexpr, GATED: tl.constexpr,
-    NR: tl.constexpr, EARLY: tl.constexpr,
+    NR: tl.constexpr, EARLY: tl.constexpr, ROUNDED: tl.constexpr,
     LANES: tl.constexpr, SPAN: tl.constexpr, MASKED: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -223,6 +263,7 @@ def down_kernel(
     The words of its experts lie one after the other in the lanes, as many at a time as there are,
     and one sum of fixed shape adds up columns and experts; SPAN lanes take the shared one.
     EARLY: those of the shared one are asked for before what is between the products is there.
+    ROUNDED: that has been through ``round_kernel``.
     """
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -241,7 +282,6 @@ def down_kernel(
         shared_words = matrix_words(shared_q, shared_high, shared_scales, shared_supers,
                                     shared_quad, shared_group, shared_t, shared_there,
                                     SHARED_F, SHARED, True)  # fmt: skip
-    wait_for_producers(PDL)
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     OWN: tl.constexpr = F // 64 * SHARE
     for start in tl.range(0, TOP_K * OWN, LANES):
@@ -249,8 +289,9 @@ def down_kernel(
         group, t = inside // SHARE, inside % SHARE
         there = place < TOP_K
         pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
-        bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
-        weight = tl.load(weights_ptr + pair)
+        # The choice was there before the launch before this one let it begin.
+        chosen = tl.load(ids_ptr + pair, cache_modifier=".cg")
+        bay = tl.load(bay_ptr + chosen).to(tl.int64)
         words = ()
         for n in tl.static_range(NR):
             words = words + (
@@ -260,14 +301,22 @@ def down_kernel(
                     first + n, group, t, there, F, FORMAT, MASKED,
                 ),
             )  # fmt: skip
+        wait_for_producers(PDL)
         tl.debug_barrier()
-        values = row_numbers(inner_ptr + pair * F, group, t, there, F, FORMAT, MASKED)
-        x, top, d = rounded(values, FORMAT, ASM)
+        weight = tl.load(weights_ptr + pair)
+        if ROUNDED:
+            x, top, d = made_before(
+                words_ptr, scale_ptr, pair * OWN + inside, there, FORMAT, MASKED
+            )
+        else:
+            values = row_numbers(inner_ptr + pair * F, group, t, there, F, FORMAT, MASKED)
+            x, top, d = rounded(values, FORMAT, ASM)
         mine = (x, top, d * weight)
         added = ()
         for n in tl.static_range(NR):
             added = added + (sums[n] + dots(words[n], mine, group, FORMAT, ASM),)
         sums = added
+    wait_for_producers(PDL)
     if SHARED != NONE:
         if not EARLY:
             shared_words = matrix_words(shared_q, shared_high, shared_scales, shared_supers,

@@ -32,26 +32,35 @@ ALL_LANES, FEW_LANES = 256, 64
 """The most lanes that add up what a row's experts make, of few rows and of more."""
 
 FEW_ROWS = 2
-"""Up to here there are too few programs for registers to matter."""
+"""Up to here there are too few programs for registers to matter, or to round for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inner:
     """What is between the products, float32: [R K, F] of the pairs, [R, F'] of the shared expert,
-    in the order of ``place_between``, and [R], what the latter's result is multiplied with."""
+    in the order of ``place_between``, and [R], what the latter's result is multiplied with. With
+    more than a few rows the pairs' numbers as int32 ``words`` and a ``scale`` for each lane, too.
+    """
 
     pairs: torch.Tensor
     shared: torch.Tensor
     open: torch.Tensor
+    words: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
 
     @staticmethod
     def make(choice: Choice, experts: Experts) -> Inner:
         device, rows = experts.bays.device, choice.ids.shape[0]
         pairs = torch.empty(choice.ids.numel(), experts.channels, device=device)
-        if experts.shared is None:
-            return Inner(pairs, pairs, pairs)
-        shared = torch.empty(rows, experts.shared_channels, device=device)
-        return Inner(pairs, shared, torch.empty(rows, device=device))
+        shared = openness = pairs
+        if experts.shared is not None:
+            shared = torch.empty(rows, experts.shared_channels, device=device)
+            openness = torch.empty(rows, device=device)
+        if rows <= FEW_ROWS:
+            return Inner(pairs, shared, openness)
+        words = torch.empty(pairs.shape[0], experts.channels // 4, dtype=torch.int32, device=device)
+        lanes = _lanes(format_of(experts.down), experts.channels)
+        return Inner(pairs, shared, openness, words, torch.empty(len(pairs), lanes, device=device))
 
 
 def joins(shared: SharedExpert | None, choice: Choice, experts: Experts) -> bool:
@@ -76,6 +85,8 @@ def pair_launches(
         yield quantize_rows(x, rows)
     inner = Inner.make(choice, experts)
     yield gate_up_pairs(x, rows, choice, experts, inner, asm=asm)
+    if inner.words is not None:
+        yield round_pairs(inner, experts, asm=asm)
     yield down_pairs(inner, choice, experts, y, asm=asm)
 
 
@@ -142,6 +153,19 @@ def gate_up_pairs(
     )
 
 
+def round_pairs(inner: Inner, experts: Experts, *, asm: bool = True) -> Launch:
+    """``inner.words`` and ``inner.scale`` of ``inner.pairs``."""
+    form, channels = format_of(experts.down), experts.channels
+    lanes = int(triton.next_power_of_2(_lanes(form, channels)))
+    return Launch(
+        pair_kernels.round_kernel,
+        (inner.pairs.shape[0],),
+        {"inner_ptr": inner.pairs, "words_ptr": inner.words, "scale_ptr": inner.scale},
+        {"F": channels, "FORMAT": form, "LANES": lanes, "ASM": asm},
+        warps=max(1, lanes // 32),
+    )
+
+
 def down_pairs(
     inner: Inner, choice: Choice, experts: Experts, y: torch.Tensor, *, asm: bool = True
 ) -> Launch:
@@ -158,6 +182,8 @@ def down_pairs(
             "weights_ptr": choice.weights,
             "bay_ptr": experts.bays,
             "inner_ptr": inner.pairs,
+            "words_ptr": inner.pairs if inner.words is None else inner.words,
+            "scale_ptr": inner.pairs if inner.scale is None else inner.scale,
             **pointers("down", experts.down, as_bytes=False),
             **steps(experts.down, as_bytes=False),
             "shared_inner_ptr": inner.shared,
@@ -175,6 +201,7 @@ def down_pairs(
             "GATED": shared is not None and shared.openness is not None,
             "NR": at_once,
             "EARLY": rows <= FEW_ROWS,
+            "ROUNDED": inner.words is not None,
             "LANES": lanes,
             "SPAN": _span(shared.down) if shared else 1,
             "MASKED": choice.top_k * _lanes(form, channels) % lanes != 0,
