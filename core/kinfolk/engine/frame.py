@@ -209,8 +209,8 @@ class Frame:
             trees=traits.trees,
         )
         return BlockTable(
-            tables.blocks[pool][:, :width].index_select(0, device["slot"]),
-            tables.chunks[pool][:, :width].index_select(0, device["slot"]),
+            tables.blocks[pool][:, :width][device["slot"]],
+            tables.chunks[pool][:, :width][device["slot"]],
             work.entries,
             self.lengths[pool],
             work,
