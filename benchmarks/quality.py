@@ -43,11 +43,6 @@ class Way:
 
 HALF = {"activations": "f16"}
 WAYS = (
-    Way("f16 activations, 1 row", 1, HALF),
-    Way("f16 activations, 16 rows", 16, HALF),
-    Way("int8 activations, 1 row", 1),
-    Way("int8 activations, 4 rows", 4),
-    Way("int8 activations, 16 rows", 16),
     Way("slices of a prompt", 1024),
     Way("slices, numbers in float16", 1024, {"dtype": "f16"}),
     Way("slices, matrices as numbers", 1024, {"weights": "numbers"}),
@@ -56,6 +51,11 @@ WAYS = (
     Way("keys and values q8_0", 1024, {"kv_codec": "q8_0"}),
     Way("keys and values q4_0", 1024, {"kv_codec": "q4_0"}),
     Way("keys q8_0, values q4_0", 1024, {"kv_codec": "q8_0", "v_codec": "q4_0"}),
+    Way("f16 activations, 16 rows", 16, HALF),
+    Way("int8 activations, 16 rows", 16),
+    Way("int8 activations, 4 rows", 4),
+    Way("int8 activations, 1 row", 1),
+    Way("f16 activations, 1 row", 1, HALF),
 )
 
 

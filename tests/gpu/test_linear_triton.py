@@ -59,7 +59,7 @@ def test_one_row_by_any_number_of_warps(matrix, numbers, poisoned, name):
     planes, exact = matrix(name)
     x = quantize(numbers(1, planes.columns).cuda())
     expected = numbers_of(x).double() @ exact.T
-    for warps in (1, 2, 4, None):
+    for warps in (1, 4, None):
         with poisoned():
             out = torch.empty(1, planes.rows, device="cuda")
         gemv([planes], x, [out], warps).run()
@@ -67,14 +67,14 @@ def test_one_row_by_any_number_of_warps(matrix, numbers, poisoned, name):
 
 
 @EVERY
-@pytest.mark.parametrize("rows", [2, 8, 13, 32])
+@pytest.mark.parametrize("rows", [2, 13, 32])
 def test_int8_rows_on_the_matrix_unit_in_every_tile(matrix, numbers, poisoned, name, rows):
     planes, exact = matrix(name)
     x = quantize(numbers(rows, planes.columns).cuda())
     expected = numbers_of(x).double() @ exact.T
     pairs = -(-planes.columns // PAIR)
     whole = Int8Tile(3, -(-pairs // 3) * 3)
-    for tile in (whole, Int8Tile(3, pairs), Int8Tile(pairs + 7, pairs), None):
+    for tile in (whole, Int8Tile(pairs + 7, pairs), None):
         with poisoned():
             out = torch.empty(rows, planes.rows, device="cuda")
         gemm_int8([planes], x, [out], tile).run()
@@ -82,12 +82,12 @@ def test_int8_rows_on_the_matrix_unit_in_every_tile(matrix, numbers, poisoned, n
 
 
 @EVERY
-@pytest.mark.parametrize("rows", [1, 8, 13, 32, 64])
+@pytest.mark.parametrize("rows", [1, 13, 64])
 def test_up_to_64_rows_in_every_tile(matrix, numbers, poisoned, name, rows):
     planes, exact = matrix(name)
     x = numbers(rows, planes.columns).cuda()
     expected = x.double() @ exact.T
-    for tile in (SmallTile(), SmallTile(4, 4, 1), SmallTile(2, 2, 2), SmallTile(8, 1, 2), None):
+    for tile in (SmallTile(4, 4, 1), SmallTile(2, 2, 2), None):
         with poisoned():
             out = torch.empty(rows, planes.rows, device="cuda")
         gemm_small([planes], half_rows(x), [out], tile).run()
@@ -115,10 +115,10 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
 def test_slices_of_numbers_are_the_definitions_bit_for_bit(matrix, name):
     planes, exact = matrix(name)
     out = torch.full(planes.shape, torch.nan, device="cuda")
-    dequantize(planes, 0, out).run()
+    dequantize([planes], [out]).run()
     assert torch.equal(out, exact.float())
     half = torch.full((33, planes.columns), torch.nan, device="cuda", dtype=torch.bfloat16)
-    dequantize(planes, 8, half).run()
+    dequantize([planes[8:41]], [half]).run()
     assert torch.equal(half, exact[8:41].bfloat16())
     tokens = torch.tensor([planes.rows - 1, 0, 5, 5, 2], device="cuda")
     assert torch.equal(embedding(tokens, planes), exact[tokens].float())
