@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 
@@ -18,6 +19,11 @@ from kinfolk_kernels.step_index import StepIndex
 
 PRECISION = "tf32x3"
 """Plain tf32 loses three digits of a state that is carried through the whole text."""
+
+
+SCAN_WARPS = 4
+"""Of a program: they share what they read of a row. With more, processors of a large device would
+have one program or two, and wait for those with two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +81,14 @@ def advance(
 
 
 def scan(
-    inputs: DeltaInputs, out: torch.Tensor, index: StepIndex, rows: Rows, values: int = 1
+    inputs: DeltaInputs, out: torch.Tensor, index: StepIndex, rows: Rows, warps: int = SCAN_WARPS
 ) -> Launch:
-    """Certain segments of several rows; ``values`` times four rows of a state to a warp."""
+    """Certain segments of several rows, with up to ``warps`` warps a program."""
     heads, width = inputs.state.shape[1:3]
+    warps = gcd(warps, width // HEIGHT)
     return Launch(
         scan_kernel,
-        (heads * width // (HEIGHT.value * values), index.slices.shape[0]),
+        (heads * width // (HEIGHT * warps), index.slices.shape[0]),
         {
             **inputs.pointers("q", "k", "v", "g", "beta", "state"),
             "out_ptr": out,
@@ -89,8 +96,8 @@ def scan(
             **_stores(rows),
             **inputs.strides("q", "k", "v", "g", "beta"),
         },
-        {**inputs.shape, "VALUES": values, "STORES": rows.store_rows.shape[0] > 0},
-        warps=1,
+        {**inputs.shape, "ROWS": HEIGHT * warps, "STORES": rows.store_rows.shape[0] > 0},
+        warps,
     )
 
 
