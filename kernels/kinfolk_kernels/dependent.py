@@ -5,8 +5,10 @@ calls ``start_dependents``, reads what no kernel of a step writes, such as weigh
 ``wait_for_producers`` before it reads or writes anything else. Every program has to wait, on every
 path: the end of a launch says that all launches before it have ended because it waited for them.
 
-A kernel may wait first and only then let the next begin: what was there before it began is there
-for the next as well, before that waits.
+Two things that a step makes may be read before the wait, past the first-level cache (``early``).
+Tables of the step: they are there before its first matrix, and matrices never begin early, so what
+follows one follows them. And what was there before the launch before this one began, if that waits
+first and only then lets the next begin.
 """
 
 from __future__ import annotations
@@ -51,6 +53,16 @@ def fetch_ahead(pointers):
         is_pure=False,
         pack=1,
     )
+
+
+@triton.jit
+def early(pointer, mask=None):
+    """What is read before the wait; see above for what may be. Zero where ``mask`` is not."""
+    if mask is None:
+        found = tl.load(pointer, cache_modifier=".cg")
+    else:
+        found = tl.load(pointer, mask=mask, other=0, cache_modifier=".cg")
+    return found
 
 
 @triton.jit

@@ -16,6 +16,12 @@ import kinfolk_kernels
 from kinfolk_kernels.ahead import compiled_for
 from kinfolk_kernels.dependent import one_after_the_other, overlaps
 from kinfolk_kernels.gated_product import gated_product_kernel, product
+from kinfolk_kernels.int8_rows import Int8Rows
+from kinfolk_kernels.linear.gemm_int8 import gemm_int8
+from kinfolk_kernels.linear.gemm_small import gemm_small
+from kinfolk_kernels.linear.gemv import gemv
+from kinfolk_kernels.linear.prepare import HalfRows
+from kinfolk_kernels.packing import empty
 from kinfolk_kernels.row_outputs import RowOutputs
 
 ROOT = Path(kinfolk_kernels.__path__[0])
@@ -113,6 +119,16 @@ def launch():
     half = torch.empty(2, 2048, dtype=torch.float16, device="meta")
     outputs = RowOutputs.make(2, 2048, torch.float16, True, half.device)
     return product(0, half, half, outputs)
+
+
+def test_matrices_do_not_begin_early():
+    """What stands behind one may read the tables of a step before it waits."""
+    device = torch.device("meta")
+    matrix, out = empty("Q4_K", 64, 256, device), torch.empty(4, 64, device=device)
+    rows = Int8Rows.make(4, 256, device)
+    assert not gemv([matrix], Int8Rows.make(1, 256, device), [out[:1]]).early
+    assert not gemm_int8([matrix], rows, [out]).early
+    assert not gemm_small([matrix], HalfRows.make(4, 256, device), [out]).early
 
 
 @pytest.mark.parametrize(("capability", "early"), [(86, False), (89, False), (90, True)])

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.curves import curve, sigmoid
-from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
 from kinfolk_kernels.plane_words import codes_of, columns, load, matrix_words, row_words
 
@@ -290,8 +290,7 @@ def down_kernel(
         there = place < TOP_K
         pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
         # The choice was there before the launch before this one let it begin.
-        chosen = tl.load(ids_ptr + pair, cache_modifier=".cg")
-        bay = tl.load(bay_ptr + chosen).to(tl.int64)
+        bay = tl.load(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
         words = ()
         for n in tl.static_range(NR):
             words = words + (

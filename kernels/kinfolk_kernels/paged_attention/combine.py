@@ -11,7 +11,7 @@ import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import rotate_rows
 from kinfolk_kernels.curves import softplus
-from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.decode import run_length
 
 FACTORS = {"identity": 1, "softplus": 2}
@@ -75,17 +75,16 @@ def combine_kernel(
 ):  # fmt: skip
     """Grid (sequences x ``most_rows``, query heads, slices of SIZE dimensions)."""
     start_dependents(PDL)
-    wait_for_producers(PDL)
-    sequence = tl.load(few + tl.program_id(0) // most_rows)
+    sequence = early(few + tl.program_id(0) // most_rows)
     index = tl.program_id(0) % most_rows
-    rows = tl.load(count + sequence)
+    rows, row = early(count + sequence), early(first + sequence) + index
+    n = early(entries + sequence)
+    wait_for_producers(PDL)
     if index >= rows:
         return
-    row = tl.load(first + sequence) + index
     head = tl.program_id(1)
     d = tl.program_id(2) * SIZE + tl.arange(0, SIZE)
     inside = d < DIM
-    n = tl.load(entries + sequence)
     runs = tl.cdiv(n, run_length(n, rows))
     total_runs = runs
     if TREES:

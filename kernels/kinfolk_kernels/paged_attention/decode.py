@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import Q4_0, columns
-from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
 
 CHUNK = tl.constexpr(64)
@@ -138,24 +138,29 @@ def decode_kernel(
     group. K_ROW and V_ROW are elements of a stored row, of codes bytes. ``scale`` includes log2 e.
     """
     start_dependents(PDL)
-    wait_for_producers(PDL)
-    sequence = tl.load(few + tl.program_id(2))
-    rows = tl.load(count + sequence)
+    sequence = early(few + tl.program_id(2))
+    rows, start = early(count + sequence), early(first + sequence)
+    n = early(entries + sequence)
     pairs = rows * GROUP
     head = tl.program_id(1)
     tile = tl.program_id(0) % tiles
     program = tl.program_id(0) // tiles
-    if (pairs <= ABOVE) | (pairs > UP_TO) | (tile * BLOCK_M >= pairs):
-        return
-    start = tl.load(first + sequence)
     pair = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = pair < pairs
     row = start + pair // GROUP
+    newest = early(positions + row, inside).to(tl.int32)
+    limit = tl.where(inside, early(limits + row, inside), -1).to(tl.int32)
+    run = run_length(n, rows)
+    table = sequence.to(tl.int64) * table_width
+    next_block = early(blocks + table + program * run, program * run < n)
+    next_chunk = early(chunks + table + program * run, program * run < n)
+    wait_for_producers(PDL)
+    if (pairs <= ABOVE) | (pairs > UP_TO) | (tile * BLOCK_M >= pairs):
+        return
     q_heads = head * GROUP + pair % GROUP
     q, q_high = load_query(
         q_ptr, row.to(tl.int64) * q_row + q_heads * q_head, inside, DIM, SIZE, K_FORMAT, DOT
     )
-    newest = tl.load(positions + row, mask=inside, other=0).to(tl.int32)
     out = (row.to(tl.int64) * (KV_HEADS * GROUP) + q_heads) * slots
     VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == Q4_0 else VALUE_SIZE
     HIGH_PART: tl.constexpr = VALUE_PART if V_FORMAT == Q4_0 else 1
@@ -163,27 +168,22 @@ def decode_kernel(
     if TREES:
         programs = programs - 1
     if program < programs:
-        limit = tl.load(limits + row, mask=inside, other=-1).to(tl.int32)
         latest = tl.max(limit)
         # Nothing before this is seen by any row.
         oldest = tl.min(tl.where(inside, newest, 2147483647)) - window
-        n = tl.load(entries + sequence)
-        run = run_length(n, rows)
         parts: tl.constexpr = 64 // BLOCK_N
-        table = sequence.to(tl.int64) * table_width
         for number in range(program, tl.cdiv(n, run), programs):
             m = tl.full([BLOCK_M], float("-inf"), tl.float32)
             total = tl.zeros([BLOCK_M], tl.float32)
             acc = tl.zeros([BLOCK_M, VALUE_PART], tl.float32)
             acc_high = tl.zeros([BLOCK_M, HIGH_PART], tl.float32)
             end = tl.minimum((number + 1) * run, n) * parts
-            # The next block is looked up a step ahead: loads of keys must not wait for it.
-            next_block = tl.load(blocks + table + number * run)
-            next_chunk = tl.load(chunks + table + number * run)
             for step in range(number * run * parts, end):
                 block = next_block.to(tl.int64)
                 chunk = next_chunk
-                entry = tl.minimum(step + 1, end - 1) // parts
+                # The next block is looked up a step ahead: loads of keys must not wait for it.
+                entry = tl.where(step + 1 < end, (step + 1) // parts, (number + programs) * run)
+                entry = tl.minimum(entry, n - 1)
                 next_block = tl.load(blocks + table + entry)
                 next_chunk = tl.load(chunks + table + entry)
                 offset = step % parts * BLOCK_N + tl.arange(0, BLOCK_N)

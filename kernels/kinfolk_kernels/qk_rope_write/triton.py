@@ -18,8 +18,8 @@ from kinfolk_kernels.coded_tiles import (
     rotate_rows,
 )
 from kinfolk_kernels.dependent import (
+    early,
     fetch_ahead,
-    guess,
     start_dependents,
     wait_for_producers,
 )
@@ -137,21 +137,19 @@ def qk_rope_write_kernel(
     row, one after the other."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
+    position = early(positions + row)
+    place, held = early(write_rows + write_at + row), early(arena_rows + row)
+    cos_ptr += position * PAIRS
+    sin_ptr += position * PAIRS
     if PDL and OWN == 1:
-        turn = guess(positions + row) * PAIRS
-        fetch_ahead(cos_ptr + turn)
-        fetch_ahead(sin_ptr + turn)
-        fetch_ahead(write_rows + write_at + row)
-        fetch_ahead(arena_rows + row)
+        fetch_ahead(cos_ptr)
+        fetch_ahead(sin_ptr)
         lines = tl.arange(0, (SIZE + 31) // 32) * 32
         if Q_WEIGHT:
             fetch_ahead(q_weight + lines)
         if K_WEIGHT:
             fetch_ahead(k_weight + lines)
     wait_for_producers(PDL)
-    position = tl.load(positions + row)
-    cos_ptr += position * PAIRS
-    sin_ptr += position * PAIRS
     for index in tl.range(0, OWN):
         head = tl.program_id(1) * OWN + index
         if head < HEADS:
@@ -166,8 +164,6 @@ def qk_rope_write_kernel(
             at = out_ptr + (row * HEADS + head) * DIM + d
             tl.store(at, y.to(out_ptr.dtype.element_ty), mask=d < DIM)
         else:
-            place = tl.load(write_rows + write_at + row)
-            held = tl.load(arena_rows + row)
             other = head - HEADS
             if other < KV_HEADS:
                 y = _prepared(
