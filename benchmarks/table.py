@@ -115,9 +115,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     path = options.folder / f"{taken:%Y%m%dT%H%M%SZ}.json"
     for shape in options.shape or SHAPES:
-        cases = [case for case in CASES if shape == WIDE or not case.wide]
-        if options.case:
-            cases = [case for case in CASES if case.name in options.case]
+        cases = cases_of(shape, options.case or ())
         for row in rows_of(shape, cases, options.layers, options.repeats):
             result["rows"].append(row)
             sys.stdout.write(f"{json.dumps(row)}\n")
@@ -127,27 +125,44 @@ def main() -> None:
 
 
 def compile_kernels(shapes: Sequence[str], cases: Sequence[str]) -> None:
-    """A process for each shape runs its cases on a few layers."""
+    """A process for each shape and each set of settings runs its cases on a few layers."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--repeats", "1", "--layers", str(FEW_LAYERS)]
-        command += ["--folder", folder, *(part for case in cases for part in ("--case", case))]
-        running = {
-            shape: subprocess.Popen(
-                [*command, "--shape", shape],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for shape in shapes
-        }
+        command += ["--folder", folder]
+        running = {}
+        for shape in shapes:
+            for alike in by_settings(cases_of(shape, cases)):
+                names = [part for case in alike for part in ("--case", case.name)]
+                running[shape, *names[1::2]] = subprocess.Popen(
+                    [*command, "--shape", shape, *names],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
         try:
-            for shape, process in running.items():
+            for what, process in running.items():
                 _, said = process.communicate()
                 if process.returncode:
-                    raise SystemExit(f"{shape} did not run on {FEW_LAYERS} layers: {said[-2000:]}")
+                    where = f"{', '.join(what)} on {FEW_LAYERS} layers"
+                    raise SystemExit(f"{where} did not run: {said[-2000:]}")
         finally:
             for process in running.values():
                 process.kill()
+
+
+def cases_of(shape: str, names: Sequence[str]) -> list[Case]:
+    """The cases of these names, or those that suit a shape."""
+    if names:
+        return [case for case in CASES if case.name in names]
+    return [case for case in CASES if shape == WIDE or not case.wide]
+
+
+def by_settings(cases: Sequence[Case]) -> list[list[Case]]:
+    """Cases that an engine can be opened for together."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(json.dumps(case.settings), []).append(case)
+    return list(groups.values())
 
 
 def rows_of(
@@ -161,9 +176,8 @@ def rows_of(
         started = time.perf_counter()
         write_synthetic(plan, path)
         written = time.perf_counter() - started
-        for wanted in dict.fromkeys(json.dumps(case.settings) for case in all_cases):
-            cases = [case for case in all_cases if json.dumps(case.settings) == wanted]
-            settings = load_settings(device=device, checkpoints=0, **json.loads(wanted))
+        for cases in by_settings(all_cases):
+            settings = load_settings(device=device, checkpoints=0, **cases[0].settings)
             started = time.perf_counter()
             with Runtime.open(path, settings, registry) as runtime:
                 loaded = time.perf_counter() - started
