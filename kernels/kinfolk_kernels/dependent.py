@@ -7,8 +7,8 @@ path: the end of a launch says that all launches before it have ended because it
 
 Two things that a step makes may be read before the wait, past the first-level cache (``early``).
 Tables of the step: they are there before its first matrix, and matrices never begin early, so what
-follows one follows them. And what was there before the launch before this one began, if that waits
-first and only then lets the next begin.
+follows one follows them. And what a launch has waited for, by those that it lets begin only then
+and by all behind them.
 """
 
 from __future__ import annotations

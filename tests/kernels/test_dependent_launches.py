@@ -107,6 +107,12 @@ def test_a_kernel_lets_others_start_and_waits_on_every_path(name):
     assert waits(DEPENDENT[name], [*statements[:start], *statements[start + 1 :]])
 
 
+def test_the_choice_of_experts_is_there_when_the_product_down_begins():
+    """It reads the choice before it waits, so what is before it must have waited for that."""
+    statements = [calls(one) for one in body_of(DEPENDENT["gate_up_kernel"])]
+    assert statements.index([WAIT]) < statements.index([START])
+
+
 def test_the_check_can_fail():
     statements = body_of(gated_product_kernel)
     without = [one for one in statements if WAIT not in calls(one)]

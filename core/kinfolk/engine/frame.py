@@ -208,6 +208,7 @@ class Frame:
             most_rows=traits.most_rows,
             trees=traits.trees,
         )
+        # By index: index_select has one program for a few rows, whatever their width.
         return BlockTable(
             tables.blocks[pool][:, :width][device["slot"]],
             tables.chunks[pool][:, :width][device["slot"]],

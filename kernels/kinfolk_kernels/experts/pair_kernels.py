@@ -289,7 +289,7 @@ def down_kernel(
         group, t = inside // SHARE, inside % SHARE
         there = place < TOP_K
         pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
-        # The choice was there before the launch before this one let it begin.
+        # The choice is there: gate and up have waited for it before they let anything begin.
         bay = tl.load(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
         words = ()
         for n in tl.static_range(NR):

@@ -17,11 +17,9 @@ from kinfolk_kernels.linear.int8_dots import (
     low_codes,
     top_codes,
 )
-from kinfolk_kernels.linear.segments import FREE
+from kinfolk_kernels.linear.segments import FREE, NONE
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, place_of, run_of
-
-NONE = tl.constexpr(-1)
 
 
 @triton.jit

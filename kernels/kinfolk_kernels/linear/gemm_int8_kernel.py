@@ -35,11 +35,10 @@ from kinfolk_kernels.linear.int8_products import (
     multiply_32,
     multiply_pairs,
 )
-from kinfolk_kernels.linear.segments import FREE
+from kinfolk_kernels.linear.segments import FREE, NONE
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
 
-NONE = tl.constexpr(-1)
 ONES = tl.constexpr(0x01010101)
 
 

@@ -15,10 +15,8 @@ import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
-from kinfolk_kernels.linear.segments import FREE
+from kinfolk_kernels.linear.segments import FREE, NONE
 from kinfolk_kernels.plane_words import codes_of, load, matrix_words, row_words
-
-NONE = tl.constexpr(-1)
 
 
 @triton.jit

@@ -15,10 +15,8 @@ import triton.language as tl
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.halves_words import four, multiply_accumulate, weight_pairs
 from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0
-from kinfolk_kernels.linear.segments import FREE
+from kinfolk_kernels.linear.segments import FREE, NONE
 from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
-
-NONE = tl.constexpr(-1)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton.language as tl
 
 from kinfolk_kernels.planes import LAYOUTS, Planes
 
@@ -20,6 +21,9 @@ MOST = 4
 
 NOTHING = -1
 """Format of a segment that is not there."""
+
+NONE = tl.constexpr(NOTHING)
+"""The same in a kernel."""
 
 ARGUMENTS = [
     [f"{name}{i}" for name in ("q", "high", "scales", "supers", "y", "n", "end")]
