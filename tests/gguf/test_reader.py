@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
 
 import gguf
 import numpy as np
@@ -150,6 +152,18 @@ def test_views_outlive_the_file_and_the_file_says_that_it_is_closed(build, write
     assert kept.tobytes() == bytes(range(32))
     with pytest.raises(ValueError, match="is closed"):
         file.inventory.bytes("a")
+
+
+def test_a_file_nobody_holds_is_gone_without_the_collector(build, write):
+    gc.disable()
+    try:
+        with GGUFFile.open(write(build.file())) as file:
+            file.inventory.bytes("a")
+        gone = weakref.ref(file)
+        del file
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_type_that_a_plugin_knows_is_accepted(build, write):

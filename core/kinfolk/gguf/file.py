@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -35,10 +36,12 @@ class GGUFFile:
         self.alignment = first.alignment
         self.paths = tuple(part.path for part in parts)
         self.metadata = Metadata(first.metadata, first.path)
-        self._maps: tuple[ByteArray, ...] = tuple(part.data for part in parts)
-        self.inventory = Inventory(
-            (tensor for part in parts for tensor in part.tensors), self._bytes, first.path
-        )
+        self._maps = [part.data for part in parts]
+        # Not a method: a file that is part of a cycle stays mapped, and on its disk when deleted,
+        # until the collector comes by.
+        read = partial(_read, self._maps, first.path)
+        tensors = (tensor for part in parts for tensor in part.tensors)
+        self.inventory = Inventory(tensors, read, first.path)
 
     @classmethod
     def open(cls, path: Path | str, types: Mapping[int, TensorType] = TENSOR_TYPES) -> GGUFFile:
@@ -66,7 +69,7 @@ class GGUFFile:
 
     def close(self) -> None:
         """Let go of the maps; a map ends with the last view of it."""
-        self._maps = ()
+        self._maps.clear()
 
     def __enter__(self) -> GGUFFile:
         return self
@@ -79,10 +82,11 @@ class GGUFFile:
     ) -> None:
         self.close()
 
-    def _bytes(self, tensor: TensorInfo) -> ByteArray:
-        if not self._maps:
-            raise ValueError(f"{self.path} is closed")
-        return self._maps[tensor.part][tensor.offset : tensor.offset + tensor.nbytes]
+
+def _read(maps: Sequence[ByteArray], path: Path, tensor: TensorInfo) -> ByteArray:
+    if not maps:
+        raise ValueError(f"{path} is closed")
+    return maps[tensor.part][tensor.offset : tensor.offset + tensor.nbytes]
 
 
 def _part_paths(meta: Metadata, count: int) -> list[Path]:
