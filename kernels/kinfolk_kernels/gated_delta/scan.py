@@ -2,9 +2,10 @@
 
 A warp holds four rows of a head's state [values, keys], each in eight lanes, and needs no other: a
 row costs it four products with the state, two sums over eight lanes and nothing in shared memory.
-Rows come in pairs, so that the next two are on their way. The warps of a program have the same
-head: what one has read of a row, the others find in their processor's cache. What a row does to the
-state depends neither on where its slice begins nor on what is stored.
+The next four are on their way meanwhile, each asked for as soon as the one whose place it takes has
+been used. The warps of a program have the same head: what one has read of a row, the others find in
+their processor's cache. What a row does to the state depends neither on where its slice begins nor
+on what is stored.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LANES = tl.constexpr(8)
 HEIGHT = 4
 """Rows of the state that a warp holds."""
 
-AHEAD = tl.constexpr(2)
+AHEAD = tl.constexpr(4)
 """Rows of the slice on their way."""
 
 
@@ -39,38 +40,39 @@ def _values(ROWS: tl.constexpr):
 
 
 @triton.jit
-def _vector(pointer, ROWS: tl.constexpr, TILES: tl.constexpr):
-    """A tuple of tiles of one vector of keys."""
+def _vector(at, TILES: tl.constexpr):
+    """A tuple of tiles of one vector of keys, as they are stored."""
     found = ()
     for j in tl.static_range(TILES):
-        x = tl.load(pointer + _keys(ROWS) + j * KEYS).to(tl.float32)
-        found = found + (x,)  # type: ignore[assignment]
+        found = found + (tl.load(at + j * KEYS),)  # type: ignore[assignment]
     return found
 
 
 @triton.jit
-def _row(
-    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, row, stop, q_row, k_row, v_row, g_row, beta_row,
-    ROWS: tl.constexpr, TILES: tl.constexpr,
-):  # fmt: skip
-    """All that a row brings, flat: TILES tiles of k and of q, then v, decay and rate. From ``stop``
-    on there are only rows that change nothing."""
-    inside = row < stop
-    row = tl.minimum(row, stop - 1)
-    k = _vector(k_ptr + row * k_row, ROWS, TILES)
-    q = _vector(q_ptr + row * q_row, ROWS, TILES)
-    v = tl.load(v_ptr + row * v_row + _values(ROWS)).to(tl.float32)
-    g = tl.load(g_ptr + row * g_row, mask=inside, other=0.0)
-    beta = tl.load(beta_ptr + row * beta_row, mask=inside, other=0.0)
-    return k + q + (v, g, beta)
+def _row(at, there, TILES: tl.constexpr):
+    """All that a row brings, flat and as it is stored: TILES tiles of k and of q, then v, decay and
+    rate. If it is not ``there``, decay and rate are such that it changes nothing."""
+    k, q, v, g, beta = at
+    decay = tl.load(g, mask=there, other=0.0)
+    rate = tl.load(beta, mask=there, other=0.0)
+    return _vector(k, TILES) + _vector(q, TILES) + (tl.load(v), decay, rate)
 
 
 @triton.jit
-def _product(state, vector, at: tl.constexpr, TILES: tl.constexpr):
-    """[ROWS, 1]: the state times the tiles of ``vector`` from ``at``."""
-    met = state[0] * vector[at]
+def _moved(at, steps, forward):
+    """Pointers to the next row, or to the same one again."""
+    found = ()
+    for i in tl.static_range(5):
+        found = found + (at[i] + tl.where(forward, steps[i], 0),)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def _product(state, row, at: tl.constexpr, TILES: tl.constexpr):
+    """[ROWS, 1]: the state times the tiles of ``row`` from ``at``."""
+    met = state[0] * row[at].to(tl.float32)
     for j in tl.static_range(1, TILES):
-        met += state[j] * vector[at + j]
+        met += state[j] * row[at + j].to(tl.float32)
     return tl.sum(tl.sum(met, 2), 1)[:, None]
 
 
@@ -129,7 +131,6 @@ def scan_kernel(
     """Grid (HV * DV / ROWS, S): ROWS rows of one head's state go through a slice."""
     start_dependents(PDL)
     TILES: tl.constexpr = DK // KEYS
-    SIZE: tl.constexpr = 2 * TILES + 3
     PROGRAMS: tl.constexpr = DV // ROWS
     head = tl.program_id(0) // PROGRAMS
     first = tl.program_id(0) % PROGRAMS * ROWS
@@ -139,11 +140,15 @@ def scan_kernel(
     count = tl.load(entry + 1)
     stop = start + count
     slot = tl.load(entry + 2).to(tl.int64)
-    k_ptr += head % HK * DK
-    q_ptr += head % HK * DK
-    v_ptr += head * DV + first
-    g_ptr += head
-    beta_ptr += head
+    lanes = _values(ROWS)
+    at = (
+        k_ptr + start * k_row + head % HK * DK + _keys(ROWS),
+        q_ptr + start * q_row + head % HK * DK + _keys(ROWS),
+        v_ptr + start * v_row + head * DV + first + lanes,
+        g_ptr + start * g_row + head,
+        beta_ptr + start * beta_row + head,
+    )
+    steps = (k_row, q_row, v_row, g_row, beta_row)
     out_ptr += head * DV + first
     mine = _state_at(state_ptr, slot, head, first, ROWS, DK, DV, HV)
     state = ()
@@ -151,32 +156,30 @@ def scan_kernel(
         state = state + (tl.load(mine + j * KEYS),)  # type: ignore[assignment]
     rows = ()
     for u in tl.static_range(AHEAD):
-        rows = rows + _row(
-            q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, start + u, stop, q_row, k_row, v_row, g_row,
-            beta_row, ROWS, TILES,
-        )  # fmt: skip
+        rows = rows + (_row(at, u < count, TILES),)  # type: ignore[assignment]
+        at = _moved(at, steps, u + 1 < count)
     store = _next_store(store_rows, stores, start - 1, stop)
     for done in range(0, count, AHEAD):
         later = ()
         for u in tl.static_range(AHEAD):
             row = start + done + u
-            decay = tl.exp(rows[u * SIZE + SIZE - 2])
-            beta = rows[u * SIZE + SIZE - 1]  # type: ignore[var-annotated]
-            met = _product(state, rows, u * SIZE, TILES)
-            d = beta * (rows[u * SIZE + 2 * TILES] - decay * met)
+            x = rows[u]
+            decay = tl.exp(x[2 * TILES + 1])
+            met = _product(state, x, 0, TILES)
+            d = x[2 * TILES + 2] * (x[2 * TILES].to(tl.float32) - decay * met)
             moved = ()
             for j in tl.static_range(TILES):
-                new = decay * state[j] + d[:, :, None] * rows[u * SIZE + j]
+                new = decay * state[j] + d[:, :, None] * x[j].to(tl.float32)
                 moved = moved + (new,)  # type: ignore[assignment]
             state = moved
-            read = _product(state, rows, u * SIZE + TILES, TILES)
+            read = _product(state, x, TILES, TILES)
+            # Before the store, which no load may pass: it waits for the sum.
+            number = done + AHEAD + u
+            later = later + (_row(at, number < count, TILES),)  # type: ignore[assignment]
+            at = _moved(at, steps, number + 1 < count)
             one = (tl.arange(0, LANES) == tl.where(row < stop, 0, -1))[None, :]
-            to = out_ptr + row * (HV * DV) + _values(ROWS)
+            to = out_ptr + row * (HV * DV) + lanes
             tl.store(to, tl.broadcast_to(read, [ROWS, LANES]), mask=one)
-            later = later + _row(
-                q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, row + AHEAD, stop, q_row, k_row, v_row,
-                g_row, beta_row, ROWS, TILES,
-            )  # fmt: skip
             if STORES:
                 due = (row == store) & (row < stop)
                 if due:
