@@ -15,12 +15,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from table import outline_of
+from table import outline_of, scratch
 
 from kinfolk.synth.write import write_synthetic
 
@@ -47,7 +46,7 @@ def main() -> None:
         if options.json:
             options.json.write_text(json.dumps(found, indent=1) + "\n")
 
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         path = Path(folder) / "model.gguf"
         write_synthetic(outline_of(options.shape, options.layers), path)
         device = ("--device", options.device)

@@ -3,8 +3,8 @@
     python benchmarks/table.py [--shape NAME]… [--case NAME]… [--layers N] [--repeats N]
     python benchmarks/table.py --compile-only [--shape NAME]… [--case NAME]…
 
-Writes a synthetic file of each shape to a temporary folder, measures the workloads below on it, and
-puts a JSON file into benchmarks/results. Fresh random tokens in every repeat and sequence; nothing
+Writes a synthetic file of each shape, to memory if there is room, measures the workloads below on
+it, and puts a JSON file into benchmarks/results. Fresh random tokens in every repeat and sequence; nothing
 is reused; medians. Needs a GPU. Most of a first run's time is the compiling of kernels: with
 ``--compile-only`` a few layers of all shapes are run side by side, which leaves them in the cache.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -48,6 +49,9 @@ from shapes import MORE  # noqa: E402
 from timing import copy_bandwidth  # noqa: E402
 
 DEEP = 32768
+
+ROOM = 64 << 30
+"""Bytes of memory that are free where a model of a shape may stand in it."""
 
 FEW_LAYERS = 8
 """Layers of a shape that have every kind of layer and every format of the mix."""
@@ -171,7 +175,7 @@ def rows_of(
     """Cases on one shape; the file is loaded once for each set of settings."""
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     plan = outline_of(name, layers)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         path = Path(folder) / "model.gguf"
         started = time.perf_counter()
         write_synthetic(plan, path)
@@ -194,6 +198,13 @@ def rows_of(
                     }
             if device == "cuda":
                 torch.cuda.empty_cache()
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for a model: in memory, as files that were just written are anyway, or on disk."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > ROOM
+    return tempfile.TemporaryDirectory(dir=memory if roomy else None)
 
 
 def outline_of(name: str, layers: int) -> SynthPlan:
