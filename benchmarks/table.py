@@ -4,9 +4,10 @@
     python benchmarks/table.py --compile-only [--shape NAME]… [--case NAME]…
 
 Writes a synthetic file of each shape, to memory if there is room, measures the workloads below on
-it, and puts a JSON file into benchmarks/results. Fresh random tokens in every repeat and sequence; nothing
-is reused; medians. Needs a GPU. Most of a first run's time is the compiling of kernels: with
-``--compile-only`` a few layers of all shapes are run side by side, which leaves them in the cache.
+it, and puts a JSON file into benchmarks/results. Fresh random tokens in every repeat and sequence;
+nothing is reused; medians. Needs a GPU. Most of a first run's time is the compiling of kernels:
+with ``--compile-only`` a few layers of all shapes are run side by side, which leaves them in the
+cache.
 """
 
 from __future__ import annotations
