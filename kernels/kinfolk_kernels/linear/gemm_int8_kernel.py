@@ -1,7 +1,7 @@
 """The kernel of matrices times 2 to 32 rows of int8 on the matrix unit.
 
 A program is a warp. It takes 32 rows of a matrix, eight groups of four, and walks along pairs of
-groups of 64 columns; what it reads for the next pair is on its way while it computes one. A lane's
+groups of 64 columns; the words of the next pair are on their way while it computes one. A lane's
 16-byte load is one word of four rows; with its nibbles apart it is the lane's part of the left
 operand, so weights never leave the registers. The sums of 32 products are whole numbers; they are
 scaled by whole numbers, and only then rounded to float32.
@@ -102,35 +102,19 @@ def _pair(
 
 
 @triton.jit
-def _of_x(
-    x_ptr,
-    d_ptr,
-    rows,
-    pair,
-    K: tl.constexpr,
-    NT: tl.constexpr,
-    LEAST: tl.constexpr,
-    MASKED: tl.constexpr,
+def _words_of_x(x_ptr, row, c, group, K: tl.constexpr, MASKED: tl.constexpr):
+    """A lane's four words of 64 columns of a row: c, c + 4, c + 8, c + 12."""
+    at = x_ptr + row * (K // 4) + group * 16 + 4 * c + tl.arange(0, 4)[None, :]
+    return four(load(at, group + 0 * c < K // 64, MASKED))
+
+
+@triton.jit
+def _scales_of_x(
+    d_ptr, c, group, j: tl.constexpr, K: tl.constexpr, NT: tl.constexpr, MASKED: tl.constexpr
 ):
-    """What a lane reads of x for a pair, flat: for each group its four words of row g of each eight
-    and the scales of rows 2 c and 2 c + 1; if LEAST, that of row g in a group of its own too."""
-    lane = tl.arange(0, 32)
-    c, g = lane[:, None] % 4, lane[:, None] // 4
-    found = ()
-    for i in tl.static_range(2):
-        group = 2 * pair + i + 0 * c
-        there = group < K // 64
-        for j in tl.static_range(NT):
-            row = tl.minimum(j * 8 + g, rows - 1)
-            at = x_ptr + row * (K // 4) + group * 16 + 4 * c + tl.arange(0, 4)[None, :]
-            found += (load(at, there, MASKED),)
-        for j in tl.static_range(NT):
-            at = d_ptr + group * (8 * NT) + 8 * j + 2 * c + tl.arange(0, 2)[None, :]
-            found += (load(at, there, MASKED),)
-    if LEAST:
-        for j in tl.static_range(NT):
-            found += (tl.load(d_ptr + (2 * pair + c % 2) * (8 * NT) + 8 * j + g),)
-    return found
+    """Scales of rows 2 c and 2 c + 1 of the ``j``-th eight."""
+    at = d_ptr + group * (8 * NT) + 8 * j + 2 * c + tl.arange(0, 2)[None, :]
+    return tl.split(load(at, group + 0 * c < K // 64, MASKED))
 
 
 @triton.jit
@@ -343,14 +327,11 @@ def _sums(
     for i in tl.static_range(2):
         first += _group(q_ptr, scales_ptr, supers_ptr, quad, c, 2 * start + i, K, FORMAT, MASKED)
     more = _pair(high_ptr, supers_ptr, quad, c, start, K, FORMAT, MASKED)
-    coming = _of_x(x_ptr, d_ptr, rows, start, K, NT, LEAST, MASKED)
     for pair in tl.range(start, stop):
-        # All that the next pair reads is asked for while this one is computed, x as well: what is
-        # asked for now and needed now waits for what is needed later too, as the few marks by which
-        # a warp knows that something has arrived are shared. The last pair reads itself again.
+        # Words are asked for as soon as those before them are unpacked; the last pair reads itself
+        # again.
         following = tl.minimum(pair + 1, stop - 1)
-        loaded, besides, of_x = first, more, coming
-        coming = _of_x(x_ptr, d_ptr, rows, following, K, NT, LEAST, MASKED)
+        loaded, besides = first, more
         first = ()
         none = tl.zeros([32], tl.int32)
         high, supers = loaded, (none, none, none, none)
@@ -382,8 +363,9 @@ def _sums(
             x = ()
             d = ()
             for j in tl.static_range(NT):
-                x += (four(of_x[2 * NT * i + j]),)
-                d += (tl.split(of_x[2 * NT * i + NT + j]),)
+                row = tl.minimum(j * 8 + g, rows - 1)
+                x += (_words_of_x(x_ptr, row, c, 2 * pair + i, K, MASKED),)
+                d += (_scales_of_x(d_ptr, c, 2 * pair + i, j, K, NT, MASKED),)
             added = ()
             for j in tl.static_range(NT):
                 begun = _begun(x[j], FORMAT, ASM)
@@ -417,7 +399,7 @@ def _sums(
             least = four(minima(own_scales, ASM))
             added = ()
             for j in tl.static_range(NT):
-                own = tl.reshape(of_x[4 * NT + j], [32])
+                own = tl.reshape(tl.load(d_ptr + (2 * pair + c % 2) * (8 * NT) + 8 * j + g), [32])
                 coarse, fine = in_two_parts(
                     runs[2 * j].to(tl.float32) * own, runs[2 * j + 1].to(tl.float32) * own
                 )
