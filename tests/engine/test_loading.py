@@ -24,8 +24,16 @@ def test_auto_is_the_cpu_in_float32_where_there_is_no_gpu(monkeypatch):
 
 def test_auto_is_the_gpu_in_bfloat16_where_there_is_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose_device("auto") == torch.device("cuda")
-    assert choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto") == torch.device("cuda", 0)
+    assert choose_dtype("auto", torch.device("cuda", 0)) is torch.bfloat16
+
+
+@pytest.mark.parametrize(("name", "index"), [("cuda", 0), ("cuda:1", 1)])
+def test_a_gpu_has_an_index(monkeypatch, name, index):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device(name) == torch.device("cuda", index)
 
 
 @pytest.mark.parametrize(("name", "count"), [("cuda", 0), ("cuda:0", 0), ("cuda:2", 2)])

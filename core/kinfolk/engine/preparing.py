@@ -136,15 +136,19 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` prefers CUDA. Raises :class:`SettingsError` for a device that is not there."""
+    """``auto`` prefers CUDA, ``cuda`` is the first of such devices: an index says which one it is,
+    as not everything in torch takes a device without. Raises :class:`SettingsError` for a device
+    that is not there."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            raise SettingsError(f"--device {name}: this machine has {count} CUDA devices")
-    return device
+    if device.type == "cpu":
+        return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    index = device.index or 0
+    if index >= count:
+        raise SettingsError(f"--device {name}: this machine has {count} CUDA devices")
+    return torch.device(device.type, index)
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
