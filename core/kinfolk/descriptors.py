@@ -81,6 +81,8 @@ class OpBackend:
     asked, empty = any; one that was chosen by name is asked everywhere. ``capturable``: calls may
     be recorded in a CUDA graph, because no number of the step is read on the host, neither from
     tensors nor from segments and lengths, and the same shapes lead to the same launches.
+    ``rehearsable``: calls may be rehearsed, which compiles kernels ahead of the first step, because
+    all that outlives a call is written by launches of ``kinfolk_kernels.launch``.
     """
 
     op: str
@@ -90,6 +92,7 @@ class OpBackend:
     priority: int = 0
     device: str = ""
     capturable: bool = False
+    rehearsable: bool = False
 
 
 class Drafter(Protocol):

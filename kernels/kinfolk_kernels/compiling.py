@@ -1,10 +1,15 @@
-"""Says that kernels are being compiled: on a GPU's first start that is most of the wait."""
+"""Compiling kernels on a GPU's first start, most of the wait: side by side, and not in silence."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Final
+
+from kinfolk_kernels.launch import compiled_only
 
 _EVERY: Final = 5.0
 """Seconds between two lines, at least."""
@@ -43,3 +48,17 @@ def announce_compilations(say: Callable[[str], None]) -> None:
         return
     if knobs.compilation.listener is None:
         knobs.compilation.listener = CompilationNotes(say)
+
+
+@contextmanager
+def side_by_side() -> Iterator[None]:
+    """Launches inside do not run. What they need is compiled by as many threads as there are cores,
+    most of whose time is outside Python, and is there at the end."""
+    from triton import AsyncCompileMode
+
+    with (
+        ThreadPoolExecutor(os.cpu_count(), "kinfolk-compiler") as threads,
+        AsyncCompileMode(threads),
+        compiled_only(),
+    ):
+        yield

@@ -6,13 +6,28 @@ GPU is done with a small kernel, and a prompt is some thousand launches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kinfolk_kernels.dependent import overlaps
+
+_asked_for: ContextVar[set[tuple[Any, ...]] | None] = ContextVar("kernels", default=None)
+"""Inside ``compiled_only``: the kernels that were given to Triton."""
+
+
+@contextmanager
+def compiled_only() -> Iterator[None]:
+    """Launches of this thread compile what they need, if Triton has not done so, and do not run."""
+    before = _asked_for.set(set())
+    try:
+        yield
+    finally:
+        _asked_for.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +104,13 @@ class Launch:
                 known.append(value)
             values.append(value)
         key = tuple(known)
-        if key in compiled:
+        asked_for = _asked_for.get()
+        if asked_for is not None:
+            if key not in compiled and (id(kernel), key) not in asked_for:
+                asked_for.add((id(kernel), key))
+                in_code, options = self.compiled_in(overlap)
+                kernel.warmup(grid=self.grid, **arguments, **in_code, **options)
+        elif key in compiled:
             x, y, z, *_ = *self.grid, 1, 1
             compiled[key][x, y, z](*values)
         else:

@@ -427,7 +427,7 @@ def test_alone_or_beside_seven_others_bit_for_bit(invariant, text):
 def test_what_no_graph_can_hold_is_named_and_run_as_it_is(model, text):
     loaded = model("qwen35")
     _, state = loaded.new_state()
-    graphs = Graphs(loaded, state, None)
+    graphs = Graphs(loaded, state, None, None)
     assert graphs.key([Item(None, "", ItemKind.DECODE, (1,), 0)], None) is not None
     graphs.refused["op linear"] = "its back end reads numbers on the host"
     assert graphs.key([Item(None, "", ItemKind.DECODE, (1,), 0)], None) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -42,3 +44,43 @@ def test_another_listener_stays(monkeypatch):
 def test_nothing_is_said_where_there_is_no_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     announce_compilations(pytest.fail)
+
+
+SIDE_BY_SIDE = """
+import threading
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+class Driver:
+    def get_current_device(self): return 0
+    def get_current_stream(self, device): return 0
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+
+driver.set_active(Driver())
+names = []
+knobs.compilation.listener = lambda **_: names.append(threading.current_thread().name)
+from kinfolk_kernels.compiling import side_by_side
+from kinfolk_kernels.rms_norm.kernels import norm_kernel
+from kinfolk_kernels.rms_norm.triton import rms_norm_rows
+with side_by_side():
+    for width in (256, 512, 256):
+        rms_norm_rows(torch.zeros(4, width), None, 1e-6, torch.float32, int8=False)
+compiled, *_ = norm_kernel.device_caches[0]
+print(len(names), len(compiled), all("kinfolk-compiler" in name for name in names))
+"""
+
+
+def test_kernels_are_compiled_by_threads_and_there_at_the_end(tmp_path):
+    """For a device that is not here, which a launch would need."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", SIDE_BY_SIDE],
+        env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", "2", "True"]

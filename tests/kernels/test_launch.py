@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 
 from kinfolk_kernels import launch as launches
-from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.launch import Launch, compiled_only
 
 NAMES = ["x_ptr", "count", "free", "eps", "SIZE"]
 
@@ -30,7 +31,10 @@ class Kernel:
     do_not_specialize = ("free",)
 
     def __init__(self):
-        self.compiled, self.ran = 0, []
+        self.compiled, self.ran, self.asked_for = 0, [], []
+
+    def warmup(self, *, grid, **values):
+        self.asked_for.append((grid, values))
 
     def __getitem__(self, grid):
         def compile_and_run(**_):
@@ -109,3 +113,32 @@ def test_an_interpreted_kernel_is_asked_every_time(launch):
     for _ in range(2):
         replace(launch, kernel=Interpreted()).run()
     assert ran == [(3, 2)] * 2
+
+
+def test_what_is_only_compiled_is_asked_for_once_and_not_run(launch):
+    with compiled_only():
+        launch.run()
+        changed(launch, count=48).run()
+        changed(launch, count=33).run()
+    assert launch.kernel.compiled == 0
+    assert launch.kernel.ran == []
+    ((grid, values), (_, other)) = launch.kernel.asked_for
+    assert grid == (3, 2)
+    assert (values["SIZE"], values["count"], values["num_warps"]) == (8, 32, 4)
+    assert other["count"] == 33
+
+
+def test_what_was_compiled_before_is_not_asked_for(launch):
+    launch.run()
+    with compiled_only():
+        launch.run()
+    assert launch.kernel.asked_for == []
+    assert launch.kernel.ran == []
+    launch.run()
+    assert len(launch.kernel.ran) == 1
+
+
+def test_other_threads_run_what_they_launch(launch):
+    with compiled_only(), ThreadPoolExecutor(1) as other:
+        other.submit(launch.run).result()
+    assert launch.kernel.compiled == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from kinfolk.descriptors import OpBackend, Verdict, resolve
 from kinfolk.errors import SettingsError, UnsupportedModelError
 from kinfolk.ops.builtin import OP_BACKENDS
-from kinfolk.ops.table import Decision, Ops
+from kinfolk.ops.table import Decision, NotRehearsableError, Ops
 
 
 @pytest.fixture
@@ -149,7 +150,12 @@ def ops_of_the_table():
 
 def test_every_op_has_a_reference_and_every_back_end_an_op():
     named = {backend.op for backend in OP_BACKENDS}
-    assert named == set(ops_of_the_table()) - {"backends", "watched", "not_capturable"}
+    assert named == set(ops_of_the_table()) - {
+        "backends",
+        "watched",
+        "rehearsed",
+        "not_capturable",
+    }
     for op in named:
         assert Ops(OP_BACKENDS).backends(op)[-1] == "reference"
 
@@ -161,3 +167,14 @@ EVERYWHERE = [backend for backend in OP_BACKENDS if backend.name in ("reference"
 def test_back_ends_take_what_the_table_passes(backend):
     typed = list(inspect.signature(getattr(Ops, backend.op)).parameters)[1:]
     assert list(inspect.signature(resolve(backend.function)).parameters) == typed
+
+
+def test_only_what_can_be_rehearsed_is(backend):
+    free, strict = backend("free"), backend("strict")
+    ops = Ops([replace(free, rehearsable=True)])
+    with ops.rehearsed():
+        assert run(ops) == "free"
+    ops = Ops([strict])
+    with pytest.raises(NotRehearsableError, match="op silu_mul runs on strict"), ops.rehearsed():
+        run(ops)
+    assert run(ops) == "strict"

@@ -18,6 +18,7 @@ from kinfolk.engine.batch import fill, fill_single_rows, send_changes
 from kinfolk.engine.capture import Capture
 from kinfolk.engine.frame import Frame, Lanes, Sizes, Traits
 from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.rehearsal import Rehearsal
 from kinfolk.engine.step import report, sample_and_commit
 from kinfolk.errors import EngineError
 from kinfolk.model_api import Forward, GraphShape, StepBatch
@@ -91,9 +92,16 @@ class Graphs:
     """
 
     def __init__(
-        self, loaded: LoadedModel, state: State, capture: Capture, *, invariant: bool = False
+        self,
+        loaded: LoadedModel,
+        state: State,
+        capture: Capture,
+        rehearsal: Rehearsal,
+        *,
+        invariant: bool = False,
     ) -> None:
         self.loaded, self.state, self.capture = loaded, state, capture
+        self.rehearsal = rehearsal
         self.invariant = invariant
         self.captures = self.replays = self.uploads = 0
         self.refused: dict[str, str] = {}
@@ -185,7 +193,9 @@ class Graphs:
     def _record(self, key: GraphKey) -> _Graph:
         frame = Frame(self.state, key.sizes, single_rows=key.kind == "decode", stages=2)
         body = self._body(key, frame)
-        frame.transfer.upload()  # a warm-up must find padding
+        frame.transfer.upload()  # rehearsals and warm-ups must find padding
+        if key.sampling is None or not key.sampling.edited:
+            self.rehearsal.before(key, body)
         with self.loaded.ops.watched() as used:
             replay = self.capture.record(self._checked(body, used))
         self.captures += 1

@@ -13,12 +13,16 @@ from kinfolk.engine.capture import capture_for
 from kinfolk.engine.graphs import SEQUENCES, Graphs, Ran
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.rehearsal import Rehearsal
 from kinfolk.engine.step import Reading, Report, Reports, report, sample_and_commit
 from kinfolk.errors import EngineError
-from kinfolk.model_api import GraphShape, StepBatch, StepFn
+from kinfolk.model_api import Forward, GraphShape, StepBatch, StepFn
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult, TokenLogprob
 from kinfolk.spec.sampling import RowContext, RowSampling, kind_of
 from kinfolk.state.state import State
+
+MANY = 7
+"""Two to this power rows are many: prompts of that length and more are alike to kernels."""
 
 _NOT_FINITE = "the model returned numbers that are not finite"
 
@@ -64,8 +68,13 @@ class Runner:
     def __init__(self, loaded: LoadedModel, state: State) -> None:
         self.loaded = loaded
         self.state = state
+        self.rehearsal = Rehearsal(loaded.ops, loaded.device)
         self.graphs = Graphs(
-            loaded, state, capture_for(loaded.device), invariant=loaded.batch_invariant
+            loaded,
+            state,
+            capture_for(loaded.device),
+            self.rehearsal,
+            invariant=loaded.batch_invariant,
         )
         self._reports = Reports(loaded.device)
         self._overruled = loaded.hooks.is_overruled("verify")
@@ -196,13 +205,22 @@ class Runner:
         self._eager_steps += 1
         self._eager_uploads += 1
         laid = lay_out(items, self.state)
-        forward = self._step_fn(items, laid.batch)(laid.batch, self.state)
-        if not laid.batch.logit_rows.shape[0]:
-            return Ran(
-                report(self.loaded, laid.batch, forward), len(items), 0, laid.batch, None, None
-            )
-        logits = self.loaded.model.head(forward.hidden[laid.batch.logit_rows])
-        return Ran(forward.hidden, 0, 0, laid.batch, forward, logits, laid.lanes)
+        batch, step_fn = laid.batch, self._step_fn(items, laid.batch)
+
+        def forward() -> tuple[Forward, torch.Tensor | None]:
+            found = step_fn(batch, self.state)
+            if not batch.logit_rows.shape[0]:
+                return found, None
+            return found, self.loaded.model.head(found.hidden[batch.logit_rows])
+
+        # Kernels are made for numbers of rows, and for any number from some on.
+        size = min((batch.rows - 1).bit_length(), MANY)
+        kinds = frozenset(item.kind for item in items)
+        self.rehearsal.before((size, kinds), forward)
+        found, logits = forward()
+        if logits is None:
+            return Ran(report(self.loaded, batch, found), len(items), 0, batch, None, None)
+        return Ran(found.hidden, 0, 0, batch, found, logits, laid.lanes)
 
     def _finish(self, ran: Ran, contexts: Sequence[RowContext], *, drafts: bool) -> torch.Tensor:
         """What follows the logits, launch by launch."""

@@ -16,18 +16,21 @@ PLAIN = frozenset(
         *("sample", "report"),
     }
 )
-"""Ops of which every back end is plain tensor arithmetic, which a graph can hold."""
+"""Ops of which every back end is plain tensor arithmetic: a graph can hold them, and nothing that
+they are given changes."""
 
 
 def _backend(op: str, folder: str, name: str, priority: int) -> OpBackend:
     function = f"kinfolk_kernels.{folder}.{name}:{op}"
-    return OpBackend(op, name, function, priority=priority, capturable=op in PLAIN)
+    plain = op in PLAIN
+    return OpBackend(op, name, function, "", priority, "", capturable=plain, rehearsable=plain)
 
 
 def _triton(op: str, folder: str, supports: str = "supports") -> OpBackend:
     module = f"kinfolk_kernels.{folder}.triton"
     function = f"{module}:{op}"
-    return OpBackend(op, "triton", function, f"{module}:{supports}", GPU, "cuda", capturable=True)
+    able = {"capturable": True, "rehearsable": True}
+    return OpBackend(op, "triton", function, f"{module}:{supports}", GPU, "cuda", **able)
 
 
 OP_BACKENDS: tuple[OpBackend, ...] = (

@@ -27,6 +27,10 @@ _Loaded = tuple[Callable[..., Any], Callable[..., Any] | None]
 """What a back end does, and whether it can."""
 
 
+class NotRehearsableError(Exception):
+    """An op runs on a back end that would do its work while it is rehearsed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Which back end ran an op, and why the ones asked before it did not."""
@@ -65,6 +69,7 @@ class Ops:
                 self._backends[op] = [b for b in offered if b.device in ("", device)]
         self._loaded: dict[tuple[str, str], _Loaded | str] = {}
         self._watched: set[tuple[str, str]] | None = None
+        self._rehearsing = False
 
     def backends(self, op: str) -> tuple[str, ...]:
         return tuple(backend.name for backend in self._backends.get(op, ()))
@@ -81,6 +86,19 @@ class Ops:
             yield used
         finally:
             self._watched = None
+
+    @contextmanager
+    def rehearsed(self) -> Iterator[None]:
+        """Ops inside have their kernels compiled, side by side, and nothing launched. Raises
+        :class:`NotRehearsableError` at an op whose back end cannot do that."""
+        from kinfolk_kernels.compiling import side_by_side
+
+        self._rehearsing = True
+        try:
+            with side_by_side():
+                yield
+        finally:
+            self._rehearsing = False
 
     def not_capturable(self, used: Iterable[tuple[str, str]]) -> dict[str, str]:
         """Ops whose back ends cannot be recorded in a graph, with the reason."""
@@ -101,6 +119,8 @@ class Ops:
             function, supports = loaded
             verdict = YES if supports is None else supports(*args)
             if verdict:
+                if self._rehearsing and not backend.rehearsable:
+                    raise NotRehearsableError(f"op {op} runs on {backend.name}")
                 if self._watched is not None:
                     self._watched.add((op, backend.name))
                 if (op, backend.name) not in self.decisions:

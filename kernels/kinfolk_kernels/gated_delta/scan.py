@@ -63,7 +63,7 @@ def _moved(at, steps, forward):
     """Pointers to the next row, or to the same one again."""
     found = ()
     for i in tl.static_range(5):
-        found = found + (at[i] + tl.where(forward, steps[i], 0),)  # type: ignore[assignment]
+        found = found + (at[i] + tl.where(forward, steps[i], 0),)
     return found
 
 
@@ -163,19 +163,19 @@ def scan_kernel(
         later = ()
         for u in tl.static_range(AHEAD):
             row = start + done + u
-            x = rows[u]
+            x = rows[u]  # type: ignore[var-annotated]
             decay = tl.exp(x[2 * TILES + 1])
             met = _product(state, x, 0, TILES)
             d = x[2 * TILES + 2] * (x[2 * TILES].to(tl.float32) - decay * met)
             moved = ()
             for j in tl.static_range(TILES):
                 new = decay * state[j] + d[:, :, None] * x[j].to(tl.float32)
-                moved = moved + (new,)  # type: ignore[assignment]
+                moved = moved + (new,)
             state = moved
             read = _product(state, x, TILES, TILES)
             # Before the store, which no load may pass: it waits for the sum.
             number = done + AHEAD + u
-            later = later + (_row(at, number < count, TILES),)  # type: ignore[assignment]
+            later = later + (_row(at, number < count, TILES),)
             at = _moved(at, steps, number + 1 < count)
             one = (tl.arange(0, LANES) == tl.where(row < stop, 0, -1))[None, :]
             to = out_ptr + row * (HV * DV) + lanes

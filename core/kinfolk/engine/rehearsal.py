@@ -1,0 +1,42 @@
+"""Steps that compile their kernels before they run, on all cores of the host.
+
+A first step meets dozens of kernels that were never compiled, and would wait for one after the
+other: two minutes where a second is the work itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+
+import torch
+
+from kinfolk.ops.table import NotRehearsableError, Ops
+
+log = logging.getLogger(__name__)
+
+
+class Rehearsal:
+    """Rehearses each kind of step once, on devices whose kernels are compiled."""
+
+    def __init__(self, ops: Ops, device: torch.device) -> None:
+        self._ops, self._device = ops, device
+        self._done: set[Hashable] = set()
+
+    def before(self, kind: Hashable, body: Callable[[], object]) -> None:
+        """Compile what ``body`` launches, if no step of its ``kind`` was here before.
+
+        ``body`` is run without its launches, on whatever memory holds where they would have written
+        their results; it must not read these on the host, nor write to state but through ops.
+        A failure is left to the step itself.
+        """
+        if self._device.type != "cuda" or kind in self._done:
+            return
+        self._done.add(kind)
+        try:
+            with self._ops.rehearsed():
+                body()
+        except NotRehearsableError as reason:
+            log.info("kernels are compiled one after the other: %s", reason)
+        except Exception:
+            log.warning("a rehearsal of %s failed", kind, exc_info=True)
