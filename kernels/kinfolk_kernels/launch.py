@@ -95,7 +95,9 @@ class Launch:
                         known.append(_WIDE)
                 elif isinstance(value, torch.Tensor):
                     known.append(value.dtype)
-                    if value.data_ptr() % 16:
+                    # Triton takes the place too, and does not ask for it again.
+                    value = value.data_ptr()
+                    if value % 16:
                         known.append(_UNALIGNED)
                 else:
                     known.append(kind)

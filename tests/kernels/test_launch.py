@@ -62,7 +62,7 @@ def test_the_second_time_what_was_compiled_gets_all_values_in_order(launch):
     assert launch.kernel.compiled == 1
     ((grid, values),) = launch.kernel.ran
     assert grid == (3, 2, 1)
-    assert values[0] is other.arguments["x_ptr"]
+    assert values[0] == other.arguments["x_ptr"].data_ptr()
     assert values[1:] == (48, 7, 0.5, 8)
 
 
