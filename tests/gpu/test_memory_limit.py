@@ -10,6 +10,8 @@ from kinfolk.registry import Registry
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
 
+pytestmark = pytest.mark.gpu
+
 LIMIT = 4.0
 
 

@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.gpu
+
 COLD = """
 import threading
 from triton import knobs
