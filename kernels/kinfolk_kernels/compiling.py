@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
-from kinfolk_kernels.launch import compiled_only
-
 _EVERY: Final = 5.0
 """Seconds between two lines, at least."""
 
@@ -55,6 +53,8 @@ def side_by_side() -> Iterator[None]:
     """Launches inside do not run. What they need is compiled by as many threads as there are cores,
     most of whose time is outside Python, and is there at the end."""
     from triton import AsyncCompileMode
+
+    from kinfolk_kernels.launch import compiled_only
 
     with (
         ThreadPoolExecutor(os.cpu_count(), "kinfolk-compiler") as threads,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from importlib.util import find_spec
 
 import torch
 
@@ -20,7 +21,8 @@ class Rehearsal:
     """Rehearses each kind of step once, on devices whose kernels are compiled."""
 
     def __init__(self, ops: Ops, device: torch.device) -> None:
-        self._ops, self._device = ops, device
+        self._ops = ops
+        self._needed = device.type == "cuda" and find_spec("triton") is not None
         self._done: set[Hashable] = set()
 
     def before(self, kind: Hashable, body: Callable[[], object]) -> None:
@@ -30,7 +32,7 @@ class Rehearsal:
         their results; it must not read these on the host, nor write to state but through ops.
         A failure is left to the step itself.
         """
-        if self._device.type != "cuda" or kind in self._done:
+        if not self._needed or kind in self._done:
             return
         self._done.add(kind)
         try:
