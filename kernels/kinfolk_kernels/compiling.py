@@ -51,14 +51,23 @@ def announce_compilations(say: Callable[[str], None]) -> None:
 @contextmanager
 def side_by_side() -> Iterator[None]:
     """Launches inside do not run. What they need is compiled by as many threads as there are cores,
-    most of whose time is outside Python, and is there at the end."""
+    most of whose time is outside Python, and is on the device at the end."""
     from triton import AsyncCompileMode
+    from triton.runtime import driver
 
     from kinfolk_kernels.launch import compiled_only
 
-    with (
-        ThreadPoolExecutor(os.cpu_count(), "kinfolk-compiler") as threads,
-        AsyncCompileMode(threads),
-        compiled_only(),
-    ):
-        yield
+    device = driver.active.get_current_device()
+    with ThreadPoolExecutor(
+        os.cpu_count(), "kinfolk-compiler", driver.active.set_current_device, (device,)
+    ) as threads:
+        with AsyncCompileMode(threads), compiled_only() as kernels:
+            yield
+        for _ in threads.map(_load, kernels):
+            pass
+
+
+def _load(kernel: Any) -> None:
+    """Take a kernel to the device, for which some versions of Triton call a compiler of C."""
+    compiled = kernel.result() if hasattr(kernel, "result") else kernel
+    compiled.run  # noqa: B018 - a property that does so

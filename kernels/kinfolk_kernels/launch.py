@@ -6,7 +6,7 @@ GPU is done with a small kernel, and a prompt is some thousand launches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, ValuesView
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,16 +16,18 @@ import torch
 
 from kinfolk_kernels.dependent import overlaps
 
-_asked_for: ContextVar[set[tuple[Any, ...]] | None] = ContextVar("kernels", default=None)
-"""Inside ``compiled_only``: the kernels that were given to Triton."""
+_asked_for: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("kernels", default=None)
+"""Inside ``compiled_only``: what Triton gave for the kernels that it was asked for."""
 
 
 @contextmanager
-def compiled_only() -> Iterator[None]:
-    """Launches of this thread compile what they need, if Triton has not done so, and do not run."""
-    before = _asked_for.set(set())
+def compiled_only() -> Iterator[ValuesView[Any]]:
+    """Launches of this thread compile what they need, if Triton has not done so, and do not run.
+    What it gives for a kernel that it compiles elsewhere has a ``result``."""
+    asked_for: dict[tuple[Any, ...], Any] = {}
+    before = _asked_for.set(asked_for)
     try:
-        yield
+        yield asked_for.values()
     finally:
         _asked_for.reset(before)
 
@@ -109,9 +111,9 @@ class Launch:
         asked_for = _asked_for.get()
         if asked_for is not None:
             if key not in compiled and (id(kernel), key) not in asked_for:
-                asked_for.add((id(kernel), key))
                 in_code, options = self.compiled_in(overlap)
-                kernel.warmup(grid=self.grid, **arguments, **in_code, **options)
+                made = kernel.warmup(grid=self.grid, **arguments, **in_code, **options)
+                asked_for[id(kernel), key] = made
         elif key in compiled:
             x, y, z, *_ = *self.grid, 1, 1
             compiled[key][x, y, z](*values)

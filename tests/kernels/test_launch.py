@@ -35,6 +35,7 @@ class Kernel:
 
     def warmup(self, *, grid, **values):
         self.asked_for.append((grid, values))
+        return len(self.asked_for)
 
     def __getitem__(self, grid):
         def compile_and_run(**_):
@@ -116,10 +117,11 @@ def test_an_interpreted_kernel_is_asked_every_time(launch):
 
 
 def test_what_is_only_compiled_is_asked_for_once_and_not_run(launch):
-    with compiled_only():
+    with compiled_only() as made:
         launch.run()
         changed(launch, count=48).run()
         changed(launch, count=33).run()
+    assert list(made) == [1, 2]
     assert launch.kernel.compiled == 0
     assert launch.kernel.ran == []
     ((grid, values), (_, other)) = launch.kernel.asked_for
