@@ -209,7 +209,9 @@ def _scaled_sums(
     )
 
 
-@triton.jit
+# Not inlined: segments of a format share its code, and one of Triton's passes follows, for every
+# load, what it is connected with, in a time that grows with the cube of a function's length.
+@triton.jit(noinline=True)
 def _segment(
     program,
     q_ptr,

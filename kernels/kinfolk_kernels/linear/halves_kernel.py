@@ -72,7 +72,8 @@ def _group(
     return q, high, scales, supers, x
 
 
-@triton.jit
+# Not inlined for the reason given in ``gemm_int8_kernel``.
+@triton.jit(noinline=True)
 def _segment(
     program,
     tile,
