@@ -1,7 +1,7 @@
 """Steps that compile their kernels before they run, on all cores of the host.
 
 A first step meets dozens of kernels that were never compiled, and would wait for one after the
-other: two minutes where a second is the work itself.
+other, many times as long as its own work takes.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A warp holds four rows of a head's state [values, keys], each in eight lanes, and needs no other: a
 row costs it four products with the state, two sums over eight lanes and nothing in shared memory.
-The next four are on their way meanwhile, each asked for as soon as the one whose place it takes has
-been used. The warps of a program have the same head: what one has read of a row, the others find in
-their processor's cache. What a row does to the state depends neither on where its slice begins nor
-on what is stored.
+The next four are asked for meanwhile, each when the one whose place it takes has been used; the
+compiler may still move that behind later products. The warps of a program have the same head: what
+one has read of a row, the others find in their processor's cache. What a row does to the state
+depends neither on where its slice begins nor on what is stored.
 """
 
 from __future__ import annotations
