@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -53,21 +53,17 @@ def side_by_side() -> Iterator[None]:
     """Launches inside do not run. What they need is compiled by as many threads as there are cores,
     most of whose time is outside Python, and is on the device at the end."""
     from triton import AsyncCompileMode
-    from triton.runtime import driver
 
     from kinfolk_kernels.launch import compiled_only
 
-    device = driver.active.get_current_device()
-    with ThreadPoolExecutor(
-        os.cpu_count(), "kinfolk-compiler", driver.active.set_current_device, (device,)
-    ) as threads:
-        with AsyncCompileMode(threads), compiled_only() as kernels:
+    with (
+        ThreadPoolExecutor(os.cpu_count(), "kinfolk-compiler") as threads,
+        AsyncCompileMode(threads),
+    ):
+        with compiled_only() as kernels:
             yield
-        for _ in threads.map(_load, kernels):
-            pass
-
-
-def _load(kernel: Any) -> None:
-    """Take a kernel to the device, for which some versions of Triton call a compiler of C."""
-    compiled = kernel.result() if hasattr(kernel, "result") else kernel
-    compiled.run  # noqa: B018 - a property that does so
+        # By this thread alone: all launchers of Triton 3.6, which it has C compiled for, are one
+        # module of Python's by name, and two threads that import it may get each other's.
+        under_way = {made.future: made for made in kernels if hasattr(made, "future")}
+        for future in as_completed(under_way):
+            under_way[future].result().run  # noqa: B018 - a property that loads it
