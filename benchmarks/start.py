@@ -3,7 +3,8 @@
     python benchmarks/start.py [--shape NAME] [--layers N] [--json FILE] [--device DEVICE]
 
 Each figure is one process of the public command on a synthetic file: `kinfolk run` for one token
-with an empty cache of compiled kernels, then again with what the first has left there; `kinfolk
+with an empty cache of compiled kernels, then again with what the first has left there (to the end
+of the command, to the end of loading, imports among it, and from there to the token); `kinfolk
 bench` on a prompt of 40K tokens with 48K of q8_0 keys and values and the device's memory capped at
 24 GB. The file is in the page cache, and reading it once is timed beside them.
 """
@@ -51,11 +52,17 @@ def main() -> None:
         write_synthetic(outline_of(options.shape, options.layers), path)
         device = ("--device", options.device)
         put("read_seconds", round(read_seconds(path), 2))
+        # Most of what a command does before it opens a file.
+        modules = [sys.executable, "-c", "import kinfolk.engine.runtime"]
+        started = time.perf_counter()
+        subprocess.run(modules, check=True)
+        put("import_seconds", round(time.perf_counter() - started, 2))
         first = ("run", "-m", str(path), "--raw", "-n", "1", "--json", *device, "Once upon a time")
         environment = {**os.environ, "TRITON_CACHE_DIR": f"{folder}/kernels"}
         for name in ("cold", "warm"):
             seconds, answer = timed(first, environment)
             put(f"{name}_start_seconds", round(seconds, 2))
+            put(f"{name}_load_seconds", answer["load_seconds"])
             put(f"{name}_first_token_seconds", answer["first_token_seconds"])
         put("capped_plan", timed(("plan", str(path), "--json", *CAPPED, *device), environment)[1])
         work = ("--prompt", str(options.prompt), "--generate", "64", "--repeats", "1", "--json")

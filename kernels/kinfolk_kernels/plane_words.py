@@ -28,15 +28,15 @@ def run_of(unit, UNITS: tl.constexpr, RUN: tl.constexpr):
     step = 2 * RUN
     if UNITS % 2 == 1:
         step = tl.where(unit == UNITS - 1, RUN, 2 * RUN)
-    return unit // 2 * (8 * RUN) + unit % 2 * RUN, step
+    return (unit >> 1) * (8 * RUN) + (unit & 1) * RUN, step
 
 
 @triton.jit
 def high_run_of(group, K: tl.constexpr, FORMAT: tl.constexpr):
     """The same of the eight words that hold a group's bits above the nibbles."""
     if FORMAT == Q6_K:
-        return run_of(group // 2, K // 128, 2)
-    return group // 4 * 8, 2
+        return run_of(group >> 1, K // 128, 2)
+    return (group >> 2) * 8, 2
 
 
 @triton.jit

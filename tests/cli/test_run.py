@@ -47,6 +47,7 @@ def test_json_holds_everything_about_the_answer(kinfolk, model):
     assert answer["finish_reason"] == "length"
     assert answer["seed"] == 3
     assert answer["prompt_tokens"] > 0
+    assert answer["load_seconds"] > 0
     assert answer["first_token_seconds"] > 0
 
 

@@ -27,7 +27,8 @@ from kinfolk.settings import load_settings
 from kinfolk.synth.plan import find_shape, plan_synthetic
 from kinfolk.synth.write import write_synthetic
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+# One process for all: a model is written, and its kernels compiled, once.
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.xdist_group("graphs")]
 
 SHAPE = "qwen3.5-4b"
 

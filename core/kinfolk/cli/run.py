@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,14 +70,16 @@ def run(ctx: click.Context, /, prompt: tuple[str, ...], model: str | None, **par
     # One sequence is all this needs.
     settings = read_settings(ctx, slots=1, checkpoints=0)
     options = generation_options(params)
+    started = time.perf_counter()
     with open_runtime(settings, model) as runtime:
         from kinfolk.engine.generation import Generation
 
+        loading = time.perf_counter() - started
         raw = wants_raw(runtime, params["raw"])
         start = _start(runtime, text, params["system"], raw)
         generation = Generation(runtime, start, options)
         if params["as_json"]:
-            print_json(_as_json(runtime, generation))
+            print_json({**_as_json(runtime, generation), "load_seconds": round(loading, 4)})
             return
         if raw if params["echo"] is None else params["echo"]:
             click.echo(text, nl=False)

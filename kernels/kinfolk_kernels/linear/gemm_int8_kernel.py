@@ -1,10 +1,10 @@
 """The kernel of matrices times 2 to 32 rows of int8 on the matrix unit.
 
 A program is a warp. It takes 32 rows of a matrix, eight groups of four, and walks along pairs of
-groups of 64 columns; the words of the next pair are on their way while it computes one. A lane's
-16-byte load is one word of four rows; with its nibbles apart it is the lane's part of the left
-operand, so weights never leave the registers. The sums of 32 products are whole numbers; they are
-scaled by whole numbers, and only then rounded to float32.
+groups of 64 columns; the words of the next pair are on their way while it computes one, and those
+of the next tile while it ends one. A lane's 16-byte load is one word of four rows; with its nibbles
+apart it is the lane's part of the left operand, so weights never leave the registers. The sums of
+32 products are whole numbers; they are scaled by whole numbers, and only then rounded to float32.
 
 All pairs of a matrix, tile after tile of 32 rows, are shared out in equal parts, as many as warps
 run at a time. A tile that several programs have a part of is added up, in order, by the last of
@@ -40,6 +40,8 @@ from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
 
 ONES = tl.constexpr(0x01010101)
+UPPER = tl.constexpr(-0x55555556)
+"""The upper one of every two bits."""
 
 
 @triton.jit
@@ -48,29 +50,31 @@ def _group(
     scales_ptr,
     supers_ptr,
     quad,
-    c,
-    group,
+    pair,
+    i,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads of 64 columns of four rows, [32, 4] each: words c and c + 4, with codes of
-    eight bits c + 8 and c + 12 too, then scales."""
+    """What a lane reads of the first or the second 64 columns of a pair, [32, 4] each for its four
+    rows: words c and c + 4, with codes of eight bits c + 8 and c + 12 too, then scales."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
     RUN: tl.constexpr = 4 if EIGHT else 2
-    r = tl.arange(0, 4)[None, :]
-    group = group + 0 * c
-    there = group < K // 64
-    at, step = run_of(group, K // 64, RUN)
-    base = q_ptr + quad * (WORDS * 4) + place_of(c, at, step, RUN) * 4 + r
+    c, r = tl.arange(0, 32)[:, None] % 4, tl.arange(0, 4)[None, :]
+    there = 2 * pair + i + 0 * c < K // 64
+    at, step = run_of(i, 2, RUN)
+    if K % 128 != 0:
+        _, step = run_of(2 * pair + i, K // 64, RUN)
+    # What depends on the pair apart from what depends on the lane, which stays where it is.
+    base = q_ptr + quad * (WORDS * 4) + (place_of(c, at, step, RUN) * 4 + r) + pair * (32 * RUN)
     far = 4 // RUN * step * 4
     loaded = (load(base, there, MASKED), load(base + far, there, MASKED))
     if EIGHT:
         loaded += (load(base + 2 * far, there, MASKED), load(base + 3 * far, there, MASKED))
     base = supers_ptr if SMALL else scales_ptr
-    return loaded + (load(base + (quad * (K // 64) + group) * 4 + r, there, MASKED),)
+    return loaded + (load(base + quad * (K // 16) + r + pair * 8 + i * 4, there, MASKED),)
 
 
 @triton.jit
@@ -78,7 +82,6 @@ def _pair(
     high_ptr,
     supers_ptr,
     quad,
-    c,
     pair,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
@@ -88,33 +91,39 @@ def _pair(
     nibbles, and the block's scales."""
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
-    r = tl.arange(0, 4)[None, :]
-    group = 2 * pair + 0 * c
+    c, r = tl.arange(0, 32)[:, None] % 4, tl.arange(0, 4)[None, :]
     loaded = ()
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
-        at, step = high_run_of(group, K, FORMAT)
-        base = high_ptr + quad * (HIGHS * 4) + place_of(c, at, step, 2) * 4 + r
-        there = group < K // 64
-        loaded += (load(base, there, MASKED), load(base + 2 * step * 4, there, MASKED))
+        at, step = high_run_of(2 * pair, K, FORMAT)
+        base = high_ptr + quad * (HIGHS * 4) + (place_of(c, 0, step, 2) * 4 + r) + at * 4
+        loaded += (tl.load(base), tl.load(base + 2 * step * 4))
     if not SMALL:
-        loaded += (tl.load(supers_ptr + (quad * (K // 256) + group // 4) * 4 + r),)
+        loaded += (tl.load(supers_ptr + quad * (K // 64) + r + (pair >> 1) * 4),)
     return loaded
 
 
 @triton.jit
-def _words_of_x(x_ptr, row, c, group, K: tl.constexpr, MASKED: tl.constexpr):
+def _quads(tile, N):
+    """The group of four rows of a tile that a lane reads, [32, 1]; the last one where there are no
+    more."""
+    g = tl.arange(0, 32)[:, None] // 4
+    return tl.minimum(tile * 8 + g, (N + 3) // 4 - 1).to(tl.int64)
+
+
+@triton.jit
+def _words_of_x(x_ptr, row, c, pair, i, K: tl.constexpr, MASKED: tl.constexpr):
     """A lane's four words of 64 columns of a row: c, c + 4, c + 8, c + 12."""
-    at = x_ptr + row * (K // 4) + group * 16 + 4 * c + tl.arange(0, 4)[None, :]
-    return four(load(at, group + 0 * c < K // 64, MASKED))
+    at = x_ptr + (row * (K // 4) + 4 * c + tl.arange(0, 4)[None, :])
+    return four(load(at + pair * 32 + i * 16, 2 * pair + i + 0 * c < K // 64, MASKED))
 
 
 @triton.jit
 def _scales_of_x(
-    d_ptr, c, group, j: tl.constexpr, K: tl.constexpr, NT: tl.constexpr, MASKED: tl.constexpr
+    d_ptr, c, pair, i, j: tl.constexpr, K: tl.constexpr, NT: tl.constexpr, MASKED: tl.constexpr
 ):
     """Scales of rows 2 c and 2 c + 1 of the ``j``-th eight."""
-    at = d_ptr + group * (8 * NT) + 8 * j + 2 * c + tl.arange(0, 2)[None, :]
-    return tl.split(load(at, group + 0 * c < K // 64, MASKED))
+    at = d_ptr + (2 * c + tl.arange(0, 2)[None, :]) + pair * (16 * NT) + (i * 8 * NT + 8 * j)
+    return tl.split(load(at, 2 * pair + i + 0 * c < K // 64, MASKED))
 
 
 @triton.jit
@@ -123,6 +132,13 @@ def _operands(q, high, INDEX: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.conste
     rows each: two words of 32 columns, two of the next 32."""
     if FORMAT == Q8_0:
         return four(q[0]), four(q[1]), four(q[2]), four(q[3])
+    if FORMAT == Q6_K:
+        return (
+            four(_sextets(q[0] << 2, high[0] << (6 - 4 * INDEX))),
+            four(_sextets(q[1] << 2, high[1] << (6 - 4 * INDEX))),
+            four(_sextets(q[0] >> 2, high[0] << (4 - 4 * INDEX))),
+            four(_sextets(q[1] >> 2, high[1] << (4 - 4 * INDEX))),
+        )
     return (
         four(low_codes(q[0], high[0], INDEX, FORMAT, ASM)),
         four(low_codes(q[1], high[1], INDEX, FORMAT, ASM)),
@@ -132,23 +148,25 @@ def _operands(q, high, INDEX: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.conste
 
 
 @triton.jit
+def _sextets(nibbles, high):
+    """Four codes of six bits each, less 32 and times four: signed bytes of their own, of which
+    nothing is to be subtracted. ``high`` has its upper bits turned over."""
+    return (nibbles & 0x3C3C3C3C) | (high & -0x3F3F3F40)
+
+
+@triton.jit
 def _begun(x, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """What the sums of a group's four runs of 16 columns begin with, four numbers each: the sums of
-    x times what is to be subtracted from codes. Runs of one scale begin together, in the first."""
-    OFFSET: tl.constexpr = (
-        -32 if FORMAT == Q6_K else -16 if FORMAT == Q5_0 else -8 if FORMAT == Q4_0 else 0
-    )
+    """What the sums of a group's two runs of 32 columns begin with, four numbers each: the sums of
+    x times what is to be subtracted from codes."""
+    OFFSET: tl.constexpr = -16 if FORMAT == Q5_0 else -8 if FORMAT == Q4_0 else 0
     z = tl.zeros(x[0].shape, tl.int32)
-    begun = ((z, z, z, z), (z, z, z, z), (z, z, z, z), (z, z, z, z))
+    begun = ((z, z, z, z), (z, z, z, z))
     if OFFSET != 0:
         less = tl.full(z.shape, (OFFSET & 255) * ONES - (1 << 32), tl.int32)
         begun = ()
-        for run in tl.static_range(4):
-            if FORMAT == Q6_K:
-                begun += (multiply_16(less, less, x[run], z, z, z, z, ASM),)
-            elif run % 2 == 0:
-                e = multiply_32(less, less, less, less, x[run], x[run + 1], z, z, z, z, ASM)
-                begun += (e, e)
+        for run in tl.static_range(2):
+            near, far = x[2 * run], x[2 * run + 1]
+            begun += (multiply_32(less, less, less, less, near, far, z, z, z, z, ASM),)
     return begun
 
 
@@ -168,11 +186,10 @@ def _scaled_sums(
     sums = ()
     for half in tl.static_range(2):
         near, far = w[2 * half], w[2 * half + 1]
-        e = begun[2 * half]
+        e = begun[half]
         if FORMAT == Q6_K:
             # Scales are in the order of the runs of 16 columns 0, 2, 1, 3.
             f = multiply_16(near[R], near[R + 1], x[2 * half], e[0], e[1], e[2], e[3], ASM)
-            e = begun[2 * half + 1]
             b = multiply_16(far[R], far[R + 1], x[2 * half + 1], e[0], e[1], e[2], e[3], ASM)
             s, t = byte_of(scales[R], half), byte_of(scales[R + 1], half)
             u, v = byte_of(scales[R], half + 2), byte_of(scales[R + 1], half + 2)
@@ -201,6 +218,8 @@ def _scaled_sums(
         s, t = byte_of(scales[R], 0), byte_of(scales[R + 1], 0)
         u, v = byte_of(scales[R], 1), byte_of(scales[R + 1], 1)
     own, other = first_half(supers[R]), first_half(supers[R + 1])
+    if FORMAT == Q6_K:
+        own, other = own * 0.25, other * 0.25
     return (
         (sums[0] * s + sums[4] * u).to(tl.float32) * own,
         (sums[1] * s + sums[5] * u).to(tl.float32) * own,
@@ -240,15 +259,29 @@ def _segment(
     MOST: tl.constexpr = SPAN // SHARE if SPAN % SHARE == 0 else (SPAN - 2) // SHARE + 2
     end = (N + 31) // 32 * SPAN
     start, stop = program * SHARE, tl.minimum((program + 1) * SHARE, end)
+    first_tile, last_tile = start // SPAN, (stop - 1) // SPAN
     wait_for_producers(PDL)
-    for tile in tl.range(start // SPAN, (stop - 1) // SPAN + 1):
-        sums = _sums(
-            tile,
-            tl.maximum(start - tile * SPAN, 0),
-            tl.minimum(stop - tile * SPAN, PAIRS),
-            q_ptr, high_ptr, scales_ptr, supers_ptr, N, x_ptr, d_ptr, rows,
-            K, FORMAT, NT, MASKED, ASM,
-        )  # fmt: skip
+    quad, pair = _quads(first_tile, N), start - first_tile * SPAN
+    words = _group(q_ptr, scales_ptr, supers_ptr, quad, pair, 0, K, FORMAT, MASKED)
+    words += _group(q_ptr, scales_ptr, supers_ptr, quad, pair, 1, K, FORMAT, MASKED)
+    more = _pair(high_ptr, supers_ptr, quad, pair, K, FORMAT, MASKED)
+    for tile in tl.range(first_tile, last_tile + 1):
+        stop_pair = tl.minimum(stop - tile * SPAN, PAIRS)
+        zero = tl.zeros([32], tl.float32)
+        sums = (zero, zero, zero, zero, zero, zero, zero, zero)
+        for _ in tl.static_range(1, NT):
+            sums = sums + (zero, zero, zero, zero, zero, zero, zero, zero)
+        for pair in tl.range(tl.maximum(start - tile * SPAN, 0), stop_pair):
+            # After a tile's last pair comes the first of the next tile; the last of all reads
+            # itself again.
+            on = (pair + 1 == stop_pair) & (tile < last_tile)
+            following = tl.where(on, 0, tl.minimum(pair + 1, stop_pair - 1))
+            quad = _quads(tl.where(on, tile + 1, tile), N)
+            sums, words, more = _products(
+                sums, words, more, pair, following, quad,
+                q_ptr, high_ptr, scales_ptr, supers_ptr, x_ptr, d_ptr, rows,
+                K, FORMAT, NT, MASKED, ASM,
+            )  # fmt: skip
         first = tile * SPAN // SHARE
         parts = (tl.minimum((tile + 1) * SPAN, end) - 1) // SHARE - first + 1
         last = parts == 1
@@ -294,15 +327,17 @@ def _store(total, tile, j: tl.constexpr, y_ptr, N, rows):
 
 
 @triton.jit
-def _sums(
-    tile,
-    start,
-    stop,
+def _products(
+    sums,
+    words,
+    more,
+    pair,
+    following,
+    quad,
     q_ptr,
     high_ptr,
     scales_ptr,
     supers_ptr,
-    N,
     x_ptr,
     d_ptr,
     rows,
@@ -312,111 +347,99 @@ def _sums(
     MASKED: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """Products of 32 rows of a matrix with the rows of x over pairs of groups: eight sums [32] for
-    each eight rows of x."""
+    """Adds a pair's products with the rows of x to eight sums [32] for each eight of them.
+
+    ``words`` and ``more`` are what was read of the pair; gives those of the pair that follows, of
+    the rows of ``quad``, asked for as soon as those before them are unpacked.
+    """
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     LEAST: tl.constexpr = FORMAT == Q4_K or FORMAT == Q5_K
     HIGH: tl.constexpr = FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0
     Q: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     lane = tl.arange(0, 32)
     c, g = lane[:, None] % 4, lane[:, None] // 4
-    quad = tl.minimum(tile * 8 + g, (N + 3) // 4 - 1).to(tl.int64)
-    zero = tl.zeros([32], tl.float32)
-    sums = (zero, zero, zero, zero, zero, zero, zero, zero)
-    for _ in tl.static_range(1, NT):
-        sums = sums + (zero, zero, zero, zero, zero, zero, zero, zero)
-    first = ()
+    none = tl.zeros([32], tl.int32)
+    high, supers = words, (none, none, none, none)
+    if HIGH:
+        high = more
+    if FORMAT == Q5_K or FORMAT == Q5_0:
+        high = (more[0] >> (pair % 2 * 4), more[1] >> (pair % 2 * 4))
+    if FORMAT == Q6_K:
+        high = (more[0] ^ UPPER, more[1] ^ UPPER)
+    if not SMALL:
+        supers = four(more[2 if HIGH else 0])
+    runs = ()
+    if LEAST:
+        for _ in tl.static_range(NT):
+            runs += (none, none, none, none)
+    own_scales = words[Q]
+    if LEAST:
+        own_scales = tl.where(c % 2 == 0, words[Q], words[2 * Q + 1])
+    next_words, next_more = (), ()
     for i in tl.static_range(2):
-        first += _group(q_ptr, scales_ptr, supers_ptr, quad, c, 2 * start + i, K, FORMAT, MASKED)
-    more = _pair(high_ptr, supers_ptr, quad, c, start, K, FORMAT, MASKED)
-    for pair in tl.range(start, stop):
-        # Words are asked for as soon as those before them are unpacked; the last pair reads itself
-        # again.
-        following = tl.minimum(pair + 1, stop - 1)
-        loaded, besides = first, more
-        first = ()
-        none = tl.zeros([32], tl.int32)
-        high, supers = loaded, (none, none, none, none)
-        if HIGH:
-            high = besides
-        if FORMAT == Q5_K or FORMAT == Q5_0:
-            high = (besides[0] >> (pair % 2 * 4), besides[1] >> (pair % 2 * 4))
-        if not SMALL:
-            supers = four(besides[2 if HIGH else 0])
-        runs = ()
-        if LEAST:
-            for _ in tl.static_range((NT + 1) // 2):
-                z = tl.zeros([32], tl.int32)
-                runs += (z, z, z, z)
-        own_scales = loaded[Q]
-        if LEAST:
-            own_scales = tl.where(c % 2 == 0, loaded[Q], loaded[2 * Q + 1])
-        for i in tl.static_range(2):
-            q = (loaded[i * (Q + 1)], loaded[i * (Q + 1) + 1])
-            if FORMAT == Q8_0:
-                q += (loaded[i * (Q + 1) + 2], loaded[i * (Q + 1) + 3])
-            w = _operands(q, high, i, FORMAT, ASM)
-            scales = four(loaded[i * (Q + 1) + Q])
-            first += _group(
-                q_ptr, scales_ptr, supers_ptr, quad, c, 2 * following + i, K, FORMAT, MASKED
-            )
-            if i == 1:
-                more = _pair(high_ptr, supers_ptr, quad, c, following, K, FORMAT, MASKED)
-            x = ()
-            d = ()
-            for j in tl.static_range(NT):
-                row = tl.minimum(j * 8 + g, rows - 1)
-                x += (_words_of_x(x_ptr, row, c, 2 * pair + i, K, MASKED),)
-                d += (_scales_of_x(d_ptr, c, 2 * pair + i, j, K, NT, MASKED),)
-            added = ()
-            for j in tl.static_range(NT):
-                begun = _begun(x[j], FORMAT, ASM)
-                for half in tl.static_range(2):
-                    e = _scaled_sums(w, x[j], begun, scales, supers, 2 * half, FORMAT, ASM)
-                    added += (
-                        sums[8 * j + 4 * half] + e[0] * d[j][0],
-                        sums[8 * j + 4 * half + 1] + e[1] * d[j][1],
-                        sums[8 * j + 4 * half + 2] + e[2] * d[j][0],
-                        sums[8 * j + 4 * half + 3] + e[3] * d[j][1],
-                    )
-            sums = added
-            if LEAST:
-                # The words of x as the left operand, ones in two columns of the right one: lanes
-                # with c and c + 2 get the sums of runs 2 c and 2 c + 1 of rows g of two eights.
-                further = ()
-                for k in tl.static_range((NT + 1) // 2):
-                    near, far = x[2 * k], x[2 * k if 2 * k + 1 == NT else 2 * k + 1]
-                    s = (runs[4 * k], runs[4 * k + 1], runs[4 * k + 2], runs[4 * k + 3])
-                    for run in tl.static_range(2):
-                        ones = tl.where(lane % 16 // 4 == 2 * i + run, ONES, 0)
-                        s = multiply_32(
-                            near[2 * run], far[2 * run], near[2 * run + 1], far[2 * run + 1],
-                            ones, ones, s[0], s[1], s[2], s[3], ASM,
-                        )  # fmt: skip
-                    further += s
-                runs = further
-        if LEAST:
-            # Minima of a lane's own group times the sums of x there: lanes with c < 2 have the
-            # leading bits of the sums, the others the rest of the same.
-            least = four(minima(own_scales, ASM))
-            added = ()
-            for j in tl.static_range(NT):
-                own = tl.reshape(tl.load(d_ptr + (2 * pair + c % 2) * (8 * NT) + 8 * j + g), [32])
-                coarse, fine = in_two_parts(
-                    runs[2 * j].to(tl.float32) * own, runs[2 * j + 1].to(tl.float32) * own
+        q = (words[i * (Q + 1)], words[i * (Q + 1) + 1])
+        if FORMAT == Q8_0:
+            q += (words[i * (Q + 1) + 2], words[i * (Q + 1) + 3])
+        w = _operands(q, high, i, FORMAT, ASM)
+        scales = four(words[i * (Q + 1) + Q])
+        next_words += _group(q_ptr, scales_ptr, supers_ptr, quad, following, i, K, FORMAT, MASKED)
+        if i == 1:
+            next_more = _pair(high_ptr, supers_ptr, quad, following, K, FORMAT, MASKED)
+        x = ()
+        d = ()
+        for j in tl.static_range(NT):
+            row = tl.minimum(j * 8 + g, rows - 1)
+            x += (_words_of_x(x_ptr, row, c, pair, i, K, MASKED),)
+            d += (_scales_of_x(d_ptr, c, pair, i, j, K, NT, MASKED),)
+        added = ()
+        for j in tl.static_range(NT):
+            begun = _begun(x[j], FORMAT, ASM)
+            for half in tl.static_range(2):
+                e = _scaled_sums(w, x[j], begun, scales, supers, 2 * half, FORMAT, ASM)
+                added += (
+                    sums[8 * j + 4 * half] + e[0] * d[j][0],
+                    sums[8 * j + 4 * half + 1] + e[1] * d[j][1],
+                    sums[8 * j + 4 * half + 2] + e[2] * d[j][0],
+                    sums[8 * j + 4 * half + 3] + e[3] * d[j][1],
                 )
-                b = tl.where(lane % 4 < 2, coarse, fine)
-                for half in tl.static_range(2):
-                    e = multiply_pairs(least[2 * half], least[2 * half + 1], b, ASM)
-                    s, t = second_half(supers[2 * half]), second_half(supers[2 * half + 1])
-                    added += (
-                        sums[8 * j + 4 * half] - e[0] * s,
-                        sums[8 * j + 4 * half + 1] - e[1] * s,
-                        sums[8 * j + 4 * half + 2] - e[2] * t,
-                        sums[8 * j + 4 * half + 3] - e[3] * t,
-                    )
-            sums = added
-    return sums
+        sums = added
+        if LEAST:
+            # The words of x as the left operand, as they are, which takes every second one for
+            # rows g + 8; ones in two columns of the right one. So lanes with c % 2 == i get, in
+            # two parts each, the sums of the two runs of x's row g.
+            near = tl.where(lane % 16 // 4 == 2 * i, ONES, 0)
+            far = tl.where(lane % 16 // 4 == 2 * i + 1, ONES, 0)
+            further = ()
+            for j in tl.static_range(NT):
+                further += multiply_32(
+                    x[j][0], x[j][1], x[j][2], x[j][3], near, far,
+                    runs[4 * j], runs[4 * j + 1], runs[4 * j + 2], runs[4 * j + 3], ASM,
+                )  # fmt: skip
+            runs = further
+    if LEAST:
+        # Minima of a lane's own group times the sums of x there: lanes with c < 2 have the
+        # leading bits of the sums, the others the rest of the same.
+        least = four(minima(own_scales, ASM))
+        added = ()
+        for j in tl.static_range(NT):
+            at = d_ptr + (c % 2 * (8 * NT) + g) + pair * (16 * NT) + 8 * j
+            own = tl.reshape(tl.load(at), [32])
+            coarse, fine = in_two_parts(
+                (runs[4 * j] + runs[4 * j + 2]).to(tl.float32) * own,
+                (runs[4 * j + 1] + runs[4 * j + 3]).to(tl.float32) * own,
+            )
+            b = tl.where(lane % 4 < 2, coarse, fine)
+            for half in tl.static_range(2):
+                e = multiply_pairs(least[2 * half], least[2 * half + 1], b, ASM)
+                s, t = second_half(supers[2 * half]), second_half(supers[2 * half + 1])
+                added += (
+                    sums[8 * j + 4 * half] + e[0] * s,
+                    sums[8 * j + 4 * half + 1] + e[1] * s,
+                    sums[8 * j + 4 * half + 2] + e[2] * t,
+                    sums[8 * j + 4 * half + 3] + e[3] * t,
+                )
+        sums = added
+    return sums, next_words, next_more
 
 
 @triton.jit

@@ -116,21 +116,21 @@ def multiply_pairs(a0, a1, b0, ASM: tl.constexpr):
 
 @triton.jit
 def minima(scales, ASM: tl.constexpr):
-    """The two high bytes of words, below 128, as a pair of bfloat16; exact."""
+    """The two high bytes of words, below 128, less than nothing, as a pair of bfloat16; exact."""
     if ASM:
-        # bfloat16 128 + n has the bits 0x4300 + n.
+        # bfloat16 128 + n has the bits 0x4300 + n; it is taken from 128.
         return tl.inline_asm_elementwise(
-            "{ .reg .b32 n, one, less; prmt.b32 n, $1, 0x43004300, 0x5352; "
-            "mov.b32 one, 0x3f803f80; mov.b32 less, 0xc300c300; "
-            "fma.rn.bf16x2 $0, n, one, less; }",
+            "{ .reg .b32 n, minus, most; prmt.b32 n, $1, 0x43004300, 0x5352; "
+            "mov.b32 minus, 0xbf80bf80; mov.b32 most, 0x43004300; "
+            "fma.rn.bf16x2 $0, n, minus, most; }",
             "=r,r",
             [scales],
             dtype=tl.int32,
             is_pure=True,
             pack=1,
         )
-    low = ((scales >> 16) & 255).to(tl.float32).to(tl.int32, bitcast=True)
-    high = ((scales >> 24) & 255).to(tl.float32).to(tl.int32, bitcast=True)
+    low = (0.0 - ((scales >> 16) & 255).to(tl.float32)).to(tl.int32, bitcast=True)
+    high = (0.0 - ((scales >> 24) & 255).to(tl.float32)).to(tl.int32, bitcast=True)
     return ((low >> 16) & 0xFFFF) | high
 
 
