@@ -45,6 +45,12 @@ LIMITS = {
 }
 
 
+def of(name: str, *values: object) -> Any:
+    """Parameters of a test of a model. One process at a time has a model: a few of these models in
+    float32 fill a host's memory, and the CPU's logits are computed once."""
+    return pytest.param(name, *values, marks=pytest.mark.xdist_group(name))
+
+
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     return Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
@@ -132,7 +138,7 @@ def score(registry, files) -> Callable[..., torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def scored(score) -> Callable[[str, str, str], torch.Tensor]:
+def scored(score) -> Callable[..., torch.Tensor]:
     return cache(score)
 
 
@@ -151,16 +157,16 @@ def like_the_cpu(registry) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "dtype", "reference"),
     [
-        ("case", "f32", "f32"),
-        *(("bundled", *types) for types in LIMITS),
-        *(("qwen3.5-27b", *types) for types in LIMITS),
-        *((name, "f32", "f32") for name in EXPERT_MODELS),
+        of("case", "f32", "f32"),
+        *(of("bundled", *types) for types in LIMITS),
+        *(of("qwen3.5-27b", *types) for types in LIMITS),
+        *(of(name, "f32", "f32") for name in EXPERT_MODELS),
     ],
 )
 def test_logits_on_the_gpu_are_those_of_the_cpu(
     score, scored, like_the_cpu, name, dtype, reference
 ):
-    expected = scored(name, "cpu", reference)
+    expected = scored(name, "cpu", reference, weights="numbers")
     same = like_the_cpu if dtype == reference == "bf16" else {}
     found = score(name, "cuda", dtype, **same)
     median, worst = row_errors(f"{name} {dtype} to {reference}", found, expected)
@@ -168,12 +174,12 @@ def test_logits_on_the_gpu_are_those_of_the_cpu(
     assert worst <= LIMITS[dtype, reference][1]
 
 
-@pytest.mark.parametrize("name", EXPERT_MODELS)
+@pytest.mark.parametrize("name", [of(name) for name in EXPERT_MODELS])
 def test_experts_agree_in_bfloat16_where_both_choose_the_same(score, like_the_cpu, name):
     """A rounding can turn a near tie of a random router, and a row then goes elsewhere: the GPU is
     given the CPU's choice, and its own may differ from that in near ties only."""
     routes = Routes()
-    expected = score(name, "cpu", "bf16", routes.record)
+    expected = score(name, "cpu", "bf16", routes.record, weights="numbers")
     found = score(name, "cuda", "bf16", routes.follow, **like_the_cpu)
     gaps = torch.cat(routes.gaps)
     log.info("%s: %d of %d rows choose otherwise", name, (gaps > 0).sum(), len(gaps))

@@ -147,6 +147,9 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     assert len(found) == 17
     too_large = {name: use for name, use in found.items() if use[0] > SHARED or use[2] > SPILLED}
     assert too_large == {}
+    # A row of a state is in one warp: were it in several, they would wait for each other at every
+    # row of a slice.
+    assert [use[0] for name, use in found.items() if name.startswith("scan")] == [0, 0]
 
 
 if __name__ == "__main__":

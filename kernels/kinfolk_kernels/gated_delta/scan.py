@@ -16,7 +16,8 @@ import triton.language as tl
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 KEYS = tl.constexpr(32)
-"""Keys in a tile: four a lane."""
+"""Keys in a tile: four a lane. Rows and lanes are one dimension of every tensor, so that Triton
+cannot but give a row to lanes of one warp."""
 
 LANES = tl.constexpr(8)
 HEIGHT = 4
@@ -28,15 +29,8 @@ AHEAD = tl.constexpr(4)
 
 @triton.jit
 def _keys(ROWS: tl.constexpr):
-    """[ROWS, LANES, 4]: keys of a tile, the same in each of its rows."""
-    key = tl.arange(0, LANES)[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
-    return key + tl.zeros([ROWS, 1, 1], tl.int32)
-
-
-@triton.jit
-def _values(ROWS: tl.constexpr):
-    """[ROWS, LANES]: rows of a tile, in a form that tells the compiler to keep one to a lane."""
-    return (tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]) // LANES
+    """[ROWS * LANES, 4]: keys of a tile, the same in each of its rows."""
+    return tl.arange(0, ROWS * LANES)[:, None] % LANES * 4 + tl.arange(0, 4)[None, :]
 
 
 @triton.jit
@@ -69,11 +63,13 @@ def _moved(at, steps, forward):
 
 @triton.jit
 def _product(state, row, at: tl.constexpr, TILES: tl.constexpr):
-    """[ROWS, 1]: the state times the tiles of ``row`` from ``at``."""
+    """[ROWS * LANES]: the state times the tiles of ``row`` from ``at``, in each lane of a row."""
     met = state[0] * row[at].to(tl.float32)
     for j in tl.static_range(1, TILES):
         met += state[j] * row[at + j].to(tl.float32)
-    return tl.sum(tl.sum(met, 2), 1)[:, None]
+    parts = tl.reshape(tl.sum(met, 1), [met.shape[0] // LANES, LANES])
+    total = tl.broadcast_to(tl.sum(parts, 1)[:, None], parts.shape)
+    return tl.reshape(total, [met.shape[0]])
 
 
 @triton.jit
@@ -82,7 +78,7 @@ def _state_at(
     HV: tl.constexpr,
 ):  # fmt: skip
     """Pointers to the first tile of a program's part of a state."""
-    value = first + tl.arange(0, ROWS)[:, None, None]
+    value = first + tl.arange(0, ROWS * LANES)[:, None] // LANES
     return state_ptr + (slot * HV + head) * (DV * DK) + value * DK + _keys(ROWS)
 
 
@@ -140,11 +136,11 @@ def scan_kernel(
     count = tl.load(entry + 1)
     stop = start + count
     slot = tl.load(entry + 2).to(tl.int64)
-    lanes = _values(ROWS)
+    lane = tl.arange(0, ROWS * LANES)
     at = (
         k_ptr + start * k_row + head % HK * DK + _keys(ROWS),
         q_ptr + start * q_row + head % HK * DK + _keys(ROWS),
-        v_ptr + start * v_row + head * DV + first + lanes,
+        v_ptr + start * v_row + head * DV + first + lane // LANES,
         g_ptr + start * g_row + head,
         beta_ptr + start * beta_row + head,
     )
@@ -169,7 +165,7 @@ def scan_kernel(
             d = x[2 * TILES + 2] * (x[2 * TILES].to(tl.float32) - decay * met)
             moved = ()
             for j in tl.static_range(TILES):
-                new = decay * state[j] + d[:, :, None] * x[j].to(tl.float32)
+                new = decay * state[j] + d[:, None] * x[j].to(tl.float32)
                 moved = moved + (new,)
             state = moved
             read = _product(state, x, TILES, TILES)
@@ -177,9 +173,8 @@ def scan_kernel(
             number = done + AHEAD + u
             later = later + (_row(at, number < count, TILES),)
             at = _moved(at, steps, number + 1 < count)
-            one = (tl.arange(0, LANES) == tl.where(row < stop, 0, -1))[None, :]
-            to = out_ptr + row * (HV * DV) + lanes
-            tl.store(to, tl.broadcast_to(read, [ROWS, LANES]), mask=one)
+            one = lane % LANES == tl.where(row < stop, 0, -1)
+            tl.store(out_ptr + row * (HV * DV) + lane // LANES, read, mask=one)
             if STORES:
                 due = (row == store) & (row < stop)
                 if due:
