@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,6 +37,15 @@ def test_of_sequences_that_decode_together(distinct, cases):
     found = counted(distinct, cases / "qwen35moe.gguf", 3)
     assert 1 <= found["least"] <= found["distinct"] <= found["experts"]
     assert 0.3 < found["share_of_expected"] < 1.7
+
+
+def test_what_a_rehearsal_gives_is_no_choice(distinct):
+    given = (torch.tensor([[0, 1]]), torch.ones(1, 2))
+    ops = SimpleNamespace(rehearsing=True, route=lambda x, weight: given)
+    with distinct["_choices"](ops, 1) as found:
+        for ops.rehearsing in (True, False):
+            ops.route(torch.zeros(1, 4), torch.zeros(8, 4))
+    assert [choices.distinct for choices in found] == [2]
 
 
 def test_of_a_model_without_experts_there_is_nothing_to_say(distinct, cases):

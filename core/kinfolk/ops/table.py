@@ -69,7 +69,8 @@ class Ops:
                 self._backends[op] = [b for b in offered if b.device in ("", device)]
         self._loaded: dict[tuple[str, str], _Loaded | str] = {}
         self._watched: set[tuple[str, str]] | None = None
-        self._rehearsing = False
+        self.rehearsing = False
+        """Whether nothing is launched, so that what ops give is anything."""
 
     def backends(self, op: str) -> tuple[str, ...]:
         return tuple(backend.name for backend in self._backends.get(op, ()))
@@ -93,12 +94,12 @@ class Ops:
         :class:`NotRehearsableError` at an op whose back end cannot do that."""
         from kinfolk_kernels.compiling import side_by_side
 
-        self._rehearsing = True
+        self.rehearsing = True
         try:
             with side_by_side():
                 yield
         finally:
-            self._rehearsing = False
+            self.rehearsing = False
 
     def not_capturable(self, used: Iterable[tuple[str, str]]) -> dict[str, str]:
         """Ops whose back ends cannot be recorded in a graph, with the reason."""
@@ -119,7 +120,7 @@ class Ops:
             function, supports = loaded
             verdict = YES if supports is None else supports(*args)
             if verdict:
-                if self._rehearsing and not backend.rehearsable:
+                if self.rehearsing and not backend.rehearsable:
                     raise NotRehearsableError(f"op {op} runs on {backend.name}")
                 if self._watched is not None:
                     self._watched.add((op, backend.name))
