@@ -302,11 +302,10 @@ def matrix_rate() -> float:
 
 
 def _commit() -> str:
-    """What is checked out; a copy without history does not know."""
+    """What is checked out, and whether files differ; a copy without history does not know."""
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        told = subprocess.run(
-            ["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True, cwd=HERE
-        )
+        told = subprocess.run(asked, check=True, capture_output=True, text=True, cwd=HERE)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return told.stdout.strip()
