@@ -125,3 +125,11 @@ def rotate_rows(x, ROWS: tl.constexpr, DIM: tl.constexpr):
             pairs = tl.permute(tl.join(a + b, a - b), [0, 2, 1])
             x = tl.reshape(pairs, [ROWS, DIM])
     return x * (1.0 / tl.sqrt(DIM * 1.0))
+
+
+@triton.jit
+def rotate_halves(low, high, ROWS: tl.constexpr, SIZE: tl.constexpr):
+    """The same of rows whose dimensions 16 apart lie in two tiles."""
+    low = rotate_rows(low, ROWS, SIZE)
+    high = rotate_rows(high, ROWS, SIZE)
+    return (low + high) * 0.7071067811865476, (low - high) * 0.7071067811865476

@@ -19,7 +19,7 @@ from kinfolk_kernels.codecs import Coded, encode, rotate
 from kinfolk_kernels.codecs import numbers as stored_numbers
 from kinfolk_kernels.int8_rows import FEW as FEW_ROWS
 from kinfolk_kernels.int8_rows import dequantize, quantize
-from kinfolk_kernels.paged_attention import reference
+from kinfolk_kernels.paged_attention import launches, reference
 from kinfolk_kernels.paged_attention.decode import most_runs, run_length
 from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
@@ -330,6 +330,27 @@ def test_coded_keys_and_values(steps, memories, mild, assert_near, formats, rota
     clean_arenas = tuple(replace(p, scales=p.scales.nan_to_num(0)) for p in arenas)
     expected = reference.paged_attention(q, clean, clean_arenas, rows, rows.table, None, SCALE)
     assert_near(found, expected, F32)
+
+
+@pytest.mark.parametrize("formats", [("q4_0", "q8_0"), ("plain", "q4_0")])
+def test_heads_that_become_numbers_one_by_one_give_the_same_bits(
+    steps, memories, mild, monkeypatch, formats
+):
+    rows = steps.build(steps.certain(3, 66), steps.certain(1, 1), steps.certain(64, 67), places=2)
+    memory = memories.fill(rows, 3, mild, (32, 64))
+    pools, arenas = (
+        tuple(
+            x if f == "plain" else coded(x, f, True, x.shape[-1])
+            for x, f in zip(side, formats, strict=True)
+        )
+        for side in (memory.pools, memory.arenas)
+    )
+    q = mild(len(rows.positions), 6, 32)
+    given = (q, pools, arenas, rows, rows.table, None, SCALE)
+    together = attention(*given)
+    monkeypatch.setattr(launches, "SPARE", 0)
+    assert torch.equal(attention(*given), together)
+    assert not together.isnan().any()
 
 
 def test_keys_may_be_coded_and_values_plain(steps, memories, mild, assert_near):

@@ -18,6 +18,7 @@ from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.paged_attention.combine import FACTORS, combine_kernel
 from kinfolk_kernels.paged_attention.decode import decode_kernel, most_runs
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
+from kinfolk_kernels.paged_attention.numbers import numbers_kernel
 from kinfolk_kernels.paged_attention.prefill import prefill_kernel
 from kinfolk_kernels.paged_attention.tiles import (
     Device,
@@ -28,10 +29,14 @@ from kinfolk_kernels.paged_attention.tiles import (
     prefill_tile,
 )
 from kinfolk_kernels.paged_attention.work import Work
-from kinfolk_kernels.rows import Rows, Table
-from kinfolk_kernels.sections import format_of, padded, row_of, section_arguments
+from kinfolk_kernels.rows import CHUNK, Rows, Table
+from kinfolk_kernels.sections import format_of, padded, planes_of, row_of, section_arguments
 
 LOG2_E = math.log2(math.e)
+
+SPARE = 16
+"""Bytes for each number of the queries that keys and values as numbers may take: what plans leave a
+step for rows of four float32 as wide as its widest. One head takes what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class Call:
 
     def launches(self, mixed: Mixed) -> Iterator[Launch]:
         if self.work.most_rows:
-            yield self.prefill(mixed)
+            yield from self.prefill(mixed)
         if self.work.few_counts:
             width = self.table.blocks.shape[1]
             slots = max(most_runs(width, n) for n in self.work.few_counts) + self.work.trees
@@ -162,16 +167,92 @@ class Call:
             tile.warps,
         )
 
-    def prefill(self, mixed: Mixed) -> Launch:
-        tile = self.tile or prefill_tile(*self._sizes, self._number_bytes, self._coded, self.device)
+    def prefill(self, mixed: Mixed) -> Iterator[Launch]:
+        """Of coded keys and values some heads at a time become numbers, and their rows follow."""
+        heads = heads_of(self.pools[0])
+        if not self._coded:
+            yield self._slices(mixed, self.pools, self.table.blocks, 0, heads)
+            return
+        entries = len(self.work.many) * self.table.blocks.shape[1]
+        dims = [dim_of(pool) for pool in self.pools]
+        a_head = entries * CHUNK * sum(dims) * self._number_bytes
+        at_once = min(heads, max(1, SPARE * self.q.numel() // a_head))
+        blocks = self.table.blocks
+        table = torch.empty(len(blocks), blocks.stride(0), dtype=blocks.dtype, device=blocks.device)
+        for first in range(0, heads, at_once):
+            count = min(at_once, heads - first)
+            k, v = (
+                torch.empty(entries, count, CHUNK, dim, dtype=self._dot, device=self.q.device)
+                for dim in dims
+            )
+            yield self._numbers((k, v), table, first)
+            yield self._slices(mixed, (k, v), table, first, count)
+
+    def _numbers(
+        self, numbers: tuple[torch.Tensor, torch.Tensor], table: torch.Tensor, first: int
+    ) -> Launch:
+        shared = (
+            "DIM",
+            "VALUE_DIM",
+            "SIZE",
+            "VALUE_SIZE",
+            "K_ROW",
+            "V_ROW",
+            "K_FORMAT",
+            "V_FORMAT",
+        )
+        return Launch(
+            numbers_kernel,
+            (self.table.blocks.shape[1], numbers[0].shape[1], len(self.work.many)),
+            {
+                "entries": self.work.entries,
+                "many": self.work.many,
+                "blocks": self.table.blocks,
+                "table_width": self.table.blocks.stride(0),
+                "numbered": table,
+                "entries_each": self.table.blocks.shape[1],
+                "first_head": first,
+                **section_arguments("k", self.pools[0]),
+                **section_arguments("v", self.pools[1]),
+                "k_out": numbers[0],
+                "v_out": numbers[1],
+            },
+            {name: self._constants[name] for name in shared}
+            | {"ROTATED": is_rotated(self.pools[1])},
+        )
+
+    def _slices(
+        self,
+        mixed: Mixed,
+        pools: tuple[Stored, Stored],
+        table: torch.Tensor,
+        first: int,
+        heads: int,
+    ) -> Launch:
+        """Of the query heads that read ``heads`` key heads from the ``first`` on, which are all
+        there are in ``pools``."""
+        tile = self.tile or prefill_tile(*self._sizes, self._number_bytes, self.device)
         tiles = triton.cdiv(self.work.most_rows * self._group, tile.m)
+        k, v = (planes_of(pool)[0] for pool in pools)
+        coded = ("K_ROW", "V_ROW", "K_FORMAT", "V_FORMAT")
         return Launch(
             prefill_kernel,
-            (tiles, heads_of(self.pools[0]), len(self.work.many)),
-            self._common | self._gates | {"many": self.work.many, "y_ptr": mixed.values},
-            self._constants
+            (tiles, heads, len(self.work.many)),
+            self._rows
+            | self._gates
+            | {
+                "many": self.work.many,
+                "blocks": table,
+                "first_head": first,
+                "k_ptr": k,
+                "k_block": k.stride(0),
+                "v_ptr": v,
+                "v_block": v.stride(0),
+                "y_ptr": mixed.values,
+            },
+            {name: value for name, value in self._constants.items() if name not in coded}
             | self._gate_constants
-            | {"BLOCK_M": tile.m, "BLOCK_N": tile.n, "ROTATED": is_rotated(self.pools[1])},
+            | {"BLOCK_M": tile.m, "BLOCK_N": tile.n},
             tile.warps,
             tile.stages,
         )
@@ -203,6 +284,15 @@ class Call:
     @property
     def _common(self) -> dict[str, Any]:
         return {
+            **self._rows,
+            "blocks": self.table.blocks,
+            **section_arguments("k", self.pools[0]),
+            **section_arguments("v", self.pools[1]),
+        }
+
+    @property
+    def _rows(self) -> dict[str, Any]:
+        return {
             "q_ptr": self.q,
             "q_row": self.q.stride(0),
             "q_head": self.q.stride(1),
@@ -211,11 +301,8 @@ class Call:
             "first": self.work.first,
             "count": self.work.count,
             "entries": self.work.entries,
-            "blocks": self.table.blocks,
             "chunks": self.table.chunks,
             "table_width": self.table.blocks.stride(0),
-            **section_arguments("k", self.pools[0]),
-            **section_arguments("v", self.pools[1]),
             "scale": self.scale * LOG2_E,
             "window": self.window or 0,
         }

@@ -1,4 +1,5 @@
-"""Attention of slices of prompts: many rows of a sequence, tile by tile, over its block table.
+"""Attention of slices of prompts: many rows of a sequence, tile by tile, over its block table of
+plain numbers.
 
 A program takes as many (row, query head of the group) pairs as fit its tile, beginning at the first
 row of its own sequence, and walks the table in logical order (Dao, 2023). Only chunks at the edges
@@ -10,10 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.coded_tiles import Q4_0, columns, rotate_rows
+from kinfolk_kernels.coded_tiles import PLAIN
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.combine import gated
-from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
+from kinfolk_kernels.paged_attention.softmax import absorb, scores
 
 CHUNK = tl.constexpr(64)
 
@@ -46,11 +47,10 @@ def _edges(
 
 @triton.jit
 def _walk(
-    begin, end, q, q_high, limit, newest, inside, m, total, acc, acc_high, blocks, chunks,
-    k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block, scale, window,
-    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    K_ROW: tl.constexpr, V_ROW: tl.constexpr, K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr,
-    DOT: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr,
+    begin, end, q, limit, newest, inside, m, total, acc, blocks, chunks, k_ptr, k_block, v_ptr,
+    v_block, scale, window, DIM: tl.constexpr, VALUE_DIM: tl.constexpr, SIZE: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, DOT: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """Absorb the entries from ``begin`` to ``end``."""
     parts: tl.constexpr = 64 // BLOCK_N
@@ -74,8 +74,8 @@ def _walk(
             if WINDOW:
                 seen = seen & (place > oldest)
         s = scores(
-            q, q_high, k_ptr + block * k_block, k_scales + block * ks_block, offset * K_ROW,
-            offset * (DIM // 32), seen, DIM, SIZE, K_FORMAT, MASKED,
+            q, q, k_ptr + block * k_block, k_ptr, offset * DIM, offset, seen, DIM, SIZE, PLAIN,
+            MASKED,
         )  # fmt: skip
         s = s * scale
         if MASKED:
@@ -83,12 +83,11 @@ def _walk(
             if WINDOW:
                 visible = visible & (place[None, :] > newest[:, None] - window)
             s = tl.where(visible, s, float("-inf"))
-        m, total, acc, acc_high = absorb(
-            s, m, total, acc, acc_high, v_ptr + block * v_block, v_scales + block * vs_block,
-            offset * V_ROW, offset * (VALUE_DIM // 32), seen, VALUE_DIM, VALUE_SIZE, V_FORMAT, DOT,
-            MASKED,
+        m, total, acc, _ = absorb(
+            s, m, total, acc, acc, v_ptr + block * v_block, v_ptr, offset * VALUE_DIM, offset, seen,
+            VALUE_DIM, VALUE_SIZE, PLAIN, DOT, MASKED,
         )  # fmt: skip
-    return m, total, acc, acc_high
+    return m, total, acc
 
 
 @triton.jit
@@ -109,84 +108,59 @@ def _finish(
     tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=keep)
 
 
-@triton.jit
-def _rotate_halves(low, high, ROWS: tl.constexpr, SIZE: tl.constexpr):
-    """The rotation of rows whose dimensions 16 apart lie in two tiles."""
-    low = rotate_rows(low, ROWS, SIZE)
-    high = rotate_rows(high, ROWS, SIZE)
-    return (low + high) * 0.7071067811865476, (low - high) * 0.7071067811865476
-
-
-@triton.jit(do_not_specialize=["table_width", "window"])
+@triton.jit(do_not_specialize=["table_width", "window", "first_head"])
 def prefill_kernel(
-    q_ptr, positions, limits, first, count, entries, many, blocks, chunks, table_width,
-    k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block,
+    q_ptr, positions, limits, first, count, entries, many, blocks, chunks, table_width, first_head,
+    k_ptr, k_block, v_ptr, v_block,
     gate_ptr, gate_row, gate_head, factor_ptr, factor_row, factor_head, factor_step,
     y_ptr, q_row, q_head, scale, window,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
-    SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
-    K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr, DOT: tl.constexpr, BLOCK_M: tl.constexpr,
+    SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, DOT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr,
-    ROTATED: tl.constexpr, PDL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles of the longest slice; key heads; sequences). Tiles that see most go first."""
+    """Grid (tiles of the longest slice; key heads; sequences). Tiles that see most go first. Keys
+    and values are there from ``first_head`` on."""
     start_dependents(PDL)
     wait_for_producers(PDL)
     sequence = tl.load(many + tl.program_id(2))
     pairs = tl.load(count + sequence) * GROUP
-    head = tl.program_id(1)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     if tile * BLOCK_M >= pairs:
         return
     pair = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = pair < pairs
     row = tl.load(first + sequence) + pair // GROUP
-    q_heads = head * GROUP + pair % GROUP
-    q, q_high = load_query(
-        q_ptr, row.to(tl.int64) * q_row + q_heads * q_head, inside, DIM, SIZE, K_FORMAT, DOT
-    )
+    q_heads = (first_head + tl.program_id(1)) * GROUP + pair % GROUP
+    d = tl.arange(0, SIZE)
+    q = tl.load(
+        q_ptr + (row.to(tl.int64) * q_row + q_heads * q_head)[:, None] + d[None, :],
+        mask=inside[:, None] & (d < DIM)[None, :],
+        other=0.0,
+    ).to(DOT)
     newest = tl.load(positions + row, mask=inside, other=0).to(tl.int32)
     limit = tl.load(limits + row, mask=inside, other=-1).to(tl.int32)
     table = sequence.to(tl.int64) * table_width
     begin, whole, split, end = _edges(
         chunks + table, tl.load(entries + sequence), limit, newest, inside, window, WINDOW, 128
     )
-    VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == Q4_0 else VALUE_SIZE
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, VALUE_PART], tl.float32)
-    acc_high = tl.zeros([BLOCK_M, VALUE_PART if V_FORMAT == Q4_0 else 1], tl.float32)
-    k_ptr += head * CHUNK * K_ROW
-    k_scales += head * CHUNK * (DIM // 32)
-    v_ptr += head * CHUNK * V_ROW
-    v_scales += head * CHUNK * (VALUE_DIM // 32)
+    acc = tl.zeros([BLOCK_M, VALUE_SIZE], tl.float32)
+    k_ptr += tl.program_id(1) * CHUNK * DIM
+    v_ptr += tl.program_id(1) * CHUNK * VALUE_DIM
     for part in tl.static_range(0, 3):
         if WINDOW or part > 0:
             low = begin if part == 0 else (whole if part == 1 else split)
             high = whole if part == 0 else (split if part == 1 else end)
-            m, total, acc, acc_high = _walk(
-                low, high, q, q_high, limit, newest, inside, m, total, acc, acc_high,
-                blocks + table, chunks + table, k_ptr, k_scales, k_block, ks_block, v_ptr,
-                v_scales, v_block, vs_block, scale, window, DIM, VALUE_DIM, SIZE, VALUE_SIZE,
-                K_ROW, V_ROW, K_FORMAT, V_FORMAT, DOT, BLOCK_N, WINDOW, part != 1,
+            m, total, acc = _walk(
+                low, high, q, limit, newest, inside, m, total, acc, blocks + table, chunks + table,
+                k_ptr, k_block, v_ptr, v_block, scale, window, DIM, VALUE_DIM, SIZE, VALUE_SIZE,
+                DOT, BLOCK_N, WINDOW, part != 1,
             )  # fmt: skip
-    inverse = 1.0 / tl.where(total > 0, total, 1.0)
-    acc = acc * inverse[:, None]
-    if V_FORMAT == Q4_0:
-        acc_high = acc_high * inverse[:, None]
-    if ROTATED:
-        if V_FORMAT == Q4_0:
-            acc, acc_high = _rotate_halves(acc, acc_high, BLOCK_M, VALUE_PART)
-        else:
-            acc = rotate_rows(acc, BLOCK_M, VALUE_SIZE)
+    acc = acc * (1.0 / tl.where(total > 0, total, 1.0))[:, None]
     _finish(
-        acc, row, q_heads, columns(VALUE_SIZE, V_FORMAT, 0), inside, gate_ptr, gate_row, gate_head,
+        acc, row, q_heads, tl.arange(0, VALUE_SIZE), inside, gate_ptr, gate_row, gate_head,
         factor_ptr, factor_row, factor_head, factor_step, y_ptr, KV_HEADS * GROUP, VALUE_DIM, GATE,
         FACTOR,
     )  # fmt: skip
-    if V_FORMAT == Q4_0:
-        _finish(
-            acc_high, row, q_heads, columns(VALUE_SIZE, V_FORMAT, 1), inside, gate_ptr, gate_row,
-            gate_head, factor_ptr, factor_row, factor_head, factor_step, y_ptr, KV_HEADS * GROUP,
-            VALUE_DIM, GATE, FACTOR,
-        )  # fmt: skip

@@ -96,10 +96,8 @@ def decode_tile(
     return Tile(m, 32, 8, 2) if m == 16 else Tile(m, 16, 8, 3)
 
 
-def prefill_tile(
-    size: int, value_size: int, number_bytes: int, coded: bool, device: Device
-) -> Tile:
-    """``coded`` as above: two tiles more in registers leave room for fewer pairs."""
+def prefill_tile(size: int, value_size: int, number_bytes: int, device: Device) -> Tile:
+    """``number_bytes`` of a number in the products."""
     wide = max(size, value_size)
     if number_bytes == 4:
         return Tile(16, 16, 4, 1)
@@ -107,10 +105,8 @@ def prefill_tile(
     if wide <= 128:
         return Tile(128, 64 if large else 32, 8, 3)
     if wide == 256:
-        if coded:
-            return Tile(32, 32, 8, 2)
         return Tile(128, 64, 8, 2) if large else Tile(64, 32, 8, 2)
-    return Tile(64, 16, 8, 2) if large and not coded else Tile(32, 32, 8, 1)
+    return Tile(64, 16, 8, 2) if large else Tile(32, 32, 8, 1)
 
 
 def combine_tile(dim: int, rotated: bool) -> CombineTile:
