@@ -23,7 +23,7 @@ _asked_for: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("kernels"
 @contextmanager
 def compiled_only() -> Iterator[ValuesView[Any]]:
     """Launches of this thread compile what they need, if Triton has not done so, and do not run.
-    What it gives for a kernel that it compiles elsewhere has a ``result``."""
+    What it gives for a kernel that it compiles elsewhere has a ``future``."""
     asked_for: dict[tuple[Any, ...], Any] = {}
     before = _asked_for.set(asked_for)
     try:

@@ -16,8 +16,7 @@ import triton.language as tl
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 KEYS = tl.constexpr(32)
-"""Keys in a tile: four a lane. Rows and lanes are one dimension of every tensor, so that Triton
-cannot but give a row to lanes of one warp."""
+"""Keys in a tile: four a lane."""
 
 LANES = tl.constexpr(8)
 HEIGHT = 4
@@ -29,7 +28,11 @@ AHEAD = tl.constexpr(4)
 
 @triton.jit
 def _keys(ROWS: tl.constexpr):
-    """[ROWS * LANES, 4]: keys of a tile, the same in each of its rows."""
+    """[ROWS * LANES, 4]: keys of a tile, the same in each of its rows.
+
+    Rows and lanes are one dimension here as everywhere: Triton cannot but give a row to the lanes
+    of one warp then.
+    """
     return tl.arange(0, ROWS * LANES)[:, None] % LANES * 4 + tl.arange(0, 4)[None, :]
 
 

@@ -114,6 +114,7 @@ class Call:
                     "tiles": tiles,
                 },
                 self._constants
+                | self._formats
                 | {
                     "ABOVE": height.above,
                     "UP_TO": height.up_to,
@@ -191,16 +192,6 @@ class Call:
     def _numbers(
         self, numbers: tuple[torch.Tensor, torch.Tensor], table: torch.Tensor, first: int
     ) -> Launch:
-        shared = (
-            "DIM",
-            "VALUE_DIM",
-            "SIZE",
-            "VALUE_SIZE",
-            "K_ROW",
-            "V_ROW",
-            "K_FORMAT",
-            "V_FORMAT",
-        )
         return Launch(
             numbers_kernel,
             (self.table.blocks.shape[1], numbers[0].shape[1], len(self.work.many)),
@@ -217,8 +208,7 @@ class Call:
                 "k_out": numbers[0],
                 "v_out": numbers[1],
             },
-            {name: self._constants[name] for name in shared}
-            | {"ROTATED": is_rotated(self.pools[1])},
+            self._dims | self._formats | {"ROTATED": is_rotated(self.pools[1])},
         )
 
     def _slices(
@@ -234,7 +224,6 @@ class Call:
         tile = self.tile or prefill_tile(*self._sizes, self._number_bytes, self.device)
         tiles = triton.cdiv(self.work.most_rows * self._group, tile.m)
         k, v = (planes_of(pool)[0] for pool in pools)
-        coded = ("K_ROW", "V_ROW", "K_FORMAT", "V_FORMAT")
         return Launch(
             prefill_kernel,
             (tiles, heads, len(self.work.many)),
@@ -250,9 +239,7 @@ class Call:
                 "v_block": v.stride(0),
                 "y_ptr": mixed.values,
             },
-            {name: value for name, value in self._constants.items() if name not in coded}
-            | self._gate_constants
-            | {"BLOCK_M": tile.m, "BLOCK_N": tile.n},
+            self._constants | self._gate_constants | {"BLOCK_M": tile.m, "BLOCK_N": tile.n},
             tile.warps,
             tile.stages,
         )
@@ -309,21 +296,31 @@ class Call:
 
     @property
     def _constants(self) -> dict[str, Any]:
-        k, v = self.pools
+        return self._dims | {
+            "KV_HEADS": heads_of(self.pools[0]),
+            "GROUP": self._group,
+            "DOT": getattr(tl, str(self._dot).removeprefix("torch.")),
+            "WINDOW": self.window is not None,
+        }
+
+    @property
+    def _dims(self) -> dict[str, Any]:
         size, value_size = self._sizes
         return {
-            "KV_HEADS": heads_of(k),
-            "GROUP": self._group,
-            "DIM": dim_of(k),
-            "VALUE_DIM": dim_of(v),
+            "DIM": dim_of(self.pools[0]),
+            "VALUE_DIM": dim_of(self.pools[1]),
             "SIZE": size,
             "VALUE_SIZE": value_size,
+        }
+
+    @property
+    def _formats(self) -> dict[str, Any]:
+        k, v = self.pools
+        return {
             "K_ROW": row_of(k),
             "V_ROW": row_of(v),
             "K_FORMAT": FORMAT_NUMBERS[format_of(k)],
             "V_FORMAT": FORMAT_NUMBERS[format_of(v)],
-            "DOT": getattr(tl, str(self._dot).removeprefix("torch.")),
-            "WINDOW": self.window is not None,
         }
 
     @property

@@ -14,7 +14,7 @@ import triton.language as tl
 from kinfolk_kernels.coded_tiles import PLAIN
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.combine import gated
-from kinfolk_kernels.paged_attention.softmax import absorb, scores
+from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
 
 CHUNK = tl.constexpr(64)
 
@@ -132,12 +132,9 @@ def prefill_kernel(
     inside = pair < pairs
     row = tl.load(first + sequence) + pair // GROUP
     q_heads = (first_head + tl.program_id(1)) * GROUP + pair % GROUP
-    d = tl.arange(0, SIZE)
-    q = tl.load(
-        q_ptr + (row.to(tl.int64) * q_row + q_heads * q_head)[:, None] + d[None, :],
-        mask=inside[:, None] & (d < DIM)[None, :],
-        other=0.0,
-    ).to(DOT)
+    q, _ = load_query(
+        q_ptr, row.to(tl.int64) * q_row + q_heads * q_head, inside, DIM, SIZE, PLAIN, DOT
+    )
     newest = tl.load(positions + row, mask=inside, other=0).to(tl.int32)
     limit = tl.load(limits + row, mask=inside, other=-1).to(tl.int32)
     table = sequence.to(tl.int64) * table_width
