@@ -1,9 +1,10 @@
 """Programmatic dependent launches: a kernel's programs become resident while those before it end.
 
-A kernel takes part by a constant ``PDL`` among its arguments; ``Launch`` fills it in. It first
-calls ``start_dependents``, reads what no kernel of a step writes, such as weights, and calls
-``wait_for_producers`` before it reads or writes anything else. Every program has to wait, on every
-path: the end of a launch says that all launches before it have ended because it waited for them.
+A kernel takes part by a constant ``PDL`` among its arguments; ``Launch`` fills it in. It calls
+``start_dependents``, first of all unless it says why not, reads what no kernel of a step writes,
+such as weights, and calls ``wait_for_producers`` before it reads or writes anything else. Every
+program has to wait, on every path: the end of a launch says that all launches before it have ended
+because it waited for them.
 
 Two things that a step makes may be read before the wait, past the first-level cache (``early``).
 Tables of the step: they are there before its first matrix, and matrices never begin early, so what
@@ -27,7 +28,7 @@ FIRST_CAPABILITY = 90
 
 @triton.jit
 def start_dependents(PDL: tl.constexpr):
-    """Lets the next launch begin once all programs have said so: a kernel's first statement."""
+    """Lets the next launch begin once all programs have said so."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
 

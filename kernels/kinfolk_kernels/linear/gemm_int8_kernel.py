@@ -282,6 +282,8 @@ def _segment(
                 q_ptr, high_ptr, scales_ptr, supers_ptr, x_ptr, d_ptr, rows,
                 K, FORMAT, NT, MASKED, ASM,
             )  # fmt: skip
+        if tile == last_tile:
+            start_dependents(PDL)
         first = tile * SPAN // SHARE
         parts = (tl.minimum((tile + 1) * SPAN, end) - 1) // SHARE - first + 1
         last = parts == 1
@@ -465,8 +467,11 @@ def gemm_int8_kernel(
     MASKED: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """A program takes SHARE pairs of groups of one of up to four matrices. ``done`` is zero for
-    each program before and after; ``part`` has room for two tiles of each."""
-    start_dependents(PDL)
+    each program before and after; ``part`` has room for two tiles of each.
+
+    What follows begins when all products are made, not before: its programs would crowd on the
+    processors whose products end first.
+    """
     PART: tl.constexpr = 2 * NT * 256
     p = tl.program_id(0)
     if p < end0:
