@@ -8,7 +8,7 @@ import torch
 from kinfolk_kernels.gelu_mul import triton as gelu
 from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.rms_norm import triton as kernels
-from kinfolk_kernels.rms_norm.branch import Branch
+from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 from kinfolk_kernels.silu_mul import triton as silu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -60,12 +60,32 @@ def test_the_sum_and_the_norm_of_the_sum(numbers, assert_near, poisoned, dtype, 
         (Branch(added, post, EPS), exact(added, post)),
     ):
         with poisoned():
-            total, found = kernels.add_rms_norm_rows(
-                residual, branch, weight, EPS, dtype, int8=True
+            total, (found,) = kernels.add_rms_norm_rows(
+                residual, branch, (weight,), EPS, (dtype,), int8=True
             )
         assert_near(total, residual.double() + wide, BOUND[torch.float32])
         assert_near(found.values, exact(total, weight), BOUND[dtype])
         check_int8(found.int8, exact(total, weight))
+
+
+@DTYPES
+@pytest.mark.parametrize("rows", [1, 16, 300])
+def test_several_norms_of_a_sum_with_two_normed_rows(numbers, assert_near, poisoned, dtype, rows):
+    width = 2816
+    residual, factor = numbers(rows, width).cuda(), torch.tensor([0.3], device="cuda")
+    first, second = (
+        NormedRows(numbers(rows, width).to("cuda", kind), numbers(width).cuda(), EPS)
+        for kind in (dtype, torch.float32)
+    )
+    inner = exact(first.rows, first.weight) + exact(second.rows, second.weight)
+    after, weights = numbers(width).cuda(), [numbers(width).cuda() for _ in range(3)]
+    branch, dtypes = Branch((first, second), after, EPS, factor), (dtype, dtype, torch.float32)
+    with poisoned():
+        total, found = kernels.add_rms_norm_rows(residual, branch, weights, EPS, dtypes, int8=True)
+    assert_near(total, (residual.double() + exact(inner, after)) * factor, BOUND[torch.float32])
+    for made, weight, kind in zip(found, weights, dtypes, strict=True):
+        assert_near(made.values, exact(total, weight), BOUND[kind])
+        check_int8(made.int8, exact(total, weight))
 
 
 @DTYPES

@@ -103,6 +103,7 @@ def conv_launches():
 def row_launches():
     from kinfolk_kernels.gated_product import product
     from kinfolk_kernels.rms_norm import triton as norm
+    from kinfolk_kernels.rms_norm.branch import NormedRows
     from kinfolk_kernels.row_outputs import RowOutputs
 
     def outputs(width):
@@ -110,9 +111,13 @@ def row_launches():
 
     residual, weight = empty(ROWS, WIDTH), empty(WIDTH)
     branch = norm.Branch(residual, weight, 1e-6)
-    yield "norm", norm.norm(residual, weight, 1e-6, outputs(WIDTH), branch, residual)
+    one, three = (weight,), (weight, None, weight)
+    yield "norm", norm.norm(residual, one, 1e-6, [outputs(WIDTH)], branch, residual)
+    part = NormedRows(residual, weight, 1e-6)
+    sums, each = norm.Branch((part, part), weight, 1e-6), [outputs(WIDTH)] * 3
+    yield "norms of parts", norm.norm(residual, three, 1e-6, each, sums, residual)
     heads, gate = empty(ROWS, VALUE_HEADS, DIM), empty(ROWS, VALUE_HEADS * DIM)
-    yield "head norm", norm.norm(heads, empty(DIM), 1e-6, outputs(DIM))
+    yield "head norm", norm.norm(heads, (empty(DIM),), 1e-6, [outputs(DIM)])
     mixed = outputs(VALUE_HEADS * DIM)
     yield "gated norm", norm.gated_norm(heads, empty(DIM), gate, 1e-6, mixed)
     half = empty(ROWS, HIDDEN, dtype=torch.float16)
@@ -144,7 +149,7 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) == 17
+    assert len(found) == 18
     too_large = {name: use for name, use in found.items() if use[0] > SHARED or use[2] > SPILLED}
     assert too_large == {}
     # A row of a state is in one warp: were it in several, they would wait for each other at every

@@ -8,7 +8,7 @@ import torch
 from kinfolk_kernels.int8_rows import FEW, GROUP, dequantize, made_int8, quantize
 from kinfolk_kernels.rms_norm import reference
 from kinfolk_kernels.rms_norm import triton as kernels
-from kinfolk_kernels.rms_norm.branch import Branch
+from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 
 pytestmark = pytest.mark.interpreter
 
@@ -114,7 +114,9 @@ def test_the_sum_and_the_norm_of_the_sum(numbers, guarded, assert_near, dtype, w
         added = exact(rows, branch.weight, branch.eps)
     expected = residual.double() + added
     before = residual.clone()
-    total, found = kernels.add_rms_norm_rows(residual, branch, weight, EPS, dtype, int8=True)
+    total, (found,) = kernels.add_rms_norm_rows(
+        residual, branch, (weight,), EPS, (dtype,), int8=True
+    )
     assert torch.equal(residual, before)
     assert_near(total, expected, BOUND[torch.float32])
     assert_near(found.values, exact(total, weight), BOUND[dtype])
@@ -126,8 +128,8 @@ def test_the_sum_may_be_multiplied(numbers, assert_near):
     residual, rows, weight = numbers(3, 1088), numbers(3, 1088), numbers(1088)
     factor = torch.tensor([0.3])
     expected = (residual.double() + exact(rows, weight)) * factor
-    total, found = kernels.add_rms_norm_rows(
-        residual, Branch(rows, weight, EPS, factor), None, EPS, None, int8=True
+    total, (found,) = kernels.add_rms_norm_rows(
+        residual, Branch(rows, weight, EPS, factor), (None,), EPS, (None,), int8=True
     )
     assert_near(total, expected, BOUND[torch.float32])
     assert found.values is None
@@ -137,13 +139,38 @@ def test_the_sum_may_be_multiplied(numbers, assert_near):
 def test_tiles_of_a_row_in_one_program_or_several_give_the_same_bits(numbers, monkeypatch):
     x, rows, weight = numbers(3, 2880), numbers(3, 2880).half(), numbers(2880)
     branch = Branch(rows, weight, EPS)
-    apart = kernels.add_rms_norm_rows(x, branch, weight, EPS, torch.float32, int8=True)
+    weights, dtypes = (weight, None, numbers(2880)), (torch.float16, torch.float32, torch.float32)
+    apart, norms = kernels.add_rms_norm_rows(x, branch, weights, EPS, dtypes, int8=True)
     monkeypatch.setattr(kernels, "MOST_PROGRAMS", 0)
-    together = kernels.add_rms_norm_rows(x, branch, weight, EPS, torch.float32, int8=True)
-    assert torch.equal(apart[0], together[0])
-    assert torch.equal(apart[1].values, together[1].values)
-    assert torch.equal(apart[1].int8.words, together[1].int8.words)
-    assert torch.equal(apart[1].int8.scales, together[1].int8.scales)
+    together, others = kernels.add_rms_norm_rows(x, branch, weights, EPS, dtypes, int8=True)
+    assert torch.equal(apart, together)
+    for one, other in zip(norms, others, strict=True):
+        assert torch.equal(one.values, other.values)
+        assert torch.equal(one.int8.words, other.int8.words)
+        assert torch.equal(one.int8.scales, other.int8.scales)
+
+
+@DTYPES
+@pytest.mark.parametrize("width", [64, 1088])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_several_norms_of_a_sum_with_two_normed_rows(
+    numbers, guarded, assert_near, dtype, width, weighted
+):
+    """What stands between a layer's experts and the next layer, and before its experts."""
+    residual, factor = numbers(5, width), torch.tensor([0.3])
+    first = NormedRows(guarded(5, width, torch.float16), numbers(width), 1e-5)
+    second = NormedRows(guarded(5, width), numbers(width) if weighted else None, 1e-4)
+    inner = exact(first.rows, first.weight, 1e-5) + exact(second.rows, second.weight, 1e-4)
+    after = numbers(width) if weighted else None
+    expected = (residual.double() + exact(inner, after, 1e-3)) * factor
+    weights, dtypes = (numbers(width), None, numbers(width)), (dtype, torch.float32, dtype)
+    branch = Branch((first, second), after, 1e-3, factor)
+    total, found = kernels.add_rms_norm_rows(residual, branch, weights, EPS, dtypes, int8=True)
+    assert_near(total, expected, BOUND[torch.float32])
+    for made, weight, kind in zip(found, weights, dtypes, strict=True):
+        assert made.values.dtype == kind
+        assert_near(made.values, exact(total, weight), BOUND[kind])
+        check_int8(made.int8, exact(total, weight))
 
 
 @pytest.mark.parametrize("width", [GROUP, 3 * GROUP, 17 * GROUP])
@@ -185,9 +212,13 @@ def test_refusals_say_why(numbers):
     )
     assert odd.reason == "heads of 96 numbers, not a power of two from 64 to 1024"
     wide = kernels.supports_add(
-        numbers(2, 8), Branch(numbers(2, 16)[:, ::2]), None, EPS, torch.float32
+        numbers(2, 8), Branch(numbers(2, 16)[:, ::2]), (None,), EPS, (torch.float32,)
     )
     assert wide.reason == "a branch that is no contiguous row of floating point numbers"
+    many = kernels.supports_add(
+        numbers(2, 8), Branch(numbers(2, 8)), (None,) * 4, EPS, (torch.float32,) * 4
+    )
+    assert many.reason == "4 norms of one sum, more than 3"
 
 
 @pytest.mark.parametrize(
@@ -207,8 +238,9 @@ def test_the_fused_ops_mean_what_their_references_do(numbers):
     for rows in (3, FEW + 1):
         x, branch, weight = numbers(rows, 192), numbers(rows, 192), numbers(192)
         branch = Branch(branch, weight, EPS, numbers(1))
-        found = kernels.add_rms_norm(x, branch, weight, EPS, torch.float32)
-        expected = reference.add_rms_norm(x, branch, weight, EPS, torch.float32)
+        norms = (weight, None), EPS, (torch.float32, torch.float16)
+        found = kernels.add_rms_norm(x, branch, *norms)
+        expected = reference.add_rms_norm(x, branch, *norms)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         assert (made_int8(found[1]) is not None) == (rows == 3)

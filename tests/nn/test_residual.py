@@ -9,7 +9,7 @@ import torch
 
 from kinfolk.nn.decoder import Decoder, PreNormLayer
 from kinfolk.nn.norm import RMSNorm
-from kinfolk.nn.residual import Residual
+from kinfolk.nn.residual import Normed, Residual
 from kinfolk.nn.sandwich import Sandwich, SandwichLayer
 
 WIDTH, VOCABULARY = 4, 9
@@ -115,5 +115,28 @@ def test_the_norm_of_a_stream_adds_what_is_left(norm, weights, after, scaled):
     )
     reader = norm()
     total, normed = stream.normed(reader)
-    torch.testing.assert_close(total, stream.tensor())
-    torch.testing.assert_close(normed, reader(stream.tensor()))
+    branch = stream.after(stream.branch) if after else stream.branch
+    expected = (stream.total + branch) * (0.3 if scaled else 1.0)
+    torch.testing.assert_close(total, expected)
+    torch.testing.assert_close(stream.tensor(), expected)
+    torch.testing.assert_close(normed, reader(expected))
+
+
+def test_norms_of_a_stream_add_two_normed_rows(norm, weights):
+    parts = (Normed(weights(3, WIDTH), norm()), Normed(weights(3, WIDTH), norm()))
+    stream = Residual(weights(3, WIDTH), parts, norm(), torch.tensor([0.3]))
+    readers = norm(), norm()
+    total, *normed = stream.normed(*readers)
+    first, second = (part.norm(part.rows) for part in parts)
+    expected = (stream.total + stream.after(first + second)) * 0.3
+    torch.testing.assert_close(total, expected)
+    torch.testing.assert_close(stream.tensor(), expected)
+    for found, reader in zip(normed, readers, strict=True):
+        torch.testing.assert_close(found, reader(expected))
+
+
+def test_norms_of_one_sum_have_one_eps(norm, weights):
+    other = norm()
+    other.eps = 2 * other.eps
+    with pytest.raises(ValueError, match="norms of one sum have eps"):
+        Residual(weights(3, WIDTH), weights(3, WIDTH)).normed(norm(), other)

@@ -39,8 +39,13 @@ class RMSNorm:
         return self.ops.rms_norm(x, self.weight, self.eps, self.dtype)
 
     def after_adding(
-        self, residual: torch.Tensor, branch: torch.Tensor | Branch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """float32 residual + branch, [R, D], and its norm."""
+        self, residual: torch.Tensor, branch: torch.Tensor | Branch, *others: RMSNorm
+    ) -> tuple[torch.Tensor, ...]:
+        """float32 residual + branch, [R, D], its norm, and other norms of it with the same eps."""
+        norms = (self, *others)
+        if any(norm.eps != self.eps for norm in others):
+            raise ValueError(f"norms of one sum have eps {[norm.eps for norm in norms]}")
         added = branch if isinstance(branch, Branch) else Branch(branch)
-        return self.ops.add_rms_norm(residual, added, self.weight, self.eps, self.dtype)
+        weights = tuple(norm.weight for norm in norms)
+        dtypes = tuple(norm.dtype for norm in norms)
+        return self.ops.add_rms_norm(residual, added, weights, self.eps, dtypes)

@@ -13,34 +13,56 @@ import torch
 
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.step import Step
-from kinfolk_kernels.rms_norm.branch import Branch
+from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
+
+
+@dataclass(frozen=True, slots=True)
+class Normed:
+    """norm(rows), rows [R, width], still to be computed."""
+
+    rows: torch.Tensor
+    norm: RMSNorm
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
     """(total + after(branch)) * factor, float32 [R, width]; only ``total`` where there is no
-    ``branch``. ``after`` is the branch's own norm, ``factor`` [1]."""
+    ``branch``, which may be the sum of two that have norms of their own. ``after`` is the norm of
+    the branch, ``factor`` [1]."""
 
     total: torch.Tensor
-    branch: torch.Tensor | None = None
+    branch: torch.Tensor | tuple[Normed, Normed] | None = None
     after: RMSNorm | None = None
     factor: torch.Tensor | None = None
 
     def tensor(self) -> torch.Tensor:
         """The stream itself."""
-        if self.branch is None:
+        branch = self.branch
+        if branch is None:
             return self.total
-        branch = self.branch if self.after is None else self.after(self.branch)
+        norm = branch[0].norm if isinstance(branch, tuple) else self.after
+        if norm is not None:
+            (total,) = norm.ops.add_rms_norm(self.total, self._added(branch), (), norm.eps, ())
+            return total
+        assert isinstance(branch, torch.Tensor)
         total = self.total + branch
         return total if self.factor is None else total * self.factor
 
-    def normed(self, norm: RMSNorm) -> tuple[torch.Tensor, torch.Tensor]:
-        """The stream itself, and ``norm`` of it."""
+    def normed(self, *norms: RMSNorm) -> tuple[torch.Tensor, ...]:
+        """The stream itself, and each of the norms of it, which have the same eps."""
         if self.branch is None:
-            return self.total, norm(self.total)
-        after = self.after
-        weight, eps = (None, None) if after is None else (after.weight, after.eps)
-        return norm.after_adding(self.total, Branch(self.branch, weight, eps, self.factor))
+            return self.total, *(norm(self.total) for norm in norms)
+        first, *others = norms
+        return first.after_adding(self.total, self._added(self.branch), *others)
+
+    def _added(self, branch: torch.Tensor | tuple[Normed, Normed]) -> Branch:
+        rows = (_rows_of(branch[0]), _rows_of(branch[1])) if isinstance(branch, tuple) else branch
+        weight, eps = (None, None) if self.after is None else (self.after.weight, self.after.eps)
+        return Branch(rows, weight, eps, self.factor)
+
+
+def _rows_of(part: Normed) -> NormedRows:
+    return NormedRows(part.rows, part.norm.weight, part.norm.eps)
 
 
 class ResidualLayer(ABC):

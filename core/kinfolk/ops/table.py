@@ -169,12 +169,12 @@ class Ops:
         self,
         residual: torch.Tensor,
         branch: Branch,
-        weight: torch.Tensor | None,
+        weights: tuple[torch.Tensor | None, ...],
         eps: float,
-        dtype: torch.dtype,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        dtypes: tuple[torch.dtype, ...],
+    ) -> tuple[torch.Tensor, ...]:
         return self._call(  # type: ignore[no-any-return]
-            "add_rms_norm", residual, branch, weight, eps, dtype
+            "add_rms_norm", residual, branch, weights, eps, dtypes
         )
 
     def gated_rms_norm(

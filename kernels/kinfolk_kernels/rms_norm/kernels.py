@@ -35,6 +35,29 @@ def _factors(weight_ptr, column, width):
 
 
 @triton.jit
+def _tiles_of_factors(
+    weight_ptr, first, width, TILES: tl.constexpr, GROUPS: tl.constexpr, WEIGHT: tl.constexpr
+):
+    """Weights of TILES tiles from the ``first`` on; none without a WEIGHT."""
+    weights = ()
+    if WEIGHT:
+        for i in tl.static_range(TILES):
+            column = columns_of((first + i) * (GROUPS * 64), GROUPS)
+            weights = weights + (_factors(weight_ptr, column, width),)  # type: ignore[assignment]
+    return weights
+
+
+@triton.jit
+def _load_rows(pointer, at, live, width, TILES: tl.constexpr, GROUPS: tl.constexpr):
+    """Rows in tiles."""
+    tiles = ()
+    for i in tl.static_range(TILES):
+        column = columns_of(i * GROUPS * 64, GROUPS)
+        tiles = tiles + (_load(pointer, at, live, column, width),)  # type: ignore[assignment]
+    return tiles
+
+
+@triton.jit
 def _inverse(tiles, width, eps, TILES: tl.constexpr):
     """[rows, 1, 1, 1]: one over the root mean square of rows in tiles."""
     squares = tiles[0] * tiles[0]
@@ -43,17 +66,64 @@ def _inverse(tiles, width, eps, TILES: tl.constexpr):
     return tl.rsqrt(_sum(squares) / width + eps)[:, None, None, None]
 
 
+@triton.jit
+def _normed(tiles, weights, width, eps, TILES: tl.constexpr, WEIGHT: tl.constexpr):
+    """Rows in tiles over their root mean square, times the weights."""
+    inverse = _inverse(tiles, width, eps, TILES)
+    normed = ()
+    for i in tl.static_range(TILES):
+        y = tiles[i] * inverse
+        if WEIGHT:
+            y *= weights[i]
+        normed = normed + (y,)  # type: ignore[assignment]
+    return normed
+
+
+@triton.jit
+def _sums(a, b, factor, TILES: tl.constexpr):
+    """(a + b) * factor, tile by tile."""
+    total = ()
+    for i in tl.static_range(TILES):
+        total = total + ((a[i] + b[i]) * factor,)  # type: ignore[assignment]
+    return total
+
+
+@triton.jit
+def _store_norm(
+    y, weights, i: tl.constexpr, row, live, first, width, out_ptr, words_ptr, scale_ptr, scale_step,
+    WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
+):  # fmt: skip
+    """A tile of rows, times the weights of tile ``i``."""
+    if WEIGHT:
+        y = y * weights[i]
+    store_groups(
+        y, row * width, live, first, width, out_ptr, words_ptr, scale_ptr, row, scale_step,
+        VALUES, INT8,
+    )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["rows", "scale_step"])
 def norm_kernel(
     x_ptr,
-    weight_ptr,
+    weight0_ptr,
+    weight1_ptr,
+    weight2_ptr,
     branch_ptr,
     branch_weight_ptr,
+    second_ptr,
+    first_weight_ptr,
+    second_weight_ptr,
     factor_ptr,
     sum_ptr,
-    out_ptr,
-    words_ptr,
-    scale_ptr,
+    out0_ptr,
+    words0_ptr,
+    scale0_ptr,
+    out1_ptr,
+    words1_ptr,
+    scale1_ptr,
+    out2_ptr,
+    words2_ptr,
+    scale2_ptr,
     scale_step,
     rows,
     inner,
@@ -61,67 +131,62 @@ def norm_kernel(
     outer_stride,
     inner_stride,
     branch_row,
+    second_row,
     eps,
     branch_eps,
+    first_eps,
+    second_eps,
     ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
     TILES: tl.constexpr,
     OWN: tl.constexpr,
-    WEIGHT: tl.constexpr,
+    NORMS: tl.constexpr,
+    WEIGHT0: tl.constexpr,
+    WEIGHT1: tl.constexpr,
+    WEIGHT2: tl.constexpr,
     BRANCH: tl.constexpr,
     BRANCH_NORM: tl.constexpr,
     BRANCH_WEIGHT: tl.constexpr,
+    PARTS: tl.constexpr,
+    FIRST_WEIGHT: tl.constexpr,
+    SECOND_WEIGHT: tl.constexpr,
     FACTOR: tl.constexpr,
     VALUES: tl.constexpr,
     INT8: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows / ROWS, TILES / OWN): norm of rows of x [rows / inner, inner, width]; with BRANCH
-    of (x + branch) * factor, which is written to ``sum``, the branch normed before if it has a norm
-    of its own. Every program reads whole rows and writes OWN of their TILES of GROUPS * 64."""
+    """Grid (rows / ROWS, TILES / OWN): NORMS norms of rows of x [rows / inner, inner, width], each
+    with a weight of its own; with BRANCH of (x + branch) * factor, which is written to ``sum``.
+    A branch in PARTS is the sum of two, normed each; it is normed itself if it has a norm of its
+    own. Every program reads whole rows and writes OWN of their TILES of GROUPS * 64."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = row < rows
     mine = tl.program_id(1) * OWN
-    weights = ()
-    if WEIGHT:
-        for i in tl.static_range(OWN):
-            column = columns_of((mine + i) * (GROUPS * 64), GROUPS)
-            weights = weights + (_factors(weight_ptr, column, width),)  # type: ignore[assignment]
-    after = ()
-    if BRANCH_WEIGHT:
-        for i in tl.static_range(TILES):
-            column = columns_of(i * GROUPS * 64, GROUPS)
-            after = after + (_factors(branch_weight_ptr, column, width),)  # type: ignore[assignment]
+    weights0 = _tiles_of_factors(weight0_ptr, mine, width, OWN, GROUPS, WEIGHT0)
+    weights1 = _tiles_of_factors(weight1_ptr, mine, width, OWN, GROUPS, WEIGHT1)
+    weights2 = _tiles_of_factors(weight2_ptr, mine, width, OWN, GROUPS, WEIGHT2)
+    after = _tiles_of_factors(branch_weight_ptr, 0, width, TILES, GROUPS, BRANCH_WEIGHT)
+    first_weights = _tiles_of_factors(first_weight_ptr, 0, width, TILES, GROUPS, FIRST_WEIGHT)
+    second_weights = _tiles_of_factors(second_weight_ptr, 0, width, TILES, GROUPS, SECOND_WEIGHT)
     factor = 1.0
     if FACTOR:
         factor = tl.load(factor_ptr).to(tl.float32)
     wait_for_producers(PDL)
     at = row // inner * outer_stride + row % inner * inner_stride
-    x = ()
-    branch = ()
-    for i in tl.static_range(TILES):
-        column = columns_of(i * GROUPS * 64, GROUPS)
-        x = x + (_load(x_ptr, at, live, column, width),)  # type: ignore[assignment]
-        if BRANCH:
-            branch = branch + (_load(branch_ptr, row * branch_row, live, column, width),)  # type: ignore[assignment]
+    x = _load_rows(x_ptr, at, live, width, TILES, GROUPS)
     if BRANCH:
+        branch = _load_rows(branch_ptr, row * branch_row, live, width, TILES, GROUPS)
+        if PARTS:
+            second = _load_rows(second_ptr, row * second_row, live, width, TILES, GROUPS)
+            branch = _sums(
+                _normed(branch, first_weights, width, first_eps, TILES, FIRST_WEIGHT),
+                _normed(second, second_weights, width, second_eps, TILES, SECOND_WEIGHT),
+                1.0, TILES,
+            )  # fmt: skip
         if BRANCH_NORM:
-            inverse = _inverse(branch, width, branch_eps, TILES)
-            normed = ()
-            for i in tl.static_range(TILES):
-                y = branch[i] * inverse
-                if BRANCH_WEIGHT:
-                    y *= after[i]
-                normed = normed + (y,)  # type: ignore[assignment]
-            branch = normed
-        total = ()
-        for i in tl.static_range(TILES):
-            y = x[i] + branch[i]
-            if FACTOR:
-                y *= factor
-            total = total + (y,)  # type: ignore[assignment]
-        x = total
+            branch = _normed(branch, after, width, branch_eps, TILES, BRANCH_WEIGHT)
+        x = _sums(x, branch, factor, TILES)
     inverse = _inverse(x, width, eps, TILES)
     for i in tl.static_range(OWN):
         first = (mine + i) * (GROUPS * 64)
@@ -135,12 +200,21 @@ def norm_kernel(
                 sum_ptr, row, scale_step, True, False,
             )  # fmt: skip
         y = y * inverse
-        if WEIGHT:
-            y *= weights[i]
-        store_groups(
-            y, row * width, live, first, width, out_ptr, words_ptr,
-            scale_ptr, row, scale_step, VALUES, INT8,
-        )  # fmt: skip
+        if NORMS > 0:
+            _store_norm(
+                y, weights0, i, row, live, first, width, out0_ptr, words0_ptr, scale0_ptr,
+                scale_step, WEIGHT0, VALUES, INT8,
+            )  # fmt: skip
+        if NORMS > 1:
+            _store_norm(
+                y, weights1, i, row, live, first, width, out1_ptr, words1_ptr, scale1_ptr,
+                scale_step, WEIGHT1, VALUES, INT8,
+            )  # fmt: skip
+        if NORMS > 2:
+            _store_norm(
+                y, weights2, i, row, live, first, width, out2_ptr, words2_ptr, scale2_ptr,
+                scale_step, WEIGHT2, VALUES, INT8,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["scale_step"])

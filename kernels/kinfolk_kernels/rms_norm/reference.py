@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from kinfolk_kernels.rms_norm.branch import Branch
@@ -22,18 +24,23 @@ def rms_norm(
 def add_rms_norm(
     residual: torch.Tensor,
     branch: Branch,
-    weight: torch.Tensor | None,
+    weights: Sequence[torch.Tensor | None],
     eps: float,
-    dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """residual float32 [R, D] + branch [R, D]: the sum, and its norm in ``dtype``."""
+    dtypes: Sequence[torch.dtype],
+) -> tuple[torch.Tensor, ...]:
+    """residual float32 [R, D] + branch [R, D]: the sum, and its norm by each of the weights, which
+    may be none, in the type of the same place."""
     total = plus_branch(residual, branch)
-    return total, rms_norm(total, weight, eps, dtype)
+    norms = zip(weights, dtypes, strict=True)
+    return total, *(rms_norm(total, weight, eps, dtype) for weight, dtype in norms)
 
 
 def plus_branch(residual: torch.Tensor, branch: Branch) -> torch.Tensor:
     """The stream with what is added to it."""
     rows = branch.rows
+    if isinstance(rows, tuple):
+        first, second = (rms_norm(x.rows, x.weight, x.eps, torch.float32) for x in rows)
+        rows = first + second
     if branch.eps is not None:
         rows = rms_norm(rows, branch.weight, branch.eps, torch.float32)
     total = residual + rows

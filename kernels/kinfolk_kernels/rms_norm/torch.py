@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from kinfolk_kernels.rms_norm.branch import Branch
@@ -18,13 +20,14 @@ def rms_norm(
 def add_rms_norm(
     residual: torch.Tensor,
     branch: Branch,
-    weight: torch.Tensor | None,
+    weights: Sequence[torch.Tensor | None],
     eps: float,
-    dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    dtypes: Sequence[torch.dtype],
+) -> tuple[torch.Tensor, ...]:
     """See the reference."""
     total = plus_branch(residual, branch)
-    return total, rms_norm(total, weight, eps, dtype)
+    norms = zip(weights, dtypes, strict=True)
+    return total, *(rms_norm(total, weight, eps, dtype) for weight, dtype in norms)
 
 
 def gated_rms_norm(

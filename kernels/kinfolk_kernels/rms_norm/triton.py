@@ -6,6 +6,7 @@ how many there are. Everything between reading and writing is float32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +22,17 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 LONGEST = 16384
 """Numbers in the widest row."""
 
-TILE = 1024
-"""Numbers a program takes at a time, of rows that are not very wide."""
+LONGEST_HEAD = 1024
+"""Numbers in the widest head of a gated norm."""
+
+TILE = 512
+"""Numbers a program takes at a time, of rows of up to ``MOST_TILES`` tiles; wider rows have longer
+ones."""
+
+MOST_TILES = 8
+
+MOST_NORMS = 3
+"""Of one sum in a launch."""
 
 MOST_PROGRAMS = 512
 """Programs of a launch, up to which the tiles of a row are shared out: each program then reads the
@@ -56,30 +66,35 @@ def rms_norm(
 def supports_add(
     residual: torch.Tensor,
     branch: Branch,
-    weight: torch.Tensor | None,
+    weights: Sequence[torch.Tensor | None],
     eps: float,
-    dtype: torch.dtype,
+    dtypes: Sequence[torch.dtype],
 ) -> Verdict:
     """Whether ``add_rms_norm`` can do this call."""
+    if len(weights) > MOST_NORMS:
+        return no(f"{len(weights)} norms of one sum, more than {MOST_NORMS}")
     if residual.dtype != torch.float32 or not residual.is_contiguous() or residual.dim() != 2:
         return no("the residual stream is not contiguous float32 [R, D]")
-    rows = branch.rows
-    if rows.dtype not in FLOATS or rows.dim() != 2 or rows.stride(-1) != 1:
-        return no("a branch that is no contiguous row of floating point numbers")
-    return supports(residual, weight, eps, dtype)
+    for rows in (part.rows for part in branch.parts):
+        if rows.dtype not in FLOATS or rows.dim() != 2 or rows.stride(-1) != 1:
+            return no("a branch that is no contiguous row of floating point numbers")
+    norms = zip(weights, dtypes, strict=True)
+    each = [supports(residual, weight, eps, dtype) for weight, dtype in norms]
+    alone = supports(residual, None, eps, residual.dtype)
+    return next((verdict for verdict in (alone, *each) if verdict.reason), YES)
 
 
 def add_rms_norm(
     residual: torch.Tensor,
     branch: Branch,
-    weight: torch.Tensor | None,
+    weights: Sequence[torch.Tensor | None],
     eps: float,
-    dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    dtypes: Sequence[torch.dtype],
+) -> tuple[torch.Tensor, ...]:
     """See the reference."""
     int8 = worth_int8(residual)
-    total, made = add_rms_norm_rows(residual, branch, weight, eps, dtype, int8=int8)
-    return total, with_int8(made.values, made.int8)  # type: ignore[arg-type]
+    total, made = add_rms_norm_rows(residual, branch, weights, eps, dtypes, int8=int8)
+    return total, *(with_int8(rows.values, rows.int8) for rows in made)  # type: ignore[arg-type]
 
 
 def supports_gated(
@@ -89,8 +104,8 @@ def supports_gated(
     dim = x.shape[-1]
     if not x.is_contiguous() or gate.stride(-1) != 1 or gate.dtype not in FLOATS:
         return no("heads or gates are not contiguous rows of floating point numbers")
-    if dim & (dim - 1) or not GROUP <= dim <= TILE:
-        return no(f"heads of {dim} numbers, not a power of two from {GROUP} to {TILE}")
+    if dim & (dim - 1) or not GROUP <= dim <= LONGEST_HEAD:
+        return no(f"heads of {dim} numbers, not a power of two from {GROUP} to {LONGEST_HEAD}")
     return supports(x, weight, eps, dtype)
 
 
@@ -113,24 +128,25 @@ def rms_norm_rows(
     """The norm of x [..., D] as rows in ``dtype``, in int8, or both."""
     width = x.shape[-1]
     outputs = RowOutputs.make(x.numel() // width, width, dtype, int8, x.device)
-    norm(x, weight, eps, outputs).run()
+    norm(x, (weight,), eps, (outputs,)).run()
     return outputs
 
 
 def add_rms_norm_rows(
     residual: torch.Tensor,
     branch: Branch,
-    weight: torch.Tensor | None,
+    weights: Sequence[torch.Tensor | None],
     eps: float,
-    dtype: torch.dtype | None,
+    dtypes: Sequence[torch.dtype | None],
     *,
     int8: bool,
-) -> tuple[torch.Tensor, RowOutputs]:
-    """residual float32 [R, D] + branch, and its norm: the sum and the rows of the norm."""
+) -> tuple[torch.Tensor, list[RowOutputs]]:
+    """residual float32 [R, D] + branch, and its norms: the sum and the rows of each norm, all with
+    a type or none."""
     total = torch.empty_like(residual)
     rows, width = residual.shape
-    outputs = RowOutputs.make(rows, width, dtype, int8, residual.device)
-    norm(residual, weight, eps, outputs, branch, total).run()
+    outputs = [RowOutputs.make(rows, width, dtype, int8, residual.device) for dtype in dtypes]
+    norm(residual, weights, eps, outputs, branch, total).run()
     return total, outputs
 
 
@@ -152,50 +168,69 @@ def gated_rms_norm_rows(
 
 def norm(
     x: torch.Tensor,
-    weight: torch.Tensor | None,
+    weights: Sequence[torch.Tensor | None],
     eps: float,
-    outputs: RowOutputs,
+    outputs: Sequence[RowOutputs],
     branch: Branch | None = None,
     total: torch.Tensor | None = None,
 ) -> Launch:
-    """Rows of x [..., D] with one stride, or of [A, B, D] with two."""
+    """Rows of x [..., D] with one stride, or of [A, B, D] with two; an output for each weight."""
     view, inner = _two_strides(x)
     width = x.shape[-1]
     rows = x.numel() // width
     tile = RowTile.of(width)
     apart = tile.tiles * rows <= MOST_PROGRAMS
     added = branch or Branch(x)
+    first, second = added.parts[0], added.parts[-1]
+    # Norms that are not there point at something that is.
+    each = [*outputs, *[RowOutputs(view, None)] * (MOST_NORMS - len(outputs))]
+    by = [*weights, *[None] * (MOST_NORMS - len(weights))]
     return Launch(
         norm_kernel,
         (-(-rows // tile.rows), tile.tiles if apart else 1),
         {
             "x_ptr": view,
-            "weight_ptr": view if weight is None else weight,
-            "branch_ptr": added.rows,
+            "branch_ptr": first.rows,
             "branch_weight_ptr": view if added.weight is None else added.weight,
             "factor_ptr": view if added.factor is None else added.factor,
             "sum_ptr": view if total is None else total,
-            **outputs.arguments,
+            "second_ptr": second.rows,
+            "first_weight_ptr": view if first.weight is None else first.weight,
+            "second_weight_ptr": view if second.weight is None else second.weight,
+            **{f"weight{i}_ptr": view if weight is None else weight for i, weight in enumerate(by)},
+            **{
+                f"{name}{i}_ptr": made.arguments[f"{name}_ptr"]
+                for i, made in enumerate(each)
+                for name in ("out", "words", "scale")
+            },
+            "scale_step": each[0].arguments["scale_step"],
             "rows": rows,
             "inner": inner,
             "width": width,
             "outer_stride": view.stride(0),
             "inner_stride": view.stride(1),
-            "branch_row": added.rows.stride(0),
+            "branch_row": first.rows.stride(0),
+            "second_row": second.rows.stride(0),
             "eps": eps,
             "branch_eps": added.eps or 0.0,
+            "first_eps": first.eps,
+            "second_eps": second.eps,
         },
         {
             "ROWS": tile.rows,
             "GROUPS": tile.groups,
             "TILES": tile.tiles,
             "OWN": 1 if apart else tile.tiles,
-            "WEIGHT": weight is not None,
+            "NORMS": len(weights),
+            **{f"WEIGHT{i}": weight is not None for i, weight in enumerate(by)},
             "BRANCH": branch is not None,
             "BRANCH_NORM": added.eps is not None,
             "BRANCH_WEIGHT": added.weight is not None,
+            "PARTS": isinstance(added.rows, tuple),
+            "FIRST_WEIGHT": first.weight is not None,
+            "SECOND_WEIGHT": second.weight is not None,
             "FACTOR": added.factor is not None,
-            **outputs.constants,
+            **each[0].constants,
         },
         tile.warps,
     )
@@ -213,7 +248,7 @@ class RowTile:
     @staticmethod
     def of(width: int) -> RowTile:
         """By the width alone, so that rows are summed alike wherever they stand."""
-        most = TILE // GROUP * (1 if width <= 8 * TILE else 2)
+        most = TILE // GROUP * _power_of_two(-(-width // (MOST_TILES * TILE)))
         groups = min(most, _power_of_two(-(-width // GROUP)))
         rows = max(1, TILE // GROUP // groups)
         tiles = -(-width // (groups * GROUP))

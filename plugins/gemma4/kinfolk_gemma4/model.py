@@ -14,7 +14,7 @@ from kinfolk.nn.layer_inputs import LayerInputBranch, LayerInputs
 from kinfolk.nn.mlp import GatedMLP
 from kinfolk.nn.moe import MoE, Router
 from kinfolk.nn.norm import RMSNorm
-from kinfolk.nn.residual import Residual
+from kinfolk.nn.residual import Normed, Residual
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.sandwich import Branch, ResidualBranch, Sandwich, SandwichLayer
 from kinfolk.nn.step import Step
@@ -44,11 +44,12 @@ class DenseAndExperts(ResidualBranch):
         self.experts, self.after_experts = experts, after_experts
 
     def extend(self, stream: Residual, step: Step) -> Residual:
-        x, normed = stream.normed(self.dense.before)
-        dense = self.dense.after(self.dense.function(normed))
-        routed = self.experts(self.before_experts(x), router_input=self.before_router(x))
-        _, added = Residual(dense, routed, self.after_experts).normed(self.after)
-        return Residual(x, added)
+        x, normed, for_experts, for_router = stream.normed(
+            self.dense.before, self.before_experts, self.before_router
+        )
+        dense = Normed(self.dense.function(normed), self.dense.after)
+        routed = Normed(self.experts(for_experts, router_input=for_router), self.after_experts)
+        return Residual(x, (dense, routed), self.after)
 
 
 class _Builder:
