@@ -10,6 +10,7 @@ from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.rms_norm import triton as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 from kinfolk_kernels.silu_mul import triton as silu
+from kinfolk_kernels.softcap import triton as softcap
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -116,6 +117,16 @@ def test_gated_products(numbers, assert_near, poisoned, dtype, rows, width, name
     bound = (2 * BOUND[dtype][0], 50 * BOUND[dtype][1])
     assert_near(found.values, curved * up.double(), bound)
     check_int8(found.int8, curved * up.double())
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_bent_logits(numbers, poisoned, rows):
+    logits = 20 * numbers(rows, 262144).cuda()
+    with poisoned():
+        found = softcap.softcap(logits, 30.0)
+    exact = 30 * (logits.double() / 30).tanh()
+    # Near zero what is lost is some 2^-24 of the cap, not of the logit.
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=6e-6)
 
 
 def test_twenty_runs_and_any_company_give_the_same_bits(numbers):

@@ -91,6 +91,7 @@ def test_rows_of_a_table(random_planes, name):
     table = random_planes(name, 23, 512, seed=2)
     tokens = torch.tensor([22, 0, 7, 7, 13])
     assert torch.equal(embedding.embedding(tokens, table), rows_of(tokens, table))
+    assert torch.equal(embedding.embedding(tokens, table, 0.3), rows_of(tokens, table, 0.3))
     assert embedding.embedding(tokens[:0], table).shape == (0, 512)
 
 

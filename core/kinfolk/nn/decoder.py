@@ -95,14 +95,13 @@ class Decoder:
                 layer.commit(entry, kept, view)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        rows = self.ops.embedding(tokens, self.embedding)
-        return rows if self.embedding_scale == 1.0 else rows * self.embedding_scale
+        return self.ops.embedding(tokens, self.embedding, self.embedding_scale)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self.output(self.norm(hidden)).float()
         if self.softcap is None:
             return logits
-        return (logits / self.softcap).tanh() * self.softcap
+        return self.ops.softcap(logits, self.softcap)
 
     def features(self, layers: Sequence[int]) -> None:
         self._capture = frozenset(layers)

@@ -11,7 +11,7 @@ one for GPUs is asked first where there is one."""
 
 PLAIN = frozenset(
     {
-        *("embedding", "linear", "linears", "silu_mul", "gelu_mul"),
+        *("embedding", "linear", "linears", "silu_mul", "gelu_mul", "softcap"),
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
         *("sample", "report"),
     }
@@ -55,6 +55,8 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("silu_mul", "silu_mul"),
     _backend("gelu_mul", "gelu_mul", "reference", REFERENCE),
     _triton("gelu_mul", "gelu_mul"),
+    _backend("softcap", "softcap", "reference", REFERENCE),
+    _triton("softcap", "softcap"),
     _backend("route", "route", "reference", REFERENCE),
     _backend("route", "route", "torch", CPU),
     _triton("route", "route"),

@@ -151,8 +151,8 @@ class Ops:
 
     # -- the ops; shapes in kinfolk_kernels/<op>/reference.py -------------------------------------
 
-    def embedding(self, tokens: torch.Tensor, weight: Any) -> torch.Tensor:
-        return self._call("embedding", tokens, weight)  # type: ignore[no-any-return]
+    def embedding(self, tokens: torch.Tensor, weight: Any, scale: float = 1.0) -> torch.Tensor:
+        return self._call("embedding", tokens, weight, scale)  # type: ignore[no-any-return]
 
     def linear(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
         return self._call("linear", x, weight)  # type: ignore[no-any-return]
@@ -194,6 +194,9 @@ class Ops:
 
     def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return self._call("gelu_mul", gate, up)  # type: ignore[no-any-return]
+
+    def softcap(self, logits: torch.Tensor, cap: float) -> torch.Tensor:
+        return self._call("softcap", logits, cap)  # type: ignore[no-any-return]
 
     def route(
         self,

@@ -14,8 +14,10 @@ class PackedRows(Protocol):
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
 
 
-def embedding(tokens: torch.Tensor, weight: torch.Tensor | PackedRows) -> torch.Tensor:
-    """tokens int64 [R], weight [V, width] -> float32 [R, width]."""
+def embedding(
+    tokens: torch.Tensor, weight: torch.Tensor | PackedRows, scale: float = 1.0
+) -> torch.Tensor:
+    """tokens int64 [R], weight [V, width] -> float32 [R, width] times ``scale``."""
     if isinstance(weight, torch.Tensor):
-        return weight[tokens].float()
-    return weight.select(tokens).dequantize(torch.float32)
+        return weight[tokens].float() * scale
+    return weight.select(tokens).dequantize(torch.float32) * scale

@@ -14,7 +14,9 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 INTERPRETED = not isinstance(gather_kernel, triton.JITFunction)
 
 
-def supports(tokens: torch.Tensor, weight: torch.Tensor | PackedRows) -> Verdict:
+def supports(
+    tokens: torch.Tensor, weight: torch.Tensor | PackedRows, scale: float = 1.0
+) -> Verdict:
     """Whether ``embedding`` can do this call."""
     if not (tokens.is_cuda or INTERPRETED):
         return no(f"it runs on CUDA devices, the tokens are on {tokens.device.type}")
@@ -25,10 +27,12 @@ def supports(tokens: torch.Tensor, weight: torch.Tensor | PackedRows) -> Verdict
     return YES
 
 
-def embedding(tokens: torch.Tensor, weight: torch.Tensor | PackedRows) -> torch.Tensor:
+def embedding(
+    tokens: torch.Tensor, weight: torch.Tensor | PackedRows, scale: float = 1.0
+) -> torch.Tensor:
     """See the reference."""
     assert isinstance(weight, Planes)
     out = torch.empty(tokens.shape[0], weight.columns, device=tokens.device)
     if tokens.shape[0]:
-        gather(weight, tokens, out, asm=not INTERPRETED).run()
+        gather(weight, tokens, out, scale, asm=not INTERPRETED).run()
     return out

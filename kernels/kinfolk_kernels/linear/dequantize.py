@@ -34,8 +34,16 @@ def dequantize(
     )
 
 
-def gather(planes: Planes, rows: torch.Tensor, out: torch.Tensor, *, asm: bool = True) -> Launch:
-    """out [n, K] = the rows ``rows`` int64 [n]; what is out of range is brought into it."""
+def gather(
+    planes: Planes,
+    rows: torch.Tensor,
+    out: torch.Tensor,
+    scale: float = 1.0,
+    *,
+    asm: bool = True,
+) -> Launch:
+    """out [n, K] = the rows ``rows`` int64 [n] times ``scale``; what is out of range is brought
+    into it."""
     words, layout = WORDS * INTERLEAVE, LAYOUTS[planes.format]
     return Launch(
         gather_kernel,
@@ -49,6 +57,7 @@ def gather(planes: Planes, rows: torch.Tensor, out: torch.Tensor, *, asm: bool =
             "out_ptr": out,
             "rows": rows.shape[0],
             "N": planes.rows,
+            "scale": float(scale),
         },
         {"K": planes.columns, "FORMAT": layout.number, "W": words, "ASM": asm},
         fuse=FUSE,

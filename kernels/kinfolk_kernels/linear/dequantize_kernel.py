@@ -40,10 +40,11 @@ def _scaled(numbers, factor, less, MINIMUM: tl.constexpr):
 
 @triton.jit
 def _put_rows(
-    q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, quad, r, to, rows,
+    q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, quad, r, to, rows, scale,
     K: tl.constexpr, FORMAT: tl.constexpr, W: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Row ``to`` of out [rows, K] = row ``r`` of the group of four ``quad``; W words of each."""
+    """Row ``to`` of out [rows, K] = row ``r`` of the group of four ``quad`` times ``scale``; W
+    words of each."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
@@ -75,7 +76,7 @@ def _put_rows(
     if EIGHT:
         values = _scaled(_numbers(q, byte, 0, True), tl.where(w < 8, d, second), d, False)
         at = (target + word * 4)[:, :, :, None] + byte
-        tl.store(at, values.to(kind), mask=inside)
+        tl.store(at, (values * scale).to(kind), mask=inside)
     else:
         OFFSET: tl.constexpr = (
             32 if FORMAT == Q6_K else 16 if FORMAT == Q5_0 else 8 if FORMAT == Q4_0 else 0
@@ -99,8 +100,10 @@ def _put_rows(
         low = _numbers(low, byte, OFFSET, FORMAT == IQ4_XS)
         top = _numbers(top, byte, OFFSET, FORMAT == IQ4_XS)
         at = (target + group * 64 + w * 4)[:, :, :, None] + byte
-        tl.store(at, _scaled(low, low_scale, low_less, MINIMUM).to(kind), mask=inside)
-        tl.store(at + 32, _scaled(top, top_scale, top_less, MINIMUM).to(kind), mask=inside)
+        low = _scaled(low, low_scale, low_less, MINIMUM) * scale
+        top = _scaled(top, top_scale, top_less, MINIMUM) * scale
+        tl.store(at, low.to(kind), mask=inside)
+        tl.store(at + 32, top.to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=FREE)
@@ -138,21 +141,22 @@ def _put_groups(
     r = tl.arange(0, 4)[None, None, :]
     _put_rows(
         q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, quad.to(tl.int64), r, quad * 4 + r, rows,
-        K, FORMAT, W, ASM,
+        1.0, K, FORMAT, W, ASM,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "N"])
 def gather_kernel(
-    q_ptr, high_ptr, scales_ptr, supers_ptr, index_ptr, out_ptr, rows, N,
+    q_ptr, high_ptr, scales_ptr, supers_ptr, index_ptr, out_ptr, rows, N, scale,
     K: tl.constexpr, FORMAT: tl.constexpr, W: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, words / W): out [rows, K] = the rows of N that ``index_ptr`` names."""
+    """Grid (rows, words / W): out [rows, K] = the rows of N that ``index_ptr`` names, times
+    ``scale``."""
     start_dependents(PDL)
     wait_for_producers(PDL)
     to = (tl.program_id(0) + tl.arange(0, 1))[:, None, None]
     row = tl.minimum(tl.maximum(tl.load(index_ptr + to), 0), N - 1)
     _put_rows(
         q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, row.to(tl.int64) // 4, row % 4, to, rows,
-        K, FORMAT, W, ASM,
+        scale, K, FORMAT, W, ASM,
     )  # fmt: skip
