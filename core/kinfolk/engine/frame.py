@@ -15,7 +15,7 @@ import torch
 from kinfolk.model_api import BlockTable, Segment, StepBatch
 from kinfolk.spec.sampling import PARAMETERS
 from kinfolk.state.state import State
-from kinfolk.state.tables import Changes
+from kinfolk.state.tables import Changes, aligned
 from kinfolk.state.transfer import Transfer
 from kinfolk.types import CHUNK, DUMMY, NO_PARENT
 from kinfolk_kernels.paged_attention.work import Work
@@ -197,7 +197,7 @@ class Frame:
 
     def _table(self, pool: int, traits: Traits, full_width: bool) -> BlockTable:
         tables, device = self.state.block_tables, self.device
-        width = tables.widths[pool] if full_width else max(self.lengths[pool], default=0)
+        width = tables.widths[pool] if full_width else aligned(max(self.lengths[pool], default=0))
         work = Work(
             first=device["first"],
             count=device["count"],
@@ -209,9 +209,10 @@ class Frame:
             trees=traits.trees,
         )
         # By index: index_select has one program for a few rows, whatever their width.
+        blocks, chunks = tables.entries[pool][:, :, :width][:, device["slot"]]
         return BlockTable(
-            tables.blocks[pool][:, :width][device["slot"]],
-            tables.chunks[pool][:, :width][device["slot"]],
+            blocks,
+            chunks,
             work.entries,
             self.lengths[pool],
             work,

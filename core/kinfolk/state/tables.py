@@ -32,10 +32,16 @@ class Changes:
 NO_CHANGES = Changes(np.empty(0, np.int64), np.empty(0, np.int32))
 
 
+ALIGNED = 4
+"""Entries that widths are multiples of: kernels are compiled for tables that begin at multiples of
+16 bytes."""
+
+
 class BlockTables:
     """``memory`` int32 holds blocks and chunks [slots + 1, width] of each pool side by side.
 
-    What is beyond a table's length is 0. ``widths`` are the most entries a table can have.
+    What is beyond a table's length is 0. ``widths`` have room for the most entries of a table;
+    ``entries`` of a pool are [2, slots + 1, width], blocks and then chunks.
     """
 
     def __init__(
@@ -47,7 +53,7 @@ class BlockTables:
     ) -> None:
         self._tables = tables
         slots = limits.slots + 1
-        self.widths = tuple(_width(window, limits) for window in windows)
+        self.widths = tuple(aligned(_width(window, limits)) for window in windows)
         starts = [0]
         for width in self.widths:
             starts.append(starts[-1] + 2 * slots * width)
@@ -57,8 +63,7 @@ class BlockTables:
         self._slots = slots
         self._dirty: set[tuple[int, int]] = set()
         self.memory = torch.zeros(max(1, starts[-1]), dtype=torch.int32, device=device)
-        self.blocks = tuple(self._view(pool, 0) for pool in range(len(self.widths)))
-        self.chunks = tuple(self._view(pool, 1) for pool in range(len(self.widths)))
+        self.entries = tuple(self._view(pool) for pool in range(len(self.widths)))
 
     def touch(self, pool: int, slot: int) -> None:
         """The table of a slot has changed."""
@@ -107,10 +112,14 @@ class BlockTables:
             values += row[different].tolist()
             known[:] = row
 
-    def _view(self, pool: int, which: int) -> torch.Tensor:
-        size = self._slots * self.widths[pool]
-        start = self._starts[pool] + which * size
-        return self.memory[start : start + size].view(self._slots, self.widths[pool])
+    def _view(self, pool: int) -> torch.Tensor:
+        start, stop = self._starts[pool : pool + 2]
+        return self.memory[start:stop].view(2, self._slots, self.widths[pool])
+
+
+def aligned(entries: int) -> int:
+    """The next width that tables may have."""
+    return -(-entries // ALIGNED) * ALIGNED
 
 
 def _width(window: int | None, limits: StateLimits) -> int:

@@ -10,7 +10,7 @@ from kinfolk_kernels.report.kernel import report_kernel
 from kinfolk_kernels.sections import NUMBERS, out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-COLUMNS = 2048
+COLUMNS = 8192
 """Numbers of a hidden row that are looked at together."""
 
 
