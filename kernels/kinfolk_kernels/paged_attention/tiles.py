@@ -22,6 +22,9 @@ HEIGHTS = (16, 32, 64, 128)
 
 NO_LIMIT = 1 << 30
 
+LONGEST_PART = 256
+"""Dimensions that a program puts together of 32 runs at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -110,9 +113,12 @@ def prefill_tile(size: int, value_size: int, number_bytes: int, device: Device) 
 
 
 def combine_tile(dim: int, rotated: bool) -> CombineTile:
-    """A rotation needs all dimensions of a head in one program."""
+    """A rotation needs all dimensions of a head in one program; else they are shared out in equal
+    parts, as each program costs more than what it adds up."""
     size = padded(dim) if rotated else 64
-    return CombineTile(32 * 64 // size, size, 4)
+    while not rotated and size < LONGEST_PART and dim % (2 * size) == 0:
+        size *= 2
+    return CombineTile(min(32, 32 * LONGEST_PART // size), size, 4)
 
 
 def device_of(x: torch.Tensor) -> Device:
