@@ -240,7 +240,9 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
         runs = [measure(own, work, seed) for seed in range(uncounted + repeats)][uncounted:]
         stats, refused = engine.stats(), dict(engine.never_recorded())
     decodes_alone = work.rows == 1 and work.generate > 2
-    distinct = distinct_experts(runtime, limits, work) if decodes_alone else None
+    # Of one row they are as many as it chooses, greedy or not.
+    counted = decodes_alone and not work.temperature
+    distinct = distinct_experts(runtime, limits, work) if counted else None
     prompts = [work.sequences * work.prompt / run.prompt for run in runs]
     decodes = [work.sequences * (work.generate - 1) / run.decode for run in runs]
     return {
