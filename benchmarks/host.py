@@ -1,6 +1,7 @@
 """What the host does in a step of decoding, between one step's numbers and the next launch.
 
-    python benchmarks/host.py [--sequences 1,16] [--steps 2000] [--temperature 0] [--profile]
+    python benchmarks/host.py [--sequences 1,16] [--rows 1] [--steps 2000] [--temperature 0]
+                              [--profile]
 
 A small model on the CPU; its steps are recorded once and then do nothing, so that planning, filling
 buffers, reading results, committing and sending events are all that is left. Microseconds of the
@@ -29,6 +30,7 @@ from kinfolk.sched.events import Event, Finished
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
+from kinfolk.spec.random_drafts import RandomDrafts
 
 T = TypeVar("T")
 PROMPT, WARM_UP = 32, 100
@@ -57,15 +59,19 @@ def measure(
     profile: cProfile.Profile | None = None,
     *,
     ahead: bool = True,
+    rows: int = 1,
 ) -> float:
-    """Microseconds of a step of so many sequences, after the first ones."""
+    """Microseconds of a step of so many sequences, after the first ones; all rows but one of each
+    are drafts that are rejected."""
     limits = SchedulerLimits(
         slots=16,
         context=loaded.info.context,
         step_tokens=2048,
         vocabulary=loaded.info.vocabulary,
         ahead=ahead,
+        max_draft=rows - 1,
     )
+    drafter = RandomDrafts(loaded.info.vocabulary) if rows > 1 else None
     ended, times = threading.Semaphore(0), []
 
     def listen(event: Event) -> None:
@@ -77,7 +83,7 @@ def measure(
             if profile is not None and len(times) == WARM_UP:
                 profile.enable()
 
-    with Engine(loaded, limits) as engine:
+    with Engine(loaded, limits, drafter) as engine:
         engine._runner.graphs.capture = Still()
         for number in range(sequences):
             prompt = tuple(range(1, PROMPT + 1))
@@ -95,6 +101,7 @@ def main() -> None:
     arguments.add_argument("--sequences", default="1,16")
     arguments.add_argument("--steps", type=int, default=2000)
     arguments.add_argument("--temperature", type=float, default=0.0)
+    arguments.add_argument("--rows", type=int, default=1, help="of a sequence, but one drafted")
     arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--in-turn", action="store_true", help="no step ahead of a result")
     options = arguments.parse_args()
@@ -104,7 +111,13 @@ def main() -> None:
     for sequences in map(int, options.sequences.split(",")):
         profile = cProfile.Profile() if options.profile else None
         found = measure(
-            loaded, sequences, options.steps, sampling, profile, ahead=not options.in_turn
+            loaded,
+            sequences,
+            options.steps,
+            sampling,
+            profile,
+            ahead=not options.in_turn,
+            rows=options.rows,
         )
         sys.stdout.write(f"{sequences:3d} sequences: {found:7.1f} us a step\n")
         if profile is not None:

@@ -17,7 +17,7 @@ class RandomDrafts:
 
     def propose(self, known: list[int], limit: int) -> list[int]:
         source = random.Random(len(known))
-        return [source.randrange(self._vocabulary) for _ in range(limit)]
+        return source.choices(range(self._vocabulary), k=limit)
 
     def release(self, known: list[int]) -> None:
         """Nothing is kept."""
