@@ -7,7 +7,6 @@ from copy import copy
 import torch
 
 from kinfolk.nn.context import BuildContext
-from kinfolk_kernels.rms_norm.branch import Branch
 
 
 class RMSNorm:
@@ -37,15 +36,3 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., D] -> [..., D]."""
         return self.ops.rms_norm(x, self.weight, self.eps, self.dtype)
-
-    def after_adding(
-        self, residual: torch.Tensor, branch: torch.Tensor | Branch, *others: RMSNorm
-    ) -> tuple[torch.Tensor, ...]:
-        """float32 residual + branch, [R, D], its norm, and other norms of it with the same eps."""
-        norms = (self, *others)
-        if any(norm.eps != self.eps for norm in others):
-            raise ValueError(f"norms of one sum have eps {[norm.eps for norm in norms]}")
-        added = branch if isinstance(branch, Branch) else Branch(branch)
-        weights = tuple(norm.weight for norm in norms)
-        dtypes = tuple(norm.dtype for norm in norms)
-        return self.ops.add_rms_norm(residual, added, weights, self.eps, dtypes)

@@ -6,6 +6,7 @@ Whoever norms the stream next adds it in the same launch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,10 @@ class Residual:
         branch = self.branch
         if branch is None:
             return self.total
-        norm = branch[0].norm if isinstance(branch, tuple) else self.after
-        if norm is not None:
-            (total,) = norm.ops.add_rms_norm(self.total, self._added(branch), (), norm.eps, ())
-            return total
-        assert isinstance(branch, torch.Tensor)
+        if isinstance(branch, tuple):
+            return self._summed(branch[0].norm, ())[0]
+        if self.after is not None:
+            return self._summed(self.after, ())[0]
         total = self.total + branch
         return total if self.factor is None else total * self.factor
 
@@ -52,13 +52,20 @@ class Residual:
         """The stream itself, and each of the norms of it, which have the same eps."""
         if self.branch is None:
             return self.total, *(norm(self.total) for norm in norms)
-        first, *others = norms
-        return first.after_adding(self.total, self._added(self.branch), *others)
+        eps = [norm.eps for norm in norms]
+        if len(set(eps)) > 1:
+            raise ValueError(f"norms of one sum have eps {eps}")
+        return self._summed(norms[0], norms)
 
-    def _added(self, branch: torch.Tensor | tuple[Normed, Normed]) -> Branch:
+    def _summed(self, one: RMSNorm, norms: Sequence[RMSNorm]) -> tuple[torch.Tensor, ...]:
+        """The stream and norms of it with the eps of ``one``, which knows the ops."""
+        branch, after = self.branch, self.after
+        assert branch is not None
         rows = (_rows_of(branch[0]), _rows_of(branch[1])) if isinstance(branch, tuple) else branch
-        weight, eps = (None, None) if self.after is None else (self.after.weight, self.after.eps)
-        return Branch(rows, weight, eps, self.factor)
+        weight, eps = (None, None) if after is None else (after.weight, after.eps)
+        added = Branch(rows, weight, eps, self.factor)
+        weights, dtypes = tuple(norm.weight for norm in norms), tuple(norm.dtype for norm in norms)
+        return one.ops.add_rms_norm(self.total, added, weights, one.eps, dtypes)
 
 
 def _rows_of(part: Normed) -> NormedRows:

@@ -19,5 +19,7 @@ def embedding(
 ) -> torch.Tensor:
     """tokens int64 [R], weight [V, width] -> float32 [R, width] times ``scale``."""
     if isinstance(weight, torch.Tensor):
-        return weight[tokens].float() * scale
-    return weight.select(tokens).dequantize(torch.float32) * scale
+        rows = weight[tokens].float()
+    else:
+        rows = weight.select(tokens).dequantize(torch.float32)
+    return rows if scale == 1.0 else rows * scale

@@ -78,10 +78,8 @@ def supports_add(
     for rows in (part.rows for part in branch.parts):
         if rows.dtype not in FLOATS or rows.dim() != 2 or rows.stride(-1) != 1:
             return no("a branch that is no contiguous row of floating point numbers")
-    norms = zip(weights, dtypes, strict=True)
-    each = [supports(residual, weight, eps, dtype) for weight, dtype in norms]
-    alone = supports(residual, None, eps, residual.dtype)
-    return next((verdict for verdict in (alone, *each) if verdict.reason), YES)
+    odd = next((dtype for dtype in dtypes if dtype not in FLOATS), residual.dtype)
+    return supports(residual, None, eps, odd)
 
 
 def add_rms_norm(
@@ -183,8 +181,9 @@ def norm(
     added = branch or Branch(x)
     first, second = added.parts[0], added.parts[-1]
     # Norms that are not there point at something that is.
-    each = [*outputs, *[RowOutputs(view, None)] * (MOST_NORMS - len(outputs))]
-    by = [*weights, *[None] * (MOST_NORMS - len(weights))]
+    nothing, missing = RowOutputs(view, None), MOST_NORMS - len(weights)
+    targets = [*(made.arguments for made in outputs), *[nothing.arguments] * missing]
+    own_weights = [*weights, *[None] * missing]
     return Launch(
         norm_kernel,
         (-(-rows // tile.rows), tile.tiles if apart else 1),
@@ -197,13 +196,13 @@ def norm(
             "second_ptr": second.rows,
             "first_weight_ptr": view if first.weight is None else first.weight,
             "second_weight_ptr": view if second.weight is None else second.weight,
-            **{f"weight{i}_ptr": view if weight is None else weight for i, weight in enumerate(by)},
+            **{f"weight{i}_ptr": view if w is None else w for i, w in enumerate(own_weights)},
             **{
-                f"{name}{i}_ptr": made.arguments[f"{name}_ptr"]
-                for i, made in enumerate(each)
+                f"{name}{i}_ptr": target[f"{name}_ptr"]
+                for i, target in enumerate(targets)
                 for name in ("out", "words", "scale")
             },
-            "scale_step": each[0].arguments["scale_step"],
+            "scale_step": targets[0]["scale_step"],
             "rows": rows,
             "inner": inner,
             "width": width,
@@ -222,7 +221,7 @@ def norm(
             "TILES": tile.tiles,
             "OWN": 1 if apart else tile.tiles,
             "NORMS": len(weights),
-            **{f"WEIGHT{i}": weight is not None for i, weight in enumerate(by)},
+            **{f"WEIGHT{i}": weight is not None for i, weight in enumerate(own_weights)},
             "BRANCH": branch is not None,
             "BRANCH_NORM": added.eps is not None,
             "BRANCH_WEIGHT": added.weight is not None,
@@ -230,7 +229,7 @@ def norm(
             "FIRST_WEIGHT": first.weight is not None,
             "SECOND_WEIGHT": second.weight is not None,
             "FACTOR": added.factor is not None,
-            **each[0].constants,
+            **(outputs[0] if outputs else nothing).constants,
         },
         tile.warps,
     )
