@@ -1,6 +1,7 @@
 """What rounding costs in quality: the bundled model on held-out text, against float32 on the CPU.
 
     python benchmarks/quality.py [--windows N] [--window TOKENS] [--json FILE] [--device DEVICE]
+                                 [--way NAME]…
 
 The text is the source of click, which the bundled model has not been trained on. For every way of
 computing: mean Kullback-Leibler divergence from float32 over all positions, in nats, perplexity,
@@ -77,7 +78,11 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=1024, help="tokens")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--way", action="append", help="of computing; default: all")
     options = parser.parse_args()
+    ways = [way for way in WAYS if not options.way or way.name in options.way]
+    if unknown := set(options.way or ()) - {way.name for way in WAYS}:
+        parser.error(f"unknown {sorted(unknown)}; there are {[way.name for way in WAYS]}")
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     families = [provided.value for provided in registry.families.values()]
     path = next(path for family in families if (path := family.bundled_model()))
@@ -85,7 +90,7 @@ def main() -> None:
     plain = {"device": "cpu", "dtype": "f32", "slots": 1, "context": options.window}
     exact = list(scores(path, registry, windows, plain, options.window))
     found = []
-    for way in WAYS:
+    for way in ways:
         settings = {**plain, "device": options.device, "dtype": None, **way.settings}
         found.append(
             compared(way, windows, exact, scores(path, registry, windows, settings, way.rows))
