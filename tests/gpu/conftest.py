@@ -32,6 +32,7 @@ steps = _fixtures.steps
 assert_near = _fixtures.assert_near
 numbers = _fixtures.numbers
 random_planes = _fixtures.random_planes
+drafted_lanes = _fixtures.drafted_lanes
 
 
 @pytest.fixture

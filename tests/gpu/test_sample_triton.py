@@ -1,5 +1,5 @@
-"""Sampling and reports on the GPU, over vocabularies of released models: every token is one that
-its random number points at, up to rounding."""
+"""Sampling, walks and reports on the GPU, over vocabularies of released models: every token is one
+that its random number points at, up to rounding."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from kinfolk_kernels.report.reference import report
 from kinfolk_kernels.sample import triton as kernel
 from kinfolk_kernels.sample.philox import uniforms
 from kinfolk_kernels.sample.reference import argmax, candidates, sample
+from kinfolk_kernels.walk import triton as walk_kernel
+from kinfolk_kernels.walk.reference import walk
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -148,3 +150,13 @@ def test_reports(poisoned, dtype, lanes, width):
     with poisoned():
         found = report_kernel.report(*arguments)
     assert torch.equal(found, report(*arguments))
+
+
+@pytest.mark.parametrize("most_rows", [2, 4, 16, 64])
+@pytest.mark.parametrize("seed", range(4))
+def test_walks_equal_the_reference(drafted_lanes, poisoned, seed, most_rows):
+    given = [part.cuda() for part in drafted_lanes(seed, most_rows)]
+    with poisoned():
+        found = walk_kernel.walk(*given)
+    for part, expected in zip(found, walk(*given), strict=True):
+        assert torch.equal(part, expected)

@@ -5,6 +5,7 @@ Triton exists for Linux only; elsewhere its tests are not collected.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ import torch
 
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
+from kinfolk_kernels.walk.reference import NO_ROW
 
 NEED_TRITON = [
     "test_dependent_launches.py",
@@ -367,5 +369,32 @@ def random_planes() -> Callable[..., Planes]:
         for at in SCALES_AT.get(name, (0,)):
             raw[..., at : at + 2] = scales[..., None].view(torch.uint8)
         return pack(name, raw.flatten(1), columns, activations)
+
+    return make
+
+
+# -- drafts ---------------------------------------------------------------------------------------
+
+Lanes = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(scope="session")
+def drafted_lanes() -> Callable[[int, int], Lanes]:
+    """What the op ``walk`` takes, of five trees with up to so many rows, the first with as many."""
+
+    def make(seed: int, most_rows: int) -> Lanes:
+        rng = random.Random(seed)
+        sizes = [most_rows, *(rng.randint(0, most_rows) for _ in range(4))]
+
+        def padded(rows: list[list[int]], filler: int) -> torch.Tensor:
+            return torch.tensor([row + [filler] * (most_rows - len(row)) for row in rows])
+
+        def ids() -> torch.Tensor:
+            return padded([[rng.randrange(2) for _ in range(size)] for size in sizes], 0)
+
+        trees = [[-1, *(rng.randrange(max(0, r - 3), r) for r in range(1, n))] for n in sizes]
+        parents = padded([tree[:n] for tree, n in zip(trees, sizes, strict=True)], NO_ROW)
+        budget = torch.tensor([rng.choice((0, 1, 3, most_rows, 999)) for _ in sizes])
+        return ids(), ids(), parents, budget
 
     return make

@@ -1,4 +1,4 @@
-"""The kernels of sampling and of reports compile for every GPU we name, for the largest vocabulary.
+"""Sampling, walks and reports compile for every GPU we name, for the largest vocabulary.
 
 They are compiled in a process of their own, as this tier's interprets kernels.
 """
@@ -29,6 +29,7 @@ def empty(*shape, dtype=torch.float32):
 def all_launches():
     from kinfolk_kernels.report.triton import pack
     from kinfolk_kernels.sample import triton as kernel
+    from kinfolk_kernels.walk.triton import steps
 
     for n in (1, 16):
         ids = empty(n, dtype=torch.int64)
@@ -43,6 +44,9 @@ def all_launches():
             yield from kernel.launches(logits, rows, scratch, ids, ids.bool())
         hidden, lane = empty(n, 5120, dtype=torch.bfloat16), ids[:, None]
         yield pack(hidden, ids, ids.bool(), lane, ids, ids, lane, empty(5 * n, dtype=torch.int64))
+        for width in (4, 16, 64):
+            lanes = empty(n, width, dtype=torch.int64)
+            yield steps(lanes, lanes, lanes, ids, lanes, ids, ids)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from kinfolk.engine.frame import Lanes
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.model_api import Forward, StepBatch
 from kinfolk.spec.sampling import RowSampling
-from kinfolk.spec.verify import NO_ROW, Draft, Kept, VerifyStep
+from kinfolk.spec.verify import NO_ROW, Draft, Kept, VerifyStep, Walk
 from kinfolk.state.state import State
 
 
@@ -62,7 +62,7 @@ def sample_and_commit(
     drafts: bool,
 ) -> torch.Tensor:
     """Choose tokens, advance drafted sequences along what is kept, and report; see above."""
-    step, draft = _drafted(batch, lanes, logits)
+    step, draft = _drafted(batch, lanes, logits, loaded.ops.walk)
     kept: Kept = loaded.hooks.verify(step, draft, sampling)
     if drafts:
         commit = commit_batch(lanes, kept.path, kept.n_keep)
@@ -92,11 +92,13 @@ def report(loaded: LoadedModel, batch: StepBatch, forward: Forward) -> torch.Ten
     )
 
 
-def _drafted(batch: StepBatch, lanes: Lanes, logits: torch.Tensor) -> tuple[VerifyStep, Draft]:
+def _drafted(
+    batch: StepBatch, lanes: Lanes, logits: torch.Tensor, walk: Walk
+) -> tuple[VerifyStep, Draft]:
     """The rows of each lane side by side, [L, T]."""
     if lanes.alone:
         own = slice(lanes.logit.shape[0])
-        draft = Draft(batch.tokens[own, None], batch.parent_row[own, None], lanes.budget)
+        draft = Draft(batch.tokens[own, None], batch.parent_row[own, None], lanes.budget, walk)
         return VerifyStep(logits, lanes.logit[:, None]), draft
     place = torch.arange(lanes.width, device=logits.device)
     inside = place < lanes.count[:, None]
@@ -109,6 +111,7 @@ def _drafted(batch: StepBatch, lanes: Lanes, logits: torch.Tensor) -> tuple[Veri
             torch.where(inside, batch.tokens[row], 0),
             torch.where(inside, parents, NO_ROW),
             lanes.budget,
+            walk,
         ),
     )
 

@@ -13,7 +13,7 @@ PLAIN = frozenset(
     {
         *("embedding", "linear", "linears", "silu_mul", "gelu_mul", "softcap"),
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
-        *("sample", "report"),
+        *("sample", "walk", "report"),
     }
 )
 """Ops of which every back end is plain tensor arithmetic: a graph can hold them, and nothing that
@@ -85,6 +85,8 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("gated_delta_commit", "gated_delta", "supports_commit"),
     _backend("sample", "sample", "reference", REFERENCE),
     _triton("sample", "sample"),
+    _backend("walk", "walk", "reference", REFERENCE),
+    _triton("walk", "walk"),
     _backend("report", "report", "reference", REFERENCE),
     _triton("report", "report"),
 )

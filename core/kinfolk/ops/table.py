@@ -313,6 +313,17 @@ class Ops:
     def sample(self, logits: torch.Tensor, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return self._call("sample", logits, rows)  # type: ignore[no-any-return]
 
+    def walk(
+        self,
+        chosen: torch.Tensor,
+        tokens: torch.Tensor,
+        parents: torch.Tensor,
+        budget: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self._call(  # type: ignore[no-any-return]
+            "walk", chosen, tokens, parents, budget
+        )
+
     def report(
         self,
         hidden: torch.Tensor,

@@ -9,15 +9,22 @@ L lanes, one a sampled sequence, of at most T rows; a plain decode step has T = 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from kinfolk.hookspecs import hookimpl
 from kinfolk.spec.sampling import RowSampling, sample_checked
+from kinfolk_kernels.walk import reference
 
-NO_ROW = -2
-"""Parent of padding in a lane."""
+NO_ROW = reference.NO_ROW
+
+Walk = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+]
+"""The op ``walk``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +39,12 @@ class VerifyStep:
 class Draft:
     """tokens int64 [L, T]: the pending token, then drafts; parents int64 [L, T]: index in the lane
     of each row's predecessor, -1 for the first, -2 for padding; budget int64 [L]: most rows that
-    may be kept."""
+    may be kept; and the op that walks along them."""
 
     tokens: torch.Tensor
     parents: torch.Tensor
     budget: torch.Tensor
+    walk: Walk = reference.walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +67,8 @@ def verify(step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
 
 
 def walk(chosen: torch.Tensor, draft: Draft) -> Kept:
-    """chosen int64 [L, T]: the token that each row wants next.
-
-    A row has at most one child that is right: the first with the token it wants. So the rows right
-    all the way up are found by doubling, in log2 T rounds, and their depths with them.
-    """
-    lanes, width = draft.tokens.shape
-    n_keep = torch.ones(lanes, dtype=torch.int64, device=chosen.device)
-    if width == 1:
-        return Kept(torch.zeros_like(draft.tokens), n_keep, chosen[:, 0])
-    row = torch.arange(width, device=chosen.device)
-    root = row == 0
-    above = torch.where(root | (draft.parents < 0), 0, draft.parents)
-    wanted = (draft.parents >= 0) & (draft.tokens == chosen.gather(1, above)) & ~root
-    siblings = draft.parents[:, :, None] == draft.parents[:, None, :]
-    earlier = (siblings & wanted[:, None, :] & (row[None, :] < row[:, None])).any(2)
-    right = (wanted & ~earlier) | root
-    depth = (~root).long().expand(lanes, width)
-    for _ in range((width - 1).bit_length()):
-        right = right & right.gather(1, above)
-        depth = depth + depth.gather(1, above)
-        above = above.gather(1, above)
-    kept = right & ((depth < draft.budget[:, None]) | root)
-    n_keep = kept.sum(1)
-    # Rows that are not kept are put behind the end.
-    path = torch.full((lanes, width + 1), -1, device=chosen.device)
-    path = path.scatter(1, torch.where(kept, depth, width), row.expand(lanes, width))[:, :width]
-    last = path.gather(1, n_keep[:, None] - 1)
-    return Kept(path.contiguous(), n_keep, chosen.gather(1, last)[:, 0])
+    """chosen int64 [L, T]: the token that each row wants next."""
+    return Kept(*draft.walk(chosen, draft.tokens, draft.parents, draft.budget))
 
 
 class DefaultVerify:

@@ -154,6 +154,7 @@ def commit(
             "kept_ptr": n_keep,
             "slot_ptr": slot,
             "width": path.shape[1],
+            "rows": trace.total.shape[0],
         },
         {
             "HK": trace.k.shape[1],
