@@ -95,13 +95,14 @@ def traced(runtime: Runtime, settings: Settings, case: Case, folder: Path) -> li
     events = json.loads(path.read_text())["traceEvents"]
     device = ("kernel", "gpu_memcpy", "gpu_memset")
     found = sorted((e for e in events if e.get("cat") in device), key=lambda e: float(e["ts"]))
-    return found if prompts else last_steps(found)
+    return found if prompts else last_steps(found, work.rows)
 
 
-def last_steps(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """From the fourth step's end to the last one's: steps end where the host is sent a report."""
+def last_steps(events: list[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
+    """From the fourth step's end to that of the last with ``rows`` rows: steps end where the host
+    is sent a report."""
     ends = [i for i, e in enumerate(events) if "DtoH" in e["name"]]
-    return events[ends[3] + 1 : ends[-1] + 1]
+    return events[ends[3] + 1 : ends[-rows] + 1]
 
 
 def report(title: str, events: list[dict[str, Any]]) -> None:

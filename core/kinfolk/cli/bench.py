@@ -42,11 +42,17 @@ class Workload:
     top_p: float = 1.0
     rows: int = 1
 
+    @property
+    def asked(self) -> int:
+        """Tokens that a request is for: no step has more rows than it may emit, so that the last
+        ones, which have fewer, are not measured."""
+        return self.generate + self.rows - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds of one repeat: until every first token was there, and from there to the last; and
-    the steps that decoded."""
+    """Seconds of one repeat: until every first token was there, and from there to the last that is
+    measured; and the steps of a sequence in that time."""
 
     prompt: float
     decode: float
@@ -118,7 +124,7 @@ def bench(
     work = Workload(prompt, generate, sequences, temperature, top_p, rows)
     drafts = {} if rows == 1 else {"drafter": "random", "draft_tokens": rows - 1}
     settings = read_settings(
-        ctx, slots=sequences, checkpoints=0, context=prompt + generate, **drafts
+        ctx, slots=sequences, checkpoints=0, context=prompt + work.asked, **drafts
     )
     with open_runtime(settings, model) as runtime:
         runs = []
@@ -137,32 +143,35 @@ def measure(runtime: Runtime, work: Workload, seed: int) -> Run:
     """One repeat. Raises :class:`EngineError` if any of the requests fails."""
     inbox: SimpleQueue[Event] = SimpleQueue()
     requests = [_request(runtime, work, seed, number) for number in range(work.sequences)]
-    before = runtime.engine.stats()["decode_steps"]
     started = time.perf_counter()
     for request in requests:
         runtime.engine.submit(request, inbox.put)
-    prompt, decode = _watch(inbox.get, work, started)
-    return Run(prompt, decode, runtime.engine.stats()["decode_steps"] - before)
+    return _watch(inbox.get, work, started)
 
 
-def _watch(next_event: Callable[[], Event], work: Workload, started: float) -> tuple[float, float]:
-    """Seconds until every first token was there, and from there to the last."""
+def _watch(next_event: Callable[[], Event], work: Workload, started: float) -> Run:
     from kinfolk.sched.events import Finished
 
     waiting = work.sequences
-    begun: set[str] = set()
+    emitted: dict[str, int] = {}
+    steps: dict[str, int] = {}
     first = last = started
     while waiting:
         event = next_event()
-        last = time.perf_counter()
+        now, request = time.perf_counter(), event.request_id
         if isinstance(event, Finished):
             waiting -= 1
-            if event.usage.emitted != work.generate:
+            if event.usage.emitted != work.asked:
                 raise EngineError(event.error or "a request ended before its time")
-        elif event.request_id not in begun:
-            begun.add(event.request_id)
-            first = last
-    return first - started, last - first
+            continue
+        if request not in emitted:
+            first = last = now
+            emitted[request] = steps[request] = 0
+        elif emitted[request] < work.generate:
+            last = now
+            steps[request] += 1
+        emitted[request] += len(event.tokens)
+    return Run(first - started, last - first, max(steps.values()))
 
 
 def _request(runtime: Runtime, work: Workload, seed: int, number: int) -> Request:
@@ -175,7 +184,7 @@ def _request(runtime: Runtime, work: Workload, seed: int, number: int) -> Reques
     return Request(
         id=f"bench-{seed}-{number}",
         prompt=tuple(source.randrange(vocabulary) for _ in range(work.prompt)),
-        max_new=work.generate,
+        max_new=work.asked,
         sampling=Sampling(temperature=work.temperature, top_p=work.top_p, seed=number),
     )
 
