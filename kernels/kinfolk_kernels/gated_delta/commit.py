@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.gated_delta.closed_form import (
     KEYS,
     load_state,
@@ -14,7 +14,7 @@ from kinfolk_kernels.gated_delta.closed_form import (
 )
 
 
-@triton.jit(do_not_specialize=["width", "rows"])
+@triton.jit(do_not_specialize=["width"])
 def commit_kernel(
     trace_k,
     trace_d,
@@ -24,7 +24,6 @@ def commit_kernel(
     kept_ptr,
     slot_ptr,
     width,
-    rows,
     HK: tl.constexpr,
     HV: tl.constexpr,
     DK: tl.constexpr,
@@ -40,31 +39,19 @@ def commit_kernel(
     """
     start_dependents(PDL)
     SLICES: tl.constexpr = DK // KEYS
-    head = tl.program_id(0) // (DV // BV)
-    top = (tl.program_id(0) % (DV // BV)) * BV
-    path_ptr += tl.program_id(1) * width
-    t = tl.arange(0, T)
-    if PDL:
-        # Layers are moved one after the other, and each finds its state in the cache.
-        lines = top * DK + tl.arange(0, BV * DK // 32) * 32
-        place = guess(slot_ptr + tl.program_id(1)) * HV + head
-        fetch_ahead(state_ptr + place * (DV * DK) + lines)
-        row = guess(path_ptr + tl.minimum(t, width - 1))
-        row = tl.minimum(tl.maximum(row, 0), rows - 1)  # before it is written it may be anything
-        fetch_ahead(trace_total + row * HV + head)
-        fetch_ahead(trace_d + (row * HV + head) * DV + top)
-        key = tl.arange(0, DK // 32) * 32
-        fetch_ahead(trace_k + (row * HK + head % HK)[:, None] * DK + key[None, :])
     wait_for_producers(PDL)
     kept = tl.load(kept_ptr + tl.program_id(1)).to(tl.int32)
     if kept == 0:
         return
-    r = top + tl.arange(0, BV)
+    head = tl.program_id(0) // (DV // BV)
+    r = (tl.program_id(0) % (DV // BV)) * BV + tl.arange(0, BV)
     slot = tl.load(slot_ptr + tl.program_id(1)).to(tl.int64)
+    path_ptr += tl.program_id(1) * width
     base = state_ptr + (slot * HV + head) * (DV * DK)
     state = load_state(base, r, SLICES)
     end = tl.load(trace_total + tl.load(path_ptr + kept - 1) * HV + head)
     decay = tl.exp(end.to(tl.float32))
+    t = tl.arange(0, T)
     for start in range(0, kept, T):
         inside = start + t < kept
         row = tl.load(path_ptr + start + t, mask=inside, other=0)

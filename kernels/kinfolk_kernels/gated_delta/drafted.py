@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.gated_delta.closed_form import (
     KEYS,
     decays,
@@ -89,11 +89,12 @@ def drafted_kernel(
     What is summed, and in what order, depends on the sequence's own rows only."""
     start_dependents(PDL)
     SLICES: tl.constexpr = DK // KEYS
-    span = spans + 4 * tl.program_id(1)
-    first, count = early(span).to(tl.int64), early(span + 1)
-    slot, drafted = early(span + 2).to(tl.int64), early(span + 3)
     wait_for_producers(PDL)
-    if (count == 0) | (drafted == 0):
+    span = spans + 4 * tl.program_id(1)
+    first = tl.load(span).to(tl.int64)
+    count = tl.load(span + 1)
+    slot = tl.load(span + 2).to(tl.int64)
+    if (count == 0) | (tl.load(span + 3) == 0):
         return
     head = tl.program_id(0) // (DV // BV)
     tile = tl.program_id(0) % (DV // BV)

@@ -154,7 +154,6 @@ def commit(
             "kept_ptr": n_keep,
             "slot_ptr": slot,
             "width": path.shape[1],
-            "rows": trace.total.shape[0],
         },
         {
             "HK": trace.k.shape[1],
