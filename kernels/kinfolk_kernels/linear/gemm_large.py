@@ -34,10 +34,15 @@ def gemm_large(
     start = 0
     for parts in _slices(matrices, most):
         sizes = [planes.rows for planes in parts]
-        numbers = scratch[: sum(sizes)]
-        dequantize(parts, numbers.split(sizes), asm=asm).run()
-        torch.mm(x, numbers.T, out=made[:, start : start + sum(sizes)])
-        start += sum(sizes)
+        stop = start + sum(sizes)
+        # Views cost the host as much as launches: there are none of what is whole already.
+        numbers = scratch if stop - start == scratch.shape[0] else scratch[: stop - start]
+        each = [numbers] if len(parts) == 1 else numbers.split(sizes)
+        dequantize(parts, each, asm=asm).run()
+        torch.mm(x, numbers.T, out=made if stop - start == total else made[:, start:stop])
+        start = stop
+    if len(matrices) == 1:
+        return [made]
     return list(made.split([planes.rows for planes in matrices], 1))
 
 
