@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +61,9 @@ class CommandCompleter:
     def complete(
         self, prompts: list[str], seeds: list[int], how: Sampling, count: int
     ) -> list[Completion]:
-        return [
-            self._one(prompt, seed, how, count) for prompt, seed in zip(prompts, seeds, strict=True)
-        ]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            one = partial(self._one, how=how, count=count)
+            return list(pool.map(one, prompts, seeds))
 
     def _one(self, prompt: str, seed: int, how: Sampling, count: int) -> Completion:
         out = kinfolk(

@@ -2,7 +2,7 @@
 
 Writes ``train.npy`` (uint16 tokens), ``starts.npy`` (token offsets where a row may begin),
 ``tokenizer.json``, ``validation.jsonl.gz``, ``held_out.jsonl.gz`` and ``data.json`` (figures, the
-licence list). Everything follows from the installed files and the seed.
+licence list). Everything follows from the installed files, the textbook and the seed.
 
 Whole distributions are held out. Of those, files that share more than half of their normalised
 lines with the training files are dropped, so that copies do not flatter the result.
@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from pocket import corpus, dialogue, tokenizer
 from pocket.brief import brief
 from pocket.corpus import Source
+from pocket.textbook.book import Book, write_book
 from tokenizers import Tokenizer
 
 log = logging.getLogger("pocket.data")
@@ -47,6 +48,9 @@ SHINGLE = 5
 SHARED_SHINGLES = 0.6
 DIALOGUE_SHARE = 0.04
 TOKENIZER_CHARACTERS = 100_000_000
+TOKENIZER_TEXTBOOK_CHARACTERS = 6_000_000
+# More documents of the textbook that do not run mean a fault in its chapters.
+WORST_FAILED = 0.001
 # General code is a small part of what is installed; these files come several times an epoch.
 REPEATS = {corpus.STANDARD_LIBRARY.name: 2}
 BRIEF_SHARE = 0.4
@@ -143,13 +147,13 @@ def encode(tokens: Tokenizer, texts: list[str]) -> list[NDArray[np.uint16]]:
     return found
 
 
-def sample(train: Sequence[Source], characters: int, seed: int) -> Iterator[str]:
-    """Texts of random files, so many characters at most."""
-    for index in np.random.default_rng(seed).permutation(len(train)):
-        characters -= len(train[index].text)
+def sample(texts: Sequence[str], characters: int, seed: int) -> Iterator[str]:
+    """Random texts, so many characters at most."""
+    for index in np.random.default_rng(seed).permutation(len(texts)):
+        characters -= len(texts[index])
         if characters < 0:
             return
-        yield train[index].text
+        yield texts[index]
 
 
 def briefs(train: Sequence[Source], seed: int, workers: int) -> list[Source]:
@@ -230,8 +234,33 @@ def describe(sources: Sequence[Source]) -> dict[str, Any]:
     return {"files": len(sources), "bytes": sum(sizes.values()), "distributions": dict(sizes)}
 
 
-def build(out: Path, seed: int, workers: int, vocabulary: int = tokenizer.VOCABULARY) -> None:
-    """Collect, split, train the tokenizer on the training files, encode and write."""
+def check_book(book: Book) -> None:
+    """Raise ``ValueError`` if more than a few documents of the textbook did not run."""
+    if len(book.failed) > WORST_FAILED * len(book.texts):
+        raise ValueError(
+            f"{len(book.failed)} of {len(book.texts)} documents of the textbook do not run; the "
+            f"first is\n{book.failed[0]}"
+        )
+
+
+def learn_tokenizer(train: Sequence[Source], book: Book, seed: int, vocabulary: int) -> Tokenizer:
+    """A tokenizer of random files and of some of the textbook."""
+    files = sample([source.text for source in train], TOKENIZER_CHARACTERS, seed)
+    forms = sample(book.texts, TOKENIZER_TEXTBOOK_CHARACTERS, seed)
+    return tokenizer.train(chain(files, forms), vocabulary)
+
+
+def build(
+    out: Path,
+    seed: int,
+    workers: int,
+    vocabulary: int = tokenizer.VOCABULARY,
+    book: Book | None = None,
+) -> None:
+    """Collect, split, train the tokenizer on the training files, encode and write.
+
+    ``book`` is the textbook, written from its chapters unless given.
+    """
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     admissions, places = corpus.installed()
@@ -241,15 +270,19 @@ def build(out: Path, seed: int, workers: int, vocabulary: int = tokenizer.VOCABU
     # Before the tokenizer starts its threads: forking afterwards is unsafe.
     turns_text = dialogues(parts.train, DIALOGUE_SHARE * characters, seed, workers)
     shortened = briefs(parts.train, seed, workers)
-    plain = tokenizer.train(sample(parts.train, TOKENIZER_CHARACTERS, seed), vocabulary)
+    book = book or write_book(seed, workers)
+    check_book(book)
+    log.info("%d documents of the textbook after %.0f s", len(book.texts), time.monotonic() - began)
+    plain = learn_tokenizer(parts.train, book, seed, vocabulary)
     special = tokenizer.with_specials(plain)
     special.save(str(out / "tokenizer.json"))
     log.info("tokenizer trained after %.0f s", time.monotonic() - began)
     learned = [source for source in parts.train for _ in range(REPEATS.get(source.distribution, 1))]
     documents = encode_documents(plain, learned + shortened)
     turns = encode(special, turns_text)
+    forms = encode(plain, book.texts + book.recall)
     end = tokenizer.end_of_text(special)
-    tokens, starts = lay_out(documents + [[turn] for turn in turns], end, seed)
+    tokens, starts = lay_out(documents + [[whole] for whole in turns + forms], end, seed)
     np.save(out / "train.npy", tokens)
     np.save(out / "starts.npy", starts)
     write_texts(out / "validation.jsonl.gz", parts.validation)
@@ -259,6 +292,13 @@ def build(out: Path, seed: int, workers: int, vocabulary: int = tokenizer.VOCABU
         "starts": len(starts),
         "dialogues": len(turns),
         "briefs": len(shortened),
+        "textbook": {
+            "documents": len(book.texts),
+            "recall": len(book.recall),
+            "failed": len(book.failed),
+            "characters": sum(map(len, book.texts + book.recall)),
+            "tokens": sum(map(len, forms)),
+        },
         "seconds": round(time.monotonic() - began, 1),
         "train": describe(parts.train),
         "validation": describe(parts.validation),

@@ -1,4 +1,4 @@
-"""Measure the pocket model: ``python -m pocket.evaluate bits|prompts|choose ...``.
+"""Measure the pocket model: ``python -m pocket.evaluate bits|prompts|textbook|recall|choose ...``.
 
 The model is either a Hugging Face directory (read by the training model) or a GGUF file (run by
 the ``kinfolk`` command, as a user would). Results are JSON on stdout.
@@ -10,16 +10,17 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final
 
 import torch
-from pocket import data, scoring, tokenizer
+from pocket import data, exercises, scoring, tokenizer
 from pocket.command import CommandCompleter, CommandScorer
 from pocket.criterion import judge
+from pocket.exercises import Completer
 from pocket.export import read
 from pocket.model import PocketModel
 from pocket.sampling import Completion, Sampling, complete
@@ -30,18 +31,9 @@ log = logging.getLogger("pocket.evaluate")
 PROMPTS = Path(__file__).with_name("prompts.json")
 GRID = (
     *(Sampling(t, top_p=0.95) for t in (0.2, 0.4, 0.6, 0.8)),
-    *(
-        Sampling(t, top_p=0.95, repetition=r)
-        for t, r in product((0.2, 0.4, 0.6, 0.8), (1.05, 1.1, 1.15))
-    ),
-    *(Sampling(t, min_p=0.1) for t in (0.6, 0.8, 1.0)),
+    *(Sampling(t, top_p=0.95, repetition=1.05) for t in (0.2, 0.4, 0.6, 0.8)),
+    *(Sampling(t, min_p=0.1) for t in (0.6, 1.0)),
 )
-
-
-class Completer(Protocol):
-    def complete(
-        self, prompts: list[str], seeds: list[int], how: Sampling, count: int
-    ) -> list[Completion]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +82,14 @@ def try_prompts(completer: Completer, group: str, how: Sampling) -> dict[str, An
 
 
 def choose_sampling(completer: Completer) -> Iterator[dict[str, Any]]:
-    """Pass counts of the choosing prompts over a grid of samplings."""
+    """Pass counts of both kinds of choosing prompts over a grid of samplings."""
     for how in GRID:
         report = try_prompts(completer, "choosing", how)
-        yield {key: report[key] for key in ("sampling", "passes", "of")}
+        book = exercises.try_textbook(completer, "choosing", how)
+        yield {
+            **{key: report[key] for key in ("sampling", "passes", "of")},
+            "textbook": {key: book[key] for key in ("passes", "passes_ended", "of")},
+        }
 
 
 def measure_bits(scorer: scoring.Scorer, folder: Path, file: Path, limit: int | None) -> Any:
@@ -123,7 +119,7 @@ def measure_bits(scorer: scoring.Scorer, folder: Path, file: Path, limit: int | 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("bits", "prompts", "choose"))
+    parser.add_argument("what", choices=tuple(MEASURES))
     parser.add_argument("--hf", type=Path, required=True, help="exported directory (tokenizer)")
     parser.add_argument("--gguf", type=Path, help="measure this file instead of the directory")
     parser.add_argument("--held-out", type=Path, help="held_out.jsonl.gz of pocket.data")
@@ -140,20 +136,42 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace) -> Any:
     """What was asked for, as JSON."""
-    if arguments.what == "bits":
-        if arguments.held_out is None:
-            raise SystemExit("bits needs --held-out FILE, written by python -m pocket.data")
-        return measure_bits(_scorer(arguments), arguments.hf, arguments.held_out, arguments.limit)
-    completer = _completer(arguments)
-    if arguments.what == "choose":
-        return list(choose_sampling(completer))
-    how = Sampling(
+    return MEASURES[arguments.what](arguments)
+
+
+def _bits(arguments: argparse.Namespace) -> Any:
+    if arguments.held_out is None:
+        raise SystemExit("bits needs --held-out FILE, written by python -m pocket.data")
+    return measure_bits(_scorer(arguments), arguments.hf, arguments.held_out, arguments.limit)
+
+
+def _textbook(arguments: argparse.Namespace) -> Any:
+    """All that the card says of the textbook, in one go."""
+    completer, how = _completer(arguments), _sampling(arguments)
+    return [
+        exercises.try_textbook(completer, "seen", exercises.GREEDY),
+        exercises.try_textbook(completer, "seen", how),
+        exercises.try_textbook(completer, "held_out", exercises.GREEDY),
+        exercises.try_first_command(completer, how),
+    ]
+
+
+MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Any]]] = {
+    "bits": _bits,
+    "prompts": lambda given: try_prompts(_completer(given), "card", _sampling(given)),
+    "textbook": _textbook,
+    "recall": lambda given: exercises.try_recall(_completer(given)),
+    "choose": lambda given: list(choose_sampling(_completer(given))),
+}
+
+
+def _sampling(arguments: argparse.Namespace) -> Sampling:
+    return Sampling(
         temperature=arguments.temperature,
         top_p=arguments.top_p,
         min_p=arguments.min_p,
         repetition=arguments.repetition,
     )
-    return try_prompts(completer, "card", how)
 
 
 def _model(folder: Path) -> PocketModel:
