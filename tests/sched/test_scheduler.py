@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -256,6 +257,29 @@ def test_a_broken_drafter_is_counted_and_harms_nobody(make_world, caplog):
     assert world.streams["r"] == world.expected(request)
     assert world.scheduler.draft_failures == 8
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("answer", [None, 7, "ab", [3, "4"], [3, 4.0], [None], object()])
+def test_a_drafter_that_proposes_no_tokens_harms_nobody(make_world, answer):
+    world = make_world(quality=1.0)
+    world.drafter.propose = lambda known, limit: answer
+    request = Request("r", prompt(5), 10)
+    run(world, request)
+    assert world.streams["r"] == world.expected(request)
+    assert world.scheduler.draft_failures >= 7, "a draft of one token may have none of the bad ones"
+
+
+def test_a_drafter_that_never_ends_is_cut(make_world):
+    world = make_world(quality=1.0)
+
+    def propose(known, limit):
+        yield from itertools.repeat(3, limit)
+        raise AssertionError("nobody needs more")
+
+    world.drafter.propose = propose
+    world.submit(Request("r", prompt(5), 10))
+    world.step()
+    assert set(world.plan().items[0].tokens[1:]) == {3}
 
 
 def test_drafts_end_at_a_token_that_does_not_exist(make_world):

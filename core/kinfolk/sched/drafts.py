@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import operator
+from itertools import islice
 
 from kinfolk.descriptors import Drafter
 from kinfolk.sched.limits import SchedulerLimits
@@ -50,7 +52,7 @@ class Drafts:
     def _note_failure(self) -> None:
         """Called in an ``except`` block. One traceback says it all; the rest is counted."""
         if not self.failures:
-            log.exception("drafter %r failed; going on without its drafts", self._drafter)
+            log.exception("%r failed; going on without its drafts", self._drafter)
         self.failures += 1
 
     def _ask(self, drafter: Drafter, sequence: Sequence, rows: int) -> tuple[int, ...]:
@@ -59,14 +61,15 @@ class Drafts:
         if limit <= 0 or not sequence.request.draft:
             return ()
         try:
-            draft = tuple(drafter.propose(sequence.known, limit))[:limit]
+            proposed = drafter.propose(sequence.known, limit)
+            draft = tuple(map(operator.index, islice(proposed, limit)))
         except Exception:
             self._note_failure()
             return ()
         if self._limits.vocabulary is not None:
-            for index, token in enumerate(draft):
+            for place, token in enumerate(draft):
                 if not 0 <= token < self._limits.vocabulary:
-                    return draft[:index]
+                    return draft[:place]
         return draft
 
 
