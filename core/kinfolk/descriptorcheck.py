@@ -101,16 +101,6 @@ CHECKS: Final[Mapping[str, Callable[[Any], str]]] = MappingProxyType(
 """The check of every object returned by a hook that returns a list."""
 
 
-def label(value: object) -> str:
-    """A short name for an object in a message."""
-    if isinstance(value, str | int | float | bool | None):
-        return repr(value)
-    if inspect.isclass(value):
-        return f"the class {value.__name__}"
-    name, kind = getattr(value, "name", None), type(value).__name__
-    return f"{kind} {name!r}" if isinstance(name, str) else f"an object of type {kind}"
-
-
 def _instance(value: object, kind: type) -> str:
     if isinstance(value, kind):
         return ""

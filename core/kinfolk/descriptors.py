@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from kinfolk.gguf.file_types import TypeMix
 from kinfolk.text.formats import (
     ChatFormat,
     ObjectArguments,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kinfolk.config import ModelConfig
-    from kinfolk.gguf.file_types import TypeMix
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
     from kinfolk.model_api import Model
@@ -45,7 +45,8 @@ class QuantFormat:
 
     ``block`` numbers are stored in ``bytes`` bytes. ``dequantize`` references a function
     ``(uint8 array [..., n * bytes]) -> float32 array [..., n * block]``; ``quantize`` one in the
-    other direction, empty when the format can only be read.
+    other direction, empty when the format can only be read. ``source`` is set where it is
+    registered: who brings it, for messages; empty = the core.
     """
 
     name: str
@@ -54,6 +55,7 @@ class QuantFormat:
     bytes: int
     dequantize: str
     quantize: str = ""
+    source: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class OpBackend:
     be recorded in a CUDA graph, because no number of the step is read on the host, neither from
     tensors nor from segments and lengths, and the same shapes lead to the same launches.
     ``rehearsable``: calls may be rehearsed, which compiles kernels ahead of the first step, because
-    all that outlives a call is written by launches of ``kinfolk_kernels.launch``.
+    all that outlives a call is written by launches of ``kinfolk_kernels.launch``. ``source`` is set
+    where it is registered: who brings it, for messages; empty = the core.
     """
 
     op: str
@@ -93,6 +96,7 @@ class OpBackend:
     device: str = ""
     capturable: bool = False
     rehearsable: bool = False
+    source: str = field(default="", compare=False, repr=False)
 
 
 class Drafter(Protocol):

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
-from kinfolk.descriptorcheck import label as shown
 from kinfolk.descriptors import resolve
-from kinfolk.errors import HookValueError, KinfolkError, PluginError
+from kinfolk.door import REFUSALS, ask, cause
+from kinfolk.door import label as shown
+from kinfolk.errors import HookValueError, PluginError
+from kinfolk.guarded import who_is
 from kinfolk.hookcheck import MODEL, Implementation, implementations, problems
 from kinfolk.hookspecs import PROJECT, ModelHooks, hookimpl
 from kinfolk.hookvalues import CHECKS
-from kinfolk.loader import cause
 
 if TYPE_CHECKING:
     from kinfolk.descriptors import Family, PolicySpec
@@ -56,8 +57,7 @@ CORE = "core"
 
 def family_party(family: Family, config: Any) -> Party:
     """The family's hooks for one model. :class:`PluginError` if they cannot be used."""
-    label = f"family {family.name!r}"
-    return _party(label, "Family.hooks", lambda: family.hooks(config))
+    return _party(who_is(family), "Family.hooks", lambda: family.hooks(config))
 
 
 def policy_parties(registry: Registry, names: Sequence[str], info: ModelInfo) -> tuple[Party, ...]:
@@ -75,12 +75,7 @@ def _policy_party(provided: Provided[PolicySpec], info: ModelInfo) -> Party:
 
 
 def _party(label: str, maker: str, make: Callable[[], object]) -> Party:
-    try:
-        hooks = make()
-    except KinfolkError:
-        raise
-    except Exception as error:
-        raise PluginError(f"{label}: {maker} failed: {cause(error)}") from error
+    hooks = ask(label, maker, make)
     if hooks is None or isinstance(hooks, ModuleType) or inspect.isclass(hooks):
         raise PluginError(
             f"{label}: {maker} returned {shown(hooks)}; "
@@ -189,9 +184,9 @@ class ModelHookCaller:
         self._failed = ""
         try:
             value = getattr(self._manager.hook, hook)(**arguments)
-        except KinfolkError:
+        except REFUSALS:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             who = self._failed or self._wrappers(hook)
             if who == CORE:
                 raise
@@ -226,7 +221,7 @@ class ModelHookCaller:
         def call(*arguments: object) -> object:
             try:
                 value = function(*arguments)
-            except Exception:
+            except (Exception, SystemExit):
                 self._failed = label
                 raise
             if value is not None:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 import re
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module, metadata
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import pluggy
 
-from kinfolk.descriptorcheck import CHECKS, label
+from kinfolk.descriptorcheck import CHECKS
+from kinfolk.door import ask, label, trace
 from kinfolk.errors import PluginError, SettingsError
+from kinfolk.guarded import GuardedCommand, guarded
 from kinfolk.hookcheck import implementations, problems
 from kinfolk.hookspecs import API, PROJECT, DiscoveryHooks
 
@@ -29,8 +30,6 @@ logger = logging.getLogger("kinfolk.plugins")
 GROUP: Final = PROJECT
 CORE: Final = PROJECT
 """Name of the plugin that holds the core's own registrations; no other plugin may use it."""
-
-_HERE: Final = Path(__file__).parent
 
 Status = Literal["ok", "failed", "conflict", "skipped"]
 T_co = TypeVar("T_co", covariant=True)
@@ -181,17 +180,18 @@ def _selected(record: PluginRecord, wanted: Sequence[str] | None) -> PluginRecor
 def load(record: PluginRecord, module: ModuleType | None = None) -> LoadedPlugin:
     """Import a plugin (unless ``module`` is given) and collect all it registers. Never raises."""
     try:
-        if module is None:
-            module = _import(record.module)
-        _check_api(module)
-        hooks = _check_hooks(module)
-        provided = _collect(record, module)
+        return ask("", "loading", partial(_loaded, record, module), passing=(PluginError,))
     except PluginError as error:
-        trace = ""
-        if error.__cause__ is not None:
-            trace = "".join(traceback.format_exception(error.__cause__))
-        return LoadedPlugin(replace(record, status="failed", reason=str(error), trace=trace))
-    return LoadedPlugin(replace(record, hooks=hooks), provided)
+        failed = replace(record, status="failed", reason=str(error), trace=trace(error))
+        return LoadedPlugin(failed)
+
+
+def _loaded(record: PluginRecord, module: ModuleType | None) -> LoadedPlugin:
+    if module is None:
+        module = _import(record.module)
+    _check_api(module)
+    hooks = _check_hooks(module)
+    return LoadedPlugin(replace(record, hooks=hooks), _collect(record, module))
 
 
 def _import(value: str) -> ModuleType:
@@ -199,10 +199,7 @@ def _import(value: str) -> ModuleType:
         raise PluginError(
             f"the entry point's value is {value!r}; it must name a module, without ':' or extras"
         )
-    try:
-        return import_module(value)
-    except (Exception, SystemExit) as error:
-        raise PluginError(f"importing {value} failed: {cause(error)}") from error
+    return ask("", f"importing {value}", partial(import_module, value), passing=())
 
 
 def _check_api(module: ModuleType) -> None:
@@ -240,24 +237,26 @@ def _collect(record: PluginRecord, module: ModuleType) -> Mapping[str, tuple[Pro
     for caller in manager.get_hookcallers(module) or ():
         values: list[Any] = []
         for implementation in caller.get_hookimpls():
-            try:
-                values += _call(caller.name, implementation)
-            except PluginError:
-                raise
-            except (Exception, SystemExit) as error:
-                raise PluginError(f"{caller.name} failed: {cause(error)}") from error
+            call = partial(_call, record, caller.name, implementation)
+            values += ask("", caller.name, call, passing=(PluginError,))
         _check_distinct(caller.name, values)
         logger.debug("%s: %s brought %d", record.source, caller.name, len(values))
         provided[caller.name] = tuple(
-            Provided(value, record.name, record.distribution, record.version) for value in values
+            Provided(_guarded(value, record), record.name, record.distribution, record.version)
+            for value in values
         )
     return provided
 
 
-def _call(hook: str, implementation: pluggy.HookImpl) -> Sequence[Any]:
+def _guarded(value: Any, record: PluginRecord) -> Any:
+    """What fails in the core is no plugin's fault, and keeps its own errors."""
+    return value if record.name == CORE else guarded(value, record.source)
+
+
+def _call(record: PluginRecord, hook: str, implementation: pluggy.HookImpl) -> Sequence[Any]:
     """What one implementation registers, checked. May raise whatever the plugin raises."""
     if hook == "register_commands":
-        return _commands(implementation)
+        return _commands(record, implementation)
     values: object = implementation.function()
     if not isinstance(values, list | tuple):
         raise PluginError(f"{hook} returned {label(values)}; it must return a list")
@@ -268,13 +267,21 @@ def _call(hook: str, implementation: pluggy.HookImpl) -> Sequence[Any]:
     return values
 
 
-def _commands(implementation: pluggy.HookImpl) -> Sequence[Any]:
+def _commands(record: PluginRecord, implementation: pluggy.HookImpl) -> Sequence[Any]:
     """The commands a plugin adds, collected in a group of its own: it cannot touch the others."""
     import click
 
     scratch = click.Group()
     implementation.function(*(scratch for _ in implementation.argnames))
-    return list(scratch.commands.values())
+    for name, command in scratch.commands.items():
+        if not (isinstance(name, str) and isinstance(command, click.Command)):
+            raise PluginError(
+                f"register_commands added {label(command)}, which is no click.Command"
+            )
+    return [
+        GuardedCommand(name, command, record.source, bool(command.hidden))
+        for name, command in scratch.commands.items()
+    ]
 
 
 def _check_distinct(hook: str, values: Sequence[Any]) -> None:
@@ -284,15 +291,3 @@ def _check_distinct(hook: str, values: Sequence[Any]) -> None:
         if name in seen:
             raise PluginError(f"{hook} returned the name {value.name!r} twice")
         seen.add(name)
-
-
-def cause(error: BaseException) -> str:
-    """One line for an exception: type, text, and the last line of the plugin that was running."""
-    text = " ".join(str(error).split())
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and Path(frame.filename).parent != _HERE
-    ]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"

@@ -6,12 +6,13 @@ There is no global registry. A process builds one with :meth:`Registry.discover`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kinfolk.door import ask_each, trace
 from kinfolk.errors import (
     FamilyConflictError,
     PluginError,
@@ -23,9 +24,10 @@ from kinfolk.loader import CORE, LoadedPlugin, PluginRecord, Provided, find, loa
 from kinfolk.version import __version__
 
 if TYPE_CHECKING:
-    import click
+    from pathlib import Path
 
-    from kinfolk.descriptors import DrafterSpec, Family, OpBackend, PolicySpec, QuantFormat
+    from kinfolk.descriptors import DrafterSpec, OpBackend, PolicySpec, QuantFormat
+    from kinfolk.guarded import GuardedCommand, GuardedFamily
     from kinfolk.settings import Settings
 
 _BUILTIN: Final = "kinfolk.builtin"
@@ -50,7 +52,7 @@ _FORMAT: Final = _Kind(
 )
 _DRAFTER: Final = _Kind("register_drafters", "drafter", lambda drafter: (drafter.name,))
 _POLICY: Final = _Kind("register_policies", "policy", lambda policy: (policy.name,))
-_COMMAND: Final = _Kind("register_commands", "command", lambda command: (str(command.name),))
+_COMMAND: Final = _Kind("register_commands", "command", lambda command: (command.name,))
 _KINDS: Final = (_FAMILY, _OP, _FORMAT, _DRAFTER, _POLICY, _COMMAND)
 
 
@@ -63,12 +65,12 @@ class Registry:
     """
 
     records: tuple[PluginRecord, ...] = ()
-    families: Mapping[str, Provided[Family]] = field(default_factory=dict)
+    families: Mapping[str, Provided[GuardedFamily]] = field(default_factory=dict)
     op_backends: tuple[Provided[OpBackend], ...] = ()
     quant_formats: tuple[Provided[QuantFormat], ...] = ()
     drafters: Mapping[str, Provided[DrafterSpec]] = field(default_factory=dict)
     policies: Mapping[str, Provided[PolicySpec]] = field(default_factory=dict)
-    commands: Mapping[str, Provided[click.Command]] = field(default_factory=dict)
+    commands: Mapping[str, Provided[GuardedCommand]] = field(default_factory=dict)
     withdrawn: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
     # -- building
@@ -78,7 +80,8 @@ class Registry:
         """The installed plugins that ``settings.plugins`` allows, and the core's own.
 
         ``reserved_commands`` are names of the command line that no plugin can have. Raises
-        :class:`PluginError` for a broken plugin only if ``settings.strict_plugins``.
+        :class:`PluginError` for a broken plugin only if ``settings.strict_plugins``, and then also
+        for what :meth:`examined` finds.
         """
         loaded = [
             load(record) if record.status == "ok" else LoadedPlugin(record)
@@ -86,7 +89,7 @@ class Registry:
         ]
         registry = cls._merge([_load_builtin(), *loaded], reserved_commands)
         if settings.strict_plugins:
-            registry.check()
+            registry.examined().check()
         return registry
 
     @classmethod
@@ -131,6 +134,22 @@ class Registry:
             if record.status in ("failed", "conflict")
         )
 
+    def examined(self) -> Registry:
+        """The same, with records that tell what else fails: all families are asked what they state
+        of themselves, and all commands for their line of help."""
+        faults: dict[tuple[str, str], list[PluginError]] = {}
+        brought: tuple[Provided[GuardedFamily | GuardedCommand], ...]
+        brought = (*self.families.values(), *self.commands.values())
+        for item in brought:
+            faults.setdefault((item.plugin, item.distribution), []).extend(item.value.faults())
+        return replace(
+            self,
+            records=tuple(
+                _with_faults(record, faults.get((record.name, record.distribution), ()))
+                for record in self.records
+            ),
+        )
+
     def check(self) -> None:
         """Raise :class:`PluginError` if any plugin failed or is in conflict."""
         problems = self.problems()
@@ -139,9 +158,15 @@ class Registry:
 
     # -- lookups
 
+    def bundled_model(self) -> Path | None:
+        """The first model file that a family ships, by the names of their plugins."""
+        families = (item.value for item in self.families.values())
+        answers = ask_each(families, lambda family: family.bundled_model())
+        return next((path for _, path in answers if path is not None), None)
+
     def family_for(
         self, architecture: str, override: str | None = None, *, drafter: bool = False
-    ) -> Family:
+    ) -> GuardedFamily:
         """The family of a file by its exact ``general.architecture``, or the one of ``override``.
 
         ``drafter``: the file drafts for another model, so ``drafter_architectures`` count too.
@@ -286,6 +311,17 @@ def _with_conflicts(
     if not reasons:
         return record
     return replace(record, status="conflict", reason="; ".join(reasons))
+
+
+def _with_faults(record: PluginRecord, faults: Sequence[PluginError]) -> PluginRecord:
+    if not faults:
+        return record
+    return replace(
+        record,
+        status="failed" if record.status == "ok" else record.status,
+        reason="; ".join(filter(None, (record.reason, *map(str, faults)))),
+        trace=record.trace + "".join(map(trace, faults)),
+    )
 
 
 def _by_name(kind: _Kind, kept: Mapping[str, list[Provided[Any]]]) -> Mapping[str, Provided[Any]]:

@@ -178,7 +178,7 @@ def test_the_sample_format_reads_its_blocks(registry):
 def test_the_sample_command_runs(registry):
     from click.testing import CliRunner
 
-    done = CliRunner().invoke(registry.commands["greet"].value, ["you"])
+    done = CliRunner().invoke(registry.commands["greet"].value.command, ["you"])
     assert done.output == "Hello, you.\n"
 
 

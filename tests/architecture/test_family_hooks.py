@@ -29,7 +29,7 @@ def test_every_family_states_every_hook_and_is_asked(registry, cases, families):
     # There may be somebody else's in this environment, the examples' too.
     for name in registry.families.keys() & set(families):
         loaded = load_model(cases / f"{name}.gguf", load_settings(device="cpu"), registry)
-        family = f"family {name!r}"
+        family = loaded.family.who
         for hook in set(MODEL) - EXPERTS_ONLY:
             assert family in loaded.hooks.asked(hook), f"{family} does not state {hook}"
         asked.add(name)

@@ -21,10 +21,12 @@ def rows() -> list[tuple[str, ...]]:
 ROWS = rows()
 ROW = {name: index for index, names in enumerate(ROWS) for name in names}
 
+PLUGINS = ("hookspecs", "guarded", "hooks", "loader", "registry")
+
 # These stand beside the engine and see little of the rest.
 NARROW = {
-    "convert": {"convert", "gguf", "quant", "text", "hookspecs", "hooks", "loader", "registry"},
-    "synth": {"synth", "gguf", "quant", "text", "hookspecs", "hooks", "loader", "registry"},
+    "convert": {"convert", "gguf", "quant", "text", *PLUGINS},
+    "synth": {"synth", "gguf", "quant", "text", *PLUGINS},
 }
 
 KERNELS_MAY_IMPORT = {"torch", "triton", "numpy", "kinfolk_kernels"}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from kinfolk.convert.driver import convert
-from kinfolk.errors import ConversionError, KinfolkError, OutputError
+from kinfolk.convert.plan import Transform
+from kinfolk.errors import ConversionError, KinfolkError, OutputError, PluginError
 from kinfolk_qwen35.family import Qwen35
 
 
@@ -174,6 +176,56 @@ def test_a_model_that_two_families_claim_is_refused(checkpoint, tmp_path):
     other = type("Other", (Qwen35,), {"name": "other"})()
     with pytest.raises(ConversionError, match="both qwen35 and other claim"):
         convert(checkpoint(), tmp_path / "m.gguf", outtype="f32", families=[Qwen35(), other])
+
+
+def stumbling(name, error):
+    """A family that raises at every checkpoint."""
+
+    def convert(self, checkpoint):
+        raise error
+
+    return type("Stumbling", (Qwen35,), {"name": name, "convert": convert})()
+
+
+@pytest.mark.parametrize(
+    "error", [PluginError("Family.convert failed"), ConversionError("key 'x' is missing")]
+)
+def test_a_family_that_stumbles_over_anothers_model_is_left_out(
+    checkpoint, tmp_path, caplog, error
+):
+    families = [stumbling("a", error), Qwen35(), stumbling("z", error)]
+    done = convert(checkpoint(), tmp_path / "m.gguf", outtype="f32", families=families)
+    assert done.family == "qwen35"
+    assert [record.message for record in caplog.records] == [f"{error}; it is left out"] * 2
+
+
+def test_what_families_say_against_a_model_is_told_where_nobody_knows_it(checkpoint, tmp_path):
+    refuses = stumbling("a", ConversionError("key 'x' is 7"))
+    others = [refuses, stumbling("b", PluginError("Family.convert failed"))]
+
+    def said(*families):
+        with pytest.raises(KinfolkError) as caught:
+            convert(checkpoint(), tmp_path / "m.gguf", outtype="f32", families=families)
+        return str(caught.value)
+
+    assert said(*others) == "key 'x' is 7"
+    assert said(refuses, *others) == "key 'x' is 7; key 'x' is 7"
+    assert said(others[1]) == "Family.convert failed"
+    nobody = stumbling("c", PluginError("Family.convert failed"))
+    assert "no installed family converts models of type" in said(others[1], nobody)
+
+
+def test_a_transform_that_gives_another_shape_is_named_with_its_tensor(checkpoint, tmp_path):
+    def convert_wrongly(self, checkpoint):
+        found = Qwen35.convert(self, checkpoint)
+        first, *rest = found.tensors
+        turned = replace(first, transform=Transform(lambda array: array[:1]))
+        return replace(found, tensors=(turned, *rest))
+
+    family = type("Wrong", (Qwen35,), {"convert": convert_wrongly})()
+    with pytest.raises(PluginError, match=r"family 'qwen35': Transform.apply of '.+' returned \[1"):
+        convert(checkpoint(), tmp_path / "m.gguf", outtype="f32", families=[family])
+    assert [path.name for path in tmp_path.glob("*.gguf*")] == []
 
 
 def test_an_unknown_outtype_is_answered_with_the_known_ones(checkpoint, refused):

@@ -226,7 +226,7 @@ def test_a_third_partys_family_and_policy_work_together(toy_site, monkeypatch, i
     assert caller.allocate_cache(None, limits).windows == (info.context // 2,)
     assert caller.asked("allocate_cache") == (
         "policy 'frugal' of plugin 'toy' (kinfolk-toy 1.2)",
-        "family 'toy'",
+        "family 'toy' of plugin 'toy' (kinfolk-toy 1.2)",
     )
 
 

@@ -111,8 +111,8 @@ def test_a_drafter_file_goes_to_the_family_that_drafts(plugin, family_class):
     module = plugin("@hookimpl\ndef register_families(): return [FAMILY]")
     module.FAMILY = family
     registry = Registry.build({"a": module})
-    assert registry.family_for("arch-draft", drafter=True) is family
-    assert registry.family_for("arch", drafter=True) is family
+    assert registry.family_for("arch-draft", drafter=True).family is family
+    assert registry.family_for("arch", drafter=True).family is family
     with pytest.raises(UnsupportedModelError, match=r"drafter of family 'one'.*cannot answer"):
         registry.family_for("arch-draft")
 

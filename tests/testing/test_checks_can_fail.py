@@ -155,8 +155,8 @@ class Forgetful(Changed):
 )
 def test_recurrent_state_that_is_forgotten_is_found(tmp_path, what, name):
     kit = Kit("qwen35", tmp_path)
-    build = kit.family.build
-    kit.family.build = lambda *arguments: Forgetful(build(*arguments), what)
+    build = kit.family.family.build
+    kit.family.family.build = lambda *arguments: Forgetful(build(*arguments), what)
     fails(kit, name, DIFFERENT)
 
 
@@ -238,7 +238,7 @@ def test_rows_of_heads_that_are_taken_in_other_pairs_are_found(kit_of):
 
 def test_a_descriptor_under_another_name_is_found(kit_of):
     kit = kit_of()
-    kit.family.architectures = ("Olive",)
+    kit.family.family.architectures = ("Olive",)
     fails(kit, "test_descriptor_is_valid", "lower case")
 
 
@@ -257,7 +257,7 @@ def test_a_plugin_that_imports_torch_is_found(kit_of, olive):
 def test_hooks_that_state_no_cache_are_found(kit_of):
     sound = kit_of()
     assert sound.loaded
-    sound.family.hooks = lambda config: object()
+    sound.family.family.hooks = lambda config: object()
     fails(sound, "test_hooks_are_sound_and_asked", "allocate_cache")
 
 
@@ -353,8 +353,10 @@ def ignored_without_reason(plan, inventory):
 )
 def test_a_plan_that_does_not_use_every_tensor_once_is_found(kit_of, change, message):
     kit = kit_of()
-    sound = kit.family.weight_plan
-    kit.family.weight_plan = lambda config, inventory: change(sound(config, inventory), inventory)
+    sound = kit.family.family.weight_plan
+    kit.family.family.weight_plan = lambda config, inventory: change(
+        sound(config, inventory), inventory
+    )
     fails(kit, "test_every_tensor_is_used_once", message)
 
 

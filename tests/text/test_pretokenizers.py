@@ -154,6 +154,35 @@ def test_the_models_own_family_decides(stub_family, make_pre) -> None:
     assert find("x", families, own="b") == make_pre("x", "1")
 
 
+class Failing:
+    name = "broken"
+
+    def pretokenizers(self):
+        raise PluginError("family 'broken': Family.pretokenizers failed")
+
+
+def test_the_models_own_family_is_asked_alone(stub_family, make_pre, caplog) -> None:
+    families = [Failing(), stub_family("a", (make_pre("x"),))]
+    assert find("x", families, own="a") == make_pre("x")
+    assert not caplog.records
+
+
+def test_another_family_that_fails_is_left_out(stub_family, make_pre, caplog) -> None:
+    families = [Failing(), stub_family("a", ()), stub_family("b", (make_pre("x"),))]
+    assert find("x", families, own="a") == make_pre("x")
+    assert find("gpt-2", families, own="a") is GENERIC["gpt-2"]
+    said = "family 'broken': Family.pretokenizers failed; it is left out"
+    assert [record.message for record in caplog.records] == [said, said]
+    with pytest.raises(UnsupportedModelError, match=r"known: b: x; built in"):
+        find("odd", families, own="a")
+
+
+def test_a_failure_of_the_models_own_family_is_not_covered_up() -> None:
+    """What it would have said about a name that we know too may be something else."""
+    with pytest.raises(PluginError, match=r"Family\.pretokenizers failed"):
+        find("gpt-2", [Failing()], own="broken")
+
+
 def test_a_pattern_that_is_no_regular_expression_is_named(make_pre) -> None:
     with pytest.raises(PluginError, match=r"pre-tokenizer 'x': '\(' is not a regular expression"):
         split_steps(make_pre("x", "("))

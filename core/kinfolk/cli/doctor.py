@@ -98,7 +98,7 @@ def _environment() -> Iterator[Check]:
 
 def _plugins(registry: Registry) -> Iterator[Check]:
     status: dict[str, Status] = {"ok": "ok", "failed": "failed", "conflict": "failed"}
-    for record in registry.records:
+    for record in registry.examined().records:
         detail = record.reason or " ".join(filter(None, (record.distribution, record.version)))
         yield Check("plugins", record.name, status.get(record.status, "warning"), detail)
 
@@ -139,16 +139,15 @@ def _computes(device: torch.device, detail: str) -> Check:
 
 def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterator[Check]:
     """Load a model, generate a little, and say what ran on what."""
-    bundled = [item.value.bundled_model() for item in registry.families.values()]
-    if model is None and not any(bundled):
-        detail = "no installed family brings a model of its own; name one with -m to try it"
-        yield Check("computation", "model", "warning", detail)
-        return
     runtime: Runtime | None = None
     try:
+        path = registry.bundled_model() if model is None else find_model(model)
+        if path is None:
+            detail = "no installed family brings a model of its own; name one with -m to try it"
+            yield Check("computation", "model", "warning", detail)
+            return
         from kinfolk.engine.runtime import Runtime as Opened
 
-        path = None if model is None else find_model(model)
         runtime = Opened.open(path, settings, registry)
         yield _generate(runtime)
         yield from _weights(runtime.loaded)

@@ -12,12 +12,18 @@ import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from kinfolk.errors import KinfolkError
+from kinfolk.door import REFUSALS, cause
+from kinfolk.errors import KinfolkError, PluginError
 from kinfolk.version import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from kinfolk.guarded import GuardedCommand
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "run": "Complete a prompt, or answer it with a chat model.",
@@ -42,19 +48,27 @@ INTERRUPTED: Final = 130
 UNEXPECTED: Final = 1
 DEBUG: Final = "--debug"
 
+_BROUGHT: Final = f"{__name__}.plugin_commands"
+_LEAVING: Final = (
+    *(click.ClickException, click.Abort, click.exceptions.Exit),
+    *(EOFError, BrokenPipeError, *REFUSALS),
+)
+"""What a command may raise to end the program."""
+
 
 class CommandLine(click.Group):
     """The top of the command line: our commands, and those of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*BUILT_IN, *sorted(_plugin_commands())]
+        return [*BUILT_IN, *_shown(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in BUILT_IN:
             module = cmd_name.replace("-", "_")
             command: click.Command = getattr(import_module(f"kinfolk.cli.{module}"), module)
             return command
-        return _plugin_commands().get(cmd_name)
+        brought = _plugin_commands(ctx).get(cmd_name)
+        return None if brought is None else brought.command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -64,16 +78,36 @@ class CommandLine(click.Group):
             _fail_on_unknown(ctx, name)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. What one of a plugin raises is blamed on the plugin."""
+        try:
+            return super().invoke(ctx)
+        except _LEAVING:
+            raise
+        except Exception as error:
+            if ctx.invoked_subcommand is None or ctx.invoked_subcommand in BUILT_IN:
+                raise
+            who = _plugin_commands(ctx)[ctx.invoked_subcommand].who
+            raise PluginError(f"{who} failed: {cause(error)}") from error
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands and options that begin like this; no command is imported for it."""
+        from click.shell_completion import CompletionItem
+
+        helps = {**BUILT_IN, **dict.fromkeys(_shown(ctx))}
+        found = [CompletionItem(name, help=helps[name]) for name in helps]
+        found = [item for item in found if item.value.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(BUILT_IN.items()))
-        brought = _plugin_commands()
-        if brought:
+        shown = _shown(ctx)
+        if shown:
             with formatter.section("Commands of plugins"):
-                limit = formatter.width - 6 - max(map(len, brought))
-                formatter.write_dl(
-                    [(name, brought[name].get_short_help_str(limit)) for name in sorted(brought)]
-                )
+                limit = formatter.width - 6 - max(map(len, shown))
+                brought = _plugin_commands(ctx)
+                formatter.write_dl([(name, _line_of_help(brought[name], limit)) for name in shown])
 
     def main(
         self,
@@ -93,8 +127,7 @@ class CommandLine(click.Group):
             result = super().main(given, prog_name, complete_var, False, **extra)
             code = result if isinstance(result, int) else 0
         except click.ClickException as error:
-            error.show()
-            code = error.exit_code
+            code = _show(error)
         except click.Abort:
             code = INTERRUPTED
         except Exception as error:
@@ -134,6 +167,15 @@ def _take_debug(args: list[str]) -> tuple[bool, list[str]]:
     return len(kept) < end, kept + args[end:]
 
 
+def _show(error: click.ClickException) -> int:
+    """Show an error as click does, with the usage of the command; the exit code."""
+    try:
+        error.show()
+    except Exception:  # a command of a plugin may fail to say how it is used
+        _say(error.format_message())
+    return error.exit_code
+
+
 def _report(error: Exception, debug: bool) -> int:
     """Say what went wrong on stderr; the exit code."""
     if debug:
@@ -158,16 +200,36 @@ def _fail_on_unknown(ctx: click.Context, name: str) -> NoReturn:
     if Path(name).is_file() or name.endswith(".gguf"):
         hint = f'To load a model: kinfolk run -m {name} "your prompt"'
     else:
-        close = difflib.get_close_matches(name, [*BUILT_IN, *_plugin_commands()], n=1)
+        close = difflib.get_close_matches(name, [*BUILT_IN, *_shown(ctx)], n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "'kinfolk --help' lists all commands."
     ctx.fail(f"No such command {name!r}. {hint}")
 
 
-def _plugin_commands() -> dict[str, click.Command]:
-    """Commands that installed plugins bring; a plugin that is broken brings none.
+def _shown(ctx: click.Context) -> list[str]:
+    """Names of plugins' commands, but for hidden ones."""
+    brought = _plugin_commands(ctx)
+    return sorted(name for name, command in brought.items() if not command.hidden)
+
+
+def _line_of_help(command: GuardedCommand, limit: int) -> str:
+    try:
+        return command.short_help(limit)
+    except PluginError:
+        return "its help is broken: see 'kinfolk plugins'"
+
+
+def _plugin_commands(ctx: click.Context) -> Mapping[str, GuardedCommand]:
+    """Commands that installed plugins bring, asked for once; a plugin that is broken brings none.
 
     What is wrong with it is told by ``kinfolk plugins``: help must work whatever is installed.
     """
+    if _BROUGHT not in ctx.meta:
+        ctx.meta[_BROUGHT] = _discover_commands()
+    found: Mapping[str, GuardedCommand] = ctx.meta[_BROUGHT]
+    return found
+
+
+def _discover_commands() -> Mapping[str, GuardedCommand]:
     from kinfolk.registry import Registry
     from kinfolk.settings import load_settings
 

@@ -24,13 +24,14 @@ Examples:
 def plugins(ctx: click.Context, /, as_json: bool) -> None:
     """List installed plugins, what they bring, and what is wrong with them.
 
-    A plugin that is broken is listed with the reason; everything else goes on working.
+    A plugin that is broken is listed with the reason; everything else goes on working. What needs
+    no file is tried: what families say they bring, and the help of commands.
     """
     settings = read_settings(ctx)
     from kinfolk.registry import Registry, describe
 
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
-    found = describe(registry)
+    found = describe(registry.examined())
     if as_json:
         print_json(found)
         return

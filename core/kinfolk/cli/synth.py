@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from kinfolk.cli.console import ProgressBar, note, print_json, size, table
 from kinfolk.cli.loading import discover, read_settings
 from kinfolk.cli.options import json_option
+from kinfolk.door import ask_each
+
+if TYPE_CHECKING:
+    from kinfolk.descriptors import Family
 
 
 @click.command(
@@ -82,8 +87,9 @@ def synth(
         )
 
 
-def _list(families: list[Any], as_json: bool) -> None:
-    found = [(shape, family.name) for family in families for shape in family.shapes()]
+def _list(families: Sequence[Family], as_json: bool) -> None:
+    answers = ask_each(families, lambda family: family.shapes())
+    found = [(shape, family.name) for family, shapes in answers for shape in shapes]
     if as_json:
         print_json(
             [

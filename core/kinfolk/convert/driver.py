@@ -16,10 +16,13 @@ import numpy as np
 from kinfolk.convert.checkpoint import Checkpoint
 from kinfolk.convert.general import QUANTIZATION_VERSION, ParameterCount, general_keys
 from kinfolk.convert.plan import Conversion, FloatArray, TensorRecipe
-from kinfolk.descriptors import Family, QuantFormat, resolve
-from kinfolk.errors import ConversionError
+from kinfolk.descriptors import Family, QuantFormat
+from kinfolk.door import left_out
+from kinfolk.errors import ConversionError, KinfolkError, PluginError
 from kinfolk.gguf.file_types import MIXES, TypeMix, choose_types
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor, Progress, check_target
+from kinfolk.guarded import who_is
+from kinfolk.quant.codec import quantize
 from kinfolk.quant.formats import QuantFormats
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ def convert(
         layouts = [_layout(recipe, plan[recipe.name]) for recipe in conversion.tensors]
         with GGUFOutput(path, keys, layouts, overwrite=overwrite) as output:
             output.run(
-                _jobs(conversion, plan, checkpoint),
+                _jobs(who_is(family), conversion, plan, checkpoint),
                 workers=workers or os.cpu_count() or 1,
                 progress=progress,
             )
@@ -94,13 +97,28 @@ def outtypes(formats: QuantFormats | None = None) -> tuple[str, ...]:
 def find_conversion(
     checkpoint: Checkpoint, families: Iterable[Family]
 ) -> tuple[Family, Conversion]:
-    """The one family that knows the checkpoint, and what it says. Raises otherwise."""
+    """The one family that knows the checkpoint, and what it says.
+
+    What a family says against the checkpoint counts only where no other knows it: one that is
+    asked about everybody's checkpoints may stumble over those of others. Raises otherwise.
+    """
     families = tuple(families)
-    found = [
-        (family, conversion)
-        for family in families
-        if (conversion := family.convert(checkpoint)) is not None
-    ]
+    found: list[tuple[Family, Conversion]] = []
+    refusals: list[KinfolkError] = []
+    faults: list[KinfolkError] = []
+    for family in families:
+        try:
+            conversion = family.convert(checkpoint)
+        except KinfolkError as error:
+            (faults if isinstance(error, PluginError) else refusals).append(error)
+            continue
+        if conversion is not None:
+            found.append((family, conversion))
+    said = refusals or (faults if len(families) == 1 else [])
+    if said and not found:
+        raise said[0] if len(said) == 1 else ConversionError("; ".join(map(str, said)))
+    for one in (*refusals, *faults):
+        left_out(one)
     if len(found) == 1:
         return found[0]
     model_type = checkpoint.config.text("model_type", "unknown")
@@ -172,9 +190,9 @@ def _metadata(
 
 
 def _jobs(
-    conversion: Conversion, plan: Mapping[str, QuantFormat], checkpoint: Checkpoint
+    who: str, conversion: Conversion, plan: Mapping[str, QuantFormat], checkpoint: Checkpoint
 ) -> Iterator[Job]:
-    """A job for every piece of a tensor that can be made by itself."""
+    """A job for every piece of a tensor that can be made by itself; ``who`` says how."""
     for recipe in conversion.tensors:
         format_ = plan[recipe.name]
         rows = recipe.shape[0]
@@ -185,18 +203,26 @@ def _jobs(
         if len(recipe.shape) == 1:
             step, row_bytes = rows, 0
         for start in range(0, rows, step):
-            produce = partial(_produce, recipe, format_, checkpoint, start, start + step)
+            produce = partial(_produce, who, recipe, format_, checkpoint, start, start + step)
             yield Job(recipe.name, start * row_bytes, produce)
 
 
 def _produce(
-    recipe: TensorRecipe, format_: QuantFormat, checkpoint: Checkpoint, start: int, stop: int
+    who: str,
+    recipe: TensorRecipe,
+    format_: QuantFormat,
+    checkpoint: Checkpoint,
+    start: int,
+    stop: int,
 ) -> ByteArray:
     """Rows ``start:stop`` of the tensor in its format, a flat uint8 array."""
     numbers = recipe.transform.apply(*_read(recipe, checkpoint, start, stop))
     expected = (min(stop, recipe.shape[0]) - start, *recipe.shape[1:])
     if numbers.shape != expected:
-        raise ValueError(f"{recipe.name}: the transform gives {numbers.shape}, not {expected}")
+        raise PluginError(
+            f"{who}: Transform.apply of {recipe.name!r} returned {list(numbers.shape)}, the recipe "
+            f"states {list(expected)}"
+        )
     if not np.isfinite(numbers).all():
         row = start + int(np.isfinite(numbers).reshape(len(numbers), -1).all(1).argmin())
         source = recipe.sources[row if recipe.stacked else 0]
@@ -220,11 +246,10 @@ def _read(
 
 def encode(numbers: FloatArray, format_: QuantFormat) -> ByteArray:
     """The numbers in a format, piece by piece, as a flat uint8 array."""
-    quantize = resolve(format_.quantize)
     rows = numbers.reshape(-1, numbers.shape[-1])
     step = max(1, _PIECE // rows.shape[1])
     parts = [
-        quantize(np.ascontiguousarray(rows[start : start + step])).reshape(-1)
+        quantize(np.ascontiguousarray(rows[start : start + step]), format_).reshape(-1)
         for start in range(0, len(rows), step)
     ]
     return np.concatenate(parts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from kinfolk.descriptors import Family, ModelCard, SamplingDefaults
+from kinfolk.door import ask_each
 from kinfolk.errors import ModelFormatError
 from kinfolk.gguf.metadata import Metadata
 
@@ -30,9 +31,10 @@ def find_card(path: Path, meta: Metadata, family: Family) -> ModelCard | None:
     if beside.is_file():
         return _read(beside)
     name = normalised(meta.string("general.name", default=path.stem))
-    for card in family.model_cards():
-        if normalised(card.name) == name:
-            return card
+    for _, cards in ask_each([family], lambda family: family.model_cards()):
+        for card in cards:
+            if normalised(card.name) == name:
+                return card
     return _from_metadata(name, meta)
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinfolk.descriptors import Drafter, ModelCard, resolve
+from kinfolk.descriptors import Drafter, ModelCard
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.text import open_text
 from kinfolk.errors import SettingsError
+from kinfolk.guarded import GuardedDrafter
 from kinfolk.model_api import ModelInfo
 from kinfolk.registry import Registry
 from kinfolk.sched.limits import SchedulerLimits
@@ -81,11 +82,10 @@ class Runtime:
 
 def bundled_model(registry: Registry) -> Path:
     """The model file that an installed family ships; :class:`SettingsError` if there is none."""
-    for provided in registry.families.values():
-        path = provided.value.bundled_model()
-        if path is not None:
-            return path
-    raise SettingsError("no installed family brings a model of its own: name a file with -m")
+    path = registry.bundled_model()
+    if path is None:
+        raise SettingsError("no installed family brings a model of its own: name a file with -m")
+    return path
 
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:
@@ -107,6 +107,5 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
 def _drafter(loaded: LoadedModel, settings: Settings, registry: Registry) -> Drafter | None:
     if settings.drafter is None:
         return None
-    spec = registry.drafter(settings.drafter).value
-    drafter: Drafter = resolve(spec.create)(loaded.info)
-    return drafter
+    provided = registry.drafter(settings.drafter)
+    return GuardedDrafter.create(provided.value, provided.source, loaded.info)

@@ -28,9 +28,8 @@ def _backend(op: str, folder: str, name: str, priority: int) -> OpBackend:
 
 def _triton(op: str, folder: str, supports: str = "supports") -> OpBackend:
     module = f"kinfolk_kernels.{folder}.triton"
-    function = f"{module}:{op}"
-    able = {"capturable": True, "rehearsable": True}
-    return OpBackend(op, "triton", function, f"{module}:{supports}", GPU, "cuda", **able)
+    function, can = f"{module}:{op}", f"{module}:{supports}"
+    return OpBackend(op, "triton", function, can, GPU, "cuda", capturable=True, rehearsable=True)
 
 
 OP_BACKENDS: tuple[OpBackend, ...] = (

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kinfolk.descriptors import QuantFormat, resolve
+from kinfolk.descriptors import QuantFormat
+from kinfolk.quant.codec import dequantize
 
 # Numbers dequantised at a time: bounds the float32 copy that a conversion needs.
 _CHUNK = 1 << 20
@@ -92,5 +93,4 @@ def row_chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 def dequantize_rows(data: npt.NDArray[np.uint8], format: QuantFormat, out: torch.Tensor) -> None:
     """Dequantise uint8 [rows, row bytes] into ``out`` [rows, n] of any type and device."""
-    numbers: npt.NDArray[np.float32] = resolve(format.dequantize)(data)
-    out.copy_(torch.from_numpy(numbers))
+    out.copy_(torch.from_numpy(dequantize(data, format)))

@@ -9,6 +9,7 @@ from math import prod
 from typing import Final
 
 from kinfolk.descriptors import Family, ReleasedShape
+from kinfolk.door import ask_each
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.gguf.file_types import MIXES, TypeMix, choose_types
 from kinfolk.gguf.output import OutputTensor
@@ -64,7 +65,8 @@ class SynthPlan:
 
 def find_shape(name: str, families: Iterable[Family]) -> ReleasedShape:
     """The released shape called ``name``, in any case. Raises with the names there are."""
-    shapes = {shape.name.lower(): shape for family in families for shape in family.shapes()}
+    found = ask_each(families, lambda family: family.shapes())
+    shapes = {shape.name.lower(): shape for _, some in found for shape in some}
     if name.lower() not in shapes:
         known = ", ".join(sorted(shapes)) or "none"
         raise UnsupportedModelError(

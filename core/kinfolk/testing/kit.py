@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import torch
 
-from kinfolk.descriptors import Family, PolicySpec, TinyModel, resolve
+from kinfolk.descriptors import PolicySpec, TinyModel, resolve
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.text import open_text
 from kinfolk.errors import PluginError
 from kinfolk.gguf.file import GGUFFile
+from kinfolk.guarded import GuardedFamily
 from kinfolk.loader import PluginRecord, Provided
 from kinfolk.nn.context import BuildContext
 from kinfolk.plans import StatePlan
@@ -64,7 +65,7 @@ class Kit:
         return self._registry or Registry.discover(self.settings())
 
     @cached_property
-    def provided(self) -> Provided[Family]:
+    def provided(self) -> Provided[GuardedFamily]:
         """The family and who brings it; :class:`PluginError` with what is there if nobody does."""
         if self.name in self.registry.families:
             return self.registry.families[self.name]
@@ -73,7 +74,7 @@ class Kit:
         raise PluginError(f"no family {self.name!r} is installed; installed: {there}{broken}")
 
     @property
-    def family(self) -> Family:
+    def family(self) -> GuardedFamily:
         return self.provided.value
 
     @cached_property
@@ -85,9 +86,9 @@ class Kit:
     @cached_property
     def tiny(self) -> TinyModel:
         tiny = self.family.tiny()
-        if not isinstance(tiny, TinyModel):
+        if tiny is None:
             raise PluginError(
-                f"family {self.name!r}: tiny() returned {tiny!r}; return a "
+                f"family {self.name!r}: tiny() returned None; return a "
                 "kinfolk.descriptors.TinyModel, the checks need one"
             )
         if not self.model:

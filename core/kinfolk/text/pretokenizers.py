@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from kinfolk.door import ask_each
 from kinfolk.errors import PluginError, UnsupportedModelError
 from kinfolk.text.formats import PreTokenizer
 from kinfolk.text.patterns import words
@@ -41,6 +42,10 @@ GENERIC: Final[Mapping[str, PreTokenizer]] = {
 }
 
 
+Stated = Mapping[str, tuple[PreTokenizer, ...]]
+"""Pre-tokenizers by the name of the family that states them."""
+
+
 class Claims(Protocol):
     """The part of a family that is asked here."""
 
@@ -60,19 +65,19 @@ def find(
 ) -> PreTokenizer:
     """The pre-tokenizer called ``name``: the model's ``own`` family first, then any, then ours.
 
-    Of a file that is not ``byte_level``, ``name`` is that of the model of its vocabulary.
+    Others are asked only if the own family has none, and left out with a warning if they fail. Of a
+    file that is not ``byte_level``, ``name`` is that of the model of its vocabulary.
     Raises :class:`UnsupportedModelError` if nobody claims the name, and :class:`PluginError` if
     several families of which none is the model's own define it differently.
     """
     families = tuple(families)
-    claims = {
-        family.name: pre
-        for family in families
-        for pre in family.pretokenizers()
-        if pre.name == name and (pre.symbols == BYTES) == byte_level
-    }
-    if own in claims:
-        return claims[own]
+    stated = {family.name: family.pretokenizers() for family in families if family.name == own}
+    claims = _claims(name, stated, byte_level)
+    if not claims:
+        others = (family for family in families if family.name != own)
+        answers = ask_each(others, lambda family: family.pretokenizers())
+        stated |= {family.name: found for family, found in answers}
+        claims = _claims(name, stated, byte_level)
     if len(set(claims.values())) > 1:
         raise PluginError(
             f"pre-tokenizer {name!r} is defined differently by the families "
@@ -89,14 +94,24 @@ def find(
         )
     if name in GENERIC:
         return GENERIC[name]
-    raise UnsupportedModelError(where + _unclaimed(name, families))
+    raise UnsupportedModelError(where + _unclaimed(name, stated))
 
 
-def _unclaimed(name: str, families: tuple[Claims, ...]) -> str:
+def _claims(name: str, stated: Stated, byte_level: bool) -> dict[str, PreTokenizer]:
+    """What families state under the name, by family."""
+    return {
+        holder: pre
+        for holder, found in stated.items()
+        for pre in found
+        if pre.name == name and (pre.symbols == BYTES) == byte_level
+    }
+
+
+def _unclaimed(name: str, stated: Stated) -> str:
     known = [
-        f"{family.name}: {', '.join(sorted(pre.name for pre in family.pretokenizers()))}"
-        for family in sorted(families, key=lambda family: family.name)
-        if family.pretokenizers()
+        f"{holder}: {', '.join(sorted(pre.name for pre in found))}"
+        for holder, found in sorted(stated.items())
+        if found
     ]
     known.append(f"built in: {', '.join(sorted(GENERIC))}")
     return (

@@ -34,7 +34,8 @@ class ContractChecks:
     def test_descriptor_is_valid(self, kinfolk_kit: Kit) -> None:
         """The plugin is usable, its descriptor complete, its architectures its own."""
         assert kinfolk_kit.record.status == "ok", kinfolk_kit.record.reason
-        assert check_family(kinfolk_kit.family) == ""
+        assert check_family(kinfolk_kit.family.family) == ""
+        assert kinfolk_kit.family.faults() == ()
         assert kinfolk_kit.family.name == kinfolk_kit.name
         for architecture in kinfolk_kit.family.architectures:
             # Raises where another installed family claims it too.
@@ -74,9 +75,8 @@ class ContractChecks:
         assert problems(hooks) == ()
         stated = {found.hook for found in implementations(hooks) if found.hook in MODEL}
         assert "allocate_cache" in stated
-        label = f"family {kinfolk_kit.name!r}"
         for hook in stated:
-            assert label in kinfolk_kit.loaded.hooks.asked(hook)
+            assert kinfolk_kit.family.who in kinfolk_kit.loaded.hooks.asked(hook)
 
     @needs("tiny")
     def test_each_model_has_hooks_of_its_own(self, kinfolk_kit: Kit) -> None:
