@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kinfolk.door import behind
 from kinfolk.errors import ContextLengthExceeded, RequestError
 from kinfolk.sched.request import FinishReason, Request, Sampling
 
@@ -121,6 +122,30 @@ def test_a_step_that_raises_ends_what_runs_and_serves_what_waits(
             assert outcome.tokens == whole
     again = replace(many[0], id="again")
     assert collect(running.submit(again)).tokens == solo(again).tokens
+
+
+def test_a_model_that_leaves_the_program_fails_its_step_only(
+    engine, loaded, altered, text, collect
+):
+    def forward(batch, view):
+        raise SystemExit(3)
+
+    running = engine(model=altered(loaded, forward=forward))
+    failed = collect(running.submit(Request("a", tuple(text[:9]), 3)))
+    assert failed.end.reason is FinishReason.ERROR
+    assert "SystemExit: 3" in failed.end.error
+
+
+def test_memory_that_a_plugins_op_misses_is_said_like_any_other(
+    engine, loaded, altered, text, collect
+):
+    def allocate():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    op = behind("back end 'b' of plugin 'p'", "m:f", allocate)
+    running = engine(model=altered(loaded, forward=lambda batch, view: op()))
+    failed = collect(running.submit(Request("a", tuple(text[:9]), 3)))
+    assert failed.end.error == "the device ran out of memory: lower --context or --slots"
 
 
 def test_nothing_kept_before_a_fault_is_trusted_after_it(engine, text, solo, collect, failing):

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from kinfolk.descriptors import OpBackend, Verdict, resolve
-from kinfolk.errors import SettingsError, UnsupportedModelError
+from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.ops.table import Decision, NotRehearsableError, Ops
 from kinfolk_kernels import compiling
+from kinfolk_kernels.verdict import Verdict as KernelVerdict
 
 
 @pytest.fixture
@@ -141,6 +142,77 @@ def test_an_error_in_a_back_end_is_not_covered_up(backend):
     sys.modules["toy_backends"].fast = fails
     with pytest.raises(FloatingPointError, match="inside"):
         run(Ops([backend("plain"), broken]))
+
+
+# -- what others bring ----------------------------------------------------------------------------
+
+OTHERS = "plugin 'p' (dist 1)"
+WHO = f"back end 'fast' of op 'silu_mul' of {OTHERS}: "
+
+
+@pytest.fixture
+def foreign(backend):
+    """``foreign(function, supports)``: a back end of somebody's plugin, asked before the others."""
+
+    def make(function, supports=None):
+        made = replace(backend("fast", 9, supports), source=OTHERS)
+        sys.modules["toy_backends"].fast = function
+        return made
+
+    return make
+
+
+def raising(error):
+    def call(*arguments):
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("supports", "said"),
+    [
+        (raising(KeyError("x")), "toy_backends:fast_can failed: KeyError: 'x'"),
+        (raising(SystemExit(3)), "toy_backends:fast_can failed: SystemExit: 3"),
+        (lambda *arguments: None, "toy_backends:fast_can returned None, which is no kinfolk."),
+        (lambda *arguments: "no", "toy_backends:fast_can returned 'no', which is no kinfolk."),
+        (lambda *arguments: torch.ones(1), "toy_backends:fast_can returned an object of type T"),
+        (7, "loading it returned an object of type tuple, which holds something that cannot be c"),
+    ],
+)
+def test_a_plugins_back_end_that_fails_to_say_whether_it_can_is_asked_no_more(
+    backend, foreign, caplog, supports, said
+):
+    ops = Ops([backend("plain"), foreign(lambda *arguments: "fast", supports)])
+    assert [run(ops), run(ops)] == ["plain", "plain"]
+    ((name, reason),) = ops.decisions["silu_mul", "plain"].refused
+    assert name == "fast"
+    assert reason.startswith(WHO + said)
+    assert ops.broken == {("silu_mul", "fast"): reason}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("verdict", [True, Verdict(True), KernelVerdict(True)])
+def test_a_plugins_back_end_may_answer_with_any_verdict(backend, foreign, verdict):
+    ops = Ops([backend("plain"), foreign(lambda *arguments: "fast", lambda *arguments: verdict)])
+    assert run(ops) == "fast"
+    assert ops.broken == {}
+
+
+def test_an_error_in_a_plugins_back_end_names_it_and_is_not_covered_up(backend, foreign):
+    ops = Ops([backend("plain"), foreign(raising(FloatingPointError("inside")))])
+    with pytest.raises(PluginError) as caught:
+        run(ops)
+    assert str(caught.value).startswith(f"{WHO}toy_backends:fast failed: FloatingPointError: ins")
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+
+
+def test_a_module_that_leaves_the_program_is_not_loaded(backend, foreign, monkeypatch):
+    module = ModuleType("toy_leaves")
+    module.__getattr__ = raising(SystemExit(3))
+    monkeypatch.setitem(sys.modules, "toy_leaves", module)
+    leaving = replace(foreign(len), function="toy_leaves:f")
+    assert run(Ops([backend("plain"), leaving])) == "plain"
 
 
 # -- what comes with kinfolk ----------------------------------------------------------------------

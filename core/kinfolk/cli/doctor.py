@@ -206,7 +206,8 @@ def _backends(runtime: Runtime) -> Iterator[Check]:
         refused = {pair for decision in ran for pair in decision.refused}
         reasons = [f"{name} refused: {reason}" for name, reason in sorted(refused)]
         reasons += [f"{name} not asked" for name in others if name not in dict(refused)]
-        yield Check("ops", op, "ok", "; ".join([detail, *reasons]))
+        broken = any(known == op for known, _ in ops.broken)
+        yield Check("ops", op, "failed" if broken else "ok", "; ".join([detail, *reasons]))
 
 
 def _graphs(runtime: Runtime) -> Check:

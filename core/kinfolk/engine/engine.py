@@ -14,7 +14,7 @@ from kinfolk.descriptors import Drafter
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.runner import Runner, Running
-from kinfolk.errors import EngineError, RequestError
+from kinfolk.errors import EngineError, PluginError, RequestError
 from kinfolk.sched.events import Emitted, Event, Finished
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import StepPlan, StepResult
@@ -146,7 +146,7 @@ class Engine:
     def _start(self, plan: StepPlan, after: Running | None = None) -> Running | StepResult:
         try:
             return self._runner.start(plan, self._histories, after)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return _lost(plan, error)
 
     def _start_ahead(self, step: Running | StepResult) -> Running | StepResult | None:
@@ -161,7 +161,7 @@ class Engine:
             return step
         try:
             return self._runner.finish(step)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return _lost(step.plan, error)
 
     def _commit(self, result: StepResult) -> Sequence[Event]:
@@ -225,13 +225,14 @@ class Engine:
             self._wake.notify()
 
 
-def _lost(plan: StepPlan, error: Exception) -> StepResult:
+def _lost(plan: StepPlan, error: BaseException) -> StepResult:
     """Called in an ``except`` block."""
     log.exception("step %d failed", plan.step_id)
     return StepResult(plan.step_id, (), fatal=_explain(error))
 
 
-def _explain(error: Exception) -> str:
-    if isinstance(error, torch.OutOfMemoryError):
+def _explain(error: BaseException) -> str:
+    raised = error.__cause__ if isinstance(error, PluginError) else error
+    if isinstance(raised, torch.OutOfMemoryError):
         return "the device ran out of memory: lower --context or --slots"
     return f"{type(error).__name__}: {error}"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinfolk.descriptors import YES, OpBackend, resolve
-from kinfolk.errors import SettingsError, UnsupportedModelError
+from kinfolk.door import ask, behind, cause
+from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import torch
@@ -68,6 +69,8 @@ class Ops:
             if op not in (choose or {}):
                 self._backends[op] = [b for b in offered if b.device in ("", device)]
         self._loaded: dict[tuple[str, str], _Loaded | str] = {}
+        self.broken: dict[tuple[str, str], str] = {}
+        """Back ends of plugins that failed where they must not, by op and name, with the reason."""
         self._watched: set[tuple[str, str]] | None = None
         self.rehearsing = False
         """Whether nothing is launched, so that what ops give is anything."""
@@ -118,7 +121,11 @@ class Ops:
                 refused.append((backend.name, loaded))
                 continue
             function, supports = loaded
-            verdict = YES if supports is None else supports(*args)
+            try:
+                verdict = YES if supports is None else supports(*args)
+            except PluginError as error:
+                refused.append((backend.name, self._drop(backend, str(error))))
+                continue
             if verdict:
                 if self.rehearsing and not backend.rehearsable:
                     raise NotRehearsableError(f"op {op} runs on {backend.name}")
@@ -132,17 +139,25 @@ class Ops:
         raise UnsupportedModelError(f"no back end can run the op {op!r}: {reasons}")
 
     def _load(self, backend: OpBackend) -> _Loaded | str:
-        """The back end's functions, or why it has none: a broken one takes nothing else down."""
+        """The back end's functions, or why it has none."""
         key = (backend.op, backend.name)
         if key not in self._loaded:
             try:
-                supports = resolve(backend.supports) if backend.supports else None
-                self._loaded[key] = (resolve(backend.function), supports)
+                self._loaded[key] = _functions(backend)
+            except PluginError as error:
+                return self._drop(backend, str(error))
             except Exception as error:
-                reason = f"cannot be loaded: {type(error).__name__}: {error}"
-                log.warning("back end %s of op %s %s", backend.name, backend.op, reason)
-                self._loaded[key] = reason
+                return self._drop(backend, f"cannot be loaded: {cause(error)}")
         return self._loaded[key]
+
+    def _drop(self, backend: OpBackend, reason: str) -> str:
+        """Ask a back end no more: one that is broken takes nothing else down."""
+        subject = "" if backend.source else f"back end {backend.name} of op {backend.op} "
+        log.warning("%s%s; it is not asked again", subject, reason)
+        self._loaded[backend.op, backend.name] = reason
+        if backend.source:
+            self.broken[backend.op, backend.name] = reason
+        return reason
 
     def _note(self, decision: Decision) -> None:
         self.decisions[decision.op, decision.backend] = decision
@@ -337,3 +352,30 @@ class Ops:
         return self._call(  # type: ignore[no-any-return]
             "report", hidden, last_row, finite, rows, n_keep, following, path
         )
+
+
+def _functions(backend: OpBackend) -> _Loaded:
+    """What a back end references; what is a plugin's goes through the door."""
+
+    def load() -> _Loaded:
+        supports = resolve(backend.supports) if backend.supports else None
+        return resolve(backend.function), supports
+
+    if not backend.source:  # what fails in the core is no plugin's fault
+        return load()
+    who = f"back end {backend.name!r} of op {backend.op!r} of {backend.source}"
+    function, supports = ask(who, "loading it", load, _no_functions, passing=())
+    able = None if supports is None else behind(who, backend.supports, supports, _no_verdict)
+    return behind(who, backend.function, function), able
+
+
+def _no_functions(value: object) -> str:
+    assert isinstance(value, tuple)
+    fits = all(found is None or callable(found) for found in value)
+    return "" if fits else "holds something that cannot be called"
+
+
+def _no_verdict(value: object) -> str:
+    if isinstance(getattr(value, "ok", value), bool):
+        return ""
+    return "is no kinfolk.descriptors.Verdict"
