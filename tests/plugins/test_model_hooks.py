@@ -335,9 +335,15 @@ def test_an_exception_in_a_wrapper_names_its_policy():
         ask(caller)
 
 
-def test_our_own_errors_pass_unchanged():
-    error = CapacityError("needs 3 GiB, 2 are free")
-    with pytest.raises(CapacityError) as caught:
+def test_a_hook_that_leaves_the_program_is_named_too():
+    caller = ModelHookCaller(Party("family 'f'", Raises(SystemExit(3))), [])
+    with pytest.raises(PluginError, match="family 'f' failed in hook verify: SystemExit: 3"):
+        ask(caller)
+
+
+@pytest.mark.parametrize("error", [CapacityError("needs 3 GiB, 2 are free"), MemoryError()])
+def test_our_own_errors_pass_unchanged(error):
+    with pytest.raises(type(error)) as caught:
         ask(ModelHookCaller(Party("family 'f'", Raises(error)), []))
     assert caught.value is error
 
