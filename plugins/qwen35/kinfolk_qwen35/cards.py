@@ -19,10 +19,10 @@ _ANSWER, _REASONING = 32768, 32256
 
 POCKET: Final = ModelCard(
     "kinfolk-pocket",
-    SamplingDefaults(temperature=0.6, top_k=0, top_p=0.95, repetition_penalty=1.05),
+    SamplingDefaults(temperature=0.2, top_k=0, top_p=0.95, repetition_penalty=1.05),
     chat=False,
-    max_tokens=128,
-    notes="completes Python; it is no chat model",
+    max_tokens=256,
+    notes="completes small Python programs; it is no chat model",
 )
 CARDS: Final = (
     POCKET,
