@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from kinfolk.cli.streams import OutputLost, guard_streams
 from kinfolk.errors import KinfolkError
 from kinfolk.version import __version__
 
@@ -91,12 +92,17 @@ class CommandLine(click.Group):
             return super().main(given, prog_name, complete_var, False, **extra)
         try:
             result = super().main(given, prog_name, complete_var, False, **extra)
+            sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except click.ClickException as error:
             error.show()
             code = error.exit_code
         except click.Abort:
             code = INTERRUPTED
+        except OutputLost as lost:
+            if str(lost):
+                _say(str(lost))
+            code = lost.exit_code
         except Exception as error:
             code = _report(error, debug)
         sys.exit(code)
@@ -124,6 +130,7 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """Entry point of the ``kinfolk`` program."""
+    guard_streams()
     cli.main(prog_name="kinfolk")
 
 

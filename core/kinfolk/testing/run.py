@@ -78,6 +78,8 @@ def run_checks(
             options.append("-n0")
         with contextlib.redirect_stdout(said), _unlogged():
             code = pytest.main([*options, str(module)], plugins=[recorder])
+    if recorder.failure is not None:
+        raise recorder.failure
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and not recorder.results:
         raise SettingsError(f"no check matches {select!r}")
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -105,6 +107,8 @@ class _Recorder:
         self._on_result = on_result
         self._stdout = sys.stdout
         self._titles: dict[str, str] = {}
+        self.failure: Exception | None = None
+        """What ``on_result`` raised: the run ends with it."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from kinfolk.testing.conformance import FamilyConformance
@@ -129,8 +133,14 @@ class _Recorder:
 
     def _add(self, result: Result) -> None:
         self.results.append(result)
-        with contextlib.redirect_stdout(self._stdout):
-            self._on_result(result)
+        import pytest
+
+        try:
+            with contextlib.redirect_stdout(self._stdout):
+                self._on_result(result)
+        except Exception as error:
+            self.failure = error
+            pytest.exit("nobody hears of the results")
 
 
 def title_of(checks: type, name: str) -> str:
