@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 
 import click
@@ -126,6 +127,13 @@ def test_interruption_ends_with_130_and_no_traceback(kinfolk, raising):
 def test_running_out_of_memory_is_said_in_plain_words(kinfolk, raising):
     raising(MemoryError())
     assert "memory" in kinfolk("plugins").stderr
+
+
+def test_a_full_disk_is_never_a_bug(kinfolk, raising):
+    raising(OSError(errno.ENOSPC, "No space left on device", "/tmp/x"))
+    result = kinfolk("plugins")
+    assert result.exit_code == 1
+    assert result.stderr == "error: /tmp/x: No space left on device\n"
 
 
 # -- plugins --------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_logits_leave_no_half_file(kinfolk, model, tmp_path, case, monkeypatch):
 
     monkeypatch.setattr(module, "logits", failing)
     result = kinfolk("logits", model, "--tokens", tmp_path / "tokens.npy", "--out", out)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "No space left" in result.stderr
     assert out.read_bytes() == b"an older result"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logits.npy", "tokens.npy"]
@@ -148,7 +148,7 @@ def test_a_folder_that_is_not_there_is_told_before_loading(kinfolk, tmp_path, ca
     np.save(tmp_path / "tokens.npy", case["tokens"])
     out = tmp_path / "nowhere" / "l.npy"
     result = kinfolk("logits", "no.gguf", "--tokens", tmp_path / "tokens.npy", "--out", out)
-    assert "there is no folder" in result.stderr
+    assert f"the directory {out.parent} does not exist" in result.stderr
 
 
 # -- perplexity -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from kinfolk.cli.console import ProgressBar, note
 from kinfolk.cli.loading import open_model, read_settings
 from kinfolk.cli.options import LOADING, settings_options
 from kinfolk.errors import OutputError, RequestError
-from kinfolk.gguf.output import PARTIAL
+from kinfolk.gguf.output import PARTIAL, check_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,8 @@ def logits(
     """
     ids = read_tokens(Path(tokens))
     settings = read_settings(ctx, slots=1, checkpoints=0, context=len(ids))
-    target = _checked_target(Path(out))
+    target = Path(out)
+    check_target(target, overwrite=True)
     with open_model(settings, model) as loaded:
         vocabulary = loaded.info.vocabulary
         if ids.min() < 0 or ids.max() >= vocabulary:
@@ -76,28 +77,17 @@ def read_tokens(path: Path) -> npt.NDArray[np.int64]:
 
 def write_rows(path: Path, parts: Iterable[torch.Tensor], shape: tuple[int, int]) -> None:
     """Write parts one below the other as they come, and give the file its name at the end."""
-    import numpy as np
+    from numpy.lib import format as npy
 
     partial = path.with_name(path.name + PARTIAL)
+    head = {"descr": "<f4", "fortran_order": False, "shape": shape}
     try:
-        target = np.lib.format.open_memmap(partial, "w+", np.float32, shape)
-        start = 0
-        for part in parts:
-            target[start : start + len(part)] = part.float().cpu().numpy()
-            start += len(part)
-        target.flush()
-        del target
+        with partial.open("wb") as target:
+            npy.write_array_header_1_0(target, head)
+            for part in parts:
+                target.write(part.float().cpu().numpy().astype("<f4").data)
         partial.replace(path)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise OutputError.of(path, error) from None
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _checked_target(path: Path) -> Path:
-    """Where to write, known to be possible before the model is loaded."""
-    if path.is_dir():
-        raise OutputError(f"{path}: is a folder; name a file")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}")
-    return path

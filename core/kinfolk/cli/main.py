@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from kinfolk.cli.streams import OutputLost, guard_streams
-from kinfolk.errors import KinfolkError
+from kinfolk.errors import NO_ROOM, KinfolkError
 from kinfolk.version import __version__
 
 BUILT_IN: Final[Mapping[str, str]] = {
@@ -150,6 +150,8 @@ def _report(error: Exception, debug: bool) -> int:
         return error.exit_code
     if isinstance(error, MemoryError):
         _say("this machine has not enough memory for that")
+    elif isinstance(error, OSError) and error.errno in NO_ROOM:
+        _say(f"{error.filename or 'a file'}: {error.strerror}")
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         hint = "" if debug else f"; add {DEBUG} to see where"
