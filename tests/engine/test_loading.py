@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from kinfolk.engine import loading, preparing
+from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.preparing import choose_device, choose_dtype
-from kinfolk.engine.runtime import Runtime, bundled_model, scheduler_limits
+from kinfolk.engine.runtime import Runtime, scheduler_limits
 from kinfolk.errors import CapacityError, SettingsError
 from kinfolk.plans import Codec, Paged
 from kinfolk.registry import Registry

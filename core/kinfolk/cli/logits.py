@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import ProgressBar, note
-from kinfolk.cli.loading import open_model, read_settings
-from kinfolk.cli.options import LOADING, settings_options
+from kinfolk.cli.loading import Demand, open_model, read_settings
+from kinfolk.cli.options import LOADING, model_argument, settings_options
 from kinfolk.errors import OutputError, RequestError
 from kinfolk.gguf.output import PARTIAL, check_target
 
@@ -27,24 +27,32 @@ Examples:
   kinfolk logits model.gguf --tokens ids.npy --out logits.npy
   kinfolk logits model.gguf --tokens ids.npy --out logits.npy --dtype f32 --chunk 64"""
 )
-@click.argument("model")
+@model_argument
 @click.option("--tokens", required=True, metavar="FILE", help="Token ids: a .npy file, [n].")
 @click.option("--out", required=True, metavar="FILE", help="Written: .npy, float32 [n, vocab].")
 @click.option("--chunk", type=click.IntRange(min=1), help="Tokens in one step, at most.")
 @settings_options(*LOADING, "context", "kv_codec", "v_codec")
 @click.pass_context
 def logits(
-    ctx: click.Context, /, model: str, tokens: str, out: str, chunk: int | None, **rest: Any
+    ctx: click.Context,
+    /,
+    model: str | None,
+    tokens: str,
+    out: str,
+    chunk: int | None,
+    **rest: Any,
 ) -> None:
-    """Write the logits of MODEL for given tokens: float32, a row for every position.
+    """Write the logits of the model in FILE for given tokens: float32, a row for every position.
 
-    Row i is what follows tokens 0 to i. The file appears under its name when it is complete.
+    Row i is what follows tokens 0 to i. Without FILE it is the bundled model. The output appears
+    under its name when it is complete.
     """
     ids = read_tokens(Path(tokens))
     settings = read_settings(ctx, slots=1, checkpoints=0, context=len(ids))
     target = Path(out)
     check_target(target, overwrite=True)
-    with open_model(settings, model) as loaded:
+    demand = Demand(positions=len(ids), what=f"{tokens} with its {len(ids)} tokens")
+    with open_model(settings, model, demand) as loaded:
         vocabulary = loaded.info.vocabulary
         if ids.min() < 0 or ids.max() >= vocabulary:
             raise RequestError(

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -42,6 +43,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 INTERRUPTED: Final = 130
 UNEXPECTED: Final = 1
 DEBUG: Final = "--debug"
+LOG_LEVEL: Final = "--log-level"
 
 
 class CommandLine(click.Group):
@@ -87,7 +89,7 @@ class CommandLine(click.Group):
     ) -> Any:
         """Run, and leave the process with the exit code unless ``standalone_mode`` is off."""
         given = list(sys.argv[1:] if args is None else args)
-        debug, given = _take_debug(given)
+        given, debug = _globals_first(given)
         if not standalone_mode:
             return super().main(given, prog_name, complete_var, False, **extra)
         try:
@@ -121,10 +123,20 @@ Examples:
 )
 @click.version_option(__version__, prog_name="kinfolk", message="%(prog)s %(version)s")
 @click.option(DEBUG, is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.option(
+    LOG_LEVEL,
+    metavar="LEVEL",
+    help="Least severity of log lines that are shown: debug, info, warning or error. "
+    "[KINFOLK_LOG_LEVEL]",
+)
+def cli(debug: bool, log_level: str | None) -> None:
     """Run language models on this machine.
 
     Model families are plugins: whatever file an installed family claims can be loaded.
+
+    Options of this page may stand behind a command too. Exit codes: 0 done; 1 it failed: a disk is
+    full, stdout closed, a check not passed; 2 a mistake in what was asked; 130 interrupted; 141
+    nobody reads the output any more.
     """
 
 
@@ -134,11 +146,21 @@ def main() -> None:
     cli.main(prog_name="kinfolk")
 
 
-def _take_debug(args: list[str]) -> tuple[bool, list[str]]:
-    """``--debug`` counts wherever it stands, up to a ``--``."""
+def _globals_first(args: list[str]) -> tuple[list[str], bool]:
+    """The arguments with the options of the program itself in front of the command, wherever up to
+    a ``--`` they stood; and whether ``--debug`` is among them."""
     end = args.index("--") if "--" in args else len(args)
-    kept = [arg for arg in args[:end] if arg != DEBUG]
-    return len(kept) < end, kept + args[end:]
+    ours: list[str] = []
+    rest: list[str] = []
+    words = iter(args[:end])
+    for word in words:
+        if word == LOG_LEVEL:
+            ours += [word, *islice(words, 1)]
+        elif word == DEBUG or word.startswith(f"{LOG_LEVEL}="):
+            ours.append(word)
+        else:
+            rest.append(word)
+    return ours + rest + args[end:], DEBUG in ours
 
 
 def _report(error: Exception, debug: bool) -> int:

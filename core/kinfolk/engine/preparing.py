@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from kinfolk.descriptors import Family
+from kinfolk.engine.devices import missing_device
 from kinfolk.engine.memory import MemoryPlan, plan_memory, work_bytes
 from kinfolk.engine.sizing import GIB, free_memory
-from kinfolk.errors import SettingsError
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.hooks import CoreHooks, ModelHookCaller, family_party, policy_parties
@@ -81,7 +81,8 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         trace=settings.trace_plugins,
     )
     slice_rows = SLICE_ROWS[device.type]
-    _check_context(settings.context, config.context)
+    if settings.asked("context"):
+        _check_context(settings.context, config.context)
     wanted = _wanted(settings, dtype, slice_rows, config.context)
     info = ModelInfo(
         config.name,
@@ -141,14 +142,13 @@ def choose_device(name: str) -> torch.device:
     that is not there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cpu":
-        return device
+    kind, _, index = name.partition(":")
+    if kind == "cpu":
+        return torch.device(kind)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index = device.index or 0
-    if index >= count:
-        raise SettingsError(f"--device {name}: this machine has {count} CUDA devices")
-    return torch.device(device.type, index)
+    if int(index or 0) >= count:
+        raise missing_device(name, count)
+    return torch.device(kind, int(index or 0))
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
