@@ -128,6 +128,31 @@ def test_weights_that_do_not_fit_as_numbers_stay_packed(load, monkeypatch):
 # -- runtime --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("weights", "share", "said"),
+    [
+        ("blocks", 0.6, "--weights numbers would take"),
+        ("auto", 0.0, "there is no room for numbers"),
+        ("auto", 0.6, ""),
+        ("numbers", 0.6, ""),
+    ],
+)
+def test_weights_that_are_taken_apart_in_every_step_are_warned_about(
+    registry, monkeypatch, caplog, weights, share, said
+):
+    monkeypatch.setattr(preparing, "WEIGHT_SHARE", share)
+    settings = load_settings(device="cpu", weights=weights)
+    preparing.prepare_model(bundled_model(registry), settings, registry).file.close()
+    assert said in caplog.text
+    assert bool(said) == bool(caplog.text)
+
+
+def test_plain_weights_are_no_slower_as_blocks(registry, cases, caplog):
+    settings = load_settings(device="cpu", weights="blocks")
+    preparing.prepare_model(cases / "qwen35.gguf", settings, registry).file.close()
+    assert caplog.text == ""
+
+
 def test_the_scheduler_is_told_what_the_model_can(loaded):
     limits = scheduler_limits(loaded, load_settings(slots=8, quantum=5, draft_tokens=6))
     assert (limits.slots, limits.context, limits.quantum) == (8, 512, 5)
