@@ -22,9 +22,9 @@ from typing import TypeVar
 import torch
 
 from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
-from kinfolk.engine.runtime import bundled_model
 from kinfolk.registry import Registry
 from kinfolk.sched.events import Event, Finished
 from kinfolk.sched.limits import SchedulerLimits

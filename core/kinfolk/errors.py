@@ -6,7 +6,12 @@ into an error body with ``http_status``. Anything else that escapes is a bug of 
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Final
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the system says where a disk, a quota or a limit is full."""
 
 
 class KinfolkError(Exception):
@@ -43,6 +48,15 @@ class ConversionError(KinfolkError):
 
 class OutputError(KinfolkError):
     """A file cannot be written where it was asked for."""
+
+    @classmethod
+    def of(cls, path: Path, error: OSError) -> OutputError:
+        """What the system said of ``path``; a full disk is no mistake of the command, and ends the
+        program with 1."""
+        made = cls(f"{path}: cannot be written: {error.strerror or error}")
+        if error.errno in NO_ROOM:
+            made.exit_code = 1
+        return made
 
 
 class UnsupportedModelError(KinfolkError):

@@ -171,16 +171,25 @@ class Registry:
 
         ``drafter``: the file drafts for another model, so ``drafter_architectures`` count too.
         Raises :class:`UnknownArchitectureError`, :class:`FamilyConflictError` (several claims), or
-        :class:`SettingsError` (``override`` is not installed).
+        :class:`SettingsError` (``override`` is not installed, or leaves a file to a family that
+        does not claim it while others do).
         """
-        if override is not None:
-            return self._named(_FAMILY, self.families, override, "--model-family").value
         claims = [
             item
             for item in self.families.values()
             if architecture in item.value.architectures
             or (drafter and architecture in item.value.drafter_architectures)
         ]
+        if override is not None:
+            chosen = self._named(_FAMILY, self.families, override, "--model-family")
+            if claims and chosen not in claims:
+                names = " and ".join(repr(item.value.name) for item in claims)
+                raise SettingsError(
+                    f"--model-family {override}: the file's architecture is {architecture!r}, "
+                    f"which {names} handles and {override!r} "
+                    f"({', '.join(chosen.value.architectures)}) does not; leave the flag out"
+                )
+            return chosen.value
         if len(claims) == 1:
             return claims[0].value
         if claims:
@@ -230,7 +239,10 @@ class Registry:
         )
         if self.problems():
             message += f"; plugins that could not be used: {'; '.join(self.problems())}"
-        return UnknownArchitectureError(f"{message}; docs/plugins.md says how to add a family")
+        return UnknownArchitectureError(
+            f"{message}. A plugin can add it: 'kinfolk new-family NAME' writes one to start from, "
+            "and the README.md in it says how to go on"
+        )
 
 
 def describe(registry: Registry) -> list[dict[str, Any]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from kinfolk.errors import SettingsError
@@ -63,6 +64,12 @@ def _blank_is_unset(value: object) -> object:
     return None if isinstance(value, str) and not value.strip() else value
 
 
+def _device(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise ValueError("must be auto, cpu, cuda, or cuda:N for the GPU of number N")
+    return value
+
+
 def _default_cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "kinfolk"
@@ -98,7 +105,7 @@ class Settings(BaseSettings):
     strict_plugins: bool = Field(False, description="a broken plugin is an error")
     trace_plugins: bool = Field(False, description="log every call of a hook and who answered")
     model_family: OptionalText = Field(
-        None, description="family to use, whatever the file's architecture says"
+        None, description="family to use where several claim the file's architecture, or none does"
     )
     policy: Names = Field((), description="policies asked before the family, in this order")
 
@@ -109,14 +116,17 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "warning", description="least severity of log lines that are shown"
     )
-    device: Annotated[
-        str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
-    ] = "auto"
+    device: Annotated[str, BeforeValidator(_device)] = Field(
+        "auto", description="auto, cpu, cuda or cuda:N"
+    )
     dtype: Literal["auto", "f32", "f16", "bf16"] = Field(
         "auto", description="numbers in which the model computes"
     )
     memory: float | None = Field(
-        None, gt=0, description="GiB of the device to use at most; unset = what is free"
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="GiB of the device to use at most; unset = what is free",
     )
     weights: Literal["auto", "planes", "blocks", "numbers"] = Field(
         "auto",
@@ -173,26 +183,42 @@ class Settings(BaseSettings):
     drafter: OptionalText = Field(None, description="drafter for speculative decoding")
     draft_tokens: int = Field(8, ge=1, le=63, description="most tokens drafted for a sequence")
 
+    _defaults: frozenset[str] = PrivateAttr(default=frozenset())
 
-def load_settings(**options: Any) -> Settings:
+    def asked(self, field: str) -> bool:
+        """Whether somebody set a field, and not the command for want of a wish."""
+        return field in self.model_fields_set and field not in self._defaults
+
+
+def load_settings(*, defaults: Mapping[str, Any] | None = None, **options: Any) -> Settings:
     """Settings from the environment and ``options``, which win; an option ``None`` is not set.
 
-    Raises :class:`SettingsError` naming the flag or variable at fault.
+    ``defaults`` hold where neither says anything. Raises :class:`SettingsError` naming the flag or
+    variable at fault.
     """
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        return Settings(**given)
+        settings = Settings(**given)
+        rest = {
+            name: value
+            for name, value in (defaults or {}).items()
+            if name not in settings.model_fields_set
+        }
+        if rest:
+            settings = Settings(**given, **rest)
+            settings._defaults = frozenset(rest)
     except ValidationError as error:
         raise SettingsError(_explain(error, given)) from error
+    return settings
 
 
 def options_given(context: click.Context) -> dict[str, Any]:
-    """The settings among a command's parameters that the user really typed.
+    """The settings that the user really typed, before the command or behind it.
 
     Parameters left at their default are absent, so that a default of the command line cannot hide
     an environment variable.
     """
-    given: dict[str, Any] = {}
+    given = {} if context.parent is None else options_given(context.parent)
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
         if name in Settings.model_fields and source is not None and source.name == "COMMANDLINE":
@@ -220,6 +246,15 @@ def unknown_variables() -> dict[str, str]:
     return found
 
 
+def words_of(field: str) -> tuple[str, ...]:
+    """The words that a field is limited to; none if it is not."""
+    annotation = Settings.model_fields[field].annotation
+    for kind in (annotation, *get_args(annotation)):
+        if get_origin(kind) is Literal:
+            return get_args(kind)
+    return ()
+
+
 def _explain(error: ValidationError, given: Mapping[str, object]) -> str:
     """One line for all the problems: where, what, and the value."""
     lines = []
@@ -229,6 +264,37 @@ def _explain(error: ValidationError, given: Mapping[str, object]) -> str:
         if problem["type"] == "extra_forbidden":
             lines.append(f"{field!r} is no setting of kinfolk")
             continue
-        text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        lines.append(f"{where}: {text} (got {problem['input']!r})")
+        own = problem["type"] == "value_error"
+        rule = problem["msg"].removeprefix("Value error, ") if own else _rule(field)
+        lines.append(f"{where}: {rule} (got {_shown(problem['input'])}){_meant(field, problem)}")
     return "; ".join(lines)
+
+
+def _rule(field: str) -> str:
+    """What a value of a field must be."""
+    if words := words_of(field):
+        return f"must be {', '.join(words[:-1])} or {words[-1]}"
+    info = Settings.model_fields[field]
+    kinds = {info.annotation, *get_args(info.annotation)}
+    if bool in kinds:
+        return "must be yes or no, true or false, 1 or 0"
+    limits = {
+        name: getattr(part, name)
+        for part in info.metadata
+        for name in ("ge", "gt", "le")
+        if getattr(part, name, None) is not None
+    }
+    bounds = {"ge": "at least {}", "gt": "above {}", "le": "at most {}"}
+    rule = " and ".join(bounds[name].format(limit) for name, limit in limits.items())
+    what = "a whole number" if int in kinds else "a number" if float in kinds else "a path"
+    return f"must be {what}" + (f", {rule}" if rule else "")
+
+
+def _shown(value: object) -> str:
+    """A value as it was typed; that of a flag that may be repeated is a tuple."""
+    return repr(",".join(map(str, value))) if isinstance(value, tuple) else repr(value)
+
+
+def _meant(field: str, problem: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(str(problem["input"]).lower(), words_of(field), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -75,6 +75,29 @@ def test_a_question_that_does_not_fit_is_taken_back(kinfolk, chat_model, prompts
     assert prompts[-1] == [{"role": "user", "content": "short"}]
 
 
+def test_a_conversation_that_fills_the_context_is_told_the_way_out(kinfolk, chat_model, prompts):
+    lines = "word " * 8 + "\n" + "word " * 8 + "\n/reset\nshort\n"
+    result = kinfolk("chat", "-m", chat_model, *GREEDY, "--context", 64, stdin=lines)
+    assert result.exit_code == 0
+    assert "with this question the conversation has" in result.stderr
+    assert "/reset" in result.stderr
+    assert "shorten the prompt" not in result.stderr
+    assert prompts[-1] == [{"role": "user", "content": "short"}]
+
+
+def test_a_larger_context_is_named_only_where_there_is_one(kinfolk, chat_model):
+    lines = "word " * 3000 + "\n"
+    assert "--context" in kinfolk("chat", "-m", chat_model, "-c", 64, stdin=lines).stderr
+    assert "--context" not in kinfolk("chat", "-m", chat_model, "-c", 4096, stdin=lines).stderr
+
+
+def test_an_answer_that_the_context_cuts_off_is_told(kinfolk, chat_model):
+    options = ("--temperature", 0, "--ignore-eos", "-c", 64)
+    result = kinfolk("chat", "-m", chat_model, *options, "-n", -1, stdin="one\n")
+    assert "(cut off: the context is full" in result.stderr
+    assert "cut off" not in kinfolk("chat", "-m", chat_model, *options, "-n", 2, stdin="a").stderr
+
+
 def test_interruption_stops_the_answer_and_not_the_program(
     kinfolk, chat_model, prompts, monkeypatch
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 
 import pytest
@@ -14,6 +15,11 @@ from kinfolk.cli.console import ProgressBar, size, table
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
 
 
 def work(monkeypatch, stream, seconds):
@@ -37,6 +43,43 @@ def test_a_short_step_shows_nothing(monkeypatch):
 
 def test_nobody_looking_nothing_is_shown(monkeypatch):
     assert work(monkeypatch, io.StringIO(), seconds=1) == ""
+
+
+def test_a_step_that_is_sure_to_take_long_shows_at_once(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar("loading model.gguf", at_once=True):
+        assert "loading model.gguf" in stream.getvalue()
+    assert stream.getvalue().endswith("\x1b[1A\x1b[2K"), "nothing is left of it"
+
+
+def test_a_terminal_that_takes_nothing_back_gets_a_line(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar("loading model.gguf", at_once=True) as progress:
+        progress(1, 2)
+    assert stream.getvalue().strip() == "loading model.gguf"
+
+
+def test_at_once_is_never_where_nobody_looks(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar("loading", at_once=True) as progress:
+        progress(1, 2)
+    assert stream.getvalue() == ""
+
+
+def test_log_lines_stand_above_a_bar(monkeypatch):
+    """Written past it they would end up in its line."""
+    stream = Terminal()
+    handler = console.NoteHandler()
+    record = logging.LogRecord("kinfolk", logging.WARNING, "", 0, "beware", (), None)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar("loading", at_once=True):
+        handler.emit(record)
+    (line,) = [line for line in stream.getvalue().split("\n") if "beware" in line]
+    assert line.rpartition("\x1b[2K")[2] == "beware"
 
 
 def test_columns_of_a_table_stand_below_one_another():

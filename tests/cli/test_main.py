@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 
 import click
@@ -9,6 +10,7 @@ import pytest
 
 from kinfolk.cli.main import BUILT_IN, cli
 from kinfolk.errors import KinfolkError
+from kinfolk.settings import words_of
 from kinfolk.version import __version__
 
 GREET = """
@@ -116,6 +118,45 @@ def test_debug_behind_two_dashes_is_text(kinfolk, model):
     assert result.stdout.startswith("--debug")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--log-level", "info", "tokenize"),
+        ("--log-level=info", "tokenize"),
+        ("tokenize", "--log-level", "info"),
+        ("tokenize", "--log-level=info", "--debug"),
+    ],
+)
+def test_the_log_level_is_one_of_every_command_wherever_it_stands(kinfolk, monkeypatch, words):
+    from kinfolk.cli import tokenize
+
+    seen = []
+    read = tokenize.read_settings
+
+    def reading(ctx):
+        seen.append(read(ctx))
+        return seen[-1]
+
+    monkeypatch.setattr(tokenize, "read_settings", reading)
+    monkeypatch.setenv("KINFOLK_LOG_LEVEL", "error")
+    result = kinfolk(*words, "--text", "Hi")
+    assert result.exit_code == 0, result.stderr
+    assert [settings.log_level for settings in seen] == ["info"]
+
+
+def test_a_log_level_that_is_none_is_told(kinfolk):
+    result = kinfolk("tokenize", "--text", "Hi", "--log-level", "loud")
+    assert result.exit_code == 2
+    assert "--log-level: must be debug, info, warning or error" in result.stderr
+    assert kinfolk("tokenize", "--log-level").exit_code == 2
+
+
+def test_help_tells_the_options_of_every_command_and_what_exit_codes_mean(kinfolk):
+    output = kinfolk("--help").output
+    assert all(word in output for word in ("--log-level LEVEL", *words_of("log_level")))
+    assert all(f" {code} " in output for code in (0, 1, 2, 130, 141))
+
+
 def test_interruption_ends_with_130_and_no_traceback(kinfolk, raising):
     raising(KeyboardInterrupt())
     result = kinfolk("plugins")
@@ -126,6 +167,13 @@ def test_interruption_ends_with_130_and_no_traceback(kinfolk, raising):
 def test_running_out_of_memory_is_said_in_plain_words(kinfolk, raising):
     raising(MemoryError())
     assert "memory" in kinfolk("plugins").stderr
+
+
+def test_a_full_disk_is_never_a_bug(kinfolk, raising):
+    raising(OSError(errno.ENOSPC, "No space left on device", "some/file"))
+    result = kinfolk("plugins")
+    assert result.exit_code == 1
+    assert result.stderr == "error: some/file: No space left on device\n"
 
 
 # -- plugins --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import time
 import httpx
 import pytest
 
+PIPED = {"capture_output": True, "text": True, "timeout": 60}
 KINFOLK = [sys.executable, "-m", "kinfolk"]
 
 
@@ -45,6 +46,14 @@ def test_the_program_answers_and_ends_with_0(program, model):
     done = program("run", "-m", model, "-n", 3, "--temperature", 0, "def f(x):")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("def f(x):")
+
+
+def test_a_log_says_that_it_loads_before_torch_is_imported(program, model):
+    """Whoever reads a log sees from the first moment on what takes its time."""
+    hook = "import sys; sys.modules['torch'] = None; from kinfolk.cli.main import main; main()"
+    words = ("run", "-m", model, "--log-level", "info", "Hi")
+    done = subprocess.run([sys.executable, "-c", hook, *map(str, words)], **PIPED)
+    assert done.stderr.startswith(f"INFO: kinfolk.cli.loading: loading {model}\n")
 
 
 @pytest.mark.parametrize(

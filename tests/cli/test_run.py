@@ -34,6 +34,46 @@ def test_words_without_quotes_are_one_prompt(kinfolk, model):
     assert result.stdout.startswith("one two")
 
 
+def test_the_prompt_can_come_from_a_file(kinfolk, model, tmp_path):
+    path = tmp_path / "prompt.txt"
+    path.write_text("def f(x):")
+    argument = kinfolk("run", "-m", model, "-n", 5, *GREEDY, "def f(x):")
+    assert kinfolk("run", "-m", model, "-n", 5, *GREEDY, "-f", path).stdout == argument.stdout
+    piped = kinfolk("run", "-m", model, "-n", 5, *GREEDY, "-f", "-", stdin="def f(x):")
+    assert piped.stdout == argument.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-f", "no.txt"), "no.txt: cannot be read: No such file"),
+        (("-f", "."), ".: cannot be read: Is a directory"),
+        (("-f", "a.txt", "Hi"), "there are two prompts, 'Hi' and that of a.txt"),
+    ],
+)
+def test_a_prompt_that_cannot_be_read_or_is_there_twice_is_told(kinfolk, words, said):
+    result = kinfolk("run", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_minus_one_token_is_all_that_fit(kinfolk, model, tmp_path):
+    """Also where the model's card has a number of its own."""
+    copy = tmp_path / "model.gguf"
+    copy.write_bytes(model.read_bytes())
+    copy.with_suffix(".card.json").write_text('{"name": "m", "max_tokens": 3}')
+    result = kinfolk("run", "-m", copy, "-n", "-1", "-c", 32, *GREEDY, "--raw", "--json", "Hi")
+    answer = json.loads(result.stdout)
+    assert answer["prompt_tokens"] + answer["completion_tokens"] == 32
+
+
+@pytest.mark.parametrize("count", ["0", "-2", "x"])
+def test_no_tokens_are_no_answer(kinfolk, model, count):
+    result = kinfolk("run", "-m", model, "-n", count, "Hi")
+    assert result.exit_code == 2
+    assert "'-n'" in result.stderr
+
+
 def test_an_empty_prompt_is_an_error(kinfolk, model):
     result = kinfolk("run", "-m", model, stdin="")
     assert result.exit_code == 2
@@ -96,6 +136,16 @@ def test_raw_text_has_no_system_message(kinfolk, chat_model):
     result = kinfolk("run", "-m", chat_model, "--raw", "--system", "Obey", "Hi")
     assert result.exit_code == 2
     assert "--system" in result.stderr
+
+
+def test_a_system_message_is_answered_with_chat_where_the_model_could(kinfolk, model):
+    """The bundled model completes text unless it is asked to chat."""
+    result = kinfolk("run", "--system", "Obey", "Hi")
+    assert result.exit_code == 2
+    assert "--chat" in result.stderr
+    result = kinfolk("run", "-m", model, "--system", "Obey", "Hi")
+    assert "--chat" not in result.stderr
+    assert "it has none" in result.stderr
 
 
 def test_a_model_without_a_template_cannot_be_made_to_chat(kinfolk, model):
@@ -172,7 +222,7 @@ def test_a_file_that_is_no_model_is_told_by_name(kinfolk, tmp_path):
 def test_an_option_out_of_range_is_told_by_name(kinfolk, model, option, value):
     result = kinfolk("run", "-m", model, option, value, "Hi")
     assert result.exit_code == 2
-    assert option.removeprefix("--").replace("-", "_") in result.stderr
+    assert f"Invalid value for '{option}'" in result.stderr
 
 
 def test_a_prompt_that_does_not_fit_is_told_with_the_numbers(kinfolk, model):

@@ -111,7 +111,7 @@ def test_logits_leave_no_half_file(kinfolk, model, tmp_path, case, monkeypatch):
 
     monkeypatch.setattr(module, "logits", failing)
     result = kinfolk("logits", model, "--tokens", tmp_path / "tokens.npy", "--out", out)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "No space left" in result.stderr
     assert out.read_bytes() == b"an older result"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logits.npy", "tokens.npy"]
@@ -148,7 +148,7 @@ def test_a_folder_that_is_not_there_is_told_before_loading(kinfolk, tmp_path, ca
     np.save(tmp_path / "tokens.npy", case["tokens"])
     out = tmp_path / "nowhere" / "l.npy"
     result = kinfolk("logits", "no.gguf", "--tokens", tmp_path / "tokens.npy", "--out", out)
-    assert "there is no folder" in result.stderr
+    assert f"the directory {out.parent} does not exist" in result.stderr
 
 
 # -- perplexity -----------------------------------------------------------------------------------
@@ -183,6 +183,16 @@ def test_windows_count_a_token_once_and_never_the_first_of_a_window(count, strid
         assert counted == [token for token in range(count) if token % 10]
 
 
+@pytest.mark.parametrize(("stride", "context"), [(3000, None), (11, 10), (4097, 5000)])
+def test_windows_without_a_part_of_the_text_are_refused(kinfolk, model, tmp_path, stride, context):
+    text = tmp_path / "text.txt"
+    text.write_text("one two three")
+    size = () if context is None else ("-c", context)
+    result = kinfolk("perplexity", model, text, "--stride", stride, *size)
+    assert result.exit_code == 2
+    assert f"--stride {stride} is larger than the windows" in result.stderr
+
+
 def test_a_text_of_one_token_cannot_be_scored(kinfolk, model, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a")
@@ -206,6 +216,35 @@ def test_bench_reports_medians_of_fresh_repeats(kinfolk, model):
     assert report["engine"]["prefill_rows"] == 3 * 3 * 20
     assert report["machine"]["dtype"] == "float32"
     assert report["engine"]["waits"] == report["engine"]["steps"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--prompt", 5000), "--prompt 5000 with --generate 128 takes 5128 positions"),
+        (("--prompt", 50, "-c", 60), "which is more than --context 60"),
+    ],
+)
+def test_bench_refuses_what_does_not_fit_in_the_words_of_its_own_flags(
+    kinfolk, model, options, said, caplog
+):
+    result = kinfolk("bench", "-m", model, *options)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert caplog.text == ""
+
+
+def test_a_context_that_nobody_asked_for_is_not_warned_about(
+    kinfolk, model, tmp_path, caplog, monkeypatch
+):
+    """Windows of 2048 tokens are a default, and a model may have less."""
+    monkeypatch.setattr("kinfolk.cli.perplexity.WINDOW", 5000)
+    text = tmp_path / "text.txt"
+    text.write_text("one two three")
+    assert json.loads(kinfolk("perplexity", model, text, "--json").stdout)["window"] == 4096
+    assert caplog.text == ""
+    assert kinfolk("perplexity", model, text, "-c", 5000).exit_code == 0
+    assert "--context 5000" in caplog.text
 
 
 def test_bench_measures_steps_of_several_rows_in_fixed_sizes(kinfolk, model):
@@ -260,6 +299,30 @@ def test_doctor_without_any_family_warns_that_it_tried_no_model(kinfolk, monkeyp
     (check,) = (c for c in json.loads(result.stdout) if c["area"] == "computation")
     assert check["status"] == "warning"
     assert "-m" in check["detail"]
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_doctor_misses_triton_only_where_there_is_a_gpu(kinfolk, model, monkeypatch, gpu):
+    from kinfolk.cli import doctor
+
+    def version(name):
+        if name == "triton":
+            raise doctor.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(doctor, "_has_gpu", lambda: gpu)
+    checks = {check.name: check for check in doctor._versions()}
+    assert checks["triton"].status == ("warning" if gpu else "ok")
+    assert "not installed" in checks["triton"].detail
+
+
+def test_doctor_does_not_say_that_all_is_well_below_a_warning(kinfolk, model, monkeypatch):
+    assert kinfolk("doctor", "-m", model).stdout.endswith("all is well\n")
+    monkeypatch.setenv("KINFOLK_SLOT", "3")
+    result = kinfolk("doctor", "-m", model)
+    assert result.exit_code == 0
+    assert result.stdout.endswith("\n1 to look at\n")
 
 
 def test_doctor_finds_a_device_that_computes_wrong_numbers(kinfolk, model, monkeypatch):
@@ -317,7 +380,17 @@ def test_plan_says_what_a_model_takes_and_what_fits(kinfolk, model):
         assert part in done.stdout
     report = json.loads(kinfolk("plan", model, "--memory", 1, "--json").stdout)
     assert report["usable"] == 2**30
-    assert report["total"] == sum(report["parts"].values()) <= report["usable"]
+    assert report["total"] == sum(report["parts"].values())
+    assert report["total"] + report["left_to_others"] <= report["usable"]
+
+
+def test_plan_adds_up_what_the_model_takes_and_nothing_else(kinfolk, model):
+    lines = [line.split("  ") for line in kinfolk("plan", model).stdout.splitlines()]
+    rows = {line[0]: line[-1].strip() for line in lines}
+    names = list(rows)
+    assert names.index("sum") < names.index("left to others") < names.index("usable on cpu")
+    report = json.loads(kinfolk("plan", model, "--json").stdout)
+    assert "left to others" not in report["parts"]
 
 
 def test_plan_says_how_keys_and_values_are_stored(kinfolk, model):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from kinfolk.engine import loading, preparing
+from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.preparing import choose_device, choose_dtype
-from kinfolk.engine.runtime import Runtime, bundled_model, scheduler_limits
+from kinfolk.engine.runtime import Runtime, scheduler_limits
 from kinfolk.errors import CapacityError, SettingsError
 from kinfolk.plans import Codec, Paged
 from kinfolk.registry import Registry
@@ -125,6 +126,31 @@ def test_weights_that_do_not_fit_as_numbers_stay_packed(load, monkeypatch):
 
 
 # -- runtime --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "share", "said"),
+    [
+        ("blocks", 0.6, "--weights numbers would take"),
+        ("auto", 0.0, "there is no room for numbers"),
+        ("auto", 0.6, ""),
+        ("numbers", 0.6, ""),
+    ],
+)
+def test_weights_that_are_taken_apart_in_every_step_are_warned_about(
+    registry, monkeypatch, caplog, weights, share, said
+):
+    monkeypatch.setattr(preparing, "WEIGHT_SHARE", share)
+    settings = load_settings(device="cpu", weights=weights)
+    preparing.prepare_model(bundled_model(registry), settings, registry).file.close()
+    assert said in caplog.text
+    assert bool(said) == bool(caplog.text)
+
+
+def test_plain_weights_are_no_slower_as_blocks(registry, cases, caplog):
+    settings = load_settings(device="cpu", weights="blocks")
+    preparing.prepare_model(cases / "qwen35.gguf", settings, registry).file.close()
+    assert caplog.text == ""
 
 
 def test_the_scheduler_is_told_what_the_model_can(loaded):

@@ -72,7 +72,8 @@ def test_an_unknown_architecture_lists_families_and_broken_plugins(plugin, famil
     assert "no installed family claims the architecture 'mystery'" in message
     assert "installed families: one (arch, arch2)" in message
     assert "plugin 'bad': needs plugin API 7.0" in message
-    assert "docs/plugins.md" in message
+    assert "'kinfolk new-family NAME'" in message
+    assert "README.md" in message
 
 
 def test_without_any_family_the_error_says_so():
@@ -94,6 +95,16 @@ def test_the_user_decides_between_claims_and_against_the_file(of_families):
     registry = of_families(a=[("one", ("arch",))], b=[("two", ("arch",))])
     assert registry.family_for("arch", "two").name == "two"
     assert registry.family_for("something else", "one").name == "one"
+
+
+def test_a_file_is_not_forced_on_a_family_when_another_claims_it(of_families):
+    registry = of_families(a=[("one", ("arch",))], b=[("two", ("arch-b", "arch-c"))])
+    with pytest.raises(SettingsError) as caught:
+        registry.family_for("arch", "two")
+    assert str(caught.value) == (
+        "--model-family two: the file's architecture is 'arch', which 'one' handles and 'two' "
+        "(arch-b, arch-c) does not; leave the flag out"
+    )
 
 
 def test_an_override_that_is_not_installed_lists_those_that_are(of_families):

@@ -79,23 +79,30 @@ def test_a_blank_text_is_unset(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("slots", "0", "should be greater than or equal to 1 (got '0')"),
-        ("slots", "many", "should be a valid integer"),
-        ("slots", "", "should be a valid integer"),
-        ("context", "-4", "should be greater than or equal to 1"),
-        ("quantum", "1.5", "should be a valid integer"),
-        ("draft_tokens", "64", "should be less than or equal to 63"),
-        ("dtype", "f64", "should be 'auto', 'f32', 'f16' or 'bf16' (got 'f64')"),
-        ("device", "gpu", "should match pattern"),
-        ("kv_codec", "q5", "should be 'f32', 'f16', 'bf16', 'q8_0' or 'q4_0'"),
-        ("strict_plugins", "perhaps", "should be a valid boolean"),
+        ("slots", "0", "must be a whole number, at least 1 and at most 1024 (got '0')"),
+        ("slots", "many", "must be a whole number, at least 1 and at most 1024 (got 'many')"),
+        ("slots", "", "must be a whole number"),
+        ("context", "-4", "must be a whole number, at least 1 (got '-4')"),
+        ("quantum", "1.5", "must be a whole number"),
+        ("draft_tokens", "64", "at most 63"),
+        ("memory", "much", "must be a number, above 0"),
+        ("memory", "0", "must be a number, above 0"),
+        ("memory", "nan", "must be a number, above 0"),
+        ("memory", "inf", "must be a number, above 0"),
+        ("dtype", "f64", "must be auto, f32, f16 or bf16 (got 'f64')"),
+        ("dtype", "BF16", "(got 'BF16'); did you mean bf16?"),
+        ("weights", "plane", "did you mean planes?"),
+        ("device", "gpu", "must be auto, cpu, cuda, or cuda:N for the GPU of number N"),
+        ("device", "cuda:", "must be auto, cpu, cuda, or cuda:N for the GPU of number N"),
+        ("kv_codec", "q5", "must be f32, f16, bf16, q8_0 or q4_0"),
+        ("strict_plugins", "perhaps", "must be yes or no"),
         ("policy", "a,,b", "has an empty name"),
         ("policy", "a,b,a", "names 'a' twice"),
         ("plugins", "a,a", "names 'a' twice"),
-        ("op", "rope", "'rope' is not of the form NAME=OPTION"),
+        ("op", "rope", "'rope' is not of the form NAME=OPTION (got 'rope')"),
         ("op", "rope=", "'rope=' is not of the form NAME=OPTION"),
         ("op", "a=b,a=c", "names 'a' twice"),
-        ("log_level", "loud", "should be 'debug', 'info', 'warning' or 'error'"),
+        ("log_level", "loud", "must be debug, info, warning or error"),
     ],
 )
 def test_a_bad_value_names_its_variable_or_its_flag(monkeypatch, name, value, words):
@@ -156,6 +163,23 @@ def test_only_typed_options_count_so_a_default_cannot_hide_a_variable(monkeypatc
     CliRunner().invoke(command, ["--quantum", "4", "--colour", "blue"], catch_exceptions=False)
     assert seen == [{"quantum": 4}]
     assert load_settings(**seen[0]).slots == 3
+
+
+def test_what_a_command_sets_for_want_of_a_wish_was_not_asked_for(monkeypatch):
+    monkeypatch.setenv("KINFOLK_SLOTS", "3")
+    settings = load_settings(defaults={"slots": 1, "context": 20, "quantum": 2}, quantum=4)
+    assert (settings.slots, settings.context, settings.quantum) == (3, 20, 4)
+    asked = {name for name in Settings.model_fields if settings.asked(name)}
+    assert asked == {"slots", "quantum"}
+
+
+def test_no_message_is_in_the_words_of_the_library():
+    """Whatever field is given nonsense, the rule is ours."""
+    for name in Settings.model_fields:
+        with pytest.raises(SettingsError) as caught:
+            load_settings(**{name: {"no": object}})
+        assert "nput should" not in str(caught.value), name
+        assert "alid" not in str(caught.value), name
 
 
 def test_every_setting_is_described():

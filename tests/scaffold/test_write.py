@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import re
 import subprocess
 import sys
 import tomllib
@@ -63,6 +65,17 @@ def test_every_file_is_filled_in_and_valid(name):
 def test_names_that_cannot_be_all_of_it_are_refused(name):
     with pytest.raises(SettingsError, match=r"cannot name a family|belongs to the core"):
         NewFamily(name)
+
+
+def test_its_page_names_every_module_and_documentation_that_is_installed():
+    files = render(NewFamily("olive"))
+    page = files[Path("README.md")]
+    modules = {path.name for path in files if path.parts[0] == "kinfolk_olive"}
+    told = set(re.findall(r"^\| `(\w+\.py)`", page, re.MULTILINE))
+    assert told == modules - {"__init__.py", "py.typed"}
+    documented = re.findall(r"python -m pydoc (\S+)", page)
+    assert documented
+    assert all(importlib.util.find_spec(name) for name in documented)
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):

@@ -7,18 +7,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kinfolk.errors import SettingsError
 from kinfolk.scaffold.write import NewFamily, write_family
-from kinfolk.testing.run import run_checks
+from kinfolk.testing.run import _reason, run_checks
 
 
 def kinfolk(*words, cwd, path=None, **more):
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | more
     if path is not None:
-        environment["PYTHONPATH"] = str(path)
+        environment["PYTHONPATH"] = f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     return subprocess.run(
         [sys.executable, "-m", *words],
         cwd=cwd,
@@ -94,6 +95,42 @@ def test_a_failure_is_told_with_its_reason_and_the_exit_code(installed, tmp_path
     assert "0 passed, 1 failed, 0 not applicable" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert "assert_same" in kinfolk(*words, "--trace", cwd=tmp_path, path=site).stdout
+
+
+def test_nothing_is_left_behind_in_the_folder_of_the_user(installed, tmp_path):
+    """Checks that draw examples keep what they learn, but not here."""
+    site = installed("olive")
+    here = tmp_path / "here"
+    here.mkdir()
+    words = ("kinfolk", "check", "olive", "-k", "slices or trees")
+    done = kinfolk(*words, cwd=here, path=site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("ValueError: one line", "ValueError: one line"),
+        ("AssertionError: values differ\nthe worst by 3", "values differ … the worst by 3"),
+        ("ValueError: a problem:\n\n  in a place\n  and why\n", "ValueError: a problem: … and why"),
+        (
+            "ValidationError: 1 validation error for Config\nwidth\n  Field required\n"
+            "    For further information visit https://errors.pydantic.dev/2/v/missing",
+            "ValidationError: 1 validation error for Config … Field required",
+        ),
+        (
+            "AssertionError: assert [1] == [2]\n  \n  At index 0 diff: 1 != 2\n"
+            "  Use -v to get more diff",
+            "assert [1] == [2] … At index 0 diff: 1 != 2",
+        ),
+        ("", "failed"),
+    ],
+)
+def test_a_failure_is_told_by_its_first_line_and_its_last(message, told):
+    """The last one says what is wrong."""
+    crash = SimpleNamespace(message=message)
+    assert _reason(SimpleNamespace(longrepr=SimpleNamespace(reprcrash=crash))) == told
 
 
 def test_a_family_without_a_tiny_model_is_never_green(installed, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from kinfolk.errors import ModelFormatError, UnsupportedModelError
@@ -123,6 +125,8 @@ def test_a_model_that_is_not_byte_level_is_looked_up_by_its_name(
 
 def test_bytes_without_a_token_are_reported(make_tokenizer, caplog) -> None:
     letters = [chr(code) for code in range(ord("!"), ord("~") + 1)]
-    make_tokenizer(tokens=letters, token_type=None, merges=[])
+    with caplog.at_level(logging.INFO):
+        make_tokenizer(tokens=letters, token_type=None, merges=[])
+    assert {record.levelname for record in caplog.records} == {"INFO"}, "it is so by design"
     assert "0x0A" in caplog.text
     assert "0xC0" not in caplog.text

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk.cli.main import BUILT_IN
-from kinfolk.engine.runtime import bundled_model
+from kinfolk.engine.bundled import bundled_model
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry

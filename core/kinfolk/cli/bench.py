@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import ProgressBar, print_json, table
-from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.loading import Demand, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
     json_option,
-    model_option,
+    model_argument,
+    sampling_value,
     settings_options,
 )
 from kinfolk.errors import EngineError
@@ -68,7 +69,7 @@ Examples:
   kinfolk bench -m model.gguf --prompt 32768 --temperature 0.8 --top-p 0.95
   kinfolk bench -m model.gguf --rows 16"""
 )
-@model_option
+@model_argument
 @click.option(
     "--prompt", type=click.IntRange(min=1), default=512, show_default=True, help="Tokens to read."
 )
@@ -89,8 +90,8 @@ Examples:
 @click.option(
     "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Times to measure."
 )
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 = no sampling.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 = all tokens.")
+@sampling_value("temperature", default=0.0, show_default=True, help="0 = no sampling.")
+@sampling_value("top_p", default=1.0, show_default=True, help="1 = all tokens.")
 @click.option(
     "--rows",
     type=click.IntRange(1, 64),
@@ -115,7 +116,7 @@ def bench(
     as_json: bool,
     **rest: Any,
 ) -> None:
-    """Measure a model: prompt and generation speed, the median of several repeats.
+    """Measure the model in FILE, or the bundled one: the median speed of several repeats.
 
     Every repeat and every sequence reads fresh random tokens, so nothing is reused; the model's own
     end of text is ignored. A prompt's time ends when its first token has reached the host. One
@@ -123,10 +124,10 @@ def bench(
     """
     work = Workload(prompt, generate, sequences, temperature, top_p, rows)
     drafts = {} if rows == 1 else {"drafter": "random", "draft_tokens": rows - 1}
-    settings = read_settings(
-        ctx, slots=sequences, checkpoints=0, context=prompt + work.asked, **drafts
-    )
-    with open_runtime(settings, model) as runtime:
+    needed = prompt + work.asked
+    settings = read_settings(ctx, slots=sequences, checkpoints=0, context=needed, **drafts)
+    demand = Demand(positions=needed, what=f"--prompt {prompt} with --generate {generate}")
+    with open_runtime(settings, model, demand) as runtime:
         runs = []
         with ProgressBar("measuring") as progress:
             for repeat in range(repeats + 1):

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kinfolk.cli.console import dim, note
-from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.loading import Demand, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
     generation_options,
-    model_option,
+    model_argument,
     sampling_options,
     settings_options,
 )
 from kinfolk.cli.run import raise_failure, speed
-from kinfolk.errors import KinfolkError, SettingsError
+from kinfolk.errors import ContextLengthExceeded, KinfolkError
 
 if TYPE_CHECKING:
     from kinfolk.engine.answer import Ended
@@ -43,24 +43,20 @@ Examples:
   kinfolk chat -m model.gguf
   kinfolk chat -m model.gguf --system "Answer in one sentence." --temperature 0"""
 )
-@model_option
+@model_argument
 @click.option("--system", metavar="TEXT", help="System message of the conversation.")
 @click.option("--stats", is_flag=True, help="Say how fast each answer was.")
 @sampling_options
 @settings_options(*LOADING, *ENGINE)
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **params: Any) -> None:
-    """Talk to a model: it remembers what was said until /reset or /exit.
+    """Talk to the model in FILE: it remembers what was said until /reset or /exit.
 
-    Type /help for what else can be done. Lines on stdin work too, one question a line.
+    Without FILE it is the bundled model. Type /help for what else can be done. Lines on stdin work
+    too, one question a line.
     """
     settings = read_settings(ctx, slots=1)
-    with open_runtime(settings, model) as runtime:
-        if runtime.chat is None:
-            raise SettingsError(
-                f"{runtime.name!r} has no chat template and cannot hold a conversation; name a "
-                "chat model with -m, or complete a text with 'kinfolk run'"
-            )
+    with open_runtime(settings, model, Demand(to_chat=True)) as runtime:
         if runtime.card is not None and not runtime.card.chat:
             note(f"warning: {runtime.name!r} was not made for conversations")
         options = generation_options(params)
@@ -121,10 +117,26 @@ class Conversation:
             note(dim("\n(stopped)"))
         except KinfolkError as error:
             # A question that cannot be answered is taken back, and the conversation goes on.
-            note(f"error: {error}")
+            note(f"error: {self._told(error)}")
             self._messages.pop()
             return
         self._messages.append(answer)
+
+    def _told(self, error: KinfolkError) -> str:
+        """What is said of an error: where no prompt was typed, none can be shortened."""
+        if not isinstance(error, ContextLengthExceeded):
+            return str(error)
+        limit = f"the maximum context length is {error.context} tokens"
+        larger = ", or start with a larger --context" if self._could_hold_more() else ""
+        if any(message["role"] == "assistant" for message in self._messages):
+            return (
+                f"{limit}, and with this question the conversation has {error.prompt_tokens}; "
+                f"forget what was said with /reset{larger}"
+            )
+        return f"{limit}, and the question has {error.prompt_tokens}; shorten it{larger}"
+
+    def _could_hold_more(self) -> bool:
+        return bool(self._runtime.info.context < self._runtime.config.context)
 
     def _generate(self, answer: dict[str, str]) -> None:
         from kinfolk.engine.answer import Ended, Piece
@@ -152,6 +164,8 @@ class Conversation:
     def _end(self, end: Ended) -> None:
         raise_failure(end)
         click.echo()
+        if end.usage.prompt + end.tokens >= self._runtime.info.context:
+            note(dim("(cut off: the context is full; /reset forgets what was said)"))
         if self._stats:
             note(dim(speed(end)))
 

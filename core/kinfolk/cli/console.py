@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
+
+from kinfolk.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -24,13 +28,26 @@ def on_terminal() -> bool:
 
 
 def note(message: str) -> None:
-    """A line for whoever is watching, not part of the output."""
-    click.echo(message, err=True)
+    """A line for whoever is watching, not part of the output; above a bar, if one is shown."""
+    click.echo(message, file=sys.stderr)
 
 
 def read_stdin() -> str:
     """All of stdin as UTF-8; bytes that are none become U+FFFD."""
     return sys.stdin.buffer.read().decode("utf-8", "replace")
+
+
+def read_text(path: str) -> str:
+    """All of a file as UTF-8, as :func:`read_stdin` does, which ``-`` stands for.
+
+    Raises :class:`RequestError` if it cannot be read.
+    """
+    if path == "-":
+        return read_stdin()
+    try:
+        return Path(path).read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def dim(text: str) -> str:
@@ -63,23 +80,35 @@ def size(nbytes: int) -> str:
     return f"{amount:.1f} TiB"
 
 
+class NoteHandler(logging.Handler):
+    """Log lines as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(self.format(record))
+
+
 class ProgressBar:
     """A bar for a long step, gone when it is over. Silent when nobody is looking.
 
-    Call it with the amount done, the amount in total and what was just finished.
+    Call it with the amount done, the amount in total and what was just finished. It appears when
+    the step has taken a while, or ``at_once`` if that is sure to happen.
     """
 
-    def __init__(self, title: str):
+    def __init__(self, title: str, *, at_once: bool = False):
         self._title = title
+        self._at_once = at_once
         self._started = time.monotonic()
         self._bar: Progress | None = None
         self._visible = on_terminal()
 
     def __enter__(self) -> Self:
+        if self._visible and self._at_once and self._open().console.is_dumb_terminal:
+            note(self._title)  # where nothing can be taken back there is no bar
         return self
 
     def __call__(self, done: int, total: int, what: str = "") -> None:
-        if not self._visible or time.monotonic() - self._started < _SHOW_AFTER:
+        early = self._bar is None and time.monotonic() - self._started < _SHOW_AFTER
+        if not self._visible or early:
             return
         bar = self._bar or self._open()
         bar.update(bar.tasks[0].id, completed=done, total=total, what=what)
@@ -107,6 +136,6 @@ class ProgressBar:
             console=Console(stderr=True),
             transient=True,
         )
-        self._bar.add_task(self._title, what="")
+        self._bar.add_task(self._title, total=None, what="")
         self._bar.start()
         return self._bar

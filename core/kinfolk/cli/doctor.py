@@ -15,7 +15,7 @@ import click
 from kinfolk.cli.console import print_json, table
 from kinfolk.cli.loading import find_model, read_settings
 from kinfolk.cli.main import BUILT_IN
-from kinfolk.cli.options import LOADING, json_option, model_option, settings_options
+from kinfolk.cli.options import LOADING, json_option, model_argument, settings_options
 from kinfolk.errors import KinfolkError
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings, unknown_variables
@@ -50,7 +50,7 @@ Examples:
   kinfolk doctor --json
   kinfolk doctor -m model.gguf --op linear=reference"""
 )
-@model_option
+@model_argument
 @json_option
 @settings_options(*LOADING, "plugins")
 @click.pass_context
@@ -86,8 +86,23 @@ def _versions() -> Iterator[Check]:
         try:
             yield Check("versions", name, "ok", metadata.version(name))
         except metadata.PackageNotFoundError:
-            missing: Status = "warning" if name in OPTIONAL else "failed"
-            yield Check("versions", name, missing, "not installed")
+            yield _missing(name)
+
+
+def _missing(name: str) -> Check:
+    if name not in OPTIONAL:
+        return Check("versions", name, "failed", "not installed")
+    if not _has_gpu():
+        return Check("versions", name, "ok", "not installed, and not needed without a GPU")
+    return Check("versions", name, "warning", "not installed; the GPU is far slower without it")
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except Exception:  # told where devices are checked
+        return False
+    return torch.cuda.is_available()
 
 
 def _environment() -> Iterator[Check]:
@@ -230,7 +245,9 @@ def _as_text(checks: list[Check]) -> str:
         rows = [(f"  {check.name}", _told(check)) for check in checks if check.area == area]
         lines += [area, table(rows)]
     bad = sum(check.status == "failed" for check in checks)
-    lines.append(f"{bad} failed" if bad else "all is well")
+    warned = sum(check.status == "warning" for check in checks)
+    counts = [f"{bad} failed"] * bool(bad) + [f"{warned} to look at"] * bool(warned)
+    lines.append(", ".join(counts) or "all is well")
     return "\n".join(lines)
 
 

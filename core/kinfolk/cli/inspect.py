@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kinfolk.cli.console import print_json, size, table
-from kinfolk.cli.loading import discover, find_model, read_settings
-from kinfolk.cli.options import json_option, settings_options
+from kinfolk.cli.loading import discover, model_path, read_settings
+from kinfolk.cli.options import json_option, model_argument, settings_options
 from kinfolk.errors import KinfolkError
 
 if TYPE_CHECKING:
@@ -35,15 +35,17 @@ Examples:
   kinfolk inspect model.gguf --json | jq .metadata
   kinfolk inspect model.gguf --no-tensors"""
 )
-@click.argument("model")
+@model_argument
 @click.option("--tensors/--no-tensors", default=True, help="List the tensors.")
 @json_option
 @settings_options("model_family")
 @click.pass_context
-def inspect(ctx: click.Context, /, model: str, tensors: bool, as_json: bool, **rest: Any) -> None:
-    """Show the metadata, tensors and types of MODEL, and which installed family claims it.
+def inspect(
+    ctx: click.Context, /, model: str | None, tensors: bool, as_json: bool, **rest: Any
+) -> None:
+    """Show the metadata, tensors and types of FILE, and which installed family claims it.
 
-    Reads the head of the file only, however large it is.
+    Reads the head of the file only, however large it is. Without FILE it is the bundled model.
     """
     settings = read_settings(ctx)
     registry = discover(settings)
@@ -51,7 +53,7 @@ def inspect(ctx: click.Context, /, model: str, tensors: bool, as_json: bool, **r
     from kinfolk.quant.formats import QuantFormats
 
     formats = QuantFormats([provided.value for provided in registry.quant_formats])
-    with GGUFFile.open(find_model(model), formats.tensor_types()) as file:
+    with GGUFFile.open(model_path(model, registry), formats.tensor_types()) as file:
         report = describe(file, registry, settings)
     if not tensors:
         del report["tensors"]

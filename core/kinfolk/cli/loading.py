@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kinfolk.cli.console import ProgressBar, note
+from kinfolk.cli.console import NoteHandler, ProgressBar, note
 from kinfolk.cli.main import BUILT_IN
-from kinfolk.errors import ModelFormatError
+from kinfolk.engine.bundled import bundled_model
+from kinfolk.errors import ModelFormatError, SettingsError
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings, load_settings, options_given, unknown_variables
 
 if TYPE_CHECKING:
     from kinfolk.engine.loading import LoadedModel
     from kinfolk.engine.runtime import Runtime
+    from kinfolk.gguf.file import GGUFFile
+
+log = logging.getLogger(__name__)
+
+_MODEL_NAME: Final = re.compile(r"[\w.-]+(/[\w.-]+){0,3}(:[\w.-]+)?")
+"""``name``, ``name:tag``, ``owner/name`` or ``host/owner/name:tag``."""
 
 
 def read_settings(ctx: click.Context, /, **defaults: Any) -> Settings:
     """Settings of a command: its flags, then the environment, then what suits the command."""
-    given = options_given(ctx)
-    settings = load_settings(**given)
-    unset = {
-        name: value for name, value in defaults.items() if name not in settings.model_fields_set
-    }
-    settings = load_settings(**given, **unset)
+    settings = load_settings(defaults=defaults, **options_given(ctx))
     logging.basicConfig(
-        level=settings.log_level.upper(), format="%(levelname)s: %(name)s: %(message)s"
+        level=settings.log_level.upper(),
+        format="%(levelname)s: %(name)s: %(message)s",
+        handlers=[NoteHandler()],
     )
     for name, close in unknown_variables().items():
         note(f"warning: {name} means nothing here" + (f"; did you mean {close}?" if close else ""))
@@ -46,33 +52,108 @@ def discover(settings: Settings) -> Registry:
     return registry
 
 
+def model_path(name: str | None, registry: Registry) -> Path:
+    """The file that was named, or that of the bundled model."""
+    return bundled_model(registry) if name is None else find_model(name)
+
+
 def find_model(name: str) -> Path:
     """The model file; :class:`ModelFormatError` with what was probably meant if there is none."""
     path = Path(name).expanduser()
     if path.is_dir():
-        held = sorted(file.name for file in path.glob("*.gguf"))
-        there = f"it holds {', '.join(held[:5])}" if held else "it holds no .gguf file"
-        raise ModelFormatError(f"is a folder, not a model file; {there}", path=path)
-    if path.exists():
+        raise ModelFormatError(f"is a folder, not a model file; {_held(path)}", path=path)
+    if path.is_file():
         return path
-    if not path.parent.is_dir():
-        raise ModelFormatError(f"no such file; there is no folder {path.parent}", path=path)
+    if path.exists():
+        raise ModelFormatError("is neither a file nor a folder; name a GGUF file", path=path)
     beside = [file.name for file in path.parent.glob("*.gguf")]
     close = difflib.get_close_matches(path.name, beside, n=3, cutoff=0.5)
     # Somebody who leaves out the suffix, or half of a long name, means this one.
     close += [other for other in beside if other.startswith(path.name) and other not in close]
-    hint = f"; did you mean {' or '.join(str(path.parent / other) for other in close)}?"
-    raise ModelFormatError("no such file" + (hint if close else ""), path=path)
+    if close:
+        there = " or ".join(str(path.parent / other) for other in close)
+        raise ModelFormatError(f"no such file; did you mean {there}?", path=path)
+    if "://" in name or (path.suffix != ".gguf" and _MODEL_NAME.fullmatch(name)):
+        raise ModelFormatError(
+            "no such file. kinfolk reads GGUF files and downloads nothing: for a model of that "
+            "name fetch its GGUF file, then give the path, as in -m path/to/model.gguf",
+            path=name,
+        )
+    where = "" if path.parent.is_dir() else f"; there is no folder {path.parent}"
+    raise ModelFormatError(f"no such file{where}", path=path)
+
+
+def _held(folder: Path) -> str:
+    """What of a folder may have been meant."""
+    held = sorted(file.name for file in folder.glob("*.gguf"))
+    if held:
+        return f"it holds {', '.join(held[:5])}" + (" and others" if len(held) > 5 else "")
+    if (folder / "config.json").is_file():
+        return f"'kinfolk convert {folder} OUT.gguf' makes one of the model in it"
+    return "it holds no .gguf file"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a command needs of a model: room for the positions that ``what`` takes, and perhaps a
+    chat template."""
+
+    positions: int = 0
+    what: str = ""
+    to_chat: bool = False
+
+    def check(self, file: GGUFFile, settings: Settings) -> None:
+        """Raise :class:`SettingsError` if a file is surely not enough."""
+        from kinfolk.text.chat import TEMPLATE
+
+        if self.to_chat and TEMPLATE not in file.metadata:
+            raise SettingsError(
+                f"{file.path}: the model has no chat template and cannot be talked to; name a "
+                "chat model, or complete a text with 'kinfolk run --raw'"
+            )
+        takes = f"{self.what} takes {self.positions} positions"
+        if settings.context is not None and settings.context < self.positions:
+            raise SettingsError(f"{takes}, which is more than --context {settings.context}")
+        key = f"{file.metadata.architecture}.context_length"
+        if key in file.metadata and file.metadata.integer(key) < self.positions:
+            raise SettingsError(
+                f"{takes}; {file.path} was made for a context of {file.metadata.integer(key)}"
+            )
+
+
+def check_model(
+    path: Path, settings: Settings, registry: Registry, demand: Demand | None = None
+) -> None:
+    """Find what cannot work before torch is imported, which takes seconds: the file, the family,
+    the device, and every name that a plugin would have brought."""
+    from kinfolk.engine.devices import refuse_missing_device
+    from kinfolk.gguf.file import GGUFFile
+    from kinfolk.ops.table import Ops
+    from kinfolk.quant.formats import QuantFormats
+
+    refuse_missing_device(settings.device)
+    for name in settings.policy:
+        registry.policy(name)
+    if settings.drafter is not None:
+        registry.drafter(settings.drafter)
+    Ops([provided.value for provided in registry.op_backends], settings.op)
+    formats = QuantFormats([provided.value for provided in registry.quant_formats])
+    with GGUFFile.open(path, formats.tensor_types()) as file:
+        registry.family_for(file.metadata.architecture, settings.model_family)
+        (demand or Demand()).check(file, settings)
 
 
 @contextmanager
-def open_runtime(settings: Settings, model: str | None) -> Iterator[Runtime]:
+def open_runtime(
+    settings: Settings, model: str | None, demand: Demand | None = None
+) -> Iterator[Runtime]:
     """The model with its engine, loaded with a progress bar; the bundled one if ``None``."""
-    path = None if model is None else find_model(model)
     registry = discover(settings)
-    from kinfolk.engine.runtime import Runtime
+    path = model_path(model, registry)
+    check_model(path, settings, registry, demand)
+    with _loading(path) as progress:
+        from kinfolk.engine.runtime import Runtime
 
-    with ProgressBar("loading") as progress:
         runtime = Runtime.open(path, settings, registry, progress)
     _announce_compilations(runtime.loaded)
     with runtime:
@@ -80,17 +161,28 @@ def open_runtime(settings: Settings, model: str | None) -> Iterator[Runtime]:
 
 
 @contextmanager
-def open_model(settings: Settings, model: str) -> Iterator[LoadedModel]:
+def open_model(
+    settings: Settings, model: str | None, demand: Demand | None = None
+) -> Iterator[LoadedModel]:
     """The model without an engine, for scoring."""
-    path = find_model(model)
     registry = discover(settings)
-    from kinfolk.engine.loading import load_model
+    path = model_path(model, registry)
+    check_model(path, settings, registry, demand)
+    with _loading(path) as progress:
+        from kinfolk.engine.loading import load_model
 
-    with ProgressBar("loading") as progress:
         loaded = load_model(path, settings, registry, progress)
     _announce_compilations(loaded)
     with loaded.file:
         yield loaded
+
+
+@contextmanager
+def _loading(path: Path) -> Iterator[ProgressBar]:
+    """Say that it loads from the first moment on: the imports alone take seconds."""
+    log.info("loading %s", path)
+    with ProgressBar(f"loading {path.name}", at_once=True) as progress:
+        yield progress
 
 
 def _announce_compilations(loaded: LoadedModel) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import ProgressBar, note
-from kinfolk.cli.loading import open_model, read_settings
-from kinfolk.cli.options import LOADING, settings_options
+from kinfolk.cli.loading import Demand, open_model, read_settings
+from kinfolk.cli.options import LOADING, model_argument, settings_options
 from kinfolk.errors import OutputError, RequestError
-from kinfolk.gguf.output import PARTIAL
+from kinfolk.gguf.output import PARTIAL, check_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,23 +27,32 @@ Examples:
   kinfolk logits model.gguf --tokens ids.npy --out logits.npy
   kinfolk logits model.gguf --tokens ids.npy --out logits.npy --dtype f32 --chunk 64"""
 )
-@click.argument("model")
+@model_argument
 @click.option("--tokens", required=True, metavar="FILE", help="Token ids: a .npy file, [n].")
 @click.option("--out", required=True, metavar="FILE", help="Written: .npy, float32 [n, vocab].")
 @click.option("--chunk", type=click.IntRange(min=1), help="Tokens in one step, at most.")
 @settings_options(*LOADING, "context", "kv_codec", "v_codec")
 @click.pass_context
 def logits(
-    ctx: click.Context, /, model: str, tokens: str, out: str, chunk: int | None, **rest: Any
+    ctx: click.Context,
+    /,
+    model: str | None,
+    tokens: str,
+    out: str,
+    chunk: int | None,
+    **rest: Any,
 ) -> None:
-    """Write the logits of MODEL for given tokens: float32, a row for every position.
+    """Write the logits of the model in FILE for given tokens: float32, a row for every position.
 
-    Row i is what follows tokens 0 to i. The file appears under its name when it is complete.
+    Row i is what follows tokens 0 to i. Without FILE it is the bundled model. The output appears
+    under its name when it is complete.
     """
     ids = read_tokens(Path(tokens))
     settings = read_settings(ctx, slots=1, checkpoints=0, context=len(ids))
-    target = _checked_target(Path(out))
-    with open_model(settings, model) as loaded:
+    target = Path(out)
+    check_target(target, overwrite=True)
+    demand = Demand(positions=len(ids), what=f"{tokens} with its {len(ids)} tokens")
+    with open_model(settings, model, demand) as loaded:
         vocabulary = loaded.info.vocabulary
         if ids.min() < 0 or ids.max() >= vocabulary:
             raise RequestError(
@@ -76,28 +85,17 @@ def read_tokens(path: Path) -> npt.NDArray[np.int64]:
 
 def write_rows(path: Path, parts: Iterable[torch.Tensor], shape: tuple[int, int]) -> None:
     """Write parts one below the other as they come, and give the file its name at the end."""
-    import numpy as np
+    from numpy.lib import format as npy
 
     partial = path.with_name(path.name + PARTIAL)
+    head = {"descr": "<f4", "fortran_order": False, "shape": shape}
     try:
-        target = np.lib.format.open_memmap(partial, "w+", np.float32, shape)
-        start = 0
-        for part in parts:
-            target[start : start + len(part)] = part.float().cpu().numpy()
-            start += len(part)
-        target.flush()
-        del target
+        with partial.open("wb") as target:
+            npy.write_array_header_1_0(target, head)
+            for part in parts:
+                target.write(part.float().cpu().numpy().astype("<f4").data)
         partial.replace(path)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise OutputError.of(path, error) from None
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _checked_target(path: Path) -> Path:
-    """Where to write, known to be possible before the model is loaded."""
-    if path.is_dir():
-        raise OutputError(f"{path}: is a folder; name a file")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}")
-    return path

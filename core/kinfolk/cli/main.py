@@ -11,13 +11,15 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from kinfolk.cli.streams import OutputLost, guard_streams
 from kinfolk.door import REFUSALS, cause
-from kinfolk.errors import KinfolkError, PluginError
+from kinfolk.errors import NO_ROOM, KinfolkError, PluginError
 from kinfolk.version import __version__
 
 if TYPE_CHECKING:
@@ -47,11 +49,12 @@ BUILT_IN: Final[Mapping[str, str]] = {
 INTERRUPTED: Final = 130
 UNEXPECTED: Final = 1
 DEBUG: Final = "--debug"
+LOG_LEVEL: Final = "--log-level"
 
 _BROUGHT: Final = f"{__name__}.plugin_commands"
 _LEAVING: Final = (
     *(click.ClickException, click.Abort, click.exceptions.Exit),
-    *(EOFError, BrokenPipeError, *REFUSALS),
+    *(EOFError, OutputLost, BrokenPipeError, *REFUSALS),
 )
 """What a command may raise to end the program."""
 
@@ -120,16 +123,21 @@ class CommandLine(click.Group):
     ) -> Any:
         """Run, and leave the process with the exit code unless ``standalone_mode`` is off."""
         given = list(sys.argv[1:] if args is None else args)
-        debug, given = _take_debug(given)
+        given, debug = _globals_first(given)
         if not standalone_mode:
             return super().main(given, prog_name, complete_var, False, **extra)
         try:
             result = super().main(given, prog_name, complete_var, False, **extra)
+            sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except click.ClickException as error:
             code = _show(error)
         except click.Abort:
             code = INTERRUPTED
+        except OutputLost as lost:
+            if str(lost):
+                _say(str(lost))
+            code = lost.exit_code
         except Exception as error:
             code = _report(error, debug)
         sys.exit(code)
@@ -148,23 +156,44 @@ Examples:
 )
 @click.version_option(__version__, prog_name="kinfolk", message="%(prog)s %(version)s")
 @click.option(DEBUG, is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.option(
+    LOG_LEVEL,
+    metavar="LEVEL",
+    help="Least severity of log lines that are shown: debug, info, warning or error. "
+    "[KINFOLK_LOG_LEVEL]",
+)
+def cli(debug: bool, log_level: str | None) -> None:
     """Run language models on this machine.
 
     Model families are plugins: whatever file an installed family claims can be loaded.
+
+    Options of this page may stand behind a command too. Exit codes: 0 done; 1 it failed: a disk is
+    full, stdout closed, a check not passed; 2 a mistake in what was asked; 130 interrupted; 141
+    nobody reads the output any more.
     """
 
 
 def main() -> None:
     """Entry point of the ``kinfolk`` program."""
+    guard_streams()
     cli.main(prog_name="kinfolk")
 
 
-def _take_debug(args: list[str]) -> tuple[bool, list[str]]:
-    """``--debug`` counts wherever it stands, up to a ``--``."""
+def _globals_first(args: list[str]) -> tuple[list[str], bool]:
+    """The arguments with the options of the program itself in front of the command, wherever up to
+    a ``--`` they stood; and whether ``--debug`` is among them."""
     end = args.index("--") if "--" in args else len(args)
-    kept = [arg for arg in args[:end] if arg != DEBUG]
-    return len(kept) < end, kept + args[end:]
+    ours: list[str] = []
+    rest: list[str] = []
+    words = iter(args[:end])
+    for word in words:
+        if word == LOG_LEVEL:
+            ours += [word, *islice(words, 1)]
+        elif word == DEBUG or word.startswith(f"{LOG_LEVEL}="):
+            ours.append(word)
+        else:
+            rest.append(word)
+    return ours + rest + args[end:], DEBUG in ours
 
 
 def _show(error: click.ClickException) -> int:
@@ -185,6 +214,8 @@ def _report(error: Exception, debug: bool) -> int:
         return error.exit_code
     if isinstance(error, MemoryError):
         _say("this machine has not enough memory for that")
+    elif isinstance(error, OSError) and error.errno in NO_ROOM:
+        _say(f"{error.filename or 'a file'}: {error.strerror}")
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         hint = "" if debug else f"; add {DEBUG} to see where"

@@ -53,6 +53,7 @@ def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: b
     dot = "" if folder.is_absolute() or folder.parts[0] == ".." else "./"
     click.echo(f'  pip install -e "{dot}{folder}[test]"')
     click.echo(f"  kinfolk check {name}")
+    click.echo(f"{folder / 'README.md'} says how to make it yours.")
 
 
 def _holder(registry: Registry, name: str) -> str | None:

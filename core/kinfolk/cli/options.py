@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
+from typing import Any, Final, Protocol, TypeVar, get_args
 
 import click
 
-from kinfolk.engine.options import GenerationOptions
-from kinfolk.settings import Settings, flag, variable
+from kinfolk.engine.options import UNLIMITED, GenerationOptions
+from kinfolk.errors import SettingsError
+from kinfolk.sched.request import Sampling
+from kinfolk.settings import Settings, flag, variable, words_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +31,7 @@ ENGINE: Final = (
     *("graphs", "batch_invariant", "in_turn"),
 )
 _REPEATED: Final = frozenset({"op"})
+_SHORT: Final = {"context": "-c"}
 
 
 def setting(field: str) -> Decorator:
@@ -43,23 +47,17 @@ def setting(field: str) -> Decorator:
             help=f"{_sentence(info.description or field)} [{variable(field)}]",
         )
     return click.option(
-        flag(field),
+        *filter(None, (_SHORT.get(field), flag(field))),
         field,
         type=int if integer else str,
         multiple=field in _REPEATED,
-        metavar=_choices(info.annotation),
+        metavar="|".join(words_of(field)) or None,
         help=f"{_sentence(info.description or field)} [{variable(field)}]",
     )
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _choices(annotation: Any) -> str | None:
-    """``a|b`` for a field that takes only certain words."""
-    literals = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
-    return "|".join(get_args(literals[0])) if literals else None
 
 
 def settings_options(*fields: str) -> Decorator:
@@ -72,6 +70,7 @@ def settings_options(*fields: str) -> Decorator:
 
 
 def model_option(command: F) -> F:
+    """``-m FILE``, where what stands without a flag is something else."""
     return click.option(
         "-m",
         "--model",
@@ -80,33 +79,71 @@ def model_option(command: F) -> F:
     )(command)
 
 
+def model_argument(command: F) -> F:
+    """FILE or ``-m FILE``: both are the parameter ``model``, and at most one may be given."""
+
+    @click.argument("file", required=False)
+    @model_option
+    @functools.wraps(command)
+    def with_model(*args: Any, file: str | None, model: str | None, **params: Any) -> Any:
+        return command(*args, model=one_model(file, model), **params)
+
+    return with_model  # type: ignore[return-value]
+
+
+def one_model(file: str | None, model: str | None) -> str | None:
+    """The model of which one was given; :class:`click.UsageError` for two."""
+    if file is not None and model is not None:
+        raise click.UsageError(f"two models are named, {file} and, with -m, {model}; name one")
+    return model if file is None else file
+
+
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(command)
 
+
+def sampling_value(field: str, **attributes: Any) -> Decorator:
+    """The flag of a field of :class:`Sampling`; a bad value is refused while flags are read."""
+    kind = type(getattr(Sampling(), field))
+    return click.option(flag(field), field, type=kind, callback=_checked_by_sampling, **attributes)
+
+
+def _checked_by_sampling(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    if value is None:
+        return None
+    try:
+        Sampling(**{str(param.name): value})
+    except SettingsError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    return value
+
+
+def _token_count(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
+    """1 or more tokens, or -1 for as many as fit."""
+    if value is not None and value < 1 and value != -1:
+        raise click.BadParameter(f"{value} must be 1 or more, or -1 for as many as fit")
+    return UNLIMITED if value == -1 else value
+
+
+SEED: Final = click.IntRange(0, 2**64 - 1)
 
 _SAMPLING: Final = (
     click.option(
         "-n",
         "--max-tokens",
-        type=click.IntRange(min=1),
-        help="Tokens to generate at most. Default: what the model's card says, else what fits.",
+        type=int,
+        callback=_token_count,
+        help="Tokens to generate at most, -1 = until the context is full. Default: what the "
+        "model's card says, else what fits.",
     ),
-    click.option("--temperature", type=float, help="0 = always the likeliest token."),
-    click.option("--top-k", type=int, help="Sample from the K likeliest tokens, 0 = all."),
-    click.option("--top-p", type=float, help="Sample from the likeliest tokens of this mass."),
-    click.option(
-        "--min-p", type=float, help="Leave out tokens less likely than this part of the likeliest."
-    ),
-    click.option(
-        "--repetition-penalty", type=float, help="Above 1: tokens that occurred are less likely."
-    ),
-    click.option(
-        "--presence-penalty", type=float, help="Taken from the logit of tokens written before."
-    ),
-    click.option(
-        "--frequency-penalty", type=float, help="The same for each time they were written."
-    ),
-    click.option("--seed", type=click.IntRange(min=0), help="Same seed, same answer."),
+    sampling_value("temperature", help="0 = always the likeliest token."),
+    sampling_value("top_k", help="Sample from the K likeliest tokens, 0 = all."),
+    sampling_value("top_p", help="Sample from the likeliest tokens of this mass."),
+    sampling_value("min_p", help="Leave out tokens less likely than this part of the likeliest."),
+    sampling_value("repetition_penalty", help="Above 1: tokens that occurred are less likely."),
+    sampling_value("presence_penalty", help="Taken from the logit of tokens written before."),
+    sampling_value("frequency_penalty", help="The same for each time they were written."),
+    click.option("--seed", type=SEED, help="Same seed, same answer."),
     click.option(
         "--stop", multiple=True, metavar="TEXT", help="End before this text. May be repeated."
     ),

@@ -5,28 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kinfolk.cli.console import ProgressBar, print_json
-from kinfolk.cli.loading import discover, find_model, open_model, read_settings
-from kinfolk.cli.options import LOADING, json_option, settings_options
-from kinfolk.errors import RequestError
+from kinfolk.cli.console import ProgressBar, print_json, read_text
+from kinfolk.cli.loading import check_model, discover, model_path, open_model, read_settings
+from kinfolk.cli.options import (
+    LOADING,
+    json_option,
+    model_option,
+    one_model,
+    settings_options,
+)
+from kinfolk.errors import RequestError, SettingsError
 
 if TYPE_CHECKING:
     from kinfolk.engine.loading import LoadedModel
+
+WINDOW: Final = 2048
+"""Tokens of a window where nobody says how many."""
 
 
 @click.command(
     epilog="""\b
 Examples:
   kinfolk perplexity model.gguf book.txt
-  kinfolk perplexity model.gguf book.txt --context 2048 --stride 1024 --json"""
+  kinfolk perplexity -m model.gguf book.txt --context 2048 --stride 1024 --json
+  cat book.txt | kinfolk perplexity model.gguf -"""
 )
-@click.argument("model")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, metavar="[FILE] TEXT")
+@model_option
 @click.option(
     "--stride",
     type=click.IntRange(min=1),
@@ -39,31 +48,38 @@ Examples:
 def perplexity(
     ctx: click.Context,
     /,
-    model: str,
-    file: Path,
+    files: tuple[str, ...],
+    model: str | None,
     stride: int | None,
     as_json: bool,
     **rest: Any,
 ) -> None:
-    """Score the text in FILE with MODEL.
+    """Score the text in the file TEXT with the model in FILE, or with the bundled model.
 
     The text is cut into windows of --context tokens (default 2048). Every token but the first of
     the text's first window, and with the default stride the first of each, is predicted from those
     before it in its window and counted once. Bits per byte divide by the bytes of the tokens that
     were counted, so models with different vocabularies can be compared.
     """
-    text = file.read_bytes().decode("utf-8", "replace")
-    settings = read_settings(ctx, slots=1, checkpoints=0, context=2048)
+    model, name = _model_and_text(files, model)
+    text = read_text(name)
+    settings = read_settings(ctx, slots=1, checkpoints=0, context=WINDOW)
+    if settings.context is not None:
+        _check_stride(stride, settings.context)
+    registry = discover(settings)
+    path = model_path(model, registry)
+    check_model(path, settings, registry)
     from kinfolk.engine.text import open_text
 
-    tokenizer, _, _ = open_text(find_model(model), settings, discover(settings))
+    tokenizer, _, _ = open_text(path, settings, registry)
     tokens = tokenizer.encode(text)
     if len(tokens) < 2:
-        raise RequestError(f"{file}: a text of at least two tokens is needed")
+        raise RequestError(f"{name}: a text of at least two tokens is needed")
     score = Score()
-    with open_model(settings, model) as loaded:
+    with open_model(settings, str(path)) as loaded:
         window = loaded.limits.context
-        spans = list(windows(len(tokens), window, min(stride or window, window)))
+        _check_stride(stride, window)
+        spans = list(windows(len(tokens), window, stride or window))
         with ProgressBar("scoring") as progress:
             for number, (start, stop, first) in enumerate(spans):
                 losses = token_losses(loaded, tokens[start:stop])[first - start - 1 :]
@@ -72,6 +88,25 @@ def perplexity(
                 score = score.plus(math.fsum(losses), len(counted), nbytes)
                 progress(number + 1, len(spans), f"perplexity {score.perplexity:.3f}")
     _report(score, window, as_json)
+
+
+def _model_and_text(files: tuple[str, ...], model: str | None) -> tuple[str | None, str]:
+    """The model that was named, if one was, and the file of the text."""
+    if not 1 <= len(files) <= 2:
+        raise click.UsageError("name the text to score, and in front of it the model")
+    file, text = (None, *files)[-2:]
+    assert text is not None
+    if text.endswith(".gguf"):
+        raise click.UsageError(f"{text} is a model: name the text to score behind it")
+    return one_model(file, model), text
+
+
+def _check_stride(stride: int | None, window: int) -> None:
+    if stride is not None and stride > window:
+        raise SettingsError(
+            f"--stride {stride} is larger than the windows of {window} tokens, so what is between "
+            "them would not be scored; choose a smaller --stride or a larger --context"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import print_json, size, table
-from kinfolk.cli.loading import discover, find_model, read_settings
-from kinfolk.cli.options import ENGINE, LOADING, json_option, settings_options
+from kinfolk.cli.loading import check_model, discover, model_path, read_settings
+from kinfolk.cli.options import ENGINE, LOADING, json_option, model_argument, settings_options
 from kinfolk.plans import Paged, StatePlan
 from kinfolk.types import CHUNK
 
@@ -24,21 +24,24 @@ Examples:
   kinfolk plan model.gguf --memory 24 --context 49152
   kinfolk plan model.gguf --slots 4 --kv-codec f16 --json"""
 )
-@click.argument("model")
+@model_argument
 @json_option
 @settings_options(*LOADING, *ENGINE, "checkpoints")
 @click.pass_context
-def plan(ctx: click.Context, /, model: str, as_json: bool, **rest: Any) -> None:
-    """Show how MODEL would divide the memory of the device, and what state that leaves room for.
+def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -> None:
+    """Show how the model in FILE would divide the memory of the device, and what state fits.
 
-    Reads the head of the file only. The same plan is made whenever a model is loaded: what it says
-    is what `run` and `serve` will do. A wish that does not fit is refused with the arithmetic.
+    Reads the head of the file only; without FILE it is the bundled model. The same plan is made
+    whenever a model is loaded: what it says is what `run` and `serve` will do. A wish that does not
+    fit is refused with the arithmetic.
     """
     settings = read_settings(ctx)
     registry = discover(settings)
+    path = model_path(model, registry)
+    check_model(path, settings, registry)
     from kinfolk.engine.preparing import prepare_model
 
-    ready = prepare_model(find_model(model), settings, registry)
+    ready = prepare_model(path, settings, registry)
     with ready.file:
         if as_json:
             print_json(_report(ready))
@@ -54,6 +57,7 @@ def _report(ready: Prepared) -> dict[str, Any]:
         "usable": memory.usable,
         "parts": memory.parts,
         "total": memory.total,
+        "left_to_others": memory.others,
         "limits": asdict(memory.limits),
     }
 
@@ -61,7 +65,10 @@ def _report(ready: Prepared) -> dict[str, Any]:
 def _as_text(ready: Prepared) -> str:
     memory, limits = ready.memory, ready.memory.limits
     rows = [(name, size(nbytes)) for name, nbytes in memory.parts.items()]
-    rows += [("sum", size(memory.total)), (f"usable on {ready.device}", size(memory.usable))]
+    rows.append(("sum", size(memory.total)))
+    if memory.others:
+        rows.append(("left to others", size(memory.others)))
+    rows.append((f"usable on {ready.device}", size(memory.usable)))
     rows.append(("weights are kept as", ready.form))
     rows.append(("keys and values as", _storage(ready.plan)))
     rows.append(("context of a sequence", f"{limits.context} of {ready.config.context} positions"))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinfolk.cli.console import dim, note, on_terminal, print_json, read_stdin
-from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.console import dim, note, on_terminal, print_json, read_stdin, read_text
+from kinfolk.cli.loading import Demand, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
@@ -35,12 +35,18 @@ if TYPE_CHECKING:
 Examples:
   kinfolk run "def fibonacci(n):"
   kinfolk run -m model.gguf "Why is the sky blue?"
-  cat question.txt | kinfolk run -m model.gguf
+  kinfolk run -m model.gguf -f question.txt
   kinfolk run -m model.gguf --raw -n 64 "Once upon a time"
   kinfolk run --json --seed 1 "import os" """
 )
 @click.argument("prompt", nargs=-1)
 @model_option
+@click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    help="Read the prompt from a file, or with - from stdin, to its last byte.",
+)
 @click.option(
     "--raw/--chat",
     default=None,
@@ -60,18 +66,27 @@ Examples:
 @sampling_options
 @settings_options(*LOADING, *ENGINE)
 @click.pass_context
-def run(ctx: click.Context, /, prompt: tuple[str, ...], model: str | None, **params: Any) -> None:
+def run(
+    ctx: click.Context,
+    /,
+    prompt: tuple[str, ...],
+    model: str | None,
+    file: str | None,
+    **params: Any,
+) -> None:
     """Complete PROMPT, or answer it with a chat model.
 
     Without PROMPT the text is read from stdin. Without -m the bundled model completes Python. The
     output goes to stdout as it is made; Ctrl-C stops it.
     """
-    text = _prompt_text(prompt, model)
+    if params["raw"] and params["system"]:
+        raise SettingsError("--system needs the chat template, which --raw leaves out")
+    text = _prompt_text(prompt, file, model)
     # One sequence is all this needs.
     settings = read_settings(ctx, slots=1, checkpoints=0)
     options = generation_options(params)
     started = time.perf_counter()
-    with open_runtime(settings, model) as runtime:
+    with open_runtime(settings, model, Demand(to_chat=params["raw"] is False)) as runtime:
         from kinfolk.engine.generation import Generation
 
         loading = time.perf_counter() - started
@@ -106,7 +121,11 @@ def speed(end: Ended) -> str:
     )
 
 
-def _prompt_text(words: tuple[str, ...], model: str | None) -> str:
+def _prompt_text(words: tuple[str, ...], file: str | None, model: str | None) -> str:
+    if file is not None:
+        if words:
+            raise click.UsageError(f"there are two prompts, {' '.join(words)!r} and that of {file}")
+        return read_text(file)
     if len(words) == 1 and model is None and _is_file(words[0]):
         raise SettingsError(
             f"{words[0]!r} is a file, not a prompt; to load a model from it: "
@@ -133,7 +152,10 @@ def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt
 
     if raw:
         if system:
-            raise SettingsError("--system needs a chat template; it cannot be used with raw text")
+            raise SettingsError(
+                f"{runtime.name!r} completes text, and --system needs a chat template; "
+                + ("ask it through its own with --chat" if runtime.chat else "it has none")
+            )
         return text_prompt(runtime, text)
     messages = [{"role": "system", "content": system}] if system else []
     return chat_prompt(runtime, [*messages, {"role": "user", "content": text}])

@@ -10,7 +10,7 @@ import click
 
 from kinfolk.cli.console import note
 from kinfolk.cli.loading import open_runtime, read_settings
-from kinfolk.cli.options import ENGINE, LOADING, model_option, settings_options
+from kinfolk.cli.options import ENGINE, LOADING, model_argument, settings_options
 from kinfolk.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -27,9 +27,15 @@ Examples:
   curl localhost:8080/v1/chat/completions -d '{"messages":
     [{"role": "user", "content": "Hello"}]}'"""
 )
-@model_option
+@model_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=int, default=8080, show_default=True, help="0 = any that is free.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="0 = any that is free.",
+)
 @click.option("--name", help="Name under which the model is served. Default: that of the file.")
 @click.option("--api-key", multiple=True, metavar="KEY", help="Ask for this key. May be repeated.")
 @click.option(
@@ -77,10 +83,10 @@ Examples:
     metavar="SECONDS",
     help="Running answers may finish within this time after Ctrl-C.",
 )
-@settings_options(*LOADING, *ENGINE, "checkpoints", "log_level")
+@settings_options(*LOADING, *ENGINE, "checkpoints")
 @click.pass_context
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
-    """Serve a model to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
+    """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
 
     Several requests are answered at once, as many as there are --slots; others wait. Ctrl-C lets
     running answers finish, a second one leaves at once.

@@ -10,7 +10,7 @@ import click
 
 from kinfolk.cli.console import ProgressBar, note, print_json, size, table
 from kinfolk.cli.loading import discover, read_settings
-from kinfolk.cli.options import json_option
+from kinfolk.cli.options import SEED, json_option
 from kinfolk.door import ask_each
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Examples:
 @click.option("--mix", default="", help="Mix of number formats. Default: the published one.")
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=SEED,
     default=0,
     show_default=True,
     help="Same seed, same file.",

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from kinfolk.cli.console import read_stdin, table
-from kinfolk.cli.loading import discover, find_model, read_settings
-from kinfolk.cli.options import json_option, settings_options
+from kinfolk.cli.loading import discover, model_path, read_settings
+from kinfolk.cli.options import json_option, model_argument, settings_options
 
 
 @click.command(
@@ -19,7 +19,7 @@ Examples:
   kinfolk tokenize model.gguf --json < file.txt
   kinfolk tokenize model.gguf --text "<|im_end|>" --no-special"""
 )
-@click.argument("model")
+@model_argument
 @click.option("--text", help="The text. Default: stdin, to its last byte.")
 @click.option(
     "--special/--no-special",
@@ -30,20 +30,27 @@ Examples:
 @settings_options("model_family")
 @click.pass_context
 def tokenize(
-    ctx: click.Context, /, model: str, text: str | None, special: bool, as_json: bool, **rest: Any
+    ctx: click.Context,
+    /,
+    model: str | None,
+    text: str | None,
+    special: bool,
+    as_json: bool,
+    **rest: Any,
 ) -> None:
-    """Cut a text into the tokens of MODEL.
+    """Cut a text into the tokens of the model in FILE, or of the bundled model.
 
     Prints ids and what they stand for; with --json, a list of ids. No token for the beginning of a
     text is added.
     """
     settings = read_settings(ctx)
-    path = find_model(model)
+    registry = discover(settings)
+    path = model_path(model, registry)
     if text is None:
         text = read_stdin()
     from kinfolk.engine.text import open_text
 
-    tokenizer, _, _ = open_text(path, settings, discover(settings))
+    tokenizer, _, _ = open_text(path, settings, registry)
     tokens = tokenizer.encode(text, add_bos=False, parse_special=special)
     if as_json:
         click.echo(json.dumps(tokens))

@@ -33,11 +33,12 @@ _SAMPLING = 10
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """``usable`` bytes of a device, the named ``parts`` that will take them, and ``limits``, the
-    state that fits among them."""
+    state that fits among them. ``others`` are bytes of the host that nothing here may take."""
 
     usable: int
     parts: dict[str, int]
     limits: StateLimits
+    others: int = 0
 
     @property
     def total(self) -> int:
@@ -68,12 +69,11 @@ def plan_memory(
     asked for and that may be lowered. Raises :class:`CapacityError` with the arithmetic.
     """
     fixed = {"weights": weights, "work space": work}
-    if is_host:
-        left = int((usable - sum(fixed.values())) * HOST_SHARE)
-        fixed["left to others"] = max(0, left)
-    else:
+    if not is_host:
         fixed |= {"graphs": GRAPHS, "margin": int(usable * MARGIN)}
-        left = usable - sum(fixed.values())
+    left = usable - sum(fixed.values())
+    others = max(0, int(left * (1 - HOST_SHARE))) if is_host else 0
+    left -= others
     if left <= 0:
         raise CapacityError(
             f"the model does not fit: {_sum(fixed)}, and {usable / GIB:.2f} GiB can be used. "
@@ -82,8 +82,9 @@ def plan_memory(
     try:
         limits = size_state(plan, wanted, model_context, left, asked, flexible)
     except CapacityError as error:
-        raise CapacityError(f"{error} ({usable / GIB:.2f} GiB less {_sum(fixed)})") from None
-    return MemoryPlan(usable, fixed | state_bytes(plan, limits), limits)
+        taken = fixed | ({"left to others": others} if is_host else {})
+        raise CapacityError(f"{error} ({usable / GIB:.2f} GiB less {_sum(taken)})") from None
+    return MemoryPlan(usable, fixed | state_bytes(plan, limits), limits, others)
 
 
 def work_bytes(weights: WeightPlan, rows: int, logit_rows: int) -> int:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kinfolk.errors import RequestError
 from kinfolk.sched.request import Sampling
 
 if TYPE_CHECKING:
     from kinfolk.descriptors import SamplingDefaults
+
+UNLIMITED: Final = 2**63 - 1
+"""More tokens than any context holds: an answer of so many ends where the context does."""
 
 
 @dataclass(frozen=True, slots=True)

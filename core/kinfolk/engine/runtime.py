@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.descriptors import Drafter, ModelCard
+from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.text import open_text
-from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
 from kinfolk.model_api import ModelInfo
 from kinfolk.registry import Registry
@@ -78,14 +78,6 @@ class Runtime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def bundled_model(registry: Registry) -> Path:
-    """The model file that an installed family ships; :class:`SettingsError` if there is none."""
-    path = registry.bundled_model()
-    if path is None:
-        raise SettingsError("no installed family brings a model of its own: name a file with -m")
-    return path
 
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:

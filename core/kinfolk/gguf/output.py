@@ -90,7 +90,7 @@ class GGUFOutput:
             os.ftruncate(self._file, end)
         except OSError as error:
             self._discard()
-            raise self._failure(error) from None
+            raise OutputError.of(self.path, error) from None
         except BaseException:
             self._discard()
             raise
@@ -114,7 +114,8 @@ class GGUFOutput:
             os.close(self._file)
             os.replace(self.partial, self.path)
         except OSError as failure:
-            raise self._failure(failure) from None
+            self.partial.unlink(missing_ok=True)
+            raise OutputError.of(self.path, failure) from None
 
     def write(self, name: str, data: ByteArray, offset: int = 0) -> None:
         """Write ``data`` from byte ``offset`` of the tensor on; every byte exactly once."""
@@ -129,7 +130,7 @@ class GGUFOutput:
                 written = os.pwrite(self._file, view, position)
                 position, view = position + written, view[written:]
         except OSError as error:
-            raise self._failure(error) from None
+            raise OutputError.of(self.path, error) from None
 
     def run(self, jobs: Iterable[Job], *, workers: int, progress: Progress | None = None) -> None:
         """Execute the jobs in ``workers`` threads, a few at a time, and report after each.
@@ -181,14 +182,13 @@ class GGUFOutput:
             self._file = -1
         self.partial.unlink(missing_ok=True)
 
-    def _failure(self, error: OSError) -> OutputError:
-        return OutputError(f"{self.path}: cannot be written: {error.strerror or error}")
-
 
 def check_target(path: Path, overwrite: bool) -> None:
     """Refuse a place where no new file can be put. Raises :class:`OutputError`."""
     if path.is_dir():
         raise OutputError(f"{path} is a directory; name the file to write")
+    if path.exists() and not path.is_file():
+        raise OutputError(f"{path} is neither a file nor free; choose another name")
     if path.exists() and not overwrite:
         raise OutputError(f"{path} exists; choose another name, or replace it with --overwrite")
     if not path.parent.is_dir():

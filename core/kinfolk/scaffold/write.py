@@ -7,6 +7,7 @@ like are the only things filled in.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -103,17 +104,25 @@ def write_family(family: NewFamily, folder: Path) -> tuple[Path, ...]:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} exists and is not empty; name a folder that does not exist")
-    written = []
+    files = {folder / path: text for path, text in sorted(render(family).items())}
+    existed = folder.exists()
     try:
-        for path, text in sorted(render(family).items()):
-            target = folder / path
+        for target, text in files.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("x", encoding="utf-8") as file:
                 file.write(text)
-            written.append(target)
     except OSError as error:
-        raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    return tuple(written)
+        _remove(folder, itself=not existed)
+        raise OutputError.of(folder, error) from None
+    return tuple(files)
+
+
+def _remove(folder: Path, *, itself: bool) -> None:
+    """Take away what was written, for half a plugin is in the way of a second try."""
+    if not folder.is_dir():
+        return
+    for entry in [folder] if itself else list(folder.iterdir()):
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def render(family: NewFamily) -> dict[Path, str]:

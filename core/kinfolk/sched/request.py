@@ -33,7 +33,7 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, holds, rule in (
             ("temperature", 0 <= self.temperature <= 100, "between 0 and 100"),
-            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_k", 0 <= self.top_k < 2**63, "0 (off) or more, in 63 bits"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", 0 <= self.min_p < 1, "at least 0 and below 1"),
             ("repetition_penalty", 0 < self.repetition_penalty <= 10, "above 0 and at most 10"),

@@ -45,6 +45,9 @@ class Result:
     trace: str = field(default="", repr=False)
 
 
+_NO_REASON: Final = ("For further information visit", "Use -v to get")
+"""How lines begin that pydantic and pytest end a message with."""
+
 OnResult = Callable[[Result], None]
 
 
@@ -76,8 +79,10 @@ def run_checks(
         if importlib.util.find_spec("xdist"):
             # PYTEST_ADDOPTS may ask for processes; the recorder hears of this one only.
             options.append("-n0")
-        with contextlib.redirect_stdout(said), _unlogged():
+        with contextlib.redirect_stdout(said), _unlogged(), _examples_in(Path(folder)):
             code = pytest.main([*options, str(module)], plugins=[recorder])
+    if recorder.failure is not None:
+        raise recorder.failure
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and not recorder.results:
         raise SettingsError(f"no check matches {select!r}")
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -97,6 +102,18 @@ def _unlogged() -> Iterator[None]:
         root.handlers[:] = handlers
 
 
+@contextlib.contextmanager
+def _examples_in(folder: Path) -> Iterator[None]:
+    """What hypothesis keeps is kept there, and not in the folder that the user is in."""
+    from hypothesis.configuration import set_hypothesis_home_dir
+
+    set_hypothesis_home_dir(folder / "hypothesis")
+    try:
+        yield
+    finally:
+        set_hypothesis_home_dir(None)
+
+
 class _Recorder:
     """Listens to a run of pytest."""
 
@@ -105,6 +122,8 @@ class _Recorder:
         self._on_result = on_result
         self._stdout = sys.stdout
         self._titles: dict[str, str] = {}
+        self.failure: Exception | None = None
+        """What ``on_result`` raised: the run ends with it."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from kinfolk.testing.conformance import FamilyConformance
@@ -129,8 +148,14 @@ class _Recorder:
 
     def _add(self, result: Result) -> None:
         self.results.append(result)
-        with contextlib.redirect_stdout(self._stdout):
-            self._on_result(result)
+        import pytest
+
+        try:
+            with contextlib.redirect_stdout(self._stdout):
+                self._on_result(result)
+        except Exception as error:
+            self.failure = error
+            pytest.exit("nobody hears of the results")
 
 
 def title_of(checks: type, name: str) -> str:
@@ -141,8 +166,12 @@ def title_of(checks: type, name: str) -> str:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """The message of a failure, on one line."""
+    """A failure on one line: how its message begins, and its end, which says what is wrong."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else report.longreprtext
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0].removeprefix("AssertionError: ") if lines else "failed"
+    lines = [line for line in lines if not line.startswith(_NO_REASON)]
+    if not lines:
+        return "failed"
+    first = lines[0].removeprefix("AssertionError: ")
+    return first if len(lines) == 1 else f"{first} … {lines[-1]}"

@@ -74,7 +74,7 @@ class Tokenizer:
         wanted = pre.add_bos if vocabulary.add_bos is None else vocabulary.add_bos
         self.adds_bos = (wanted or pre.needs_bos) and vocabulary.bos is not None
         if missing := self._symbols.unspelled(ids):
-            logger.warning(
+            logger.info(
                 "the vocabulary has no token for %d symbols (%s); encoding drops them",
                 len(missing),
                 ", ".join(missing),

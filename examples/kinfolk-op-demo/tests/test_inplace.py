@@ -6,8 +6,8 @@ import pytest
 import torch
 from kinfolk_op_demo.inplace import silu_mul, supports
 
+from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.loading import load_model
-from kinfolk.engine.runtime import bundled_model
 from kinfolk.engine.score import logits
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.registry import Registry
