@@ -343,7 +343,7 @@ def answer(self, *arguments):
     {answer}
 
 
-Own = type("Own", (Qwen35,), dict(name="own", architectures=("own",), {method}=answer))
+Own = type("Own", (Qwen35,), dict(name="own", architectures=("qwen35",), {method}=answer))
 
 
 @hookimpl
