@@ -69,8 +69,9 @@ def convert(
         checkpoint.rename(conversion.source_name)
         checkpoint.check(
             (source for recipe in conversion.tensors for source in recipe.sources),
-            conversion.dropped,
+            {**conversion.dropped, **conversion.repeated},
         )
+        checkpoint.check_repeated(conversion.repeated)
         plan = _plan(conversion, mix, formats)
         parameters = ParameterCount.of((recipe.name, recipe.shape) for recipe in conversion.tensors)
         keys = _metadata(conversion, checkpoint, mix, parameters, name, tokenizer)
@@ -94,18 +95,25 @@ def outtypes(formats: QuantFormats | None = None) -> tuple[str, ...]:
 def find_conversion(
     checkpoint: Checkpoint, families: Iterable[Family]
 ) -> tuple[Family, Conversion]:
-    """The one family that knows the checkpoint, and what it says. Raises otherwise."""
+    """The one family that knows the checkpoint, and what it says. Raises otherwise.
+
+    Raises too if the family has looked at some keys of the configuration only.
+    """
     families = tuple(families)
-    found = [
-        (family, conversion)
-        for family in families
-        if (conversion := family.convert(checkpoint)) is not None
-    ]
+    found = []
+    for family in families:
+        # What one family reads says nothing about what another makes of the model.
+        checkpoint.config = checkpoint.config.afresh()
+        conversion = family.convert(checkpoint)
+        if conversion is not None:
+            found.append((family, conversion, checkpoint.config))
     if len(found) == 1:
-        return found[0]
+        family, conversion, config = found[0]
+        config.refuse_unread()
+        return family, conversion
     model_type = checkpoint.config.text("model_type", "unknown")
     if found:
-        names = " and ".join(family.name for family, _ in found)
+        names = " and ".join(family.name for family, _, _ in found)
         raise ConversionError(
             f"{checkpoint.config.path}: both {names} claim models of type {model_type!r}; choose "
             "one with --model-family"
