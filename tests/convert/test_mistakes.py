@@ -79,6 +79,16 @@ def test_numbers_that_are_not_finite_are_refused(checkpoint, refused, edit_tenso
     refused(directory, "'model.layers.0.mlp.up_proj.weight'", "not finite")
 
 
+@pytest.mark.parametrize("outtype", ["f16", "q8_0", "q4_0", "q4_k_m"])
+def test_a_number_that_a_format_cannot_hold_is_blamed_on_its_tensor(
+    outtype, checkpoint, refused, edit_tensors
+):
+    directory = checkpoint(hidden_size=256)
+    name = "model.layers.0.mlp.up_proj.weight"
+    edit_tensors(directory, lambda tensors: tensors[name][3, 3].fill_(-1e9))
+    refused(directory, "model.safetensors", f"{name!r} cannot be written as", outtype=outtype)
+
+
 def test_eight_bit_checkpoints_are_refused(checkpoint, refused, edit_tensors):
     directory = checkpoint()
 

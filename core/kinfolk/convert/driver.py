@@ -17,7 +17,7 @@ from kinfolk.convert.checkpoint import Checkpoint
 from kinfolk.convert.general import QUANTIZATION_VERSION, ParameterCount, general_keys
 from kinfolk.convert.plan import Conversion, FloatArray, TensorRecipe
 from kinfolk.descriptors import Family, QuantFormat, resolve
-from kinfolk.errors import ConversionError
+from kinfolk.errors import ConversionError, ModelFormatError
 from kinfolk.gguf.file_types import MIXES, TypeMix, choose_types
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor, Progress, check_target
 from kinfolk.quant.formats import QuantFormats
@@ -206,13 +206,21 @@ def _produce(
     if numbers.shape != expected:
         raise ValueError(f"{recipe.name}: the transform gives {numbers.shape}, not {expected}")
     if not np.isfinite(numbers).all():
-        row = start + int(np.isfinite(numbers).reshape(len(numbers), -1).all(1).argmin())
-        source = recipe.sources[row if recipe.stacked else 0]
-        stored = checkpoint.tensors[source.name]
-        raise ConversionError(
-            f"{stored.path}: tensor {stored.name!r} holds numbers that are not finite"
-        )
-    return encode(numbers, format_)
+        row = int(np.isfinite(numbers).reshape(len(numbers), -1).all(1).argmin())
+        blamed = _blamed(recipe, checkpoint, start + row)
+        raise ConversionError(f"{blamed} holds numbers that are not finite")
+    try:
+        return encode(numbers, format_)
+    except ModelFormatError as error:
+        row = int(np.abs(numbers).reshape(len(numbers), -1).max(1).argmax())
+        blamed = _blamed(recipe, checkpoint, start + row)
+        raise ConversionError(f"{blamed} cannot be written as {format_.name}: {error}") from None
+
+
+def _blamed(recipe: TensorRecipe, checkpoint: Checkpoint, row: int) -> str:
+    """Where a row of the tensor comes from: file and name of a tensor of the checkpoint."""
+    stored = checkpoint.tensors[recipe.sources[row if recipe.stacked else 0].name]
+    return f"{stored.path}: tensor {stored.name!r}"
 
 
 def _read(
