@@ -12,6 +12,7 @@ import torch
 from kinfolk.convert.driver import convert
 from kinfolk.convert.plan import Transform
 from kinfolk.errors import ConversionError, KinfolkError, OutputError, PluginError
+from kinfolk.gguf.file import GGUFFile
 from kinfolk_qwen35.family import Qwen35
 
 
@@ -80,6 +81,16 @@ def test_numbers_that_are_not_finite_are_refused(checkpoint, refused, edit_tenso
     refused(directory, "'model.layers.0.mlp.up_proj.weight'", "not finite")
 
 
+@pytest.mark.parametrize("outtype", ["f16", "q8_0", "q4_0", "q4_k_m"])
+def test_a_number_that_a_format_cannot_hold_is_blamed_on_its_tensor(
+    outtype, checkpoint, refused, edit_tensors
+):
+    directory = checkpoint(hidden_size=256)
+    name = "model.layers.0.mlp.up_proj.weight"
+    edit_tensors(directory, lambda tensors: tensors[name][3, 3].fill_(-1e9))
+    refused(directory, "model.safetensors", f"{name!r} cannot be written as", outtype=outtype)
+
+
 def test_eight_bit_checkpoints_are_refused(checkpoint, refused, edit_tensors):
     directory = checkpoint()
 
@@ -146,7 +157,15 @@ def test_what_is_no_model_directory_is_refused(tmp_path, refused):
         ({"hidden_act": "gelu"}, ("key 'hidden_act' is 'gelu'", "'silu'")),
         ({"layer_types": ["full_attention"]}, ("'layer_types' has 1 entries", "expected 4")),
         ({"linear_num_value_heads": 5}, ("linear_num_value_heads", "no multiple of 2")),
-        ({"rope_parameters": {}}, ("'rope_theta' is missing",)),
+        ({"num_attention_heads": 5}, ("num_attention_heads", "no multiple of 2")),
+        (
+            {"linear_value_head_dim": 16},
+            ("key 'linear_value_head_dim' is 16", "'linear_key_head_dim' is 32"),
+        ),
+        ({"linear_conv_kernel_dim": 1}, ("'linear_conv_kernel_dim' is 1, expected at least 2",)),
+        ({"output_gate_type": "sigmoid"}, ("'output_gate_type' is 'sigmoid'", "'swish'")),
+        ({"rms_norm_eps": float("nan")}, ("'rms_norm_eps' is nan, expected a finite number",)),
+        ({"rope_parameters": {}}, ("rope_theta' is missing",)),
         (
             {"rope_parameters": {"rope_theta": 1e6, "rope_type": "linear"}},
             ("'rope_parameters.rope_type' is 'linear'",),
@@ -170,6 +189,110 @@ def test_a_configuration_that_cannot_work_is_refused_by_its_key(
             ),
         )
     refused(directory, *words)
+
+
+ROPE = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
+YARN = ROPE | {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 1024,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"beta": 3}, ("does not know the key 'beta' = 3",)),
+        (
+            {"beta": [1] * 99, "gamma": False, "delta": None},
+            ("the keys 'beta' = [1, 1, ", "'gamma' = False"),
+        ),
+        ({"rope_parameters": ROPE | {"factor": 4}}, ("the key 'rope_parameters.factor' = 4",)),
+        ({"rope_parameters": ROPE | {"rope_theta": 1}}, ("rope_theta' is 1.0, expected more",)),
+        (
+            {"rope_parameters": ROPE | {"partial_rotary_factor": 0.1}},
+            ("'rope_parameters.partial_rotary_factor' is 0.1: 3 dimensions would turn", "even"),
+        ),
+        (
+            {"rope_parameters": ROPE | {"mrope_section": [1, 1, 1, 0, 1]}},
+            ("mrope_section", "at most 4"),
+        ),
+        (
+            {"rope_parameters": ROPE | {"type": "yarn"}},
+            ("'rope_parameters.type' is 'yarn', but 'rope_type' is 'default'",),
+        ),
+        ({"rope_theta": 5e5}, ("'rope_theta' is 500000.0, but in", "1000000.0; remove one")),
+        ({"rope_scaling": YARN}, ("'rope_scaling' stands beside 'rope_parameters'",)),
+        ({"rope_parameters": YARN | {"truncate": False}}, ("truncate' is False; only True",)),
+        ({"rope_parameters": YARN | {"factor": 0}}, ("factor' is 0, expected more than 0",)),
+        ({"rope_parameters": YARN | {"mscale": -1}}, ("mscale' is -1.0, expected no less",)),
+        (
+            {"rope_parameters": YARN | {"beta_fast": 1, "beta_slow": 5000}},
+            ("beta_fast' 1.0 and 'beta_slow' 5000.0 enclose no pair",),
+        ),
+        ({"rope_parameters": YARN | {"long_factor": [1.0]}}, ("rope_parameters.long_factor",)),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            ("'quantization_config' says that weights are quantised", "they were made from"),
+        ),
+        ({"is_encoder_decoder": True}, ("'is_encoder_decoder' is True",)),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else None,
+)
+def test_what_a_configuration_says_beyond_a_file_is_refused_by_its_key(
+    changes, words, checkpoint, refused, edit_json
+):
+    directory = checkpoint()
+    edit_json(directory / "config.json", lambda config: config.update(changes))
+    refused(directory, str(directory / "config.json"), *words)
+
+
+def test_a_text_model_of_another_kind_is_refused_inside_a_known_whole(
+    checkpoint, refused, edit_json
+):
+    directory = checkpoint()
+
+    def wrap(config):
+        text = {**config, "model_type": "qwen3_next"}
+        config.clear()
+        config.update(model_type="qwen3_5", text_config=text)
+
+    edit_json(directory / "config.json", wrap)
+    refused(directory, "key 'text_config.model_type' is 'qwen3_next'", "'qwen3_5_text'")
+
+
+def test_an_output_matrix_that_is_said_to_repeat_the_embedding_must_do_so(
+    checkpoint, refused, edit_tensors
+):
+    directory = checkpoint(tie_word_embeddings=True)
+
+    def differ(tensors):
+        head = tensors["model.embed_tokens.weight"].clone()
+        head[-1, -1] += 1
+        tensors["lm_head.weight"] = head
+
+    edit_tensors(directory, differ)
+    words = ("'lm_head.weight' differs from 'model.embed_tokens.weight'", "'tie_word_embeddings'")
+    refused(directory, *words)
+
+
+def test_an_output_matrix_is_kept_where_a_whole_and_its_text_model_disagree(
+    checkpoint, converted, edit_tensors, edit_json
+):
+    """Which of them counts depends on how the model is loaded; the matrix is right in any case."""
+    directory = checkpoint(tie_word_embeddings=True)
+    edit_tensors(
+        directory, lambda tensors: tensors.update({"lm_head.weight": torch.full((320, 64), 0.5)})
+    )
+
+    def wrap(config):
+        text = dict(config)
+        config.clear()
+        config.update(model_type="qwen3_5", text_config=text, tie_word_embeddings=False)
+
+    edit_json(directory / "config.json", wrap)
+    with GGUFFile.open(converted(directory).path) as file:
+        assert (file.inventory.bytes("output.weight").view("<f4") == 0.5).all()
 
 
 def test_a_model_that_two_families_claim_is_refused(checkpoint, tmp_path):

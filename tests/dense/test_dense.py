@@ -173,6 +173,15 @@ USUAL = {
 }
 
 
+LLAMA = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
 def shape_of(tmp_path, **changes):
     values = {key: value for key, value in (USUAL | changes).items() if value is not None}
     return read_shape(Config(json.loads(json.dumps(values)), tmp_path / "config.json"))
@@ -183,6 +192,15 @@ def test_a_configuration_is_the_shape(tmp_path):
     older = shape_of(tmp_path, rope_parameters=None, rope_theta=5e5, num_key_value_heads=None)
     assert older == replace(SHAPE, kv_heads=4)
     assert shape_of(tmp_path, head_dim=32).head_dim == 32
+    unused = {"use_sliding_window": False, "sliding_window": 64, "max_window_layers": 1}
+    assert shape_of(tmp_path, layer_types=["full_attention"] * 2, **unused) == SHAPE
+
+
+def test_an_embedding_may_stand_under_its_old_name(tmp_path):
+    new = shape_of(tmp_path, rope_parameters=LLAMA | {"rope_theta": 5e5})
+    assert new.stretch == STRETCH
+    old = {key.replace("rope_type", "type"): value for key, value in LLAMA.items()}
+    assert new == shape_of(tmp_path, rope_parameters=None, rope_scaling=old, rope_theta=5e5)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +209,17 @@ def test_a_configuration_is_the_shape(tmp_path):
         ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'"),
         ({"attention_bias": True}, "'attention_bias' is True"),
         ({"mlp_bias": True}, "'mlp_bias' is True"),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, "'rope_scaling'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "'rope_scaling' stands beside"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": None},
+            "'rope_scaling.type' is 'linear'",
+        ),
+        ({"use_sliding_window": True, "sliding_window": 64}, "'use_sliding_window' is True"),
+        ({"sliding_window": 64}, "'sliding_window' is 64"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "'layer_types' is"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor' is not 1"),
+        ({"rope_parameters": LLAMA | {"factor": 0}}, "'rope_parameters.factor' is 0"),
+        ({"rope_parameters": LLAMA | {"low_freq_factor": 4.0}}, "high_freq_factor' is 4.0"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.rope_type' is 'yarn'"),
         ({"rope_parameters": {"rope_type": "llama3"}}, "'rope_parameters.factor' is missing"),
         ({"num_hidden_layers": None}, "'num_hidden_layers' is missing"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
+
+import numpy as np
 
 from kinfolk.convert.plan import FloatArray, Shape, Source
 from kinfolk.errors import ConversionError
@@ -15,19 +19,30 @@ from kinfolk.errors import ConversionError
 T = TypeVar("T")
 
 CONFIG: Final = "config.json"
+TIED: Final = "tie_word_embeddings"
+"""The key that says whether the embedding is the output matrix."""
+
+_LAYERS: Final = "num_hidden_layers"
+_PIECE: Final = 1 << 22
+"""Numbers compared at a time."""
+
 _FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 
 
 class Config:
     """Typed access to a JSON object; complaints name the file and the key.
 
-    A key without ``default`` must be there. ``null`` counts as missing.
+    A key without ``default`` must be there. ``null`` counts as missing. The object remembers which
+    keys were read and which are ignored for a reason; :meth:`refuse_unread` refuses the others.
     """
 
     def __init__(self, values: Mapping[str, Any], path: Path, prefix: str = ""):
         self.path = path
         self._values = values
         self._prefix = prefix
+        self._read: set[str] = set()
+        self._sections: dict[str, Config] = {}
+        self._reasons: dict[str, str] = {}
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
@@ -39,7 +54,10 @@ class Config:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        return float(self._get(key, default, (int, float), "a number"))
+        value = float(self._get(key, default, (int, float), "a number"))
+        if not isfinite(value):
+            raise self.fail(key, f"is {value}, expected a finite number")
+        return value
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         return bool(self._get(key, default, bool, "true or false"))
@@ -54,9 +72,20 @@ class Config:
             raise self.fail(key, f"is {values!r}, expected a list of {kind.__name__}")
         return list(values)
 
+    def per_layer(self, key: str, known: Collection[str], default: Sequence[str]) -> list[str]:
+        """One of the known words for each of the layers."""
+        layers, words = self.integer(_LAYERS), self.items(key, str, default)
+        if len(words) != layers or not set(words) <= set(known):
+            raise self.fail(
+                key,
+                f"has {len(words)} entries of the kinds {sorted(set(words))}, expected {layers} of "
+                f"{' and '.join(map(repr, known))}: as many as '{_LAYERS}'",
+            )
+        return words
+
     def choice(self, key: str, meanings: Mapping[Any, T], default: T) -> T:
         """What a value means, of the values that can be used."""
-        value = self._values.get(key)
+        value = self._look(key)
         if value is None:
             return default
         if not isinstance(value, str | int | float) or value not in meanings:
@@ -65,21 +94,80 @@ class Config:
         return meanings[value]
 
     def section(self, key: str) -> Config:
-        """The object under ``key``; empty if it is missing."""
+        """The object under ``key``, the same at every call; empty if it is missing."""
         values = self._get(key, {}, dict, "an object")
-        return Config(values, self.path, f"{self._prefix}{key}.")
+        if key not in self._sections:
+            self._sections[key] = Config(values, self.path, f"{self._prefix}{key}.")
+        return self._sections[key]
 
     def require(self, key: str, expected: object, default: object) -> None:
         """Refuse a value other than the one that is implemented."""
+        self._read.add(key)
         value = self._values.get(key, default)
         if value is not None and value != expected:
             raise self.fail(key, f"is {value!r}; only {expected!r} can be converted")
 
+    def require_usual(self, values: Mapping[str, object]) -> None:
+        """Refuse, key by key, values other than these, which missing keys have too."""
+        for key, value in values.items():
+            self.require(key, value, value)
+
     def fail(self, key: str, message: str) -> ConversionError:
         return ConversionError(f"{self.path}: key '{self._prefix}{key}' {message}")
 
+    # -- what becomes of every key ----------------------------------------------------------------
+
+    def ignore(self, reasons: Mapping[str, str]) -> None:
+        """State why keys, with all that stands under them, change nothing in the file.
+
+        Keys that are not there may be named. For a key with an effect at other values use
+        :meth:`require`.
+        """
+        self._reasons.update(reasons)
+
+    def ignored(self) -> dict[str, str]:
+        """The keys that are there and ignored, by full name, with their reasons."""
+        found = {
+            f"{self._prefix}{key}": reason for key, reason in self._reasons.items() if key in self
+        }
+        for section in self._sections.values():
+            found |= section.ignored()
+        return found
+
+    def unread(self) -> dict[str, object]:
+        """The keys that are neither read nor ignored, by full name, with their values."""
+        found: dict[str, object] = {}
+        for key, value in self._values.items():
+            if value is None or key in self._reasons:
+                continue
+            if key in self._sections:
+                found |= self._sections[key].unread()
+            elif key not in self._read:
+                found[f"{self._prefix}{key}"] = value
+        return found
+
+    def refuse_unread(self) -> None:
+        """Refuse keys that nobody looked at: the model might be another one without them."""
+        unread = self.unread()
+        if unread:
+            listed = ", ".join(f"'{key}' = {_short(value)}" for key, value in unread.items())
+            noun = "key" if len(unread) == 1 else "keys"
+            raise ConversionError(
+                f"{self.path}: the conversion does not know the {noun} {listed}, and the file "
+                "might give other numbers than the model. Take out what the model does not depend "
+                "on, or use a version of the family that knows it"
+            )
+
+    def afresh(self) -> Config:
+        """The same values, of which nothing has been read or ignored yet."""
+        return Config(self._values, self.path, self._prefix)
+
+    def _look(self, key: str) -> Any:
+        self._read.add(key)
+        return self._values.get(key)
+
     def _get(self, key: str, default: Any, kind: Any, expected: str) -> Any:
-        value = self._values.get(key)
+        value = self._look(key)
         if value is None:
             value = default
         if value is None:
@@ -163,6 +251,16 @@ class Checkpoint:
             )
         self._check_dtypes(expected)
 
+    def check_repeated(self, repeated: Mapping[str, str]) -> None:
+        """Refuse tensors, if they are there, that differ from those they are said to repeat."""
+        for name, original in repeated.items():
+            if name in self.tensors and not self._same(name, original):
+                raise ConversionError(
+                    f"{self.tensors[name].path}: tensor {self.tensors[name].name!r} differs from "
+                    f"{self.tensors[original].name!r}, which {CONFIG} says it repeats; set "
+                    f"'{TIED}' to false there to keep it, or remove the tensor"
+                )
+
     def read(self, name: str, start: int = 0, stop: int | None = None) -> FloatArray:
         """Rows ``start:stop`` of a tensor as float32; safe in several threads."""
         import torch
@@ -171,6 +269,14 @@ class Checkpoint:
         part = self._shards[tensor.path].get_slice(tensor.name)[start:stop]
         result: FloatArray = part.to(torch.float32).numpy()
         return result
+
+    def _same(self, one: str, other: str) -> bool:
+        shape = self.tensors[one].shape
+        step = max(1, _PIECE * shape[0] // prod(shape))
+        return shape == self.tensors[other].shape and all(
+            np.array_equal(self.read(one, row, row + step), self.read(other, row, row + step))
+            for row in range(0, shape[0], step)
+        )
 
     def _scan(self) -> Iterator[StoredTensor]:
         from safetensors import SafetensorError, safe_open
@@ -227,6 +333,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConversionError(f"{path}: holds a {type(values).__name__}, expected an object")
     return values
+
+
+def _short(value: object) -> str:
+    """A value in a message, in a line of its own length whatever it holds."""
+    return reprlib.repr(value)
 
 
 def _listed(names: Sequence[str], kind: str = "tensor") -> str:

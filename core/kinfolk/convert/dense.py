@@ -10,14 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.checkpoint import TIED, Checkpoint, Config
+from kinfolk.convert.config_keys import pass_over_common
 from kinfolk.convert.feed_forward import gated_mlp
 from kinfolk.convert.plan import AS_STORED, Conversion, FloatArray, TensorRecipe, Transform, recipe
+from kinfolk.convert.rope import rope_base, rope_kind, rope_section, rotary_dims
 from kinfolk.convert.tokenizer import byte_level
 from kinfolk.descriptors import ModelOutline
 from kinfolk.text.formats import PreTokenizer
 
 HEAD = "lm_head.weight"
+_EMBEDDING = "model.embed_tokens.weight"
+_FULL, _LAYERS = "full_attention", "num_hidden_layers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,43 +71,62 @@ class DenseShape:
 
 
 def read_shape(config: Config, *, head_norms: bool = False, neighbours: bool = False) -> DenseShape:
-    """The shape that a configuration describes; refuses, by key, what the file cannot express."""
+    """The shape that a configuration describes; refuses, by key, what the file cannot express.
+
+    Keys that no file needs are accounted for; what else the model has is up to its family.
+    """
+    pass_over_common(config)
     config.require("hidden_act", "silu", "silu")
     config.require("attention_bias", False, False)
     config.require("mlp_bias", False, False)
-    config.require("rope_scaling", None, None)
-    rope = config.section("rope_parameters")
-    base = (rope if "rope_theta" in rope else config).number("rope_theta", 10000.0)
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    head_dim = config.integer("head_dim", hidden // heads)
+    head_dim, layers = config.integer("head_dim", hidden // heads), config.integer(_LAYERS)
+    _refuse_windows(config, layers)
+    rope = rope_section(config)
+    if rotary_dims(rope, head_dim, beside=config) != head_dim:
+        raise rope.fail("partial_rotary_factor", "is not 1; only whole heads can turn")
     return DenseShape(
         vocabulary=config.integer("vocab_size"),
         hidden=hidden,
         context=config.integer("max_position_embeddings"),
-        layers=config.integer("num_hidden_layers"),
+        layers=layers,
         heads=heads,
         kv_heads=config.integer("num_key_value_heads", heads),
         head_dim=head_dim,
         feed_forward=config.integer("intermediate_size"),
-        rope_base=base,
+        rope_base=rope_base(rope, 10000.0, beside=config),
         epsilon=config.number("rms_norm_eps"),
-        tied=config.flag("tie_word_embeddings", False),
+        tied=config.flag(TIED, False),
         head_norms=head_norms,
         neighbours=neighbours,
         stretch=_stretch(rope),
     )
 
 
+def _refuse_windows(config: Config, layers: int) -> None:
+    config.require("layer_types", [_FULL] * layers, None)
+    config.require("use_sliding_window", False, None)
+    if "use_sliding_window" in config:
+        unused = "'use_sliding_window' is false"
+        config.ignore({"sliding_window": unused, "max_window_layers": unused})
+    else:
+        config.require("sliding_window", None, None)
+
+
 def _stretch(rope: Config) -> Stretch | None:
-    kind = rope.text("rope_type", "default")
-    if kind == "default":
+    if rope_kind(rope, ("default", "llama3")) == "default":
         return None
-    if kind != "llama3":
-        raise rope.fail("rope_type", f"is {kind!r}; only 'default' and 'llama3' can be converted")
+    factor, low, high = (
+        rope.number(key) for key in ("factor", "low_freq_factor", "high_freq_factor")
+    )
+    if factor <= 0:
+        raise rope.fail("factor", f"is {factor}, expected more than 0")
+    if not 0 < low < high:
+        raise rope.fail("high_freq_factor", f"is {high}, expected more than {low}, the low one")
     return Stretch(
-        factor=rope.number("factor"),
-        low=rope.number("low_freq_factor"),
-        high=rope.number("high_freq_factor"),
+        factor=factor,
+        low=low,
+        high=high,
         context=rope.integer("original_max_position_embeddings"),
     )
 
@@ -158,7 +181,7 @@ def conversion(
         tensors=(*tensors(shape), *extra_tensors),
         vocabulary=shape.vocabulary,
         tokenizer=byte_level(shape.vocabulary, pretokenizers),
-        dropped={HEAD: "the output matrix is the embedding"} if shape.tied else {},
+        repeated={HEAD: _EMBEDDING} if shape.tied else {},
         group=shape.heads // shape.kv_heads,
     )
 
@@ -172,7 +195,7 @@ def _tensors(shape: DenseShape) -> Iterator[TensorRecipe]:
     h, vocabulary = shape.hidden, shape.vocabulary
     if not shape.tied:
         yield recipe("output.weight", HEAD, vocabulary, h)
-    yield recipe("token_embd.weight", "model.embed_tokens.weight", vocabulary, h)
+    yield recipe("token_embd.weight", _EMBEDDING, vocabulary, h)
     if shape.stretch:
         factors = np.array(shape.stretch.divisors(shape.rope_base, shape.head_dim), np.float32)
         constant = Transform(lambda: factors, rowwise=False)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kinfolk.convert.checkpoint import Checkpoint
+from kinfolk.convert.checkpoint import Checkpoint, Config
 from kinfolk.convert.general import QUANTIZATION_VERSION, ParameterCount, general_keys
 from kinfolk.convert.plan import Conversion, FloatArray, TensorRecipe
 from kinfolk.descriptors import Family, QuantFormat
 from kinfolk.door import left_out
-from kinfolk.errors import ConversionError, KinfolkError, PluginError
+from kinfolk.errors import ConversionError, KinfolkError, ModelFormatError, PluginError
 from kinfolk.gguf.file_types import MIXES, TypeMix, choose_types
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor, Progress, check_target
 from kinfolk.guarded import who_is
@@ -72,8 +72,9 @@ def convert(
         checkpoint.rename(conversion.source_name)
         checkpoint.check(
             (source for recipe in conversion.tensors for source in recipe.sources),
-            conversion.dropped,
+            {**conversion.dropped, **conversion.repeated},
         )
+        checkpoint.check_repeated(conversion.repeated)
         plan = _plan(conversion, mix, formats)
         parameters = ParameterCount.of((recipe.name, recipe.shape) for recipe in conversion.tensors)
         keys = _metadata(conversion, checkpoint, mix, parameters, name, tokenizer)
@@ -100,30 +101,35 @@ def find_conversion(
     """The one family that knows the checkpoint, and what it says.
 
     What a family says against the checkpoint counts only where no other knows it: one that is
-    asked about everybody's checkpoints may stumble over those of others. Raises otherwise.
+    asked about everybody's checkpoints may stumble over those of others. Raises otherwise, and if
+    the family has looked at some keys of the configuration only.
     """
     families = tuple(families)
-    found: list[tuple[Family, Conversion]] = []
+    found: list[tuple[Family, Conversion, Config]] = []
     refusals: list[KinfolkError] = []
     faults: list[KinfolkError] = []
     for family in families:
+        # What one family reads says nothing about what another makes of the model.
+        checkpoint.config = checkpoint.config.afresh()
         try:
             conversion = family.convert(checkpoint)
         except KinfolkError as error:
             (faults if isinstance(error, PluginError) else refusals).append(error)
             continue
         if conversion is not None:
-            found.append((family, conversion))
+            found.append((family, conversion, checkpoint.config))
     said = refusals or (faults if len(families) == 1 else [])
     if said and not found:
         raise said[0] if len(said) == 1 else ConversionError("; ".join(map(str, said)))
     for one in (*refusals, *faults):
         left_out(one)
     if len(found) == 1:
-        return found[0]
+        family, conversion, config = found[0]
+        config.refuse_unread()
+        return family, conversion
     model_type = checkpoint.config.text("model_type", "unknown")
     if found:
-        names = " and ".join(family.name for family, _ in found)
+        names = " and ".join(family.name for family, _, _ in found)
         raise ConversionError(
             f"{checkpoint.config.path}: both {names} claim models of type {model_type!r}; choose "
             "one with --model-family"
@@ -224,13 +230,21 @@ def _produce(
             f"states {list(expected)}"
         )
     if not np.isfinite(numbers).all():
-        row = start + int(np.isfinite(numbers).reshape(len(numbers), -1).all(1).argmin())
-        source = recipe.sources[row if recipe.stacked else 0]
-        stored = checkpoint.tensors[source.name]
-        raise ConversionError(
-            f"{stored.path}: tensor {stored.name!r} holds numbers that are not finite"
-        )
-    return encode(numbers, format_)
+        row = int(np.isfinite(numbers).reshape(len(numbers), -1).all(1).argmin())
+        blamed = _blamed(recipe, checkpoint, start + row)
+        raise ConversionError(f"{blamed} holds numbers that are not finite")
+    try:
+        return encode(numbers, format_)
+    except ModelFormatError as error:
+        row = int(np.abs(numbers).reshape(len(numbers), -1).max(1).argmax())
+        blamed = _blamed(recipe, checkpoint, start + row)
+        raise ConversionError(f"{blamed} cannot be written as {format_.name}: {error}") from None
+
+
+def _blamed(recipe: TensorRecipe, checkpoint: Checkpoint, row: int) -> str:
+    """Where a row of the tensor comes from: file and name of a tensor of the checkpoint."""
+    stored = checkpoint.tensors[recipe.sources[row if recipe.stacked else 0].name]
+    return f"{stored.path}: tensor {stored.name!r}"
 
 
 def _read(

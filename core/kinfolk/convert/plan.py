@@ -72,7 +72,8 @@ class Conversion:
     ``metadata`` holds the keys of the architecture in file order, without its prefix.
     ``tensors`` come in file order. ``dropped`` maps prefixes of names of the checkpoint to the
     reason why they have no place in the file; a tensor that is neither used nor dropped is an
-    error. ``source_name`` maps the names of the checkpoint to those used here. ``group`` query
+    error. ``repeated`` maps names of tensors that have no place either to the tensor they must be
+    equal to. ``source_name`` maps the names of the checkpoint to those used here. ``group`` query
     heads share a key head. ``type_overrides`` maps names of tensors without ``blk.N.`` to the type
     they get in a quantised file, whatever its mix.
     """
@@ -83,6 +84,7 @@ class Conversion:
     vocabulary: int
     tokenizer: TokenizerReader
     dropped: Mapping[str, str] = field(default_factory=dict)
+    repeated: Mapping[str, str] = field(default_factory=dict)
     source_name: Callable[[str], str] = field(default=lambda name: name)
     group: int = 1
     type_overrides: Mapping[str, str] = field(default_factory=dict)

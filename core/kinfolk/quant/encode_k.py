@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kinfolk.quant.encode import ByteArray, FloatArray, Numbers, encode_blocks
+from kinfolk.quant.encode import ByteArray, FloatArray, Numbers, search_blocks
 from kinfolk.quant.ranged_search import Ranged, RangedFit, ridge, search_ranged, square
 from kinfolk.quant.signed_search import Signed, search_signed
 
@@ -52,7 +52,7 @@ def quantize_q2_k(numbers: Numbers) -> ByteArray:
         out[:, 80:82] = _half(fit.d)
         out[:, 82:84] = _half(fit.dmin)
 
-    return encode_blocks(numbers, 256, 84, "Q2_K", encoder)
+    return search_blocks(numbers, 256, 84, "Q2_K", encoder, _Q2_K.reach)
 
 
 def quantize_q3_k(numbers: Numbers) -> ByteArray:
@@ -65,7 +65,7 @@ def quantize_q3_k(numbers: Numbers) -> ByteArray:
         out[:, 96:108] = _pack_six_bit_scales(_bytes(fit.scales + 32))
         out[:, 108:110] = _half(fit.d)
 
-    return encode_blocks(numbers, 256, 110, "Q3_K", encoder)
+    return search_blocks(numbers, 256, 110, "Q3_K", encoder, _Q3_K.reach)
 
 
 def quantize_q4_k(numbers: Numbers) -> ByteArray:
@@ -74,7 +74,7 @@ def quantize_q4_k(numbers: Numbers) -> ByteArray:
         _store_header(out, fit)
         out[:, 16:144] = _nibbles(_bytes(fit.codes).reshape(-1, 4, 64))
 
-    return encode_blocks(numbers, 256, 144, "Q4_K", encoder)
+    return search_blocks(numbers, 256, 144, "Q4_K", encoder, _Q4_K.reach)
 
 
 def quantize_q5_k(numbers: Numbers) -> ByteArray:
@@ -85,7 +85,7 @@ def quantize_q5_k(numbers: Numbers) -> ByteArray:
         out[:, 16:48] = np.packbits(codes >> _FOUR, axis=1, bitorder="little").reshape(-1, 32)
         out[:, 48:176] = _nibbles(codes.reshape(-1, 4, 64) & _LOW)
 
-    return encode_blocks(numbers, 256, 176, "Q5_K", encoder)
+    return search_blocks(numbers, 256, 176, "Q5_K", encoder, _Q5_K.reach)
 
 
 def quantize_q6_k(numbers: Numbers) -> ByteArray:
@@ -97,7 +97,7 @@ def quantize_q6_k(numbers: Numbers) -> ByteArray:
         out[:, 192:208] = fit.scales.astype(np.int8).view(np.uint8)
         out[:, 208:210] = _half(fit.d)
 
-    return encode_blocks(numbers, 256, 210, "Q6_K", encoder)
+    return search_blocks(numbers, 256, 210, "Q6_K", encoder, _Q6_K.reach)
 
 
 # -- packing --------------------------------------------------------------------------------------

@@ -30,6 +30,11 @@ class Ranged:
     neighbours: tuple[tuple[int, int], ...]
     stretches: tuple[float, ...] = ()
 
+    @property
+    def reach(self) -> int:
+        """What a group holds below zero, in units of ``dmin``; above it holds more."""
+        return self.scale_high
+
 
 class RangedFit(NamedTuple):
     """``d``, ``dmin`` [n], ``scales``, ``minima`` [n, groups], ``codes`` [n, groups, size]."""

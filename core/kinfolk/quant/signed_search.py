@@ -33,6 +33,11 @@ class Signed:
     divisors: tuple[float, ...]
     mirrored: bool
 
+    @property
+    def reach(self) -> int:
+        """What a group holds on either side, in units of ``d``."""
+        return -self.scale_low * self.high
+
 
 class SignedFit(NamedTuple):
     """``d`` [n], ``scales`` [n, groups], ``codes`` [n, groups, size]: whole numbers in float32."""

@@ -15,6 +15,5 @@ def conversion(checkpoint: Checkpoint) -> Conversion | None:
     """How to convert a dense Qwen3, ``None`` for any other model."""
     if not is_of_type(checkpoint, "qwen3"):
         return None
-    checkpoint.config.require("use_sliding_window", False, False)
     shape = read_shape(checkpoint.config, head_norms=True)
     return dense_conversion(ARCHITECTURE, shape, PRETOKENIZERS)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.config_keys import is_tied, text_model
 from kinfolk.convert.plan import Conversion
+from kinfolk.convert.rope import rope_base, rope_kind
 from kinfolk.convert.tokenizer import character_level
-from kinfolk_gemma4.layout import ARCHITECTURE, HEAD, Attention, Gemma4Shape, metadata, tensors
+from kinfolk_gemma4.layout import (
+    ARCHITECTURE,
+    EMBEDDING,
+    HEAD,
+    Attention,
+    Gemma4Shape,
+    metadata,
+    tensors,
+)
 from kinfolk_gemma4.text import PRETOKENIZERS, VISIBLE
 
 MODEL_TYPES: Final = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
@@ -18,7 +28,8 @@ KEPT_TYPES: Final = {"per_layer_model_proj.weight": "BF16"}
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 _PATTERN: Final = 6
-_TIED: Final = "tie_word_embeddings"
+_FULL_KEYS, _FULL_DIM = "num_global_key_value_heads", "global_head_dim"
+_ROPES, _PART = "rope_parameters", "partial_rotary_factor"
 _OTHER_SENSES: Final = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.",
                         "vision_embedder.")  # fmt: skip
 
@@ -28,11 +39,10 @@ def conversion(checkpoint: Checkpoint) -> Conversion | None:
     config = checkpoint.config
     if config.text("model_type", "") not in MODEL_TYPES:
         return None
-    text = config.section("text_config") if "text_config" in config else config
-    shape = read_shape(text, tied=_tied(text, config))
+    text = text_model(config, MODEL_TYPES)
+    has_head = HEAD in (source_name(name) for name in checkpoint.tensors)
+    shape = read_shape(text, tied=is_tied(text, config, has_head=has_head, default=True))
     dropped = {f"model.{part}": "vision and audio are files of their own" for part in _OTHER_SENSES}
-    if shape.tied:
-        dropped[HEAD] = "the output matrix is the embedding"
     for layer in range(shape.owners, shape.layers):
         for part in ("k_proj", "v_proj", "k_norm"):
             dropped[f"model.layers.{layer}.self_attn.{part}."] = "the layer reads another one's"
@@ -44,42 +54,36 @@ def conversion(checkpoint: Checkpoint) -> Conversion | None:
         vocabulary=shape.vocabulary,
         tokenizer=character_level(shape.vocabulary, pre, VISIBLE),
         dropped=dropped,
-        source_name=lambda name: name.replace("language_model.", "", 1),
+        repeated={HEAD: EMBEDDING} if shape.tied else {},
+        source_name=source_name,
         group=shape.heads // shape.attention(0).kv_heads,
         type_overrides=KEPT_TYPES,
     )
+
+
+def source_name(name: str) -> str:
+    """The name a tensor has in the text model alone."""
+    return name.replace("language_model.", "", 1)
 
 
 def read_shape(config: Config, *, tied: bool) -> Gemma4Shape:
     """The shape that a configuration describes; refuses, by key, what the file cannot express."""
     config.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     config.require("attention_bias", False, False)
-    if config.text("use_bidirectional_attention", "vision") == "all":
-        raise config.fail("use_bidirectional_attention", "is 'all'; text is read forwards here")
-    vocabulary, inputs = config.integer("vocab_size"), _count(config, "hidden_size_per_layer_input")
-    if inputs:
-        config.require("vocab_size_per_layer_input", vocabulary, vocabulary)
+    # Images may be read in both directions, text may not.
+    config.require("use_bidirectional_attention", "vision", None)
     windowed = _windowed(config)
-    heads, keys_as_values = (
-        config.integer("num_attention_heads"),
-        config.flag("attention_k_eq_v", False),
-    )
-    rope = config.section("rope_parameters")
-    local, full = rope.section(_LOCAL), rope.section(_FULL)
-    local.require("rope_type", "default", "default")
-    full.require("rope_type", "proportional", "proportional")
-    full.require("factor", 1.0, 1.0)
-    has_experts = config.flag("enable_moe_block", False)
-    return Gemma4Shape(
-        vocabulary=vocabulary,
+    keys_as_values = config.flag("attention_k_eq_v", False)
+    full, local = _ropes(config)
+    experts, top_k, expert_width = _experts(config)
+    shape = Gemma4Shape(
+        vocabulary=config.integer("vocab_size"),
         hidden=config.integer("hidden_size"),
         context=config.integer("max_position_embeddings"),
-        heads=heads,
-        full=_full_attention(config, windowed, full.number("rope_theta", 1e6), keys_as_values),
+        heads=config.integer("num_attention_heads"),
+        full=_full_attention(config, windowed, full.base, keys_as_values),
         local=Attention(
-            config.integer("num_key_value_heads"),
-            config.integer("head_dim"),
-            local.number("rope_theta", 1e4),
+            config.integer("num_key_value_heads"), config.integer("head_dim"), local.base
         ),
         window=config.integer("sliding_window"),
         windowed=windowed,
@@ -87,29 +91,75 @@ def read_shape(config: Config, *, tied: bool) -> Gemma4Shape:
         shared=_count(config, "num_kv_shared_layers"),
         double_wide=config.flag("use_double_wide_mlp", False),
         keys_as_values=keys_as_values,
-        input_width=inputs,
-        experts=config.integer("num_experts") if has_experts else 0,
-        top_k=config.integer("top_k_experts") if has_experts else 0,
-        expert_width=config.integer("moe_intermediate_size") if has_experts else 0,
-        rotated=full.number("partial_rotary_factor", 0.25),
+        input_width=_count(config, "hidden_size_per_layer_input"),
+        experts=experts,
+        top_k=top_k,
+        expert_width=expert_width,
+        rotated=full.part,
         # Without the key, readers assume 30.
         softcap=config.number("final_logit_softcapping", 0.0),
         epsilon=config.number("rms_norm_eps"),
         tied=tied,
     )
+    _check_input_table(config, shape)
+    return shape
+
+
+def _check_input_table(config: Config, shape: Gemma4Shape) -> None:
+    key = "vocab_size_per_layer_input"
+    if not shape.input_width:
+        config.ignore({key: "single layers have no inputs of their own"})
+    elif config.integer(key, shape.vocabulary) != shape.vocabulary:
+        raise config.fail(
+            key,
+            f"is {config.integer(key)}, but 'vocab_size' is {shape.vocabulary}; only equal "
+            "ones can be converted",
+        )
+
+
+def _experts(config: Config) -> tuple[int, int, int]:
+    """How many there are, how many of them a token visits, and their width; zeros without any."""
+    keys = ("num_experts", "top_k_experts", "moe_intermediate_size")
+    if not config.flag("enable_moe_block", False):
+        config.ignore(dict.fromkeys(keys, "'enable_moe_block' is not set"))
+        return 0, 0, 0
+    experts, top_k, width = (config.integer(key) for key in keys)
+    if top_k > experts:
+        raise config.fail("top_k_experts", f"is {top_k}, of {experts} experts")
+    return experts, top_k, width
+
+
+class _Rope(NamedTuple):
+    """The base of the frequencies, and the part of the pairs that turn."""
+
+    base: float
+    part: float
+
+
+def _ropes(config: Config) -> tuple[_Rope, _Rope]:
+    """Of full and of windowed layers. What is left out means the usual values only as a whole."""
+    if _ROPES not in config:
+        return _Rope(1e6, 0.25), _Rope(1e4, 1.0)
+    stated = config.section(_ROPES)
+    full, local = stated.section(_FULL), stated.section(_LOCAL)
+    rope_kind(local, ("default",))
+    local.require(_PART, 1.0, 1.0)
+    part = 1.0
+    if rope_kind(full, ("default", "proportional")) == "default":
+        full.require(_PART, 1.0, 1.0)
+    else:
+        full.require("factor", 1.0, 1.0)
+        part = full.number(_PART, 1.0)
+    if not 0 <= part <= 1:
+        raise full.fail(_PART, f"is {part}, expected a number from 0 to 1")
+    return _Rope(rope_base(full), part), _Rope(rope_base(local), 1.0)
 
 
 def _windowed(config: Config) -> tuple[bool, ...]:
     """A flag a layer; the last layer sees everything, whatever the configuration says."""
     layers = config.integer("num_hidden_layers")
     default = [_LOCAL if number % _PATTERN else _FULL for number in range(1, layers + 1)]
-    kinds = config.items("layer_types", str, default)
-    if len(kinds) != layers or set(kinds) - {_LOCAL, _FULL}:
-        raise config.fail(
-            "layer_types",
-            f"has {len(kinds)} entries of the kinds {sorted(set(kinds))}, expected {layers} of "
-            f"{_FULL!r} and {_LOCAL!r}",
-        )
+    kinds = config.per_layer("layer_types", (_FULL, _LOCAL), default)
     return (*(kind == _LOCAL for kind in kinds[:-1]), False)
 
 
@@ -119,8 +169,11 @@ def _full_attention(
     """Heads of full layers: stated layer by layer, or beside those of windowed layers."""
     usual = config.integer("num_key_value_heads")
     if "per_layer_config" not in config:
-        kv_heads = config.integer("num_global_key_value_heads", usual) if keys_as_values else usual
-        return Attention(kv_heads, config.integer("global_head_dim", 512), base)
+        if not keys_as_values:
+            config.ignore({_FULL_KEYS: "counts with 'attention_k_eq_v' only"})
+        kv_heads = config.integer(_FULL_KEYS, usual) if keys_as_values else usual
+        return Attention(kv_heads, config.integer(_FULL_DIM, 512), base)
+    config.ignore(dict.fromkeys((_FULL_KEYS, _FULL_DIM), "'per_layer_config' states it"))
     stated = config.section("per_layer_config")
     layers = [stated.section(str(index)) for index, flag in enumerate(windowed) if not flag]
     found = {
@@ -132,15 +185,13 @@ def _full_attention(
         for layer in layers
     }
     if len(found) > 1:
-        raise config.fail("per_layer_config", "gives full-attention layers different heads")
+        raise config.fail(
+            "per_layer_config",
+            "gives full-attention layers different heads, by 'head_dim' or 'num_key_value_heads'; "
+            "'layer_types' says which layers these are",
+        )
     return found.pop()
 
 
 def _count(config: Config, key: str) -> int:
     return config.integer(key, 0, minimum=0)
-
-
-def _tied(text: Config, wrapper: Config) -> bool:
-    """The text model's own word counts most."""
-    stated = [part.flag(_TIED) for part in (text, wrapper) if _TIED in part]
-    return stated[0] if stated else True

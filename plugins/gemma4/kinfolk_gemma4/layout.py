@@ -16,6 +16,7 @@ from kinfolk.convert.plan import TensorRecipe, Transform, recipe
 
 ARCHITECTURE: Final = "gemma4"
 HEAD: Final = "lm_head.weight"
+EMBEDDING: Final = "model.embed_tokens.weight"
 NO_ROTATION: Final = 1e30
 """Divisor of the frequencies that are not used."""
 
@@ -146,7 +147,7 @@ def tensors(shape: Gemma4Shape) -> Iterator[TensorRecipe]:
         yield TensorRecipe("rope_freqs.weight", factors.shape, (), constant)
     if not shape.tied:
         yield recipe("output.weight", HEAD, v, h)
-    yield recipe("token_embd.weight", "model.embed_tokens.weight", v, h)
+    yield recipe("token_embd.weight", EMBEDDING, v, h)
     inputs = shape.layers * p
     if p:
         yield recipe(

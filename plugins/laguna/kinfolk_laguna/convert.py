@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from kinfolk.config import Yarn
-from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.checkpoint import TIED, Checkpoint, Config
+from kinfolk.convert.config_keys import pass_over_common
 from kinfolk.convert.feed_forward import ExpertSizes
 from kinfolk.convert.plan import Conversion
+from kinfolk.convert.rope import read_yarn, rope_base, rope_kind, rotary_dims
 from kinfolk.convert.tokenizer import byte_level
 from kinfolk_laguna.layout import ARCHITECTURE, LagunaSizes, RopeSizes, metadata, tensors
 from kinfolk_laguna.text import PRETOKENIZERS
@@ -17,7 +19,22 @@ MODEL_TYPE: Final = "laguna"
 _FULL, _WINDOWED = "full_attention", "sliding_attention"
 _DENSE, _SPARSE = "dense", "sparse"
 _PER_HEAD, _PER_ELEMENT = "per-head", "per-element"
-_HEAD: Final = "lm_head.weight"
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+_NO_WINDOWS: Final = "no layer has a window"
+
+_USUAL: Final = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "qkv_bias": False,
+    "moe_apply_router_weight_on_input": False,
+    "moe_router_logit_softcapping": 0.0,
+    "moe_router_use_sigmoid": True,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "swa_attention_sink_enabled": False,
+    "rope_style": "rotate-half",
+}
 
 # Names in memory and on disk differ; these are the ones on disk.
 _SPELLINGS: Final = {
@@ -38,7 +55,7 @@ def conversion(checkpoint: Checkpoint) -> Conversion | None:
         tensors=tuple(tensors(sizes, {source_name(name) for name in checkpoint.tensors})),
         vocabulary=sizes.vocabulary,
         tokenizer=byte_level(sizes.vocabulary, PRETOKENIZERS, names_turn_end=True),
-        dropped={_HEAD: "the output matrix is the embedding"} if sizes.tied else {},
+        repeated={_HEAD: _EMBEDDING} if sizes.tied else {},
         source_name=source_name,
         group=min(sizes.heads) // sizes.kv_heads,
     )
@@ -53,14 +70,18 @@ def source_name(name: str) -> str:
 
 def read_sizes(config: Config) -> LagunaSizes:
     """Raises :class:`ConversionError` for what the file could not express."""
-    config.require("hidden_act", "silu", "silu")
-    config.require("attention_bias", False, False)
-    config.require("moe_apply_router_weight_on_input", False, False)
-    config.require("moe_router_logit_softcapping", 0.0, 0.0)
+    pass_over_common(config)
+    config.require_usual(_USUAL)
     layers, head_dim = config.integer("num_hidden_layers"), config.integer("head_dim")
-    windowed = tuple(kind == _WINDOWED for kind in _kinds(config, layers))
+    windowed = tuple(
+        kind == _WINDOWED
+        for kind in config.per_layer("layer_types", (_FULL, _WINDOWED), [_FULL] * layers)
+    )
     rope, window_rope, yarn = _ropes(config, head_dim, windowed)
-    hidden = config.integer("hidden_size")
+    hidden, experts = config.integer("hidden_size"), config.integer("num_experts")
+    top_k = config.integer("num_experts_per_tok")
+    if top_k > experts:
+        raise config.fail("num_experts_per_tok", f"is {top_k}, of {experts} experts")
     return LagunaSizes(
         vocabulary=config.integer("vocab_size"),
         hidden=hidden,
@@ -70,45 +91,41 @@ def read_sizes(config: Config) -> LagunaSizes:
         head_dim=head_dim,
         gates=_gates(config, layers, head_dim),
         windowed=windowed,
-        window=config.integer("sliding_window") if any(windowed) else 0,
+        window=_window(config, windowed),
         rope=rope,
         window_rope=window_rope,
         yarn=yarn,
         dense=_dense(config, layers),
         feed_forward=config.integer("intermediate_size"),
-        routed=ExpertSizes(
-            config.integer("num_experts"), hidden, config.integer("moe_intermediate_size")
-        ),
-        top_k=config.integer("num_experts_per_tok"),
+        routed=ExpertSizes(experts, hidden, config.integer("moe_intermediate_size")),
+        top_k=top_k,
         shared=config.integer("shared_expert_intermediate_size"),
         scale=config.number("moe_routed_scaling_factor", 1.0),
         epsilon=config.number("rms_norm_eps"),
-        tied=config.flag("tie_word_embeddings", False),
+        tied=config.flag(TIED, False),
     )
 
 
-def _per_layer(config: Config, key: str, layers: int, known: set[str], default: str) -> list[str]:
-    kinds = config.items(key, str, [default] * layers)
-    if len(kinds) != layers or not set(kinds) <= known:
-        raise config.fail(
-            key,
-            f"has {len(kinds)} entries of the kinds {sorted(set(kinds))}, expected {layers} of "
-            f"{' and '.join(map(repr, sorted(known)))}",
-        )
-    return kinds
-
-
-def _kinds(config: Config, layers: int) -> list[str]:
-    return _per_layer(config, "layer_types", layers, {_FULL, _WINDOWED}, _FULL)
+def _window(config: Config, windowed: tuple[bool, ...]) -> int:
+    if any(windowed):
+        return config.integer("sliding_window")
+    config.ignore({"sliding_window": _NO_WINDOWS})
+    return 0
 
 
 def _heads(config: Config, layers: int) -> tuple[int, ...]:
-    key = "num_attention_heads_per_layer"
+    key, kv_heads = "num_attention_heads_per_layer", config.integer("num_key_value_heads")
     heads = config.items(key, int, [])
-    if not heads:
+    if heads:
+        config.ignore({"num_attention_heads": f"'{key}' states them layer by layer"})
+    else:
         heads = [config.integer("num_attention_heads")] * layers
     if len(heads) != layers:
         raise config.fail(key, f"has {len(heads)} entries for {layers} layers")
+    if any(count < 1 or count % kv_heads for count in heads):
+        raise config.fail(
+            "num_key_value_heads", f"is {kv_heads}, of which {heads} heads are no multiples"
+        )
     return tuple(heads)
 
 
@@ -116,20 +133,26 @@ def _gates(config: Config, layers: int, head_dim: int) -> tuple[int, ...]:
     """Gates of a head in each layer."""
     known = {_PER_HEAD: 1, _PER_ELEMENT: head_dim}
     if "gating_types" in config:
-        kinds = _per_layer(config, "gating_types", layers, set(known), _PER_HEAD)
+        kinds = config.per_layer("gating_types", known, ())
+        config.ignore({"gating": "'gating_types' states it layer by layer"})
         return tuple(known[kind] for kind in kinds)
     return (config.choice("gating", {True: 1, **known}, 1),) * layers
 
 
 def _dense(config: Config, layers: int) -> int:
     """How many layers come before the first with experts; after it all have some."""
-    kinds = config.items("mlp_layer_types", str, [_DENSE] + [_SPARSE] * (layers - 1))
+    kinds = config.per_layer(
+        "mlp_layer_types", (_DENSE, _SPARSE), [_DENSE] + [_SPARSE] * (layers - 1)
+    )
     count = kinds.index(_SPARSE) if _SPARSE in kinds else layers
     if kinds != [_DENSE] * count + [_SPARSE] * (layers - count):
         raise config.fail(
             "mlp_layer_types",
-            f"is not a number of {_DENSE!r} layers followed by {_SPARSE!r} ones, {layers} in all",
+            f"is not a number of {_DENSE!r} layers followed by {_SPARSE!r} ones",
         )
+    # The same once more, in the words of older configurations.
+    dense = list(range(count))
+    config.require("mlp_only_layers", dense, dense)
     return count
 
 
@@ -141,34 +164,30 @@ def _ropes(
     full, narrow = parameters, parameters
     if _FULL in parameters or _WINDOWED in parameters:
         full, narrow = parameters.section(_FULL), parameters.section(_WINDOWED)
+    _pass_over_beside(config, (full, narrow) if any(windowed) else (full,))
     rope = _rope(full, head_dim)
+    stretched = rope_kind(full, ("default", "yarn")) == "yarn"
+    yarn = read_yarn(full, rope.rotary, rope.base) if stretched else None
     if not any(windowed):
-        return rope, rope, _yarn(full)
+        parameters.ignore({_WINDOWED: _NO_WINDOWS})
+        return rope, rope, yarn
     if narrow is full:
         raise config.fail("rope_parameters", f"has no {_WINDOWED!r}")
-    narrow.require("rope_type", "default", "default")
-    return rope, _rope(narrow, head_dim), _yarn(full)
+    rope_kind(narrow, ("default",))
+    return rope, _rope(narrow, head_dim), yarn
 
 
-def _rope(config: Config, head_dim: int) -> RopeSizes:
-    rotary = int(head_dim * config.number("partial_rotary_factor", 1.0))
-    return RopeSizes(rotary, config.number("rope_theta"))
+def _pass_over_beside(config: Config, ropes: tuple[Config, ...]) -> None:
+    """Account for values that stand beside sections with their own; refuses a section without.
+
+    Whether such a section takes what stands beside it depends on the version of transformers.
+    """
+    for key in ("rope_theta", "partial_rotary_factor"):
+        for rope in ropes:
+            if key in config and key not in rope:
+                raise rope.fail(key, f"is missing, while '{key}' stands beside it; state it here")
+        config.ignore({key: "every kind of layer states its own"})
 
 
-def _yarn(config: Config) -> Yarn | None:
-    kind = config.text("rope_type", "default")
-    if kind == "default":
-        return None
-    if kind != "yarn":
-        raise config.fail("rope_type", f"is {kind!r}; only 'default' and 'yarn' can be converted")
-    for key in ("mscale", "mscale_all_dim"):
-        config.require(key, None, None)
-    config.require("truncate", True, True)
-    stated = "attention_factor" in config
-    return Yarn(
-        factor=config.number("factor"),
-        original_context=config.integer("original_max_position_embeddings"),
-        beta_fast=config.number("beta_fast", 32.0),
-        beta_slow=config.number("beta_slow", 1.0),
-        magnitude=config.number("attention_factor") if stated else None,
-    )
+def _rope(rope: Config, head_dim: int) -> RopeSizes:
+    return RopeSizes(rotary_dims(rope, head_dim), rope_base(rope))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from math import isclose
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from kinfolk.config import Yarn
 from kinfolk.convert.feed_forward import ExpertSizes, gated_mlp, is_fused, routed_experts
 from kinfolk.convert.plan import TensorRecipe, recipe
+from kinfolk.convert.rope import yarn_keys
 
 ARCHITECTURE: Final = "laguna"
 _SIGMOID: Final = 2
@@ -69,7 +69,7 @@ def metadata(sizes: LagunaSizes) -> dict[str, object]:
         "feed_forward_length": sizes.feed_forward,
         "attention.head_count": np.array(sizes.heads, np.int32),
         "attention.head_count_kv": sizes.kv_heads,
-        **_yarn_keys(sizes.yarn),
+        **yarn_keys(sizes.yarn),
         "rope.freq_base": sizes.rope.base,
         "attention.layer_norm_rms_epsilon": sizes.epsilon,
         "expert_count": sizes.routed.experts,
@@ -93,25 +93,6 @@ def metadata(sizes: LagunaSizes) -> dict[str, object]:
             "rope.freq_base_swa": sizes.window_rope.base,
             "rope.dimension_count_swa": sizes.window_rope.rotary,
         }
-    return keys
-
-
-def _yarn_keys(yarn: Yarn | None) -> dict[str, object]:
-    """A magnitude that is not the usual one is stated as a multiplier too: that is what readers of
-    all kinds apply, while they disagree about ``yarn_attn_factor``."""
-    if yarn is None:
-        return {}
-    keys: dict[str, object] = {
-        "rope.scaling.type": "yarn",
-        "rope.scaling.factor": yarn.factor,
-        "rope.scaling.original_context_length": yarn.original_context,
-        "rope.scaling.yarn_beta_fast": yarn.beta_fast,
-        "rope.scaling.yarn_beta_slow": yarn.beta_slow,
-    }
-    if yarn.magnitude is not None:
-        keys["rope.scaling.yarn_attn_factor"] = yarn.magnitude
-        if not isclose(yarn.magnitude, yarn.usual_magnitude, rel_tol=1e-6):
-            keys["rope.scaling.attn_factor"] = yarn.magnitude / yarn.usual_magnitude
     return keys
 
 

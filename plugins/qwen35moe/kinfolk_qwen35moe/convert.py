@@ -62,6 +62,8 @@ def _feed_forward(
     if top_k > routed.experts:
         raise config.fail("num_experts_per_tok", f"is {top_k}, of {routed.experts} experts")
     config.require("norm_topk_prob", True, True)
+    config.require("decoder_sparse_step", 1, 1)
+    config.ignore({"intermediate_size": "every layer has experts"})
     sizes = MixtureSizes(routed, top_k, config.integer("shared_expert_intermediate_size"))
 
     def recipes(file: str, source: str) -> Iterator[TensorRecipe]:

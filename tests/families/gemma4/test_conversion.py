@@ -231,6 +231,7 @@ def test_tensors_are_those_of_the_reference(source, converted, cases, case):
 
 def test_multimodal_checkpoints_hold_the_same_model(source, converted, cases):
     directory = source("gemma4")
+    embedding = load_file(directory / "model.safetensors")["model.embed_tokens.weight"]
     rename_tensors(directory, lambda name: name.replace("model.", "model.language_model.", 1))
     add_tensors(
         directory,
@@ -240,7 +241,7 @@ def test_multimodal_checkpoints_hold_the_same_model(source, converted, cases):
             "model.audio_tower.layers.0.norm.weight": torch.ones(4),
             "model.embed_audio.embedding_projection.weight": torch.ones(4, 4),
             "model.vision_embedder.patch_dense.bias": torch.ones(4),
-            "lm_head.weight": torch.ones(768, 64),
+            "lm_head.weight": embedding,
         },
     )
 
@@ -465,6 +466,29 @@ def test_tokenizers_of_other_kinds_are_refused(source, converted, change, messag
         (
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
             "'rope_parameters.full_attention.rope_type' is 'yarn'",
+        ),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "proportional"}}},
+            "'rope_parameters.full_attention.rope_theta' is missing",
+        ),
+        (
+            {"rope_parameters": {"sliding_attention": {"partial_rotary_factor": 0.5}}},
+            r"'rope_parameters.sliding_attention.partial_rotary_factor' is 0\.5",
+        ),
+        ({"rope_parameters": {"rope_theta": 1e4}}, "'rope_parameters.full.*rope_theta' is missing"),
+        ({"use_bidirectional_attention": "some"}, "'use_bidirectional_attention' is 'some'"),
+        (
+            {
+                "enable_moe_block": True,
+                "num_experts": 2,
+                "top_k_experts": 3,
+                "moe_intermediate_size": 8,
+            },
+            "'top_k_experts' is 3, of 2 experts",
+        ),
+        (
+            {"per_layer_config": {layer: {"head_dim": 64} for layer in "035"}},
+            r"the key 'per_layer_config\.0' = \{'head_dim': 64\}",
         ),
         (
             {

@@ -71,6 +71,18 @@ VARIANTS = {
             FULL: {"rope_type": "proportional", "rope_theta": 2e5, "partial_rotary_factor": 0.5},
         }
     },
+    "all pairs turn": {
+        "rope_parameters": {
+            LOCAL: {"rope_type": "default", "rope_theta": 1e4},
+            FULL: {"rope_type": "proportional", "rope_theta": 1e5},
+        }
+    },
+    "one embedding for all": {
+        "rope_parameters": {
+            LOCAL: {"rope_type": "default", "rope_theta": 1e4},
+            FULL: {"rope_type": "default", "rope_theta": 1e5},
+        }
+    },
     "12B": KEYS_AS_VALUES | {"unified": True},
     "inside a multimodal model": INPUTS | {"num_kv_shared_layers": 4, "wrapped": True},
 }

@@ -249,7 +249,7 @@ def test_what_the_file_could_not_say_is_refused_by_key(make_source, run, changes
     ("key", "value", "message"),
     [
         ("rope_type", "llama3", "rope_type"),
-        ("mscale", 0.7, "mscale"),
+        ("mscale", -0.7, "mscale"),
         ("truncate", False, "truncate"),
         ("factor", None, "factor.*missing"),
     ],

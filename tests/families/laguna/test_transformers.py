@@ -73,6 +73,7 @@ VARIANTS = {
     },
     "one gate an element, windows": {"gating": "per-element"},
     "a magnitude of its own": yarn(attention_factor=1.2),
+    "a magnitude of two scales": yarn(mscale=1.5, mscale_all_dim=0.25),
     "no context extension, all experts, tied": {
         "rope_parameters": {FULL: {**PLAIN, "rope_theta": 5e5}, LOCAL: PLAIN},
         "num_experts_per_tok": 8,

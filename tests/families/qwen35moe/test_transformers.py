@@ -50,6 +50,20 @@ CONFIGS = {
         "moe_intermediate_size": 16,
         "shared_expert_intermediate_size": 160,
     },
+    "context extended by every key": {
+        "rope": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "partial_rotary_factor": 0.5,
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 6.0,
+            "beta_slow": 0.25,
+            "mscale": 1.5,
+            "mscale_all_dim": 0.25,
+            "truncate": True,
+        },
+    },
 }
 
 
@@ -57,6 +71,7 @@ def random_model(overrides):
     from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
     options = BASE | overrides
+    rope = options.pop("rope", {})
     interval = options.pop("full_attention_interval")
     layers = range(1, options["num_hidden_layers"] + 1)
     kinds = ["full_attention" if n % interval == 0 else "linear_attention" for n in layers]
@@ -69,6 +84,7 @@ def random_model(overrides):
             "rope_theta": 1e6,
             "partial_rotary_factor": 0.25,
             "mrope_section": [2, 1, 1],
+            **rope,
         },
     )
     torch.manual_seed(0)

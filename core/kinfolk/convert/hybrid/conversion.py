@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.config_keys import is_tied, text_model
 from kinfolk.convert.hybrid.keys import metadata
 from kinfolk.convert.hybrid.shape import draft_layers_of, read_shape
 from kinfolk.convert.hybrid.tensors import DECAY_TYPES, FeedForward, tensors
@@ -13,8 +14,7 @@ from kinfolk.convert.plan import Conversion
 from kinfolk.convert.tokenizer import byte_level
 from kinfolk.text.formats import PreTokenizer
 
-_TIED: Final = "tie_word_embeddings"
-_HEAD: Final = "lm_head.weight"
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 _VISION: Final = "the vision tower is a file of its own"
 
 FeedForwardReader = Callable[[Config, Collection[str]], tuple[FeedForward, Mapping[str, object]]]
@@ -35,21 +35,19 @@ def hybrid_conversion(
     config = checkpoint.config
     if config.text("model_type", "") not in model_types:
         return None
-    text = config.section("text_config") if "text_config" in config else config
+    text = text_model(config, model_types)
     names = {source_name(name) for name in checkpoint.tensors}
-    tied = _tied(text, config, _HEAD in names)
+    tied = is_tied(text, config, has_head=_HEAD in names, default=False)
     shape = read_shape(text, draft_layers=draft_layers_of(names), tied=tied)
     feed_forward, keys = read_feed_forward(text, names)
-    dropped = {"model.visual.": _VISION, "visual.": _VISION}
-    if tied:
-        dropped[_HEAD] = "the output matrix is the embedding"
     return Conversion(
         architecture=architecture,
         metadata=metadata(shape, keys),
         tensors=tensors(shape, feed_forward),
         vocabulary=shape.vocabulary,
         tokenizer=byte_level(shape.vocabulary, pretokenizers),
-        dropped=dropped,
+        dropped={"model.visual.": _VISION, "visual.": _VISION},
+        repeated={_HEAD: _EMBEDDING} if tied else {},
         source_name=source_name,
         group=shape.heads // shape.kv_heads,
         type_overrides=DECAY_TYPES,
@@ -60,9 +58,3 @@ def source_name(name: str) -> str:
     """The name a tensor has in the text model alone."""
     name = name.replace("language_model.", "", 1)
     return name.removeprefix("model.") if name.startswith("model.mtp.") else name
-
-
-def _tied(text: Config, wrapper: Config, has_head: bool) -> bool:
-    """Whether the embedding is the output matrix; the text model's own word counts most."""
-    stated = [part.flag(_TIED) for part in (text, wrapper) if _TIED in part]
-    return stated[0] if has_head and stated else any(stated)

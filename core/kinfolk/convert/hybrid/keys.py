@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kinfolk.convert.hybrid.shape import HybridShape
+from kinfolk.convert.hybrid.shape import SECTIONS, HybridShape
+from kinfolk.convert.rope import yarn_keys
 
 
 def metadata(shape: HybridShape, feed_forward: Mapping[str, object]) -> dict[str, object]:
@@ -18,12 +19,9 @@ def metadata(shape: HybridShape, feed_forward: Mapping[str, object]) -> dict[str
         **feed_forward,
         "attention.head_count": shape.heads,
         "attention.head_count_kv": shape.kv_heads,
+        **yarn_keys(shape.yarn),
     }
-    if shape.yarn is not None:
-        keys["rope.scaling.type"] = "yarn"
-        keys["rope.scaling.factor"] = float(shape.yarn[0])
-        keys["rope.scaling.original_context_length"] = shape.yarn[1]
-    sections = (*shape.sections, 0, 0, 0, 0)[:4]
+    sections = (*shape.sections, *[0] * (SECTIONS - len(shape.sections)))
     keys |= {
         "rope.dimension_sections": np.array(sections, np.int32),
         "rope.freq_base": float(shape.rope_base),

@@ -9,15 +9,34 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from kinfolk.config import Yarn
 from kinfolk.convert.checkpoint import Config
+from kinfolk.convert.rope import read_yarn, rope_base, rope_kind, rope_section, rotary_dims
 from kinfolk.errors import ConversionError
 
 FULL: Final = "full_attention"
 LINEAR: Final = "linear_attention"
 DEFAULT_INTERVAL: Final = 4
 DEFAULT_SECTIONS: Final = (11, 11, 10)
+DEFAULT_PART: Final = 0.25
+"""Of a head's dimensions, that turn."""
+
+SECTIONS: Final = 4
+"""Numbers that the key of a file holds."""
+
+_USUAL: Final = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "mtp_use_dedicated_embeddings": False,
+    "mlp_only_layers": [],
+}
+_WITHOUT_EFFECT: Final = {
+    "mtp_num_hidden_layers": "the tensors of the checkpoint tell how many layers there are",
+    "mamba_ssm_dtype": "the precision of the state is a matter of the runtime",
+}
 
 _DRAFT_LAYER: Final = re.compile(r"mtp\.layers\.(\d+)\..+")
 
@@ -45,7 +64,7 @@ class HybridShape:
     epsilon: float = 1e-6
     tied: bool = False
     draft_layers: int = 0
-    yarn: tuple[float, int] | None = None
+    yarn: Yarn | None = None
 
     @property
     def layers(self) -> int:
@@ -70,41 +89,34 @@ def interval_layers(count: int, interval: int = DEFAULT_INTERVAL) -> tuple[bool,
 
 def read_shape(config: Config, *, draft_layers: int, tied: bool) -> HybridShape:
     """The shape a text configuration describes; refuses what the file could not express."""
-    config.require("hidden_act", "silu", "silu")
-    config.require("attention_bias", False, False)
+    config.require_usual(_USUAL)
+    config.choice("output_gate_type", {"swish": True, "silu": True}, True)
+    config.ignore(_WITHOUT_EFFECT)
     layers = config.integer("num_hidden_layers")
     linear, interval = _layer_kinds(config, layers)
-    rope = config.section("rope_parameters")
-    head_dim = config.integer("head_dim")
-    key_heads, value_heads = (
-        config.integer("linear_num_key_heads"),
-        config.integer("linear_num_value_heads"),
-    )
-    if value_heads % key_heads:
-        raise config.fail(
-            "linear_num_value_heads", f"is {value_heads}, no multiple of {key_heads} key heads"
-        )
+    head_dim, state = config.integer("head_dim"), _state_size(config)
+    rope = _read_rope(config, head_dim)
     return HybridShape(
         vocabulary=config.integer("vocab_size"),
         hidden=config.integer("hidden_size"),
         context=config.integer("max_position_embeddings"),
-        heads=config.integer("num_attention_heads"),
+        heads=_multiple(config, "num_attention_heads", "num_key_value_heads"),
         kv_heads=config.integer("num_key_value_heads"),
         head_dim=head_dim,
-        rotary=int(head_dim * _rope(config, rope, "partial_rotary_factor", 0.25)),
-        rope_base=_rope(config, rope, "rope_theta"),
-        key_heads=key_heads,
-        value_heads=value_heads,
-        key_dim=config.integer("linear_key_head_dim"),
-        value_dim=config.integer("linear_value_head_dim"),
+        rotary=rope.dims,
+        rope_base=rope.base,
+        key_heads=config.integer("linear_num_key_heads"),
+        value_heads=_multiple(config, "linear_num_value_heads", "linear_num_key_heads"),
+        key_dim=state,
+        value_dim=state,
         linear=linear,
         interval=interval,
-        sections=tuple(rope.items("mrope_section", int, DEFAULT_SECTIONS)),
-        kernel=config.integer("linear_conv_kernel_dim"),
+        sections=rope.sections,
+        kernel=config.integer("linear_conv_kernel_dim", minimum=2),
         epsilon=config.number("rms_norm_eps"),
         tied=tied,
         draft_layers=draft_layers,
-        yarn=_yarn(rope),
+        yarn=rope.yarn,
     )
 
 
@@ -120,33 +132,54 @@ def draft_layers_of(names: Iterable[str]) -> int:
 
 def _layer_kinds(config: Config, layers: int) -> tuple[tuple[bool, ...], int]:
     """A flag a layer, and the interval that files state besides."""
-    kinds = config.items("layer_types", str, [])
-    if not kinds:
+    if not config.items("layer_types", str, []):
         interval = config.integer("full_attention_interval", DEFAULT_INTERVAL)
         return interval_layers(layers, interval), interval
-    unknown = sorted(set(kinds) - {FULL, LINEAR})
-    if unknown or len(kinds) != layers:
-        raise config.fail(
-            "layer_types",
-            f"has {len(kinds)} entries of the kinds {sorted(set(kinds))}, expected {layers} of "
-            f"{FULL!r} and {LINEAR!r}",
-        )
+    kinds = config.per_layer("layer_types", (FULL, LINEAR), ())
     first = kinds.index(FULL) + 1 if FULL in kinds else DEFAULT_INTERVAL
     linear = tuple(kind == LINEAR for kind in kinds)
     return linear, config.integer("full_attention_interval", first)
 
 
-def _rope(config: Config, rope: Config, key: str, default: float | None = None) -> float:
-    """A rope value: under ``rope_parameters``, or beside it in older files."""
-    if key in rope:
-        return rope.number(key)
-    return config.number(key, default)
+def _multiple(config: Config, key: str, divisor: str) -> int:
+    """The number of heads under ``key``, which share those under ``divisor`` evenly."""
+    heads, groups = config.integer(key), config.integer(divisor)
+    if heads % groups:
+        raise config.fail(key, f"is {heads}, no multiple of {groups}, the '{divisor}'")
+    return heads
 
 
-def _yarn(rope: Config) -> tuple[float, int] | None:
-    kind = rope.text("rope_type", rope.text("type", "default"))
-    if kind == "default":
-        return None
-    if kind != "yarn":
-        raise rope.fail("rope_type", f"is {kind!r}; only 'default' and 'yarn' can be converted")
-    return rope.number("factor"), rope.integer("original_max_position_embeddings")
+def _state_size(config: Config) -> int:
+    """Of a head's keys and of its values in a delta net: files state one size for both."""
+    keys, values = (
+        config.integer("linear_key_head_dim"),
+        config.integer("linear_value_head_dim"),
+    )
+    if keys != values:
+        raise config.fail(
+            "linear_value_head_dim",
+            f"is {values}, but 'linear_key_head_dim' is {keys}; only heads whose keys and values "
+            "have one size can be converted",
+        )
+    return keys
+
+
+class _Rope(NamedTuple):
+    """``dims`` of a head's dimensions turn, at frequencies from ``base``."""
+
+    dims: int
+    base: float
+    sections: tuple[int, ...]
+    yarn: Yarn | None
+
+
+def _read_rope(config: Config, head_dim: int) -> _Rope:
+    rope = rope_section(config)
+    dims = rotary_dims(rope, head_dim, DEFAULT_PART, beside=config)
+    base = rope_base(rope, beside=config)
+    sections = tuple(rope.items("mrope_section", int, DEFAULT_SECTIONS))
+    if len(sections) > SECTIONS:
+        raise rope.fail("mrope_section", f"is {sections}, expected at most {SECTIONS} numbers")
+    rope.ignore({"mrope_interleaved": "the positions of text are the same in all sections"})
+    stretched = rope_kind(rope, ("default", "yarn")) == "yarn"
+    return _Rope(dims, base, sections, read_yarn(rope, dims, base) if stretched else None)
