@@ -9,8 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from kinfolk.config import MOST_LAYERS
 from kinfolk.convert.plan import FloatArray, Shape, Source
 from kinfolk.errors import ConversionError
+from kinfolk.gguf.ranges import MOST, Range, shown
 
 T = TypeVar("T")
 
@@ -32,14 +34,22 @@ class Config:
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
 
-    def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = MOST
+    ) -> int:
         value = int(self._get(key, default, int, "an integer"))
-        if value < minimum:
-            raise self.fail(key, f"is {value}, expected at least {minimum}")
+        self._check_range(key, value, Range(minimum, maximum))
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        return float(self._get(key, default, (int, float), "a number"))
+        """A finite float."""
+        value = float(self._get(key, default, (int, float), "a number"))
+        self._check_range(key, value, Range())
+        return value
+
+    def layers(self) -> int:
+        """The number of layers. Read it before anything that has an entry for each."""
+        return self.integer("num_hidden_layers", maximum=MOST_LAYERS)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         return bool(self._get(key, default, bool, "true or false"))
@@ -77,6 +87,10 @@ class Config:
 
     def fail(self, key: str, message: str) -> ConversionError:
         return ConversionError(f"{self.path}: key '{self._prefix}{key}' {message}")
+
+    def _check_range(self, key: str, found: float, known: Range) -> None:
+        if found not in known:
+            raise self.fail(key, f"is {shown(found)}, expected {known.wanted(found)}")
 
     def _get(self, key: str, default: Any, kind: Any, expected: str) -> Any:
         value = self._values.get(key)

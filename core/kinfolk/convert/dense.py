@@ -80,7 +80,7 @@ def read_shape(config: Config, *, head_norms: bool = False, neighbours: bool = F
         vocabulary=config.integer("vocab_size"),
         hidden=hidden,
         context=config.integer("max_position_embeddings"),
-        layers=config.integer("num_hidden_layers"),
+        layers=config.layers(),
         heads=heads,
         kv_heads=config.integer("num_key_value_heads", heads),
         head_dim=head_dim,

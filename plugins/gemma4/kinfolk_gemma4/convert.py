@@ -101,7 +101,7 @@ def read_shape(config: Config, *, tied: bool) -> Gemma4Shape:
 
 def _windowed(config: Config) -> tuple[bool, ...]:
     """A flag a layer; the last layer sees everything, whatever the configuration says."""
-    layers = config.integer("num_hidden_layers")
+    layers = config.layers()
     default = [_LOCAL if number % _PATTERN else _FULL for number in range(1, layers + 1)]
     kinds = config.items("layer_types", str, default)
     if len(kinds) != layers or set(kinds) - {_LOCAL, _FULL}:

@@ -57,7 +57,7 @@ def read_sizes(config: Config) -> LagunaSizes:
     config.require("attention_bias", False, False)
     config.require("moe_apply_router_weight_on_input", False, False)
     config.require("moe_router_logit_softcapping", 0.0, 0.0)
-    layers, head_dim = config.integer("num_hidden_layers"), config.integer("head_dim")
+    layers, head_dim = config.layers(), config.integer("head_dim")
     windowed = tuple(kind == _WINDOWED for kind in _kinds(config, layers))
     rope, window_rope, yarn = _ropes(config, head_dim, windowed)
     hidden = config.integer("hidden_size")

@@ -72,7 +72,7 @@ def read_shape(config: Config, *, draft_layers: int, tied: bool) -> HybridShape:
     """The shape a text configuration describes; refuses what the file could not express."""
     config.require("hidden_act", "silu", "silu")
     config.require("attention_bias", False, False)
-    layers = config.integer("num_hidden_layers")
+    layers = config.layers()
     linear, interval = _layer_kinds(config, layers)
     rope = config.section("rope_parameters")
     head_dim = config.integer("head_dim")
