@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import log
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -59,6 +59,13 @@ class ModelConfig(Frozen):
 
 Activation = Literal["silu", "gelu_tanh"]
 
+MOST_LAYERS: Final = 1024
+"""Several times what any model has: more are a damaged number, for each of which something would be
+made before a tensor is missed."""
+
+MOST_EXPERT_SCALE: Final = 1000.0
+"""Files state 1 to 3 or so."""
+
 
 def common_fields(meta: Metadata) -> dict[str, Any]:
     """The fields of :class:`ModelConfig` that all files state alike: all but layers and experts."""
@@ -68,9 +75,21 @@ def common_fields(meta: Metadata) -> dict[str, Any]:
         "name": meta.string("general.name", default=meta.architecture),
         "width": meta.integer(key("embedding_length"), minimum=1),
         "vocabulary": vocabulary(meta),
-        "context": meta.integer(key("context_length"), minimum=1),
-        "norm_eps": meta.number(key("attention.layer_norm_rms_epsilon")),
+        # A prompt of one token, and one that answers it.
+        "context": meta.integer(key("context_length"), minimum=2),
+        "norm_eps": meta.number(key("attention.layer_norm_rms_epsilon"), above=0, maximum=1),
     }
+
+
+def expert_scale(meta: Metadata) -> float:
+    """What the weights of a row's experts are multiplied by; 1 if the file does not say."""
+    key = meta.arch_key("expert_weights_scale")
+    return meta.number(key, default=1.0, above=0, maximum=MOST_EXPERT_SCALE)
+
+
+def layer_count(meta: Metadata) -> int:
+    """The blocks of the file. Read it before anything that has an entry for each."""
+    return meta.integer(meta.arch_key("block_count"), minimum=1, maximum=MOST_LAYERS)
 
 
 def vocabulary(meta: Metadata) -> int:

@@ -172,8 +172,9 @@ class Settings(BaseSettings):
     )
     batch_invariant: bool = Field(
         False,
-        description="a sequence's numbers do not depend on others beside it: every decoding step "
-        "is as large as --slots asks for, prompts are read one by one, nothing is drafted",
+        description="a sequence's numbers do not depend on others beside it or before it: every "
+        "decoding step is as large as --slots asks for, and on a CPU each sequence has its own; "
+        "prompts are read one by one and from their start, nothing is drafted",
     )
     in_turn: bool = Field(
         False,

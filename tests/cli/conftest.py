@@ -61,9 +61,19 @@ def model(cases: Path) -> Path:
 def chat_model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with a chat template."""
     path = tmp_path_factory.mktemp("models") / "chat.gguf"
+    return copied(model, path, {"tokenizer.chat_template": TEMPLATE})
+
+
+@pytest.fixture
+def damaged(model: Path, tmp_path: Path) -> Callable[[str, Any], Path]:
+    """``damaged(key, value)``: the model with one key changed."""
+    return lambda key, value: copied(model, tmp_path / "damaged.gguf", {key: value})
+
+
+def copied(model: Path, path: Path, changes: dict[str, object]) -> Path:
+    """The model with some of its keys changed."""
     with GGUFFile.open(model) as file:
-        keys: dict[str, object] = {key: file.metadata.value(key) for key in file.metadata}
-        keys["tokenizer.chat_template"] = TEMPLATE
+        keys = {key: file.metadata.value(key) for key in file.metadata} | changes
         tensors = file.inventory.values()
         layouts = [OutputTensor(t.name, t.shape, t.ggml_type, t.nbytes) for t in tensors]
         with GGUFOutput(path, keys, layouts) as output:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kinfolk.cli.perplexity import windows
+from kinfolk.gguf.values import Value
 
 
 @pytest.fixture
@@ -44,6 +45,35 @@ def test_inspect_shows_a_file_that_no_family_claims(kinfolk, model, monkeypatch)
     report = json.loads(result.stdout)
     assert report["family"] is None
     assert "no installed family" in report["problem"]
+
+
+def test_inspect_writes_json_of_numbers_that_are_none(kinfolk, damaged):
+    path = damaged("qwen35.rope.freq_base", Value("f32", float("nan")))
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    report = json.loads(kinfolk("inspect", path, "--json").stdout, parse_constant=refuse)
+    assert report["metadata"]["qwen35.rope.freq_base"] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "range_"),
+    [
+        ("rope.freq_base", Value("f32", 0.0), "above 1 and at most 1e+15"),
+        ("attention.layer_norm_rms_epsilon", Value("f32", -1.0), "above 0 and at most 1"),
+        ("attention.head_count", Value("i32", -1), "at least 0"),
+        ("block_count", Value("u32", 300_000_000), "1 to 1024"),
+    ],
+)
+def test_a_number_that_cannot_be_is_one_line_with_key_and_range(
+    kinfolk, damaged, name, value, range_
+):
+    done = kinfolk("plan", damaged(f"qwen35.{name}", value), "--device", "cpu")
+    assert done.exit_code == 2
+    assert f"damaged.gguf: key 'qwen35.{name}' is " in done.stderr
+    assert f"expected {range_}" in done.stderr
+    assert "bug of kinfolk" not in done.stderr
 
 
 # -- tokenize -------------------------------------------------------------------------------------

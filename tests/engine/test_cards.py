@@ -27,7 +27,8 @@ def card(tmp_path):
         if beside is not None:
             text = beside if isinstance(beside, str) else json.dumps(beside)
             (tmp_path / "model.card.json").write_text(text)
-        return find_card(tmp_path / "model.gguf", Metadata.from_dict(metadata), Family())
+        path = tmp_path / "model.gguf"
+        return find_card(path, Metadata.from_dict(metadata, path), Family())
 
     return find
 
@@ -64,6 +65,22 @@ def test_a_file_may_recommend_sampling(card):
     assert card(metadata) == ModelCard("unheard-of", expected)
 
 
+def test_minus_one_choices_is_another_word_for_no_limit(card):
+    assert card({"general.sampling.top_k": -1}).sampling.top_k == 0
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), 101.0, 2**31, "warm"])
+@pytest.mark.parametrize("name", ["temp", "top_k", "top_p", "min_p"])
+def test_what_a_file_recommends_is_usable_or_refused_by_key(card, name, value):
+    key = f"general.sampling.{name}"
+    if (name, value) in (("temp", 0.0), ("min_p", 0.0)):
+        assert card({key: value}) is not None
+        return
+    with pytest.raises(ModelFormatError, match=rf"model.gguf: key '{key}' is ") as refused:
+        card({key: value})
+    assert refused.value.key == key
+
+
 @pytest.mark.parametrize(
     ("beside", "part"),
     [
@@ -75,6 +92,10 @@ def test_a_file_may_recommend_sampling(card):
         ({"name": "a", "sampling": {"temp": 1}}, "unknown field 'temp'; there are temperature"),
         ({"name": "a", "sampling": {"top_k": "many"}}, "sampling.top_k: Input should be"),
         ({"name": "a", "sampling": 3}, "sampling: Input should be"),
+        ({"name": "a", "sampling": {"top_p": 0}}, "sampling: top_p must be above 0"),
+        ('{"name": "a", "sampling": {"temperature": NaN}}', "sampling: temperature must be"),
+        ({"name": "a", "max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"name": "a", "thinking_budget": -1}, "thinking_budget must be at least 0, got -1"),
     ],
     ids=str,
 )

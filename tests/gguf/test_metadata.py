@@ -22,6 +22,8 @@ def meta():
             "tiny.flag": True,
             "tiny.mode": "silu",
             "tiny.infinite": float("inf"),
+            "tiny.no": float("nan"),
+            "tiny.huge": 2**40,
             "tiny.heads": [4, 4, 8],
             "tiny.rates": [0.5, 1.5],
             "tiny.flags": [True, False, True],
@@ -115,10 +117,62 @@ def test_values_outside_what_is_allowed_are_refused(meta):
         meta.integer("tiny.count", minimum=4)
 
 
+@pytest.mark.parametrize(
+    ("key", "ends", "wanted"),
+    [
+        ("tiny.count", {"maximum": 2}, "at most 2"),
+        ("tiny.count", {"minimum": 4, "maximum": 9}, "4 to 9"),
+        ("tiny.negative", {"minimum": 0}, "at least 0"),
+        ("tiny.huge", {"minimum": 1}, "1 to 2147483647"),
+        ("tiny.huge", {}, "-2147483647 to 2147483647"),
+    ],
+)
+def test_integers_outside_of_their_range_are_refused_with_it(meta, key, ends, wanted):
+    with pytest.raises(ModelFormatError, match=f"'{key}' is .*, expected {wanted}$"):
+        meta.integer(key, **ends)
+
+
+@pytest.mark.parametrize(
+    ("key", "ends", "wanted"),
+    [
+        ("tiny.rate", {"minimum": 0.5}, "is 1e-06, expected at least 0.5"),
+        ("tiny.negative", {"above": 0, "maximum": 1}, "is -3, expected above 0 and at most 1"),
+        ("tiny.count", {"above": 3}, "is 3, expected above 3"),
+        ("tiny.count", {"minimum": 0, "below": 3}, "is 3, expected at least 0 and below 3"),
+        ("tiny.count", {"minimum": 0, "maximum": 1}, "is 3, expected 0 to 1"),
+        ("tiny.infinite", {"minimum": 0}, "is inf, expected at least 0"),
+        ("tiny.no", {}, "is nan, expected a finite number"),
+        ("tiny.no", {"minimum": 0, "maximum": 1}, "is nan, expected 0 to 1"),
+    ],
+)
+def test_numbers_outside_of_their_range_are_refused_with_it(meta, key, ends, wanted):
+    with pytest.raises(ModelFormatError, match=f"'{key}' {wanted}$"):
+        meta.number(key, **ends)
+
+
+def test_the_ends_of_a_range_are_in_it_or_not(meta):
+    assert meta.integer("tiny.count", minimum=3, maximum=3) == 3
+    assert meta.number("tiny.count", minimum=3, maximum=3) == 3.0
+    assert meta.number("tiny.count", above=2.5, below=3.5) == 3.0
+
+
+def test_every_entry_of_an_array_for_layers_has_the_range(meta):
+    assert meta.per_layer("tiny.heads", 3, minimum=4, maximum=8) == (4, 4, 8)
+    with pytest.raises(ModelFormatError, match=r"'tiny\.heads' is 8 for layer 2, expected 4 to 7"):
+        meta.per_layer("tiny.heads", 3, minimum=4, maximum=7)
+    with pytest.raises(ModelFormatError, match=r"'tiny\.negative' is -3, expected at least 0"):
+        meta.per_layer("tiny.negative", 3, minimum=0)
+
+
+def test_a_default_is_not_a_value_of_the_file(meta):
+    assert meta.integer("tiny.none", default=0, minimum=1) == 0
+    assert meta.number("tiny.none", default=0.0, above=0) == 0
+
+
 def test_metadata_is_a_collection_of_keys(meta):
     assert "tiny.count" in meta
     assert "tiny.none" not in meta
-    assert len(meta) == len(list(meta)) == 12
+    assert len(meta) == len(list(meta)) == 14
     assert meta.value("tiny.heads").describe() == "array of 3 u32"
 
 

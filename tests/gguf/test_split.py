@@ -78,3 +78,32 @@ def test_a_tensor_in_two_parts_is_an_error(parts):
     parts[2].write_bytes(raw)
     with pytest.raises(ModelFormatError, match="tensor 't0' occurs twice"):
         GGUFFile.open(parts[0])
+
+
+def changed(path, key, layout, value):
+    """A file with one of its numbers overwritten."""
+    raw = bytearray(path.read_bytes())
+    place = raw.index(key.encode()) + len(key) + 4
+    struct.pack_into(layout, raw, place, value)
+    path.write_bytes(raw)
+    return path
+
+
+def test_parts_that_were_merged_are_one_file(parts):
+    """Merging leaves the keys of the first part there, and a count of 0."""
+    merged = changed(parts[0], "split.count", "<H", 0)
+    with GGUFFile.open(merged) as file:
+        assert file.paths == (merged,)
+        assert list(file.inventory) == ["t0", "t1"]
+
+
+def test_a_negative_number_of_tensors_is_none(parts):
+    first = changed(parts[0], "split.tensors.count", "<i", -5)
+    with pytest.raises(ModelFormatError, match=r"'split.tensors.count' is -5, expected at least 0"):
+        GGUFFile.open(first)
+
+
+def test_a_count_of_parts_that_are_not_there_opens_none_of_them(parts):
+    first = changed(parts[0], "split.count", "<H", 65535)
+    with pytest.raises(ModelFormatError, match="one of 65535 parts, but its name does not end in"):
+        GGUFFile.open(first)

@@ -225,11 +225,13 @@ def answer(ticket):
     return [token for event in events[:-1] for token in event.tokens]
 
 
-def test_alone_or_beside_seven_others_bit_for_bit(load, text):
+def test_alone_or_at_any_place_beside_seven_others_bit_for_bit(load, text):
     loaded = load("synthetic", batch_invariant=True)
-    alone, beside = (scenes.kept_beside(loaded, text, company) for company in (0, 7))
-    for one, other in zip(alone, beside, strict=True):
-        assert_equal(one, other)
+    alone = scenes.kept_beside(loaded, text, 0)
+    for place in range(8):
+        beside = scenes.kept_beside(loaded, text, 7, place)
+        for one, other in zip(alone, beside, strict=True):
+            assert_equal(one, other)
 
 
 def test_an_op_that_no_graph_can_hold_is_named_and_the_steps_run(load, text):

@@ -12,6 +12,8 @@ import torch
 from kinfolk import hookimpl
 from kinfolk.descriptors import ChatFormat, PreTokenizer, TinyModel
 from kinfolk.errors import KinfolkError, ModelFormatError
+from kinfolk.gguf.metadata import Metadata
+from kinfolk.gguf.values import Value
 from kinfolk.model_api import Forward
 from kinfolk.nn.decoder import Decoder
 from kinfolk.nn.dense.state import DenseHooks
@@ -308,6 +310,45 @@ def test_keys_that_are_converted_are_found(kit_of):
             return read(type(meta)(sound, meta.path)).model_copy(update={"layers": 1})
 
     fails(kit_of(read_config=lenient), "test_keys_of_another_type_are_named", "changed the config")
+
+
+def in_thirds(read, meta):
+    return read(meta).model_copy(update={"width": 192 // meta.integer("olive.thirds", default=3)})
+
+
+def any_layers(read, meta):
+    found = read(Metadata({**meta._values, "olive.block_count": Value("u32", 3)}, meta.path))
+    return found.model_copy(update={"layers": meta.integer("olive.block_count", minimum=1)})
+
+
+def unnamed_width(read, meta):
+    if meta.value("olive.embedding_length").content != 64:
+        raise ModelFormatError("this width cannot be")
+    return read(meta)
+
+
+def any_slowness(read, meta):
+    found = read(meta)
+    factor = meta.number("olive.slowness", default=1.0)
+    return found.model_copy(
+        update={"rope": found.rope.model_copy(update={"linear_factor": factor})}
+    )
+
+
+@pytest.mark.parametrize(
+    ("read_config", "message"),
+    [
+        (in_thirds, r"'olive\.thirds' = 0 \(i64\) led to ZeroDivisionError"),
+        (
+            any_layers,
+            r"'olive\.block_count' = 3000000 \(i64\) led to .* kinfolk.config.layer_count",
+        ),
+        (unnamed_width, r"'olive\.embedding_length' = 0 .* does not name it: this width"),
+        (any_slowness, r"'olive\.slowness' = 0 .* logits that are not finite"),
+    ],
+)
+def test_a_number_without_a_range_is_found(kit_of, read_config, message):
+    fails(kit_of(read_config=read_config), "test_numbers_out_of_range_are_named", message)
 
 
 def planned(change):

@@ -45,10 +45,14 @@ def test_a_family_can_keep_a_token_from_ending(make_tokenizer) -> None:
     assert tokenizer.eos == 256
 
 
-def test_an_id_outside_of_the_vocabulary_is_ignored_with_a_warning(make_tokenizer, caplog) -> None:
-    tokenizer = make_tokenizer(eos_token_id=2**32 - 1)
-    assert tokenizer.eos is None
-    assert "tokenizer.ggml.eos_token_id" in caplog.text
+@pytest.mark.parametrize("token", [-1, 257, 2**31, 2**32 - 1, 2**63])
+@pytest.mark.parametrize("name", ["bos", "eos", "eot", "eom"])
+def test_an_id_outside_of_the_vocabulary_is_ignored_with_a_warning(
+    make_tokenizer, caplog, name, token
+) -> None:
+    tokenizer = make_tokenizer([], [("<end>", NORMAL)], **{f"{name}_token_id": token})
+    assert (tokenizer.bos, tokenizer.eos, tokenizer.eog) == (None, None, frozenset())
+    assert f"tokenizer.ggml.{name}_token_id" in caplog.text
     assert "model.gguf" in caplog.text
 
 
@@ -92,6 +96,9 @@ def test_without_types_all_tokens_are_ordinary(make_tokenizer) -> None:
         ({"tokens": [1, 2]}, ["tokenizer.ggml.tokens", "strings"]),
         ({"token_type": [1, 1]}, ["tokenizer.ggml.token_type", "2 entries for 257 tokens"]),
         ({"token_type": [1] * 256 + [9]}, ["tokenizer.ggml.token_type", "9"]),
+        ({"token_type": [1] * 256 + [-1]}, ["tokenizer.ggml.token_type", "-1"]),
+        ({"token_type": [1] * 256 + [2**31]}, ["tokenizer.ggml.token_type", f"{2**31}"]),
+        ({"eos_token_id": 5.0}, ["tokenizer.ggml.eos_token_id", "expected an integer"]),
         ({"merges": None}, ["tokenizer.ggml.merges"]),
         ({"merges": ["h i", "x"]}, ["tokenizer.ggml.merges", "entry 1", "'x'"]),
         ({"merges": ["hi hi"]}, ["tokenizer.ggml.merges", "'hi hi'"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -103,14 +103,19 @@ def _family(
 
 
 def _plain(value: Value) -> Any:
-    if not value.is_array:
-        return value.content
     content: Any = value.content
-    first = list(content[:_SHOWN])
-    first = [item.item() if hasattr(item, "item") else item for item in first]
+    if not value.is_array:
+        return _scalar(content)
+    first = [_scalar(item) for item in content[:_SHOWN]]
     if len(value) <= _SHOWN:
         return first
     return {"type": f"array of {value.type}", "length": len(value), "first": first}
+
+
+def _scalar(item: Any) -> Any:
+    """JSON has no word for NaN and infinities."""
+    plain = item.item() if hasattr(item, "item") else item
+    return str(plain) if isinstance(plain, float) and not isfinite(plain) else plain
 
 
 def _as_text(report: dict[str, Any]) -> str:

@@ -6,15 +6,17 @@ import json
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from kinfolk.config import MOST_LAYERS
 from kinfolk.convert.plan import FloatArray, Shape, Source
 from kinfolk.errors import ConversionError
+from kinfolk.gguf.ranges import MOST, Range, shown
 
 T = TypeVar("T")
 
@@ -47,17 +49,22 @@ class Config:
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
 
-    def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = MOST
+    ) -> int:
         value = int(self._get(key, default, int, "an integer"))
-        if value < minimum:
-            raise self.fail(key, f"is {value}, expected at least {minimum}")
+        self._check_range(key, value, Range(minimum, maximum))
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
+        """A finite float."""
         value = float(self._get(key, default, (int, float), "a number"))
-        if not isfinite(value):
-            raise self.fail(key, f"is {value}, expected a finite number")
+        self._check_range(key, value, Range())
         return value
+
+    def layers(self) -> int:
+        """The number of layers. Read it before anything that has an entry for each."""
+        return self.integer(_LAYERS, maximum=MOST_LAYERS)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         return bool(self._get(key, default, bool, "true or false"))
@@ -74,7 +81,7 @@ class Config:
 
     def per_layer(self, key: str, known: Collection[str], default: Sequence[str]) -> list[str]:
         """One of the known words for each of the layers."""
-        layers, words = self.integer(_LAYERS), self.items(key, str, default)
+        layers, words = self.layers(), self.items(key, str, default)
         if len(words) != layers or not set(words) <= set(known):
             raise self.fail(
                 key,
@@ -161,6 +168,10 @@ class Config:
     def afresh(self) -> Config:
         """The same values, of which nothing has been read or ignored yet."""
         return Config(self._values, self.path, self._prefix)
+
+    def _check_range(self, key: str, found: float, known: Range) -> None:
+        if found not in known:
+            raise self.fail(key, f"is {shown(found)}, expected {known.wanted(found)}")
 
     def _look(self, key: str) -> Any:
         self._read.add(key)

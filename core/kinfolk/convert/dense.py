@@ -21,7 +21,7 @@ from kinfolk.text.formats import PreTokenizer
 
 HEAD = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
-_FULL, _LAYERS = "full_attention", "num_hidden_layers"
+_FULL = "full_attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def read_shape(config: Config, *, head_norms: bool = False, neighbours: bool = F
     config.require("attention_bias", False, False)
     config.require("mlp_bias", False, False)
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    head_dim, layers = config.integer("head_dim", hidden // heads), config.integer(_LAYERS)
+    head_dim, layers = config.integer("head_dim", hidden // heads), config.layers()
     _refuse_windows(config, layers)
     rope = rope_section(config)
     if rotary_dims(rope, head_dim, beside=config) != head_dim:

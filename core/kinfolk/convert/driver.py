@@ -18,8 +18,15 @@ from kinfolk.convert.general import QUANTIZATION_VERSION, ParameterCount, genera
 from kinfolk.convert.plan import Conversion, FloatArray, TensorRecipe
 from kinfolk.descriptors import Family, QuantFormat
 from kinfolk.door import left_out
-from kinfolk.errors import ConversionError, KinfolkError, ModelFormatError, PluginError
+from kinfolk.errors import (
+    ConversionError,
+    KinfolkError,
+    ModelFormatError,
+    PluginError,
+    UnsupportedModelError,
+)
 from kinfolk.gguf.file_types import MIXES, TypeMix, choose_types
+from kinfolk.gguf.metadata import Metadata
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor, Progress, check_target
 from kinfolk.guarded import who_is
 from kinfolk.quant.codec import quantize
@@ -78,6 +85,7 @@ def convert(
         plan = _plan(conversion, mix, formats)
         parameters = ParameterCount.of((recipe.name, recipe.shape) for recipe in conversion.tensors)
         keys = _metadata(conversion, checkpoint, mix, parameters, name, tokenizer)
+        _check_readable(family, keys, path)
         layouts = [_layout(recipe, plan[recipe.name]) for recipe in conversion.tensors]
         with GGUFOutput(path, keys, layouts, overwrite=overwrite) as output:
             output.run(
@@ -139,6 +147,17 @@ def find_conversion(
         f"{checkpoint.config.path}: no installed family converts models of type {model_type!r} "
         f"(installed: {names})"
     )
+
+
+def _check_readable(family: Family, keys: Mapping[str, object], path: Path) -> None:
+    """A family must be able to read what it has written, and that is known before hours of it."""
+    try:
+        family.read_config(Metadata.from_dict(keys, path))
+    except (ModelFormatError, UnsupportedModelError) as error:
+        raise ConversionError(
+            f"family {family.name!r} would refuse the file it is to write, {error}; the "
+            "configuration of the checkpoint holds what cannot be run"
+        ) from None
 
 
 # -- planning -------------------------------------------------------------------------------------

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from kinfolk.descriptors import Family, ModelCard, SamplingDefaults
 from kinfolk.door import ask_each
-from kinfolk.errors import ModelFormatError
+from kinfolk.errors import ModelFormatError, SettingsError
 from kinfolk.gguf.metadata import Metadata
+from kinfolk.sched.request import Sampling
 
 _SAMPLING_KEYS = {
     "temp": "temperature",
@@ -50,7 +52,9 @@ def _read(path: Path) -> ModelCard:
             raise ValueError("it must be an object with the fields of a card")
         _refuse_unknown(stated, ModelCard)
         _refuse_unknown(stated.get("sampling"), SamplingDefaults)
-        return TypeAdapter(ModelCard).validate_python(stated)
+        card = TypeAdapter(ModelCard).validate_python(stated)
+        _refuse_unusable(card)
+        return card
     except ValidationError as error:
         found = "; ".join(f"{_dotted(one['loc'])}: {one['msg']}" for one in error.errors())
         raise ModelFormatError(f"is no model card: {found}", path=path) from error
@@ -66,17 +70,38 @@ def _refuse_unknown(stated: object, kind: type) -> None:
         raise ValueError(f"unknown field {unknown[0]!r}; there are {', '.join(known)}")
 
 
+def _refuse_unusable(card: ModelCard) -> None:
+    """Every request that does not say otherwise would be refused for it."""
+    if problem := _problem(asdict(card.sampling)):
+        raise ValueError(f"sampling: {problem}")
+    for field, least in (("max_tokens", 1), ("thinking_budget", 0)):
+        value = getattr(card, field)
+        if value is not None and value < least:
+            raise ValueError(f"{field} must be at least {least}, got {value}")
+
+
+def _problem(sampling: dict[str, Any]) -> str:
+    """What is wrong with fields of :class:`Sampling`; empty if nothing is."""
+    try:
+        Sampling(**sampling)
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
 def _dotted(place: tuple[int | str, ...]) -> str:
     return ".".join(map(str, place))
 
 
 def _from_metadata(name: str, meta: Metadata) -> ModelCard | None:
-    stated = {
-        field: meta.number(f"general.sampling.{key}")
-        for key, field in _SAMPLING_KEYS.items()
-        if f"general.sampling.{key}" in meta
-    }
-    if not stated:
-        return None
-    sampling = TypeAdapter(SamplingDefaults).validate_python(stated)
-    return ModelCard(name, sampling)
+    stated: dict[str, Any] = {}
+    for last, field in _SAMPLING_KEYS.items():
+        key = f"general.sampling.{last}"
+        if key not in meta:
+            continue
+        # -1 and 0 both say that any number of tokens may be chosen from.
+        value = max(0, meta.integer(key, minimum=-1)) if field == "top_k" else meta.number(key)
+        if problem := _problem({field: value}):
+            raise meta.fail(f"key {key!r} is {value}: {problem}", key)
+        stated[field] = value
+    return ModelCard(name, SamplingDefaults(**stated)) if stated else None

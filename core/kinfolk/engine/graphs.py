@@ -87,8 +87,8 @@ class _Graph:
 class Graphs:
     """The recordings of one model on one state.
 
-    ``invariant``: every step is padded to the largest bucket that the state's slots can need, so
-    that no row's numbers depend on how many others there are.
+    ``least``: no bucket for fewer sequences is used, so that no row's numbers depend on how many
+    others there are.
     """
 
     def __init__(
@@ -98,17 +98,16 @@ class Graphs:
         capture: Capture,
         rehearsal: Rehearsal,
         *,
-        invariant: bool = False,
+        least: int = 1,
     ) -> None:
         self.loaded, self.state, self.capture = loaded, state, capture
         self.rehearsal = rehearsal
-        self.invariant = invariant
         self.captures = self.replays = self.uploads = 0
         self.refused: dict[str, str] = {}
         """What no graph can hold, and why: if there is anything, every step runs eagerly."""
         self._graphs: dict[GraphKey, _Graph] = {}
         self._occurrences: Occurrences | None = None
-        self._least = min(state.limits.slots, SEQUENCES[-1]) if invariant else 1
+        self._least = least
 
     def key(self, items: Sequence[Item], sampling: SamplingKind | None) -> GraphKey | None:
         """The bucket that a step fits into; ``None`` if it must run in its own size."""

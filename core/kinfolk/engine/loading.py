@@ -47,7 +47,7 @@ class LoadedModel:
     graphs: bool = False
     """Whether decoding runs in steps of fixed sizes, recorded where the device can."""
     batch_invariant: bool = False
-    """Whether no row's numbers may depend on how many others are in a step."""
+    """Whether no row's numbers may depend on the others in a step."""
     packed: Mapping[str, int] = field(default_factory=dict)
     """Tensors in planes by format."""
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -217,7 +217,8 @@ def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: in
     }
     return StateLimits(
         slots=settings.slots,
-        checkpoints=settings.checkpoints,
+        # A prompt that goes on from what another left is read in other slices than from its start.
+        checkpoints=0 if settings.batch_invariant else settings.checkpoints,
         blocks=(),
         context=min(settings.context or context, context),
         step_rows=max(slice_rows, settings.draft_tokens + 1),

@@ -24,6 +24,12 @@ from kinfolk.state.state import State
 MANY = 7
 """Two to this power rows are many: prompts of that length and more are alike to kernels."""
 
+COMPANY = {"cpu": 1, "cuda": SEQUENCES[-1]}
+"""Sequences that may share a decoding step where numbers must not depend on company. Kernels of a
+GPU compute all rows of a step alike. What libraries of a CPU do to a row depends on its place:
+vector units leave the end of a tensor to other code, and a product's edges are computed otherwise.
+"""
+
 _NOT_FINITE = "the model returned numbers that are not finite"
 
 
@@ -69,12 +75,13 @@ class Runner:
         self.loaded = loaded
         self.state = state
         self.rehearsal = Rehearsal(loaded.ops, loaded.device)
+        self._company = COMPANY[loaded.device.type] if loaded.batch_invariant else None
         self.graphs = Graphs(
             loaded,
             state,
             capture_for(loaded.device),
             self.rehearsal,
-            invariant=loaded.batch_invariant,
+            least=min(state.limits.slots, self._company or 1),
         )
         self._reports = Reports(loaded.device)
         self._overruled = loaded.hooks.is_overruled("verify")
@@ -134,9 +141,9 @@ class Runner:
 
     def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
         """The items that run together: all, unless a row's numbers must not depend on others."""
-        if not self.loaded.batch_invariant:
+        most = self._company
+        if most is None:
             return [plan.items]
-        most = SEQUENCES[-1]
         decoding = [item for item in plan.items if item.kind is not ItemKind.PREFILL]
         groups = [decoding[start : start + most] for start in range(0, len(decoding), most)]
         return [*groups, *([i] for i in plan.items if i.kind is ItemKind.PREFILL)]

@@ -51,14 +51,15 @@ class GGUFFile:
         """
         first = read_part(Path(path), 0, types)
         meta = Metadata(first.metadata, first.path)
-        count = meta.integer(SPLIT_COUNT, default=1, minimum=1)
-        if count == 1:
+        # 0 is what merging parts leaves in a file.
+        count = meta.integer(SPLIT_COUNT, default=1, minimum=0)
+        if count <= 1:
             return cls((first,))
         parts = [first]
         for index, name in enumerate(_part_paths(meta, count)[1:], start=1):
             parts.append(_next_part(name, index, count, types))
         found = sum(len(part.tensors) for part in parts)
-        expected = meta.integer(SPLIT_TENSORS)
+        expected = meta.integer(SPLIT_TENSORS, minimum=0)
         if found != expected:
             raise ModelFormatError(
                 f"the {count} parts hold {found} tensors, key {SPLIT_TENSORS!r} says {expected}",
@@ -105,7 +106,7 @@ def _part_paths(meta: Metadata, count: int) -> list[Path]:
         path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf")
         for number in range(1, count + 1)
     ]
-    number = meta.integer(SPLIT_NUMBER)
+    number = meta.integer(SPLIT_NUMBER, minimum=0)
     if number != 0 or int(match["number"]) != 1:
         raise ModelFormatError(
             f"this is part {number + 1} of {count}; open the first part, {paths[0].name}",
@@ -118,7 +119,7 @@ def _part_paths(meta: Metadata, count: int) -> list[Path]:
 def _next_part(path: Path, index: int, count: int, types: Mapping[int, TensorType]) -> Part:
     part = read_part(path, index, types)
     meta = Metadata(part.metadata, path)
-    number, total = meta.integer(SPLIT_NUMBER), meta.integer(SPLIT_COUNT)
+    number, total = (meta.integer(key, minimum=0) for key in (SPLIT_NUMBER, SPLIT_COUNT))
     if (number, total) != (index, count):
         raise ModelFormatError(
             f"this file says it is part {number + 1} of {total}, expected part {index + 1} "

@@ -4,7 +4,6 @@ was expected."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinfolk.errors import ModelFormatError, UnsupportedModelError
+from kinfolk.gguf.ranges import Range, shown
 from kinfolk.gguf.values import Scalar, Value, value_of
 
 ARCHITECTURE_KEY: Final = "general.architecture"
@@ -23,8 +23,9 @@ _NUMBERS: Final = _INTEGERS | _FLOATS
 class Metadata:
     """Keys and values of one model file.
 
-    A key that is missing is an error unless ``default`` is given. ``allowed`` lists the values
-    that can be used. All methods raise :class:`ModelFormatError`.
+    A key that is missing is an error unless ``default`` is given, which is returned as it is.
+    ``allowed`` lists the values that can be used; ``minimum``, ``maximum``, ``above`` and ``below``
+    are the ends of their range. All methods raise :class:`ModelFormatError`.
     """
 
     def __init__(self, values: Mapping[str, Value], path: Path | None = None):
@@ -68,28 +69,43 @@ class Metadata:
         default: int | None = None,
         allowed: Collection[int] | None = None,
         minimum: int | None = None,
+        maximum: int | None = None,
     ) -> int:
-        found = self._scalar(key, default, _INTEGERS, "an integer")
-        result = int(found)
+        if default is not None and key not in self:
+            return default
+        result = int(self._scalar(key, _INTEGERS, "an integer"))
         self._check_allowed(key, result, allowed)
-        if minimum is not None and result < minimum:
-            raise self.fail(f"key {key!r} is {result}, expected at least {minimum}", key)
+        self._check_range(key, result, Range.of_integers(minimum, maximum))
         return result
 
-    def number(self, key: str, *, default: float | None = None) -> float:
+    def number(
+        self,
+        key: str,
+        *,
+        default: float | None = None,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        above: float | None = None,
+        below: float | None = None,
+    ) -> float:
         """A finite float; integers are accepted."""
-        found = float(self._scalar(key, default, _NUMBERS, "a number"))
-        if not isfinite(found):
-            raise self.fail(f"key {key!r} is {found}, expected a finite number", key)
-        return found
+        if default is not None and key not in self:
+            return default
+        result = float(self._scalar(key, _NUMBERS, "a number"))
+        self._check_range(key, result, Range(minimum, maximum, above, below))
+        return result
 
     def boolean(self, key: str, *, default: bool | None = None) -> bool:
-        return bool(self._scalar(key, default, {"bool"}, "a bool"))
+        if default is not None and key not in self:
+            return default
+        return bool(self._scalar(key, {"bool"}, "a bool"))
 
     def string(
         self, key: str, *, default: str | None = None, allowed: Collection[str] | None = None
     ) -> str:
-        result = str(self._scalar(key, default, {"string"}, "a string"))
+        if default is not None and key not in self:
+            return default
+        result = str(self._scalar(key, {"string"}, "a string"))
         self._check_allowed(key, result, allowed)
         return result
 
@@ -115,24 +131,38 @@ class Metadata:
 
     def strings(self, key: str, *, default: Sequence[str] | None = None) -> Sequence[str]:
         """The stored texts, decoded one by one when they are asked for."""
-        if default is not None and key not in self._values:
+        if default is not None and key not in self:
             return default
         value = self._array(key, {"string"}, "strings")
         return value.content if isinstance(value.content, Sequence) and len(value) else ()
 
-    def per_layer(self, key: str, layers: int, *, default: int | None = None) -> tuple[int, ...]:
+    def per_layer(
+        self,
+        key: str,
+        layers: int,
+        *,
+        default: int | None = None,
+        minimum: int | None = None,
+        maximum: int | None = None,
+    ) -> tuple[int, ...]:
         """An integer for each layer, stored as one for all or as an array of ``layers``."""
-        if key in self._values and self._values[key].is_array:
-            array = self._numeric_array(key, None, _INTEGERS, "integers")
-            self._check_length(key, len(array), layers)
-            return tuple(array.tolist())
-        return (self.integer(key, default=default),) * layers
+        if not (key in self and self.value(key).is_array):
+            each = self.integer(key, default=default, minimum=minimum, maximum=maximum)
+            return (each,) * layers
+        array = self._numeric_array(key, None, _INTEGERS, "integers")
+        self._check_length(key, len(array), layers)
+        entries = tuple(array.tolist())
+        for layer, entry in enumerate(entries):
+            self._check_range(
+                key, entry, Range.of_integers(minimum, maximum), f" for layer {layer}"
+            )
+        return entries
 
     def per_layer_flags(
         self, key: str, layers: int, *, default: bool | None = None
     ) -> tuple[bool, ...]:
         """A bool for each layer, stored as one for all or as an array of ``layers``."""
-        if key in self._values and self._values[key].is_array:
+        if key in self and self.value(key).is_array:
             array = self.booleans(key)
             self._check_length(key, len(array), layers)
             return tuple(array.tolist())
@@ -148,11 +178,7 @@ class Metadata:
         """An error about what a sound file asks for and nobody runs; ``message`` names the key."""
         return UnsupportedModelError(message if self.path is None else f"{self.path}: {message}")
 
-    def _scalar(
-        self, key: str, default: Scalar | None, types: Collection[str], expected: str
-    ) -> Scalar:
-        if default is not None and key not in self._values:
-            return default
+    def _scalar(self, key: str, types: Collection[str], expected: str) -> Scalar:
         value = self.value(key)
         if value.is_array or value.type not in types:
             raise self.fail(f"key {key!r} is {_phrase(value)}, expected {expected}", key)
@@ -171,7 +197,7 @@ class Metadata:
     def _numeric_array(
         self, key: str, default: Sequence[Any] | None, types: Collection[str], expected: str
     ) -> npt.NDArray[Any]:
-        if default is not None and key not in self._values:
+        if default is not None and key not in self:
             return np.asarray(default)
         return np.asarray(self._array(key, types, expected).content)
 
@@ -180,6 +206,11 @@ class Metadata:
             raise self.fail(
                 f"key {key!r} has {found} entries, expected one for each of {layers} layers", key
             )
+
+    def _check_range(self, key: str, found: float, known: Range, where: str = "") -> None:
+        if found not in known:
+            wanted = known.wanted(found)
+            raise self.fail(f"key {key!r} is {shown(found)}{where}, expected {wanted}", key)
 
     def _check_allowed(self, key: str, found: Scalar, allowed: Collection[Scalar] | None) -> None:
         if allowed is not None and found not in allowed:

@@ -6,10 +6,16 @@ from math import isclose
 from typing import Final
 
 from kinfolk.config import Rope, Yarn
-from kinfolk.errors import UnsupportedModelError
 from kinfolk.gguf.metadata import Metadata
 
 _ROUNDING: Final = 1e-3
+
+MOST_BASE: Final = 1e15
+MOST_FACTOR: Final = 1e6
+"""Of stretched contexts, and of rotations in one: what files state is a thousandth of it."""
+
+MOST_MAGNITUDE: Final = 1000.0
+"""Of cosines and sines, which are multiplied by little more than 1."""
 
 
 def read_rope(
@@ -29,9 +35,8 @@ def read_rope(
     key = meta.arch_key
     kind = meta.string(key("rope.scaling.type"), default="none") if scaled else "none"
     if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedModelError(
-            f"{meta.path}: key {key('rope.scaling.type')!r} is {kind!r}; known are none, linear "
-            "and yarn"
+        raise meta.unsupported(
+            f"key {key('rope.scaling.type')!r} is {kind!r}; known are none, linear and yarn"
         )
     count = key(f"rope.dimension_count{suffix}")
     dims = meta.integer(count, default=default_dims, minimum=2)
@@ -43,19 +48,29 @@ def read_rope(
         )
     return Rope(
         dims=dims,
-        base=meta.number(key(f"rope.freq_base{suffix}"), default=default_base),
+        base=meta.number(
+            key(f"rope.freq_base{suffix}"), default=default_base, above=1, maximum=MOST_BASE
+        ),
         yarn=_read_yarn(meta) if kind == "yarn" else None,
-        linear_factor=meta.number(key("rope.scaling.factor")) if kind == "linear" else 1.0,
+        linear_factor=_factor(meta, "factor") if kind == "linear" else 1.0,
     )
 
 
+def _factor(
+    meta: Metadata, name: str, *, default: float | None = None, maximum: float = MOST_FACTOR
+) -> float:
+    """A positive number among the keys of context extension."""
+    key = meta.arch_key(f"rope.scaling.{name}")
+    return meta.number(key, default=default, above=0, maximum=maximum)
+
+
 def _read_yarn(meta: Metadata) -> Yarn:
-    key = meta.arch_key
+    original = meta.arch_key("rope.scaling.original_context_length")
     yarn = Yarn(
-        factor=meta.number(key("rope.scaling.factor")),
-        original_context=meta.integer(key("rope.scaling.original_context_length"), minimum=1),
-        beta_fast=meta.number(key("rope.scaling.yarn_beta_fast"), default=32.0),
-        beta_slow=meta.number(key("rope.scaling.yarn_beta_slow"), default=1.0),
+        factor=_factor(meta, "factor"),
+        original_context=meta.integer(original, minimum=1),
+        beta_fast=_factor(meta, "yarn_beta_fast", default=32.0),
+        beta_slow=_factor(meta, "yarn_beta_slow", default=1.0),
     )
     return yarn.model_copy(update={"magnitude": _magnitude(meta, yarn)})
 
@@ -67,9 +82,8 @@ def _magnitude(meta: Metadata, yarn: Yarn) -> float | None:
     multiplier as well as the factor itself, and llama.cpp reads it for few architectures: 1 and the
     usual factor both mean the usual factor, anything else can only be the factor itself.
     """
-    multiplier = meta.arch_key("rope.scaling.attn_factor")
-    if multiplier in meta:
-        return yarn.usual_magnitude * meta.number(multiplier)
-    stated = meta.number(meta.arch_key("rope.scaling.yarn_attn_factor"), default=1.0)
+    if meta.arch_key("rope.scaling.attn_factor") in meta:
+        return yarn.usual_magnitude * _factor(meta, "attn_factor", maximum=MOST_MAGNITUDE)
+    stated = _factor(meta, "yarn_attn_factor", default=1.0, maximum=MOST_MAGNITUDE)
     usual = any(isclose(stated, x, rel_tol=_ROUNDING) for x in (1.0, yarn.usual_magnitude))
     return None if usual else stated

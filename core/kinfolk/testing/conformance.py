@@ -9,6 +9,7 @@ from kinfolk.testing.checks.drafts import DraftChecks
 from kinfolk.testing.checks.engine import EngineChecks
 from kinfolk.testing.checks.files import FileChecks
 from kinfolk.testing.checks.numbers import NumberChecks
+from kinfolk.testing.checks.ranges import RangeChecks
 from kinfolk.testing.checks.state import StateChecks
 from kinfolk.testing.checks.text import TextChecks
 
@@ -16,7 +17,8 @@ from kinfolk.testing.checks.text import TextChecks
 @pytest.mark.cpu
 class FamilyConformance(
     # pytest runs the last base first.
-    EngineChecks, TextChecks, DraftChecks, StateChecks, NumberChecks, FileChecks, ContractChecks
+    EngineChecks, TextChecks, DraftChecks, StateChecks, NumberChecks, RangeChecks, FileChecks,
+    ContractChecks,
 ):  # fmt: skip
     """All checks, on the installed family that ``family`` names.
 

@@ -15,7 +15,7 @@ from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.file_types import is_matrix
 from kinfolk.gguf.inventory import TensorInfo
 from kinfolk.gguf.output import GGUFOutput, OutputTensor
-from kinfolk.gguf.values import ByteArray
+from kinfolk.gguf.values import ByteArray, Value
 from kinfolk.plans import Paged, StatePlan
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.synth.blocks import FILLS, random_blocks
@@ -48,8 +48,9 @@ def rewrite(
     *,
     matrices: QuantFormat | None = None,
     added: Mapping[str, Numbers] | None = None,
+    keys: Mapping[str, Value] | None = None,
 ) -> Path:
-    """A copy of a float32 file, its matrices in another format, tensors added or replaced.
+    """A copy of a float32 file, its matrices in another format, tensors and keys added or replaced.
 
     Matrices are random where nothing can encode the format.
     """
@@ -70,8 +71,8 @@ def rewrite(
         )
         for name, array in numbers.items()
     ]
-    keys = {key: source.metadata.value(key) for key in source.metadata}
-    with GGUFOutput(path, keys, layouts, overwrite=True) as output:
+    stated = {key: source.metadata.value(key) for key in source.metadata} | dict(keys or {})
+    with GGUFOutput(path, stated, layouts, overwrite=True) as output:
         for name, array in numbers.items():
             output.write(name, _stored(array, formats[name]))
     return path

@@ -166,7 +166,8 @@ def _read_types(meta: Metadata, count: int) -> list[TokenType]:
 def _read_id(meta: Metadata, key: str, count: int) -> int | None:
     if key not in meta:
         return None
-    token = meta.integer(key)
+    # -1 for none is there in any width, signed or not.
+    token = meta.integer(key, minimum=-(2**63), maximum=2**64)
     if 0 <= token < count:
         return token
     logger.warning(

@@ -10,23 +10,24 @@ from typing import Final
 
 from pydantic import Field
 
-from kinfolk.config import ModelConfig, Rope, common_fields
-from kinfolk.errors import UnsupportedModelError
+from kinfolk.config import ModelConfig, Rope, common_fields, layer_count
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope_metadata import read_rope
 
 DEFAULT_SOFTCAP: Final = 30.0
 """Of a file that says nothing; 0 switches it off."""
 
+MOST_SOFTCAP: Final = 1e6
+"""Logits are a ten-thousandth of it and stay as they are."""
+
 _FIXED: Final = (
-    ("rope.scaling.type", "none"),
-    ("attn_logit_softcapping", 0.0),
-    ("attention.scale", 1.0),
+    ("attn_logit_softcapping", 0),
+    ("attention.scale", 1),
     ("expert_gating_func", 1),
-    ("expert_weights_scale", 1.0),
+    ("expert_weights_scale", 1),
     ("expert_shared_count", 0),
 )
-"""Keys that files of the family leave out, and the only value they could have."""
+"""Keys that files of the family leave out, and the only number they could have."""
 
 
 class Gemma4Config(ModelConfig):
@@ -59,28 +60,23 @@ class Gemma4Config(ModelConfig):
 def read_config(meta: Metadata) -> Gemma4Config:
     """Raises :class:`ModelFormatError` and :class:`UnsupportedModelError`, which name the key."""
     key = meta.arch_key
-    for name, only in _FIXED:
-        if key(name) in meta and meta.value(key(name)).content != only:
-            raise UnsupportedModelError(
-                f"{meta.path}: key {key(name)!r} is {meta.value(key(name)).content!r}; this "
-                f"version of the family knows models with {only!r} only"
-            )
-    layers = meta.integer(key("block_count"), minimum=1)
+    _refuse_other_kinds(meta)
+    layers = layer_count(meta)
     windowed = meta.per_layer_flags(key("attention.sliding_window_pattern"), layers)
     full_dim, window_dim = _head_dim(meta, ""), _head_dim(meta, "_swa")
-    heads = _per_layer(meta, "attention.head_count", layers)
+    heads = meta.per_layer(key("attention.head_count"), layers, minimum=1)
     kv_heads = heads
     if key("attention.head_count_kv") in meta:
-        kv_heads = _per_layer(meta, "attention.head_count_kv", layers)
+        kv_heads = meta.per_layer(key("attention.head_count_kv"), layers, minimum=1)
     if any(count % kv for count, kv in zip(heads, kv_heads, strict=True)):
         raise meta.fail(
-            f"the query heads of layers, {heads}, are no multiples of their key heads, {kv_heads} "
-            f"in key {key('attention.head_count_kv')!r}",
+            f"the query heads of layers, {heads} in key {key('attention.head_count')!r}, are no "
+            f"multiples of their key heads, {kv_heads} in key {key('attention.head_count_kv')!r}",
             key("attention.head_count_kv"),
         )
     experts = meta.integer(key("expert_count"), default=0, minimum=0)
-    minimum = 1 if experts else 0
-    top_k = meta.integer(key("expert_used_count"), default=0, minimum=minimum)
+    minimum, missing = (1, None) if experts else (0, 0)
+    top_k = meta.integer(key("expert_used_count"), default=missing, minimum=minimum)
     if top_k > experts:
         raise meta.fail(
             f"key {key('expert_used_count')!r} is {top_k}, of {experts} experts in "
@@ -99,14 +95,30 @@ def read_config(meta: Metadata) -> Gemma4Config:
         head_dim=tuple(window_dim if flag else full_dim for flag in windowed),
         rope=_rope(meta, "", full_dim, 1e6),
         window_rope=_rope(meta, "_swa", window_dim, 1e4),
-        feed_forward=_per_layer(meta, "feed_forward_length", layers),
+        feed_forward=meta.per_layer(key("feed_forward_length"), layers, minimum=1),
         input_width=meta.integer(key("embedding_length_per_layer_input"), minimum=0),
-        softcap=meta.number(key("final_logit_softcapping"), default=DEFAULT_SOFTCAP),
+        softcap=meta.number(
+            key("final_logit_softcapping"), default=DEFAULT_SOFTCAP, minimum=0, maximum=MOST_SOFTCAP
+        ),
         top_k=top_k,
         expert_width=meta.integer(
-            key("expert_feed_forward_length"), default=None if experts else 0, minimum=minimum
+            key("expert_feed_forward_length"), default=missing, minimum=minimum
         ),
     )
+
+
+def _refuse_other_kinds(meta: Metadata) -> None:
+    key = meta.arch_key
+    scaling = meta.string(key("rope.scaling.type"), default="none")
+    found = [(key("rope.scaling.type"), scaling, "none")] + [
+        (key(name), meta.number(key(name), default=only, minimum=0), only) for name, only in _FIXED
+    ]
+    for name, value, only in found:
+        if value != only:
+            raise meta.unsupported(
+                f"key {name!r} is {value!r}; this version of the family knows models with {only!r} "
+                "only"
+            )
 
 
 def _owners(meta: Metadata, windowed: tuple[bool, ...]) -> tuple[int, ...]:
@@ -133,24 +145,14 @@ def _owners(meta: Metadata, windowed: tuple[bool, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _per_layer(meta: Metadata, name: str, layers: int) -> tuple[int, ...]:
-    """Positive integers, stored as one for all layers or as one each."""
-    numbers = meta.per_layer(meta.arch_key(name), layers)
-    if min(numbers) < 1:
-        raise meta.fail(
-            f"key {meta.arch_key(name)!r} has the entry {min(numbers)}, expected at least 1",
-            meta.arch_key(name),
-        )
-    return numbers
-
-
 def _head_dim(meta: Metadata, suffix: str) -> int:
     keys, values = (meta.arch_key(f"attention.{side}_length{suffix}") for side in ("key", "value"))
     dim = meta.integer(keys, minimum=1)
-    if meta.integer(values, default=dim) != dim:
-        raise UnsupportedModelError(
-            f"{meta.path}: key {values!r} is {meta.integer(values)}, {keys!r} is {dim}; this "
-            "version of the family needs them equal"
+    found = meta.integer(values, default=dim, minimum=1)
+    if found != dim:
+        raise meta.unsupported(
+            f"key {values!r} is {found}, {keys!r} is {dim}; this version of the family needs them "
+            "equal"
         )
     return dim
 

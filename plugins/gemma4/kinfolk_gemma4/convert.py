@@ -157,7 +157,7 @@ def _ropes(config: Config) -> tuple[_Rope, _Rope]:
 
 def _windowed(config: Config) -> tuple[bool, ...]:
     """A flag a layer; the last layer sees everything, whatever the configuration says."""
-    layers = config.integer("num_hidden_layers")
+    layers = config.layers()
     default = [_LOCAL if number % _PATTERN else _FULL for number in range(1, layers + 1)]
     kinds = config.per_layer("layer_types", (_FULL, _LOCAL), default)
     return (*(kind == _LOCAL for kind in kinds[:-1]), False)

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from kinfolk.config import ModelConfig, Rope, common_fields
-from kinfolk.errors import UnsupportedModelError
+from kinfolk.config import ModelConfig, Rope, common_fields, expert_scale, layer_count
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope_metadata import read_rope
 
@@ -44,7 +43,7 @@ def read_config(meta: Metadata) -> LagunaConfig:
     """Raises ModelFormatError or UnsupportedModelError."""
     key = meta.arch_key
     _refuse_other_dialect(meta)
-    layers = meta.integer(key("block_count"), minimum=1)
+    layers = layer_count(meta)
     window = meta.integer(key("attention.sliding_window"), default=0, minimum=0) or None
     windowed = _windowed(meta, layers) if window else (False,) * layers
     head_dim = _head_dim(meta)
@@ -75,16 +74,20 @@ def _windowed(meta: Metadata, layers: int) -> tuple[bool, ...]:
 
 def _heads(meta: Metadata, layers: int) -> dict[str, Any]:
     count, shared = meta.arch_key("attention.head_count"), meta.arch_key("attention.head_count_kv")
-    heads = meta.per_layer(count, layers)
-    kv_heads = set(meta.per_layer(shared, layers)) if shared in meta else set(heads)
+    heads = meta.per_layer(count, layers, minimum=1)
+    kv_heads = set(meta.per_layer(shared, layers, minimum=1)) if shared in meta else set(heads)
     if len(kv_heads) > 1:
-        raise UnsupportedModelError(
-            f"{meta.path}: key {shared!r} has the entries {sorted(kv_heads)}; this version of the "
-            "family needs as many key heads in every layer"
+        raise meta.unsupported(
+            f"key {shared!r} has the entries {sorted(kv_heads)}; this version of the family needs "
+            "as many key heads in every layer"
         )
     (kv,) = kv_heads
-    if kv < 1 or any(number < 1 or number % kv for number in heads):
-        raise meta.fail(f"{heads} query heads are no multiples of {kv} key heads", count)
+    if any(number % kv for number in heads):
+        raise meta.fail(
+            f"the query heads of layers, {heads} in key {count!r}, are no multiples of {kv} key "
+            f"heads in key {shared!r}",
+            count,
+        )
     return {"heads": heads, "kv_heads": kv}
 
 
@@ -92,33 +95,34 @@ def _head_dim(meta: Metadata) -> int:
     """Never the width divided by the heads, which is something else here."""
     keys, values = meta.arch_key("attention.key_length"), meta.arch_key("attention.value_length")
     dim = meta.integer(keys, minimum=1)
-    if meta.integer(values, default=dim) != dim:
-        raise UnsupportedModelError(
-            f"{meta.path}: key {values!r} is {meta.integer(values)}, {keys!r} is {dim}; this "
-            "version of the family needs them equal"
+    found = meta.integer(values, default=dim, minimum=1)
+    if found != dim:
+        raise meta.unsupported(
+            f"key {values!r} is {found}, {keys!r} is {dim}; this version of the family needs them "
+            "equal"
         )
     return dim
 
 
 def _experts(meta: Metadata, layers: int) -> dict[str, Any]:
     key = meta.arch_key
-    dense = meta.integer(key("leading_dense_block_count"), minimum=0)
+    dense = meta.integer(key("leading_dense_block_count"), minimum=0, maximum=layers)
     experts = meta.integer(key("expert_count"), minimum=1)
-    top_k = meta.integer(key("expert_used_count"), minimum=1)
-    if dense > layers:
-        raise meta.fail(f"{dense} of {layers} layers are dense", key("leading_dense_block_count"))
-    if top_k > experts:
-        raise meta.fail(f"{top_k} of {experts} experts for a token", key("expert_used_count"))
-    if meta.integer(key("expert_gating_func"), default=_SIGMOID) != _SIGMOID:
-        raise UnsupportedModelError(
-            f"{meta.path}: key {key('expert_gating_func')!r} is not {_SIGMOID} (sigmoid)"
+    top_k = meta.integer(key("expert_used_count"), minimum=1, maximum=experts)
+    gating = meta.integer(key("expert_gating_func"), default=_SIGMOID, minimum=0)
+    if gating != _SIGMOID:
+        raise meta.unsupported(
+            f"key {key('expert_gating_func')!r} is {gating}, not {_SIGMOID} (sigmoid)"
         )
     if not meta.boolean(key("expert_weights_norm"), default=True):
-        raise UnsupportedModelError(
-            f"{meta.path}: key {key('expert_weights_norm')!r} is false; the weights of a token's "
-            "experts are always normalised here"
+        raise meta.unsupported(
+            f"key {key('expert_weights_norm')!r} is false; the weights of a token's experts are "
+            "always normalised here"
         )
-    widths = meta.per_layer(key("expert_feed_forward_length"), layers)
+    width = key("expert_feed_forward_length")
+    widths = meta.per_layer(width, layers, minimum=0)
+    if 0 in widths[dense:]:
+        raise meta.fail(f"key {width!r} is 0, expected at least 1 where a layer has experts", width)
     shared = meta.integer(key("expert_shared_count"), default=1, minimum=1)
     return {
         "experts": (0,) * dense + (experts,) * (layers - dense),
@@ -127,14 +131,14 @@ def _experts(meta: Metadata, layers: int) -> dict[str, Any]:
         "shared_width": meta.integer(
             key("expert_shared_feed_forward_length"), default=max(widths) * shared, minimum=1
         ),
-        "expert_scale": meta.number(key("expert_weights_scale"), default=1.0),
+        "expert_scale": expert_scale(meta),
     }
 
 
 def _refuse_other_dialect(meta: Metadata) -> None:
     for name in _OTHER_DIALECT:
         if meta.arch_key(name) in meta:
-            raise UnsupportedModelError(
-                f"{meta.path}: key {meta.arch_key(name)!r} belongs to an early form of these files "
-                "that names tensors and keys differently; convert the model again"
+            raise meta.unsupported(
+                f"key {meta.arch_key(name)!r} belongs to an early form of these files that names "
+                "tensors and keys differently; convert the model again"
             )

@@ -72,7 +72,7 @@ def read_sizes(config: Config) -> LagunaSizes:
     """Raises :class:`ConversionError` for what the file could not express."""
     pass_over_common(config)
     config.require_usual(_USUAL)
-    layers, head_dim = config.integer("num_hidden_layers"), config.integer("head_dim")
+    layers, head_dim = config.layers(), config.integer("head_dim")
     windowed = tuple(
         kind == _WINDOWED
         for kind in config.per_layer("layer_types", (_FULL, _WINDOWED), [_FULL] * layers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kinfolk.errors import UnsupportedModelError
+from kinfolk.config import expert_scale
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.hybrid.config import HybridConfig, read_hybrid
 
@@ -27,24 +27,26 @@ def read_config(meta: Metadata) -> Qwen35MoeConfig:
     hybrid = read_hybrid(meta)
     layers, blocks = hybrid["layers"], hybrid["layers"] + hybrid["draft_layers"]
     experts = meta.integer(key("expert_count"), minimum=1)
-    top_k = meta.integer(key("expert_used_count"), minimum=1)
-    if top_k > experts:
-        raise meta.fail(f"{top_k} of {experts} experts for a token", key("expert_used_count"))
-    if meta.integer(key("expert_gating_func"), default=_SOFTMAX) != _SOFTMAX:
-        raise UnsupportedModelError(
-            f"{meta.path}: {key('expert_gating_func')} is not {_SOFTMAX} (softmax)"
+    top_k = meta.integer(key("expert_used_count"), minimum=1, maximum=experts)
+    gating = meta.integer(key("expert_gating_func"), default=_SOFTMAX, minimum=0)
+    if gating != _SOFTMAX:
+        raise meta.unsupported(
+            f"key {key('expert_gating_func')!r} is {gating}, not {_SOFTMAX} (softmax)"
         )
     if not meta.boolean(key("norm_top_k_prob"), default=True):
-        raise UnsupportedModelError(
-            f"{meta.path}: {key('norm_top_k_prob')} is false; the weights of a token's experts "
-            "always sum to one here"
+        raise meta.unsupported(
+            f"key {key('norm_top_k_prob')!r} is false; the weights of a token's experts always sum "
+            "to one here"
         )
-    widths = meta.per_layer(key("expert_feed_forward_length"), blocks)
+    width = key("expert_feed_forward_length")
+    widths = meta.per_layer(width, blocks, minimum=0)
+    if 0 in widths[:layers]:
+        raise meta.fail(f"key {width!r} is 0, expected at least 1 where a layer has experts", width)
     return Qwen35MoeConfig(
         **hybrid,
         experts=(experts,) * layers,
         top_k=top_k,
         expert_width=widths[:layers],
         shared_width=meta.integer(key("expert_shared_feed_forward_length"), minimum=1),
-        expert_scale=meta.number(key("expert_weights_scale"), default=1.0),
+        expert_scale=expert_scale(meta),
     )

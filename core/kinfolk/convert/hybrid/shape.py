@@ -92,7 +92,7 @@ def read_shape(config: Config, *, draft_layers: int, tied: bool) -> HybridShape:
     config.require_usual(_USUAL)
     config.choice("output_gate_type", {"swish": True, "silu": True}, True)
     config.ignore(_WITHOUT_EFFECT)
-    layers = config.integer("num_hidden_layers")
+    layers = config.layers()
     linear, interval = _layer_kinds(config, layers)
     head_dim, state = config.integer("head_dim"), _state_size(config)
     rope = _read_rope(config, head_dim)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from kinfolk.config import ModelConfig, Rope, common_fields
+from kinfolk.config import ModelConfig, Rope, common_fields, layer_count
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope_metadata import read_rope
 
@@ -40,20 +40,27 @@ def read_dense(meta: Metadata) -> dict[str, Any]:
             f"{heads} query heads",
             key("attention.head_count_kv"),
         )
+    if heads > width and key("attention.key_length") not in meta:
+        raise meta.fail(
+            f"key {key('attention.head_count')!r} is {heads}, more heads than the {width} numbers "
+            f"of a row have room for, and {key('attention.key_length')!r} does not say how long "
+            "one is",
+            key("attention.head_count"),
+        )
     head_dim = meta.integer(key("attention.key_length"), default=width // heads, minimum=1)
-    value_dim = meta.integer(key("attention.value_length"), default=head_dim)
+    value_dim = meta.integer(key("attention.value_length"), default=head_dim, minimum=1)
     if value_dim != head_dim:
         raise meta.unsupported(
             f"keys of {head_dim} numbers ({key('attention.key_length')}) and values "
             f"of {value_dim} ({key('attention.value_length')}); this decoder needs them equal"
         )
-    if experts := meta.integer(key("expert_count"), default=0):
+    if experts := meta.integer(key("expert_count"), default=0, minimum=0):
         raise meta.unsupported(
             f"key {key('expert_count')!r} is {experts}; this decoder has no experts"
         )
     return {
         **common_fields(meta),
-        "layers": meta.integer(key("block_count"), minimum=1),
+        "layers": layer_count(meta),
         "heads": heads,
         "kv_heads": kv_heads,
         "head_dim": head_dim,

@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from kinfolk.config import ModelConfig, Rope, common_fields
-from kinfolk.errors import UnsupportedModelError
+from kinfolk.config import ModelConfig, Rope, common_fields, layer_count
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope_metadata import read_rope
 
@@ -35,17 +34,25 @@ class HybridConfig(ModelConfig):
 def read_hybrid(meta: Metadata) -> dict[str, Any]:
     """Fields of :class:`HybridConfig`. Raises ModelFormatError or UnsupportedModelError."""
     key = meta.arch_key
-    blocks = meta.integer(key("block_count"), minimum=1)
-    draft_layers = meta.integer(key("nextn_predict_layers"), default=0, minimum=0)
+    blocks = layer_count(meta)
+    draft_layers = meta.integer(
+        key("nextn_predict_layers"), default=0, minimum=0, maximum=blocks - 1
+    )
     layers = blocks - draft_layers
-    if layers < 1:
-        raise meta.fail(f"{blocks} blocks, of which {draft_layers} predict ahead", "block_count")
-    heads = max(meta.per_layer(key("attention.head_count"), blocks))
+    heads = _heads(meta, "attention.head_count", blocks)
+    kv_heads = _heads(meta, "attention.head_count_kv", blocks, default=heads)
+    if heads % kv_heads:
+        raise meta.fail(
+            f"key {key('attention.head_count_kv')!r} is {kv_heads}, which does not divide the "
+            f"{heads} query heads of {key('attention.head_count')!r}",
+            key("attention.head_count_kv"),
+        )
     head_dim = meta.integer(key("attention.key_length"), minimum=1)
-    if meta.integer(key("attention.value_length"), default=head_dim) != head_dim:
-        raise UnsupportedModelError(
-            f"{meta.path}: {key('attention.value_length')} differs from key_length {head_dim}; "
-            "this decoder needs them equal"
+    value_dim = meta.integer(key("attention.value_length"), default=head_dim, minimum=1)
+    if value_dim != head_dim:
+        raise meta.unsupported(
+            f"keys of {head_dim} numbers ({key('attention.key_length')}) and values of {value_dim} "
+            f"({key('attention.value_length')}); this decoder needs them equal"
         )
     return {
         **common_fields(meta),
@@ -53,8 +60,7 @@ def read_hybrid(meta: Metadata) -> dict[str, Any]:
         "recurrent": _layer_kinds(meta, layers, blocks),
         "draft_layers": draft_layers,
         "heads": heads,
-        # Some converters write one entry a layer, with 0 where a layer has no attention.
-        "kv_heads": max(meta.per_layer(key("attention.head_count_kv"), blocks, default=heads)),
+        "kv_heads": kv_heads,
         "head_dim": head_dim,
         # A file without base or dimension count would run with wrong defaults.
         "rope": read_rope(meta, head_dim),
@@ -62,12 +68,25 @@ def read_hybrid(meta: Metadata) -> dict[str, Any]:
     }
 
 
+def _heads(meta: Metadata, name: str, blocks: int, default: int | None = None) -> int:
+    """Some converters write one entry a layer, with 0 where a layer has no attention."""
+    key = meta.arch_key(name)
+    found = max(meta.per_layer(key, blocks, default=default, minimum=0))
+    if not found:
+        raise meta.fail(f"key {key!r} is 0, expected at least 1 where a layer has attention", key)
+    return found
+
+
 def _layer_kinds(meta: Metadata, layers: int, blocks: int) -> tuple[bool, ...]:
     stated = meta.arch_key("attention.recurrent_layers")
     if stated in meta:
         flags = meta.booleans(stated)
         if len(flags) not in (layers, blocks):
-            raise meta.fail(f"key {stated!r} has {len(flags)} entries for {blocks} blocks", stated)
+            raise meta.fail(
+                f"key {stated!r} has {len(flags)} entries for the {blocks} blocks of "
+                f"{meta.arch_key('block_count')!r}",
+                stated,
+            )
         return tuple(flags.tolist()[:layers])
     interval = meta.integer(
         meta.arch_key("full_attention_interval"), default=DEFAULT_INTERVAL, minimum=1
@@ -83,14 +102,15 @@ def _delta(meta: Metadata) -> dict[str, int]:
     state_dim = meta.integer(key("ssm.state_size"), minimum=1)
     if inner != value_heads * state_dim or value_heads % key_heads:
         raise meta.fail(
-            f"{inner} inner channels do not fit {value_heads} value heads of {state_dim}, "
-            f"{key_heads} key heads",
+            f"{inner} inner channels ({key('ssm.inner_size')}) do not fit {value_heads} value "
+            f"heads ({key('ssm.time_step_rank')}) of {state_dim} ({key('ssm.state_size')}) and "
+            f"{key_heads} key heads ({key('ssm.group_count')})",
             key("ssm.inner_size"),
         )
     if not meta.boolean(key("ssm.v_head_reordered"), default=True):
-        raise UnsupportedModelError(
-            f"{meta.path}: value heads are stored in grouped order "
-            f"({key('ssm.v_head_reordered')} is false); convert the model again"
+        raise meta.unsupported(
+            f"value heads are stored in grouped order ({key('ssm.v_head_reordered')} is false); "
+            "convert the model again"
         )
     return {
         "key_heads": key_heads,
