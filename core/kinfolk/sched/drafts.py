@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import operator
+from itertools import islice
 
 from kinfolk.descriptors import Drafter
 from kinfolk.sched.limits import SchedulerLimits
@@ -59,14 +61,16 @@ class Drafts:
         if limit <= 0 or not sequence.request.draft:
             return ()
         try:
-            draft = tuple(drafter.propose(sequence.known, limit))[:limit]
+            draft = tuple(
+                map(operator.index, islice(drafter.propose(sequence.known, limit), limit))
+            )
         except Exception:
             self._note_failure()
             return ()
         if self._limits.vocabulary is not None:
-            for index, token in enumerate(draft):
+            for place, token in enumerate(draft):
                 if not 0 <= token < self._limits.vocabulary:
-                    return draft[:index]
+                    return draft[:place]
         return draft
 
 
