@@ -12,7 +12,8 @@ from typing import Final
 
 from kinfolk.errors import ContextLengthExceeded, RequestError, RequestTypeError, shown
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.request import Request, Sampling, is_whole
+from kinfolk.sched.request import Request, Sampling
+from kinfolk.sched.rules import is_whole
 from kinfolk.state.ledger import Ledger
 
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (

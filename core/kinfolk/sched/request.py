@@ -2,75 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from math import inf
-from numbers import Integral, Real
-from typing import Any, Final
 
 from kinfolk.errors import RequestError, SettingsError, shown
+from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
 from kinfolk.state.chunks import SlotLease
-
-LARGEST_TOP_K: Final = 2**31 - 1
-"""More than any vocabulary has; it keeps every token."""
-
-FORBIDDEN: Final = -100
-"""The least bias. Clients mean "never" by it; only minus infinity is that whatever the others are,
-but where no token has a larger one there is none to choose."""
-
-
-def is_whole(value: object) -> bool:
-    """Whether a value is an integer of any kind; ``True`` is a word, not a number."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a real number of any kind."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-_Rule = tuple[Callable[[object], bool], Callable[[Any], bool], str]
-_RULES: Final[Mapping[str, _Rule]] = {
-    "temperature": (is_number, lambda x: 0 <= x <= 100, "a number between 0 and 100"),
-    "top_k": (
-        is_whole,
-        lambda x: 0 <= x <= LARGEST_TOP_K,
-        f"an integer between 0 (off) and {LARGEST_TOP_K}",
-    ),
-    "top_p": (is_number, lambda x: 0 < x <= 1, "a number above 0 and at most 1"),
-    "min_p": (is_number, lambda x: 0 <= x < 1, "a number of at least 0 and below 1"),
-    # Logits are divided by it: what float32 rounds to 0 would make them infinite.
-    "repetition_penalty": (is_number, lambda x: 0.01 <= x <= 10, "a number between 0.01 and 10"),
-    "presence_penalty": (is_number, lambda x: -10 <= x <= 10, "a number between -10 and 10"),
-    "frequency_penalty": (is_number, lambda x: -10 <= x <= 10, "a number between -10 and 10"),
-    "seed": (is_whole, lambda x: True, "an integer"),
-    "logprobs": (is_whole, lambda x: 0 <= x <= 20, "an integer between 0 and 20"),
-}
-"""Of each field of :class:`Sampling`: its kind, its range, and both in words."""
-
-
-def _check_bias(entries: object) -> None:
-    if not isinstance(entries, tuple):
-        raise SettingsError(
-            f"logit_bias must be a tuple of (token, bias), got {shown(entries)}",
-            field="logit_bias",
-        )
-    for entry in entries:
-        if not (isinstance(entry, tuple) and len(entry) == 2 and is_whole(entry[0])):
-            raise SettingsError(
-                f"logit_bias: an entry must be (token, bias), got {shown(entry)}",
-                field="logit_bias",
-            )
-        token, bias = entry
-        if token < 0:
-            raise SettingsError(f"logit_bias: token {shown(token)} is negative", field="logit_bias")
-        if not is_number(bias) or not (bias == -inf or FORBIDDEN <= bias <= -FORBIDDEN):
-            raise SettingsError(
-                f"logit_bias: the bias of token {shown(token)} must be a number between "
-                f"{FORBIDDEN} and {-FORBIDDEN}, or minus infinity, got {shown(bias)}",
-                field="logit_bias",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +32,13 @@ class Sampling:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, (kind, holds, rule) in _RULES.items():
+        for name, rule in RULES.items():
             value = getattr(self, name)
             if value is None and name == "logprobs":
                 continue
-            if not (kind(value) and holds(value)):
-                raise SettingsError(f"{name} must be {rule}, got {shown(value)}", field=name)
-        _check_bias(self.logit_bias)
+            if not (rule.kind(value) and rule.holds(value)):
+                raise SettingsError(f"{name} must be {rule.words}, got {shown(value)}", field=name)
+        check_bias(self.logit_bias)
 
     def check_tokens(self, vocabulary: int) -> None:
         """Raise :class:`RequestError` if the bias names a token that the vocabulary does not have,
