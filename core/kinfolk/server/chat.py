@@ -36,6 +36,7 @@ def chat_router(service: Service) -> APIRouter:
         body.refuse_unsupported()
         name = served_name(service, body.model)
         options = body.options(service.options.max_choices)
+        service.check_count(1, options.choices)
         # Rendering and tokenising a long conversation would hold up every stream.
         prompt = await run_in_threadpool(
             chat_prompt,

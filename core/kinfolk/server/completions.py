@@ -33,6 +33,7 @@ def completions_router(service: Service) -> APIRouter:
         body.refuse_unsupported()
         name = served_name(service, body.model)
         options = body.options(service.options.max_choices)
+        service.check_count(len(body.prompts()), options.choices)
         prompts = await run_in_threadpool(_prompts, service, body)
         generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
         echoes = [echo if body.echo else "" for _, echo in prompts]
@@ -52,11 +53,13 @@ def _prompts(service: Service, body: CompletionBody) -> list[tuple[Prompt, str]]
     """Each prompt with the text that ``echo`` repeats."""
     runtime = service.runtime
     found = []
-    for given in body.prompts():
+    prompts = body.prompts()
+    for number, given in enumerate(prompts):
+        field = "prompt" if len(prompts) == 1 else f"prompt.{number}"
         if isinstance(given, str):
-            found.append((text_prompt(runtime, given), given))
+            found.append((text_prompt(runtime, given, field), given))
         else:
-            prompt = token_prompt(runtime, given)
+            prompt = token_prompt(runtime, given, field)
             echo = runtime.tokenizer.decode(given) if body.echo else ""
             found.append((prompt, echo))
     return found

@@ -41,17 +41,21 @@ class Service:
         self._live: set[Live] = set()
         self._mailbox: Mailbox | None = None
 
+    def check_count(self, prompts: int, choices: int) -> None:
+        """Raise :class:`ApiError` for a request that asks for more than could ever be in flight."""
+        if prompts * choices > self.capacity:
+            raise ApiError(
+                400,
+                f"{prompts} prompts with {choices} choices (n) are {prompts * choices} answers in "
+                f"one request, this server takes at most {self.capacity}",
+                param="prompt" if prompts > self.capacity else "n",
+            )
+
     async def launch(self, generations: Sequence[Generation]) -> Live:
         """Start generations of one request, or raise :class:`ApiError` if there is no room."""
         if self.draining:
             raise unavailable("the server is shutting down", "draining")
         wanted = sum(len(generation.requests) for generation in generations)
-        if wanted > self.capacity:
-            raise ApiError(
-                400,
-                f"{wanted} answers in one request, this server takes at most {self.capacity}",
-                param="n",
-            )
         if self.in_flight + wanted > self.capacity:
             raise ApiError(
                 429,
