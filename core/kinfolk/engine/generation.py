@@ -51,6 +51,11 @@ class Generation:
         """Whether more is to come."""
         return not all(answer.ended for answer in self._answers)
 
+    @property
+    def tokens(self) -> int:
+        """Tokens read so far, of all choices."""
+        return sum(answer.tokens for answer in self._answers)
+
     def start(self, sink: Sink) -> None:
         """Submit the requests. Raises what the engine refuses them with; then none is running."""
         stop = self.options.stop

@@ -17,7 +17,8 @@ from kinfolk.engine.prompt import Prompt, text_prompt, token_prompt
 from kinfolk.server.body import read_body
 from kinfolk.server.bridge import Batch
 from kinfolk.server.models import served_name
-from kinfolk.server.responses import CLIENT_GONE, collect, json_response, stream
+from kinfolk.server.request_log import CLIENT_GONE
+from kinfolk.server.responses import collect, json_response, stream
 from kinfolk.server.schema import CompletionBody
 from kinfolk.server.service import Service
 from kinfolk.server.usage import timings_of, usage_of
@@ -37,7 +38,7 @@ def completions_router(service: Service) -> APIRouter:
         prompts = await run_in_threadpool(_prompts, service, body)
         generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
         echoes = [echo if body.echo else "" for _, echo in prompts]
-        live = await service.launch(generations)
+        live = await service.launch(request, generations)
         encoder = Completions(name, echoes, options.choices, body.include_usage)
         if body.streams:
             return await stream(service, live, encoder.chunks, encoder.usage)
