@@ -7,6 +7,7 @@ into an error body with ``http_status``. Anything else that escapes is a bug of 
 from __future__ import annotations
 
 import errno
+import reprlib
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +23,16 @@ class KinfolkError(Exception):
 
 
 class SettingsError(KinfolkError):
-    """An option or environment variable has a value that cannot work; the message names it."""
+    """An option or environment variable has a value that cannot work; the message names it.
+
+    ``field`` is what the option is called where values come from, if one is at fault.
+    """
 
     http_status = 400
+
+    def __init__(self, message: str, *, field: str | None = None):
+        self.field = field
+        super().__init__(message)
 
 
 # -- model files --------------------------------------------------------------------------------
@@ -100,20 +108,33 @@ class StateError(KinfolkError):
 
 
 class RequestError(KinfolkError):
-    """A request cannot be served as it stands."""
+    """A request cannot be served as it stands. ``field`` names the part at fault, if it is one."""
 
     http_status = 400
+
+    def __init__(self, message: str, *, field: str | None = None):
+        self.field = field
+        super().__init__(message)
+
+
+class RequestTypeError(RequestError, TypeError):
+    """A part of a request has the wrong type: Python callers may expect Python's own error."""
 
 
 class ContextLengthExceeded(RequestError):
     """Prompt plus requested tokens exceed the context; both counts if they are known."""
 
     def __init__(
-        self, message: str, *, prompt_tokens: int | None = None, context: int | None = None
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        prompt_tokens: int | None = None,
+        context: int | None = None,
     ):
         self.prompt_tokens = prompt_tokens
         self.context = context
-        super().__init__(message)
+        super().__init__(message, field=field)
 
 
 class TemplateError(RequestError):
@@ -122,3 +143,27 @@ class TemplateError(RequestError):
 
 class EngineError(KinfolkError):
     """A step failed; the requests in it end with this error."""
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+class _Shown(reprlib.Repr):
+    """Cuts what is long; an integer with more digits than Python writes is described."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        digits = int(x.bit_length() * 0.30103) + 1
+        return repr(x) if digits <= self.maxlong else f"an integer of about {digits} digits"
+
+
+_SHOWN: Final = _Shown()
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it: whatever it is, the message stays short."""
+    return _SHOWN.repr(value)

@@ -151,28 +151,86 @@ def test_ctrl_c_ends_running_answers_after_the_grace(serve):
     assert "shutting down" in got[-4]
 
 
-def test_a_second_ctrl_c_leaves_at_once(serve):
+def test_a_second_ctrl_c_cuts_streams_off_with_an_error(serve):
     process, url = serve("--shutdown-grace", 600)
-    begun = threading.Event()
+    begun, got = threading.Event(), []
 
     def ask():
         body = {"prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "stream": True}
-        try:
-            with httpx.stream("POST", url + "/completions", json=body, timeout=60) as response:
-                for _ in response.iter_lines():
-                    begun.set()
-        except httpx.HTTPError:
-            begun.set()
+        with httpx.stream("POST", url + "/completions", json=body, timeout=60) as response:
+            for line in response.iter_lines():
+                got.append(line)
+                begun.set()
 
     asking = threading.Thread(target=ask)
     asking.start()
     assert begun.wait(60)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    # It says so before anything has ended, for the answer would take much longer.
+    said = next(line for line in process.stderr if "/health" not in line)
+    assert said == (
+        "stopping: 1 request in flight, with 600 s to finish; Ctrl-C again cuts them off\n"
+    )
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
     asking.join(10)
+    assert got[-2:] == ["data: [DONE]", ""]
+    assert "shutting down" in got[-4]
+    first, line = errors.splitlines()
+    assert first == "1 request cut off; Ctrl-C again leaves at once"
+    assert re.search(
+        r"POST /v1/completions 200, 2 prompt tokens, \d+ completion .* draining, ", line
+    )
+
+
+def test_ctrl_c_with_nothing_to_do_says_so_and_ends_with_0(serve):
+    process, _ = serve("--log-level", "warning")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "stopping: no request is in flight\n")
+
+
+@pytest.mark.parametrize("level", [None, "warning"])
+def test_a_request_leaves_one_line_unless_fewer_are_wanted(serve, level):
+    process, url = serve(*(() if level is None else ("--log-level", level)))
+    body = {"prompt": "Hi", "max_tokens": 3, "ignore_eos": True}
+    assert httpx.post(url + "/completions", json=body).status_code == 200
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    lines = [line for line in errors.splitlines() if "/completions" in line]
+    assert len(lines) == (level is None)
+    for line in lines:
+        assert re.search(
+            r"POST /v1/completions 200, 2 prompt tokens \(0 cached\), 3 completion tokens, length, "
+            r"\d+\.\d\d s, client 127\.0\.0\.1:\d+, req_\w+$",
+            line,
+        )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("--port", port) for port in ("-1", "65536", "99999", "x")),
+        *(("--shutdown-grace", time) for time in ("nan", "inf", "-1")),
+        *(("--ping", time) for time in ("nan", "inf", "0")),
+    ],
+)
+def test_an_option_that_cannot_be_is_told_before_a_model_is_loaded(kinfolk, option, value):
+    result = kinfolk("serve", "-m", "not-even-there.gguf", option, value)
+    assert result.exit_code == 2
+    assert f"'{option}'" in result.stderr
+
+
+@pytest.mark.parametrize("held", [b"\xff\xfe", b"", b"k\xc3\xa9y"])
+def test_a_file_of_keys_that_is_none_is_told_before_a_model_is_loaded(kinfolk, tmp_path, held):
+    path = tmp_path / "keys"
+    path.write_bytes(held)
+    result = kinfolk("serve", "-m", "not-even-there.gguf", "--api-key-file", path)
+    assert result.exit_code == 2
+    assert "key" in result.stderr
+    assert "bug" not in result.stderr
 
 
 def test_a_port_in_use_is_told_before_a_model_is_loaded(program, tmp_path):

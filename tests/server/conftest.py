@@ -156,6 +156,11 @@ class FakeEngine:
 
 
 @pytest.fixture(scope="session")
+def template() -> str:
+    return TEMPLATE
+
+
+@pytest.fixture(scope="session")
 def text(cases):
     """Tokenizer and chat format of the reference case."""
     settings = load_settings()

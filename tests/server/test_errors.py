@@ -139,6 +139,92 @@ def test_a_prompt_longer_than_the_context_is_told_with_its_numbers(
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}, "messages"),
+        (COMPLETE, {"prompt": "word " * 100}, "prompt"),
+        (COMPLETE, {"prompt": [44] * 100}, "prompt"),
+        (COMPLETE, {"prompt": ["Hi", "word " * 100]}, "prompt.1"),
+    ],
+)
+def test_what_is_too_long_is_named_as_the_client_named_it(
+    make_client, make_engine, path, body, field
+):
+    client = make_client(make_engine("x"), runtime={"context": 32})
+    error = error_of(client.post(path, json=body), 400)
+    assert error["param"] == field
+    assert error["message"].startswith(f"{field}: {error['n_prompt_tokens']} tokens")
+    assert not {"messages", "prompt"} - {field.split(".")[0]} & set(error["message"].split())
+
+
+@pytest.mark.parametrize("role", ["wizard", "", None, 5, ["user"], {}])
+@pytest.mark.parametrize("place", [0, 2])
+def test_an_unknown_role_is_told_with_those_there_are(client, role, place):
+    messages = [{"role": "user", "content": "Hi"} for _ in range(3)]
+    messages[place]["role"] = role
+    error = error_of(client.post(CHAT, json={"messages": messages}), 400)
+    assert error["param"] == f"messages.{place}.role"
+    assert repr(role) in error["message"]
+    assert "system, user, assistant, tool, developer" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("self", "messages", "tools", "add_generation_prompt", "bos_token", "eos_token"),
+        *("raise_exception", "strftime_now", "namespace", "range", "dict"),
+    ],
+)
+def test_a_template_variable_that_is_not_the_clients_is_named(client, user, name):
+    body = user(chat_template_kwargs={"enable_thinking": False, name: 1})
+    error = error_of(client.post(CHAT, json=body), 400)
+    assert error["param"] == f"chat_template_kwargs.{name}"
+    assert repr(name) in error["message"]
+
+
+def test_a_template_variable_of_any_other_name_is_passed_on(client, user):
+    names = [
+        "source",
+        "variables",
+        "probe",
+        "args",
+        "kwargs",
+        "loop",
+        "the budget",
+        "__class__",
+        "",
+    ]
+    body = user(chat_template_kwargs=dict.fromkeys(names, 1))
+    assert client.post(CHAT, json=body).status_code == 200
+
+
+@pytest.mark.parametrize("bias", [False, -100])
+@pytest.mark.parametrize("path", [CHAT, COMPLETE])
+def test_a_bias_that_forbids_every_token_is_refused(client, text, user, path, bias):
+    count = text[0].vocab_size
+    biases = {str(token): bias for token in range(count)}
+    body = {"logit_bias": biases, **(user() if path == CHAT else {"prompt": "Hi"})}
+    error = error_of(client.post(path, json=body), 400)
+    assert error["param"] == "logit_bias"
+    assert f"all {count} tokens" in error["message"]
+    del biases["7"]
+    assert client.post(path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("prompts", "n", "param"), [(["a"] * 9, 1, "prompt"), (["a", "b"], 5, "n"), ("a", 9, "n")]
+)
+def test_more_answers_than_could_ever_run_are_refused_before_they_are_read(
+    make_client, make_engine, monkeypatch, prompts, n, param
+):
+    monkeypatch.setattr("kinfolk.server.completions.text_prompt", None)
+    client = make_client(make_engine("x"), slots=4, max_queue=4)
+    error = error_of(client.post(COMPLETE, json={"prompt": prompts, "n": n}), 400)
+    assert error["param"] == param
+    assert "at most 8" in error["message"]
+
+
+@pytest.mark.parametrize(
     "raw",
     [b"", b"{", b"[]", b'"x"', b'{"messages": NaN}', b'{"a": Infinity}', b"\xff", b"nul"],
 )

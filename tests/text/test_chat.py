@@ -162,6 +162,34 @@ def test_a_broken_template_is_reported_by_line_as_the_files_fault(tokenizer, sou
     assert caught.value.http_status == 500
 
 
+@pytest.mark.parametrize(
+    ("messages", "fields"),
+    [
+        (TALK, {"tools": [{"name": 5}]}),
+        (TALK, {"year": "new"}),
+        ([{"role": "user", "content": "Q", "weight": "x"}], {}),
+    ],
+    ids=["tools", "variables", "messages"],
+)
+def test_what_a_sound_template_cannot_render_is_the_requests_fault(
+    tokenizer, messages, fields
+) -> None:
+    source = (
+        "{{ (year or 0) + 1 }}{% for t in tools or [] %}{{ 'a' + t.name }}{% endfor %}"
+        "{% for m in messages %}{{ m.content ~ (m.weight or 0) // 1 }}{% endfor %}"
+    )
+    with pytest.raises(TemplateError, match=r"cannot be rendered.*line 1") as caught:
+        ChatTemplate(source, tokenizer).render(messages, **fields)
+    assert caught.value.http_status == 400
+
+
+def test_a_variable_may_be_called_as_our_own_arguments_are(tokenizer) -> None:
+    chat = ChatTemplate("{{ source }}{{ probe }}<|im_end|>", tokenizer)
+    assert chat.prompt(TALK, source="a", probe="b", messages_="c").text == "ab<|im_end|>"
+    with pytest.raises(RequestError, match="'self'"):
+        chat.prompt(TALK, **{"self": 1})
+
+
 # -- tokens ---------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,22 @@ from kinfolk.errors import SettingsError
 
 if TYPE_CHECKING:
     from kinfolk.server.options import ServerOptions
+
+_LONGEST: Final = 86400
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds that comes to an end."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not seconds <= _LONGEST:
+            self.fail(f"{value} is not a number of at most {_LONGEST} seconds.", param, ctx)
+        return seconds
 
 
 @click.command(
@@ -69,7 +85,7 @@ Examples:
 )
 @click.option(
     "--ping",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(min=0.1),
     default=15.0,
     show_default=True,
     metavar="SECONDS",
@@ -77,7 +93,7 @@ Examples:
 )
 @click.option(
     "--shutdown-grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=5.0,
     show_default=True,
     metavar="SECONDS",
@@ -88,10 +104,13 @@ Examples:
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
 
-    Several requests are answered at once, as many as there are --slots; others wait. Ctrl-C lets
-    running answers finish, a second one leaves at once.
+    Several requests are answered at once, as many as there are --slots; others wait. When one has
+    been answered a line on stderr says so, unless --log-level is given and above info. Ctrl-C lets
+    running answers finish, a second one cuts them off with an error, and the exit code is 130.
     """
     settings = read_settings(ctx)
+    if "log_level" not in settings.model_fields_set:
+        logging.getLogger("kinfolk.server").setLevel(logging.INFO)
     keys = _keys(params["api_key"], params["api_key_file"])
     from kinfolk.server.lifecycle import LOOPBACK, GracefulServer, bind
 
@@ -101,7 +120,7 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         from kinfolk.server.service import Service
 
         options = _options(params, keys, params["name"] or runtime.name or "kinfolk")
-        server = GracefulServer(Service(runtime, options, runtime.loaded.limits.slots))
+        server = GracefulServer(Service(runtime, options, runtime.loaded.limits.slots), note)
         host, port = sock.getsockname()[:2]
         if not keys and params["host"] not in LOOPBACK:
             note("warning: anybody who can reach this address may ask; set --api-key")
@@ -109,12 +128,18 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         note(f"{options.model_name} at http://{where}:{port}/v1  (Ctrl-C to stop)")
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         server.run([sock])
+    if server.exit_code:
+        ctx.exit(server.exit_code)
 
 
 def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     keys = list(given)
     if file is not None:
-        keys += [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+        try:
+            text = file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"--api-key-file {file}: cannot be read: {error}") from None
+        keys += [line.strip() for line in text.splitlines() if line.strip()]
         if not keys:
             raise SettingsError(f"--api-key-file {file}: holds no key")
     if any(not key.strip() for key in keys):

@@ -101,7 +101,7 @@ class Answer:
     """Reads the events of one request.
 
     ``stopped`` becomes true when a stop string was found, or the one call that was wanted: the
-    request is to be cancelled, and what it still emits is ignored.
+    request is to be cancelled, and what it still emits is ignored. ``tokens`` were read so far.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Answer:
         )
         self._calls = None if prompt.calls is None else ToolCallParser(prompt.calls)
         self._aligner = LogprobAligner(tokenizer) if logprobs else None
-        self._tokens = 0
+        self.tokens = 0
         self._reasoning_tokens = 0
         self._started = self._first = self._last = time.perf_counter()
 
@@ -138,7 +138,7 @@ class Answer:
         if self.stopped or self.ended:
             return []
         self._last = time.perf_counter()
-        if not self._tokens:
+        if not self.tokens:
             self._first = self._last
         segments: list[Segment] = []
         for place, token in enumerate(event.tokens):
@@ -150,7 +150,7 @@ class Answer:
 
     def _read(self, token: int, entry: TokenLogprob | None) -> list[Segment]:
         """The text that is certain with this token."""
-        self._tokens += 1
+        self.tokens += 1
         if self._splitter is not None and self._splitter.inside:
             self._reasoning_tokens += 1
         if token in self._silent:
@@ -221,7 +221,7 @@ class Answer:
             self.choice,
             FinishReason.STOP if self.stopped else event.reason,
             event.usage,
-            self._tokens,
+            self.tokens,
             self._reasoning_tokens,
             Timings(self._first - self._started, self._last - self._first),
             self._stream.stop,

@@ -6,16 +6,16 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 
-import torch
-
 from kinfolk.descriptors import Drafter
+from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.runner import Runner, Running
-from kinfolk.errors import EngineError, PluginError, RequestError
-from kinfolk.sched.events import Emitted, Event, Finished
+from kinfolk.errors import EngineError, RequestError, RequestTypeError, shown
+from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request
@@ -64,6 +64,8 @@ class Engine:
     def __init__(
         self, loaded: LoadedModel, limits: SchedulerLimits, drafter: Drafter | None = None
     ) -> None:
+        if limits.vocabulary is None:
+            limits = replace(limits, vocabulary=loaded.info.vocabulary)
         self._ledger, state = loaded.new_state()
         self._runner = Runner(loaded, state)
         self._scheduler = Scheduler(
@@ -85,13 +87,14 @@ class Engine:
         Raises :class:`RequestError` at once when the request could never run.
         """
         self._scheduler.check(request)
+        history = History(request)
         ticket = Ticket(self, request.id, on_event)
         with self._wake:
             if request.id in self._tickets:
                 raise RequestError(f"request {request.id!r} is still running; use another id")
             self._tickets[request.id] = ticket
         try:
-            self._post(lambda: self._enter(request))
+            self._post(lambda: self._enter(request, history))
         except EngineError:
             del self._tickets[request.id]
             raise
@@ -99,6 +102,8 @@ class Engine:
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End a request; unknown and finished ids are ignored."""
+        if not isinstance(request_id, str):
+            raise RequestTypeError(f"the id of a request is a text, got {shown(request_id)}")
         self._post(lambda: self._scheduler.cancel(request_id, reason))
 
     def stats(self) -> dict[str, int]:
@@ -181,7 +186,7 @@ class Engine:
                         self._wake.wait_for(lambda: self._inbox or self._closing)
             except Exception as error:
                 log.exception("the scheduler failed")
-                self._dispatch(self._scheduler.fail_all(_explain(error)))
+                self._dispatch(self._scheduler.fail_all(explain(error)))
         for request_id in list(self._tickets):
             self._dispatch(self._scheduler.cancel(request_id))
 
@@ -192,9 +197,15 @@ class Engine:
             self._dispatch(self._inbox.popleft()())
         return not closing
 
-    def _enter(self, request: Request) -> Sequence[Event]:
-        self._histories[request.id] = History(request)
-        self._scheduler.submit(request)
+    def _enter(self, request: Request, history: History) -> Sequence[Event]:
+        """Put a request in line. If that fails it is the one that ends."""
+        try:
+            self._scheduler.submit(request)
+        except Exception as error:
+            log.exception("request %r cannot be put in line", request.id)
+            nothing = Usage(len(request.prompt), 0, 0, 0, 0, 0)
+            return [Finished(request.id, FinishReason.ERROR, nothing, explain(error))]
+        self._histories[request.id] = history
         return ()
 
     def _dispatch(self, events: Sequence[Event]) -> None:
@@ -228,11 +239,4 @@ class Engine:
 def _lost(plan: StepPlan, error: BaseException) -> StepResult:
     """Called in an ``except`` block."""
     log.exception("step %d failed", plan.step_id)
-    return StepResult(plan.step_id, (), fatal=_explain(error))
-
-
-def _explain(error: BaseException) -> str:
-    raised = error.__cause__ if isinstance(error, PluginError) else error
-    if isinstance(raised, torch.OutOfMemoryError):
-        return "the device ran out of memory: lower --context or --slots"
-    return f"{type(error).__name__}: {error}"
+    return StepResult(plan.step_id, (), fatal=explain(error))

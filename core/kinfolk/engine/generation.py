@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from kinfolk.descriptors import SamplingDefaults
 from kinfolk.engine.answer import Answer, AnswerPart
 from kinfolk.engine.options import GenerationOptions, sampling
-from kinfolk.errors import ContextLengthExceeded, EngineError, RequestError
+from kinfolk.errors import ContextLengthExceeded, EngineError, RequestError, shown
 from kinfolk.sched.events import Event
 from kinfolk.sched.request import FinishReason, Request
+from kinfolk.sched.rules import is_whole
 
 if TYPE_CHECKING:
     from kinfolk.engine.engine import Ticket
@@ -49,6 +50,11 @@ class Generation:
     def open(self) -> bool:
         """Whether more is to come."""
         return not all(answer.ended for answer in self._answers)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read so far, of all choices."""
+        return sum(answer.tokens for answer in self._answers)
 
     def start(self, sink: Sink) -> None:
         """Submit the requests. Raises what the engine refuses them with; then none is running."""
@@ -112,9 +118,11 @@ def _requests(runtime: Runtime, prompt: Prompt, options: GenerationOptions) -> t
     stop = options.stop_tokens
     if not options.ignore_eos:
         stop |= runtime.tokenizer.eog
-    if options.choices < 1:
-        raise RequestError(f"n must be at least 1, got {options.choices}")
-    max_new = _max_new(runtime, len(prompt.tokens), options.max_tokens)
+    if not is_whole(options.choices) or options.choices < 1:
+        raise RequestError(
+            f"n must be an integer of at least 1, got {shown(options.choices)}", field="n"
+        )
+    max_new = _max_new(runtime, prompt, options.max_tokens)
     base = secrets.token_hex(8)
     return tuple(
         Request(
@@ -132,20 +140,23 @@ def _requests(runtime: Runtime, prompt: Prompt, options: GenerationOptions) -> t
     )
 
 
-def _max_new(runtime: Runtime, prompt: int, wanted: int | None) -> int:
+def _max_new(runtime: Runtime, prompt: Prompt, wanted: int | None) -> int:
     """How many tokens may be generated: what was asked for, cut to what the context holds.
 
     A prompt is never cut: one that leaves no room raises :class:`ContextLengthExceeded`.
     """
-    context = runtime.info.context
-    if wanted is not None and wanted < 1:
-        raise RequestError(f"max_tokens must be at least 1, got {wanted}")
-    room = context - prompt
+    context, tokens = runtime.info.context, len(prompt.tokens)
+    if wanted is not None and not (is_whole(wanted) and wanted >= 1):
+        raise RequestError(
+            f"max_tokens must be an integer of at least 1, got {shown(wanted)}", field="max_tokens"
+        )
+    room = context - tokens
     if room < 1:
         raise ContextLengthExceeded(
-            f"maximum context length is {context} tokens, but the prompt has {prompt} and at "
-            "least one more must fit; shorten the prompt",
-            prompt_tokens=prompt,
+            f"{prompt.field}: {tokens} tokens, but the maximum context length is {context} tokens "
+            "and at least one more must fit; shorten it",
+            field=prompt.field,
+            prompt_tokens=tokens,
             context=context,
         )
     if wanted is None:

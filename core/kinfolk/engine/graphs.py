@@ -19,17 +19,13 @@ from kinfolk.engine.capture import Capture
 from kinfolk.engine.frame import Frame, Lanes, Sizes, Traits
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.rehearsal import Rehearsal
+from kinfolk.engine.sampled import SampledItems
 from kinfolk.engine.step import report, sample_and_commit
 from kinfolk.errors import EngineError
 from kinfolk.model_api import Forward, GraphShape, StepBatch
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.spec.occurrences import Occurrences
-from kinfolk.spec.sampling import (
-    RowContext,
-    RowSampling,
-    SamplingKind,
-    fill_parameters,
-)
+from kinfolk.spec.sampling import RowSampling, SamplingKind, fill_parameters
 from kinfolk.state.state import State
 
 log = logging.getLogger(__name__)
@@ -130,7 +126,7 @@ class Graphs:
         self,
         key: GraphKey,
         items: Sequence[Item],
-        contexts: Callable[[], Sequence[RowContext]],
+        sampled: SampledItems,
         tokens: torch.Tensor | None = None,
     ) -> Ran:
         """Fill the buffers of a bucket, and replay. Raises :class:`EngineError`, with nothing
@@ -153,11 +149,11 @@ class Graphs:
         else:
             fill(frame, items)
         if key.sampling is not None and not (key.sampling.greedy and not key.sampling.edited):
-            rows = contexts()
-            fill_parameters(frame.host, rows)
+            fill_parameters(frame.host, sampled.parameters())
             if key.sampling.edited:
-                for item, row in zip(items, rows, strict=True):
-                    self.occurrences.enter(item.lease.slot, row)
+                for lane, item, (row,) in sampled.lanes():
+                    with sampled.alone(lane):
+                        self.occurrences.enter(item.lease.slot, row)
         ran = self.replay(graph, tokens)
         if key.sampling is None:
             drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kinfolk.errors import RequestError
 from kinfolk.sched.request import Sampling
 
 if TYPE_CHECKING:
@@ -53,20 +52,13 @@ class GenerationOptions:
 def sampling(options: GenerationOptions, defaults: SamplingDefaults, vocabulary: int) -> Sampling:
     """How the first choice is sampled; a random seed where none was given.
 
-    Raises :class:`SettingsError` or :class:`RequestError` naming the option out of range.
+    Raises :class:`SettingsError` or :class:`RequestError` naming the option that cannot be.
     """
 
     def said(given: float | None, default: float) -> float:
         return default if given is None else given
 
-    for token, bias in options.logit_bias.items():
-        if not 0 <= token < vocabulary:
-            raise RequestError(
-                f"logit_bias: token {token} is outside of the vocabulary of {vocabulary} tokens"
-            )
-        if bias != float("-inf") and not -100 <= bias <= 100:
-            raise RequestError(f"logit_bias: {bias} is not between -100 and 100")
-    return Sampling(
+    made = Sampling(
         temperature=said(options.temperature, defaults.temperature),
         top_k=defaults.top_k if options.top_k is None else options.top_k,
         top_p=said(options.top_p, defaults.top_p),
@@ -78,3 +70,5 @@ def sampling(options: GenerationOptions, defaults: SamplingDefaults, vocabulary:
         seed=secrets.randbits(48) if options.seed is None else options.seed,
         logprobs=options.logprobs,
     )
+    made.check_tokens(vocabulary)
+    return made

@@ -6,19 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kinfolk.errors import RequestError
+from kinfolk.errors import RequestError, shown
+from kinfolk.text.chat import check_variables
+from kinfolk.text.formats import ChatFormat
 from kinfolk.text.tool_calls import ToolGrammar
 
 if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
 
 
-_OURS: Final = frozenset(("messages", "tools", "add_generation_prompt"))
+ROLES: Final = ("system", "user", "assistant", "tool")
+"""Those of the protocol; a family may have further names for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Tokens to start from.
+    """Tokens to start from, and what the caller calls them: ``field``.
 
     ``checkpoints`` are lengths at which later prompts may part from this one. ``think`` are the
     markers of reasoning if the answer may hold some, ``thinking`` says that the prompt ends inside
@@ -27,6 +30,7 @@ class Prompt:
     """
 
     tokens: tuple[int, ...]
+    field: str = "prompt"
     checkpoints: tuple[int, ...] = ()
     think: tuple[str, str] | None = None
     thinking: bool = False
@@ -34,14 +38,14 @@ class Prompt:
     keep: bool = False
 
 
-def text_prompt(runtime: Runtime, text: str) -> Prompt:
+def text_prompt(runtime: Runtime, text: str, field: str = "prompt") -> Prompt:
     """The text as it stands; it begins with BOS if the model file asks for that."""
-    return _checked(runtime, tuple(runtime.tokenizer.encode(text)))
+    return _checked(runtime, tuple(runtime.tokenizer.encode(text)), field)
 
 
-def token_prompt(runtime: Runtime, tokens: Sequence[int]) -> Prompt:
+def token_prompt(runtime: Runtime, tokens: Sequence[int], field: str = "prompt") -> Prompt:
     """Exactly these ids."""
-    return _checked(runtime, tuple(tokens))
+    return _checked(runtime, tuple(tokens), field)
 
 
 def chat_prompt(
@@ -64,20 +68,25 @@ def chat_prompt(
         raise RequestError(
             f"model {runtime.name!r} has no chat template; ask it to complete a text instead"
         )
-    taken = sorted(_OURS & (variables or {}).keys())
-    if taken:
-        raise RequestError(f"the template variable {taken[0]!r} cannot be given")
+    check_variables(variables or {})
+    _check_roles(messages, runtime.chat_format)
     calls = ToolGrammar.of(runtime.chat_format, tools, single=single_call) if tools else None
     if tools and calls is None:
         raise RequestError(
             f"model {runtime.name!r} cannot call tools: its family states no syntax for calls; "
-            "send the request without 'tools'"
+            "send the request without 'tools'",
+            field="tools",
         )
-    rendered = chat.prompt(messages, tools, **(variables or {}))
+    try:
+        rendered = chat.prompt(messages, tools, **(variables or {}))
+    except RequestError as error:
+        error.field = error.field or "messages"
+        raise
     think = runtime.chat_format.think
     return _checked(
         runtime,
         tuple(rendered.tokens),
+        "messages",
         checkpoints=() if rendered.fork is None else (rendered.fork,),
         think=think,
         thinking=think is not None and rendered.text.rstrip().endswith(think[0]),
@@ -86,13 +95,26 @@ def chat_prompt(
     )
 
 
-def _checked(runtime: Runtime, tokens: tuple[int, ...], **rest: Any) -> Prompt:
+def _check_roles(messages: Sequence[Mapping[str, Any]], chat_format: ChatFormat) -> None:
+    """A template may pass over a role that it does not know, or blame something else."""
+    allowed = (*ROLES, *chat_format.role_aliases)
+    for index, message in enumerate(messages):
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if role not in allowed:
+            raise RequestError(
+                f"messages.{index}.role must be one of {', '.join(allowed)}, got {shown(role)}",
+                field=f"messages.{index}.role",
+            )
+
+
+def _checked(runtime: Runtime, tokens: tuple[int, ...], field: str, **rest: Any) -> Prompt:
     if not tokens:
-        raise RequestError("the prompt is empty; send at least one token")
+        raise RequestError("the prompt is empty; send at least one token", field=field)
     vocabulary = runtime.info.vocabulary
     if min(tokens) < 0 or max(tokens) >= vocabulary:
         raise RequestError(
-            f"prompt: token ids must be between 0 and {vocabulary - 1}, "
-            f"it has {min(tokens)} to {max(tokens)}"
+            f"{field}: token ids must be between 0 and {vocabulary - 1}, "
+            f"it has {shown(min(tokens))} to {shown(max(tokens))}",
+            field=field,
         )
-    return Prompt(tokens, **rest)
+    return Prompt(tokens, field, **rest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -14,11 +14,12 @@ from kinfolk.engine.graphs import SEQUENCES, Graphs, Ran
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.rehearsal import Rehearsal
+from kinfolk.engine.sampled import SampledItems
 from kinfolk.engine.step import Reading, Report, Reports, report, sample_and_commit
 from kinfolk.errors import EngineError
 from kinfolk.model_api import Forward, GraphShape, StepBatch, StepFn
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult, TokenLogprob
-from kinfolk.spec.sampling import RowContext, RowSampling, kind_of
+from kinfolk.spec.sampling import RowSampling, kind_of
 from kinfolk.state.state import State
 
 MANY = 7
@@ -35,10 +36,10 @@ _NOT_FINITE = "the model returned numbers that are not finite"
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """Items whose report is on its way, the histories of those sampled, and what it tells of."""
+    """Items whose report is on its way, those of them that are sampled, and what it tells of."""
 
     items: Sequence[Item]
-    sampled: Sequence[History]
+    sampled: SampledItems
     ran: Ran
     reading: Reading
     sequences: int
@@ -56,11 +57,13 @@ class Running:
     @property
     def chosen(self) -> torch.Tensor | None:
         """The tokens that a recorded step of single rows will have chosen, int64 on the device, in
-        the order of its items; no other step can be followed before it is finished."""
+        the order of its items; no other step can be followed before it is finished, nor one in
+        which something has failed."""
         ran, count = self.last.ran, len(self.last.items)
         if (
             self.results
             or not ran.lanes
+            or self.last.sampled.errors
             or any(x.kind is not ItemKind.DECODE for x in self.plan.items)
         ):
             return None
@@ -154,14 +157,9 @@ class Runner:
         histories: Mapping[str, History],
         after: Running | None = None,
     ) -> _Sent:
-        sampled = [item for item in items if item.kind is ItemKind.VERIFY or item.sample]
-        known = [histories[item.request_id] for item in sampled]
-
-        def contexts() -> list[RowContext]:
-            return [row for item, own in zip(sampled, known, strict=True) for row in own.rows(item)]
-
+        sampled = SampledItems(items, histories)
         tokens = None if after is None else after.chosen
-        ran = self._replay(items, known, contexts, tokens)
+        ran = self._replay(items, sampled, tokens)
         if ran is None:
             if tokens is not None:
                 raise EngineError("a step whose tokens the host does not know was not recorded")
@@ -169,10 +167,10 @@ class Runner:
         packed, counts = ran.packed, (ran.sequences, ran.lanes)
         if ran.forward is not None and ran.logits is not None and ran.real is not None:
             drafts = any(item.kind is ItemKind.VERIFY for item in items)
-            packed = self._finish(ran, contexts(), drafts=drafts)
-            self.graphs.forget(item.lease.slot for item in sampled)
+            packed = self._finish(ran, sampled, drafts=drafts)
+            self.graphs.forget(item.lease.slot for item in sampled.items)
             counts = (len(ran.batch.last_row), len(ran.real.count))
-        return _Sent(items, known, ran, self._reports.send(packed), *counts)
+        return _Sent(items, sampled, ran, self._reports.send(packed), *counts)
 
     def _receive(self, sent: _Sent) -> list[ItemResult]:
         found = self._reports.receive(sent.reading, sent.sequences, sent.lanes)
@@ -181,8 +179,7 @@ class Runner:
     def _replay(
         self,
         items: Sequence[Item],
-        sampled: Sequence[History],
-        contexts: Callable[[], Sequence[RowContext]],
+        sampled: SampledItems,
         tokens: torch.Tensor | None,
     ) -> Ran | None:
         """The step from a recording, if there can be one. It ends at the logits where the rest
@@ -190,7 +187,7 @@ class Runner:
         edited."""
         if not self.loaded.graphs:
             return None
-        samplings = [history.sampling for history in sampled]
+        samplings = sampled.samplings
         drafted = any(item.kind is ItemKind.VERIFY for item in items)
         open_end = self._overruled or any(
             each.logprobs is not None or (drafted and each.is_edited) for each in samplings
@@ -198,7 +195,7 @@ class Runner:
         key = self.graphs.key(items, None if open_end else kind_of(samplings))
         if key is not None:
             try:
-                return self.graphs.run(key, items, contexts, tokens)
+                return self.graphs.run(key, items, sampled, tokens)
             except EngineError:
                 if not self.graphs.refused:
                     raise
@@ -229,20 +226,24 @@ class Runner:
             return Ran(report(self.loaded, batch, found), len(items), 0, batch, None, None)
         return Ran(found.hidden, 0, 0, batch, found, logits, laid.lanes)
 
-    def _finish(self, ran: Ran, contexts: Sequence[RowContext], *, drafts: bool) -> torch.Tensor:
+    def _finish(self, ran: Ran, sampled: SampledItems, *, drafts: bool) -> torch.Tensor:
         """What follows the logits, launch by launch."""
         assert ran.forward is not None
         assert ran.logits is not None
         assert ran.real is not None
         self._eager_uploads += 1
+        parameters, kind = sampled.parameters(), kind_of(sampled.samplings)
+        rows = RowSampling.uploaded(
+            parameters, sampled.entries(), kind, self.loaded.device, self.loaded.ops.sample
+        )
         return sample_and_commit(
             self.loaded,
             self.state,
             ran.batch,
             ran.real,
             ran.forward,
-            ran.logits[: len(contexts)],
-            RowSampling.of(contexts, self.loaded.device, self.loaded.ops.sample),
+            ran.logits[: len(parameters)],
+            rows,
             drafts=drafts,
         )
 
@@ -274,24 +275,24 @@ def _allocations(device: torch.device) -> int:
 
 
 def _results(
-    items: Sequence[Item],
-    found: Report,
-    logits: torch.Tensor | None,
-    sampled: Sequence[History],
+    items: Sequence[Item], found: Report, logits: torch.Tensor | None, sampled: SampledItems
 ) -> list[ItemResult]:
     """What became of each item; lanes are those of the sampled ones, in order."""
     results, lane, first = [], 0, 0
+    samplings = sampled.samplings
     for number, item in enumerate(items):
         drafted = item.kind is ItemKind.VERIFY
         if not (drafted or item.sample):
             results.append(_result(item) if found.sound[number] else _failed(item))
             continue
         rows = len(item.tokens) if drafted else 1
+        result = _failed(item)
         if found.finite[lane]:
-            wanted = sampled[lane].sampling.logprobs
-            results.append(_sampled(item, found, lane, rows, logits, first, wanted))
-        else:
-            results.append(_failed(item))
+            with sampled.alone(lane):
+                wanted = samplings[lane].logprobs
+                result = _sampled(item, found, lane, rows, logits, first, wanted)
+        error = sampled.errors.get(lane)
+        results.append(result if error is None else _failed(item, error))
         lane += 1
         first += rows
     return results
@@ -327,15 +328,15 @@ def _result(item: Item) -> ItemResult:
     return ItemResult(item.lease, item.request_id, len(item.tokens))
 
 
-def _failed(item: Item) -> ItemResult:
-    return ItemResult(item.lease, item.request_id, 0, error=_NOT_FINITE)
+def _failed(item: Item, error: str = _NOT_FINITE) -> ItemResult:
+    return ItemResult(item.lease, item.request_id, 0, error=error)
 
 
 def _logprobs(
     logits: torch.Tensor, tokens: tuple[int, ...], count: int
 ) -> tuple[TokenLogprob, ...]:
     logprobs = logits.log_softmax(1)
-    best = logprobs.topk(count, 1) if count else None
+    best = logprobs.topk(min(count, logprobs.shape[1]), 1) if count else None
     found = []
     for row, token in enumerate(tokens):
         top = (

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from bisect import insort
 
-from kinfolk.errors import ContextLengthExceeded, RequestError
+from kinfolk.sched.acceptance import check_request, positions_of
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sequence
 from kinfolk.state.chunks import Checkpoint
 from kinfolk.state.ledger import Ledger
 from kinfolk.state.prefix import PrefixCache
-
-
-def positions_of(request: Request) -> int:
-    """Positions to reserve. Drafts add none: they are cut to what may still be emitted."""
-    return len(request.prompt) + request.max_new
 
 
 class Admission:
@@ -32,41 +27,7 @@ class Admission:
 
     def check(self, request: Request) -> None:
         """Raise :class:`RequestError` for a request that could never run."""
-        where = f"request {request.id!r}"
-        if not request.prompt:
-            raise RequestError(f"{where}: the prompt is empty; send at least one token")
-        if request.max_new < 1:
-            raise RequestError(f"{where}: max_new must be at least 1, got {request.max_new}")
-        if request.quantum is not None and request.quantum < 1:
-            raise RequestError(f"{where}: quantum must be at least 1, got {request.quantum}")
-        positions = positions_of(request)
-        if positions > self._limits.context:
-            raise ContextLengthExceeded(
-                f"{where}: {len(request.prompt)} prompt tokens + {request.max_new} new tokens = "
-                f"{positions}, the context holds {self._limits.context}; shorten either"
-            )
-        vocabulary = self._limits.vocabulary
-        if min(request.prompt) < 0 or (
-            vocabulary is not None and max(request.prompt) >= vocabulary
-        ):
-            raise RequestError(
-                f"{where}: token ids must be between 0 and {(vocabulary or 0) - 1}, "
-                f"the prompt has {min(request.prompt)}..{max(request.prompt)}"
-                if vocabulary is not None
-                else f"{where}: token ids must not be negative, got {min(request.prompt)}"
-            )
-        bad = [p for p in request.checkpoints if not 1 <= p <= len(request.prompt)]
-        if bad:
-            raise RequestError(
-                f"{where}: checkpoints must lie in the prompt of {len(request.prompt)} tokens, "
-                f"got {bad}"
-            )
-        if not self._ledger.fits_ever(positions):
-            raise ContextLengthExceeded(
-                f"{where}: {positions} positions need {self._ledger.needed(positions)} blocks, the "
-                f"pools have {self._ledger.limits.blocks}; shorten the prompt or max_new, or give "
-                "the cache more memory"
-            )
+        check_request(request, self._limits, self._ledger)
 
     def enqueue(self, sequence: Sequence) -> None:
         insort(self._waiting, sequence, key=_order)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kinfolk.errors import SettingsError
+from kinfolk.errors import RequestError, SettingsError, shown
+from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
 from kinfolk.state.chunks import SlotLease
 
 
@@ -31,18 +32,31 @@ class Sampling:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, holds, rule in (
-            ("temperature", 0 <= self.temperature <= 100, "between 0 and 100"),
-            ("top_k", 0 <= self.top_k < 2**63, "0 (off) or more, in 63 bits"),
-            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("min_p", 0 <= self.min_p < 1, "at least 0 and below 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty <= 10, "above 0 and at most 10"),
-            ("presence_penalty", abs(self.presence_penalty) <= 10, "between -10 and 10"),
-            ("frequency_penalty", abs(self.frequency_penalty) <= 10, "between -10 and 10"),
-            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "at most 20"),
-        ):
-            if not holds:
-                raise SettingsError(f"{name} must be {rule}, got {getattr(self, name)}")
+        for name, rule in RULES.items():
+            value = getattr(self, name)
+            if value is None and name == "logprobs":
+                continue
+            if not (rule.kind(value) and rule.holds(value)):
+                raise SettingsError(f"{name} must be {rule.words}, got {shown(value)}", field=name)
+        check_bias(self.logit_bias)
+
+    def check_tokens(self, vocabulary: int) -> None:
+        """Raise :class:`RequestError` if the bias names a token that the vocabulary does not have,
+        or leaves none that may be chosen."""
+        bias = dict(self.logit_bias)
+        unknown = next((token for token in bias if token >= vocabulary), None)
+        if unknown is not None:
+            raise RequestError(
+                f"logit_bias: token {shown(unknown)} is outside of the vocabulary of {vocabulary} "
+                "tokens",
+                field="logit_bias",
+            )
+        if sum(value <= FORBIDDEN for value in bias.values()) == vocabulary:
+            raise RequestError(
+                f"logit_bias forbids all {vocabulary} tokens (a bias of {FORBIDDEN} or false); "
+                "leave at least one",
+                field="logit_bias",
+            )
 
     @property
     def greedy(self) -> bool:

@@ -88,8 +88,8 @@ class Scheduler:
         self._admission.check(request)
         sequence = Sequence(request, self._arrivals)
         self._arrivals += 1
-        self._alive[request.id] = sequence
         self._admission.enqueue(sequence)
+        self._alive[request.id] = sequence
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> list[Event]:
         """End a request now, whatever it is doing; unknown and finished ids are no fault.

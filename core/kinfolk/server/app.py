@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from kinfolk.errors import KinfolkError
@@ -21,14 +20,14 @@ from kinfolk.server.middleware import (
     REQUEST_ID,
     ApiKeys,
     BodyLimit,
+    Failures,
     RequestIds,
     error_response,
 )
 from kinfolk.server.models import models_router
+from kinfolk.server.request_log import CLIENT_GONE, RequestLog
 from kinfolk.server.service import Service
 from kinfolk.version import __version__
-
-logger = logging.getLogger(__name__)
 
 LOCAL_ORIGINS: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
@@ -41,7 +40,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(ApiError, _answer)
     app.add_exception_handler(KinfolkError, _answer)
     app.add_exception_handler(HTTPException, _answer_http)
-    app.add_exception_handler(Exception, _answer_unexpected)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
     _add_middleware(app, service)
     return app
 
@@ -53,11 +52,16 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     if options.api_keys:
         public = PUBLIC | {"/metrics"} if options.public_metrics else PUBLIC
         app.add_middleware(ApiKeys, keys=options.api_keys, public=public)
+    app.add_middleware(Failures)
     app.add_middleware(RequestIds)
-    if options.cors == "off":
-        return
-    local = options.cors == "localhost"
-    origins = [] if local else [origin.strip() for origin in options.cors.split(",")]
+    if options.cors != "off":
+        _add_cors(app, options.cors)
+    app.add_middleware(RequestLog)
+
+
+def _add_cors(app: FastAPI, allowed: str) -> None:
+    local = allowed == "localhost"
+    origins = [] if local else [origin.strip() for origin in allowed.split(",")]
     app.add_middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -84,6 +88,6 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     return error_response(ApiError(error.status_code, str(error.detail)))
 
 
-async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_response(from_exception(error))
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    """The client left while it was sending: the log says so."""
+    return Response(status_code=CLIENT_GONE)

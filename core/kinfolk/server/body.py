@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from kinfolk.errors import shown
 from kinfolk.server.errors import from_validation, invalid
 
 MAX_DEPTH: Final = 64
@@ -18,25 +19,30 @@ async def read_body(request: Request, model: type[B]) -> B:
     """The body as ``model``, whatever content type it announces. Raises :class:`ApiError` 400."""
     data = parse_json(await request.body())
     if not isinstance(data, dict):
-        raise invalid("the body must be a JSON object")
+        raise invalid(f"the body must be a JSON object, got {shown(data)}")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, model) from None
 
 
 def parse_json(raw: bytes) -> Any:
     """JSON as the standard has it: no NaN, no infinity, at most 64 levels deep."""
 
     def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is no JSON number")
+        raise invalid(f"the body is not valid JSON: {name} is no JSON number")
 
     try:
         data = json.loads(raw, parse_constant=refuse)
     except RecursionError:
         raise _too_deep() from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise invalid(f"the body is not valid JSON: {error}") from None
+    except UnicodeDecodeError as error:
+        raise invalid(f"the body is not valid UTF-8: byte {error.start} is wrong") from None
+    except ValueError:
+        # What is left of what the decoder raises, in words that name a function of Python.
+        raise invalid("the body has a number of too many digits") from None
     if not _is_shallow(data, MAX_DEPTH):
         raise _too_deep()
     return data

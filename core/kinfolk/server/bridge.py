@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from kinfolk.engine.answer import AnswerPart, Ended, joined
 from kinfolk.engine.generation import Generation
-from kinfolk.sched.events import Event
+from kinfolk.sched.events import Event, Usage
 from kinfolk.sched.request import FinishReason
 from kinfolk.server.errors import ApiError
 
@@ -55,7 +55,8 @@ class Live:
     """Generations of one HTTP request, read by one task.
 
     Choices are numbered through: generation g, choice i is ``g * n + i``. ``close`` cancels what
-    still runs; it must be called however the request ends, and may be called again.
+    still runs; it must be called however the request ends, and may be called again. ``ends`` are
+    the choices that have ended, ``failure`` what has ended the request before them.
     """
 
     _CHOICES: Final = "all generations of a request have the same number of choices"
@@ -73,6 +74,9 @@ class Live:
         self._on_close: Callable[[], None] | None = on_close
         self._inbox: asyncio.Queue[_EventOf | ApiError] = asyncio.Queue()
         self._ahead: Batch = []
+        self.ends: list[Ended] = []
+        self._usages: dict[int, Usage] = {}
+        self.failure: Exception | None = None
 
     def start(self) -> None:
         """Submit everything. Waits for the engine to take it: not to be called on the loop."""
@@ -86,6 +90,20 @@ class Live:
     @property
     def open(self) -> bool:
         return any(generation.open for generation in self.generations)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(generation.prompt.tokens) for generation in self.generations)
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that came from a checkpoint; ``None`` before anything has ended."""
+        return sum(usage.reused for usage in self._usages.values()) if self._usages else None
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens read so far."""
+        return sum(generation.tokens for generation in self.generations)
 
     async def wait_for_first(self, seconds: float) -> None:
         """Return when something has arrived, at the latest after ``seconds``.
@@ -121,9 +139,13 @@ class Live:
     async def _next(self) -> Batch:
         """Read one event and all that wait behind it."""
         batch: Batch = []
-        self._read(await self._inbox.get(), batch)
-        while not self._inbox.empty():
-            self._read(self._inbox.get_nowait(), batch)
+        try:
+            self._read(await self._inbox.get(), batch)
+            while not self._inbox.empty():
+                self._read(self._inbox.get_nowait(), batch)
+        except Exception as error:
+            self.failure = error
+            raise
         return batch
 
     def _read(self, item: _EventOf | ApiError, batch: Batch) -> None:
@@ -134,6 +156,8 @@ class Live:
         for piece in self.generations[number].feed(choice, event):
             if isinstance(piece, Ended):
                 _check(piece)
+                self.ends.append(piece)
+                self._usages.setdefault(number, piece.usage)
             _append(batch, index, piece)
 
 

@@ -18,7 +18,8 @@ from kinfolk.engine.prompt import chat_prompt
 from kinfolk.server.body import read_body
 from kinfolk.server.bridge import Batch
 from kinfolk.server.models import served_name
-from kinfolk.server.responses import CLIENT_GONE, collect, json_response, stream
+from kinfolk.server.request_log import CLIENT_GONE
+from kinfolk.server.responses import collect, json_response, stream
 from kinfolk.server.schema import ChatBody
 from kinfolk.server.service import Service
 from kinfolk.server.tools import CalledTools
@@ -36,6 +37,7 @@ def chat_router(service: Service) -> APIRouter:
         body.refuse_unsupported()
         name = served_name(service, body.model)
         options = body.options(service.options.max_choices)
+        service.check_count(1, options.choices)
         # Rendering and tokenising a long conversation would hold up every stream.
         prompt = await run_in_threadpool(
             chat_prompt,
@@ -46,7 +48,7 @@ def chat_router(service: Service) -> APIRouter:
             single_call=body.parallel_tool_calls is False,
         )
         generation = Generation(service.runtime, prompt, options)
-        live = await service.launch([generation])
+        live = await service.launch(request, [generation])
         if body.streams:
             encoder = ChatChunks(name, options.choices, body.include_usage)
             return await stream(service, live, encoder.chunks, encoder.usage)

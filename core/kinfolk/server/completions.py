@@ -17,7 +17,8 @@ from kinfolk.engine.prompt import Prompt, text_prompt, token_prompt
 from kinfolk.server.body import read_body
 from kinfolk.server.bridge import Batch
 from kinfolk.server.models import served_name
-from kinfolk.server.responses import CLIENT_GONE, collect, json_response, stream
+from kinfolk.server.request_log import CLIENT_GONE
+from kinfolk.server.responses import collect, json_response, stream
 from kinfolk.server.schema import CompletionBody
 from kinfolk.server.service import Service
 from kinfolk.server.usage import timings_of, usage_of
@@ -33,10 +34,11 @@ def completions_router(service: Service) -> APIRouter:
         body.refuse_unsupported()
         name = served_name(service, body.model)
         options = body.options(service.options.max_choices)
+        service.check_count(len(body.prompts()), options.choices)
         prompts = await run_in_threadpool(_prompts, service, body)
         generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
         echoes = [echo if body.echo else "" for _, echo in prompts]
-        live = await service.launch(generations)
+        live = await service.launch(request, generations)
         encoder = Completions(name, echoes, options.choices, body.include_usage)
         if body.streams:
             return await stream(service, live, encoder.chunks, encoder.usage)
@@ -52,11 +54,13 @@ def _prompts(service: Service, body: CompletionBody) -> list[tuple[Prompt, str]]
     """Each prompt with the text that ``echo`` repeats."""
     runtime = service.runtime
     found = []
-    for given in body.prompts():
+    prompts = body.prompts()
+    for number, given in enumerate(prompts):
+        field = "prompt" if len(prompts) == 1 else f"prompt.{number}"
         if isinstance(given, str):
-            found.append((text_prompt(runtime, given), given))
+            found.append((text_prompt(runtime, given, field), given))
         else:
-            prompt = token_prompt(runtime, given)
+            prompt = token_prompt(runtime, given, field)
             echo = runtime.tokenizer.decode(given) if body.echo else ""
             found.append((prompt, echo))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from kinfolk.errors import (
     CapacityError,
@@ -17,6 +17,7 @@ from kinfolk.errors import (
     KinfolkError,
     RequestError,
     SettingsError,
+    shown,
 )
 
 _TYPES: Mapping[int, str] = {
@@ -91,14 +92,22 @@ def unavailable(message: str, code: str | None = None) -> ApiError:
     return ApiError(503, message, code=code, retry_after=2)
 
 
-def from_validation(error: ValidationError) -> ApiError:
-    """The first thing wrong with a body, named by its path in the body."""
+def from_validation(error: ValidationError, body: type[BaseModel]) -> ApiError:
+    """The first thing wrong with a body, named by its path in the body.
+
+    What is said is ours: a field's description is what it must be.
+    """
     problem = error.errors(include_url=False, include_context=False)[0]
-    path = ".".join(str(part) for part in problem["loc"])
-    text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    more = error.error_count() - 1
-    also = f" (and {more} more)" if more else ""
-    return invalid(f"{path}: {text}{also}" if path else f"{text}{also}", path or None)
+    path = [str(part) for part in problem["loc"]]
+    if not path:
+        return invalid(problem["msg"].removeprefix("Value error, "))
+    field, where = path[0], ".".join(path)
+    rule = body.model_fields[field].description
+    if problem["type"] == "missing" and len(path) == 1:
+        return invalid(f"{field} is missing: it must be {rule}", field)
+    value = shown(problem["input"])
+    text = f"got {value}" if len(path) == 1 else f"but {where} is {value}"
+    return invalid(f"{field} must be {rule}, {text}", where)
 
 
 def from_kinfolk(error: KinfolkError) -> ApiError:
@@ -107,12 +116,12 @@ def from_kinfolk(error: KinfolkError) -> ApiError:
             400,
             str(error),
             code="context_length_exceeded",
-            param="messages",
+            param=error.field,
             kind="exceed_context_size_error",
             extra={"n_prompt_tokens": error.prompt_tokens, "n_ctx": error.context},
         )
     if isinstance(error, RequestError | SettingsError):
-        return ApiError(error.http_status, str(error))
+        return ApiError(error.http_status, str(error), param=error.field)
     if isinstance(error, CapacityError):
         return unavailable(str(error), "no_capacity")
     return ApiError(error.http_status, str(error))
@@ -124,6 +133,4 @@ def from_exception(error: BaseException) -> ApiError:
         return error
     if isinstance(error, KinfolkError):
         return from_kinfolk(error)
-    if isinstance(error, ValidationError):
-        return from_validation(error)
     return ApiError(500, "internal error; the server's log says more")

@@ -6,6 +6,7 @@ Plain ASGI: a middleware that wraps the response would hide a client's disconnec
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 from collections.abc import Iterable
 
@@ -13,8 +14,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kinfolk.server import request_log
 from kinfolk.server.encoding import encode_json
-from kinfolk.server.errors import ApiError
+from kinfolk.server.errors import ApiError, from_exception
+
+logger = logging.getLogger(__name__)
 
 PUBLIC = frozenset({"/", "/health", "/v1/health", "/healthz"})
 REQUEST_ID = "X-Request-Id"
@@ -37,6 +41,7 @@ class RequestIds:
         asked = Headers(scope=scope).get(REQUEST_ID, "")
         decent = 0 < len(asked) <= 128 and asked.isascii() and asked.isprintable()
         request_id = asked if decent else f"req_{secrets.token_hex(12)}"
+        scope.setdefault("state", {})[request_log.REQUEST_ID] = request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -44,6 +49,31 @@ class RequestIds:
             await send(message)
 
         await self.app(scope, receive, send_with_id)
+
+
+class Failures:
+    """Answers what nobody has caught, and logs it: here and nowhere else.
+
+    An exception that went on to the web server would be traced by it again.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noted)
+        except Exception as error:
+            logger.exception("%s %r failed", scope.get("method"), scope.get("path"))
+            if not begun:
+                await error_response(from_exception(error))(scope, receive, send)
 
 
 class ApiKeys:

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from kinfolk.errors import shown
 from kinfolk.server.errors import ApiError
 from kinfolk.server.responses import json_response
 from kinfolk.server.service import Service
@@ -22,7 +23,7 @@ def served_name(service: Service, asked: str | None) -> str:
     if asked and asked != own and service.options.strict_model:
         raise ApiError(
             404,
-            f"there is no model {asked!r} here; the one being served is {own!r}",
+            f"there is no model {shown(asked)} here; the one being served is {own!r}",
             code="model_not_found",
             param="model",
         )
@@ -42,7 +43,7 @@ def models_router(service: Service) -> APIRouter:
         if name != service.options.model_name:
             raise ApiError(
                 404,
-                f"there is no model {name!r} here; the one being served is "
+                f"there is no model {shown(name)} here; the one being served is "
                 f"{service.options.model_name!r}",
                 code="model_not_found",
                 param="model",

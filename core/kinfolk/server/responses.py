@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kinfolk.engine.answer import AnswerPart, Ended
+from kinfolk.engine.answer import AnswerPart
 from kinfolk.server.encoding import encode_json
 from kinfolk.server.errors import ApiError, from_exception
 from kinfolk.server.sse import DONE, EventStream, cancelled, event, until_disconnect
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kinfolk.server.service import Service
 
 logger = logging.getLogger(__name__)
-
-CLIENT_GONE = 499
 
 
 def json_response(data: Any, status: int = 200) -> Response:
@@ -43,18 +41,16 @@ async def stream(
         raise
 
     async def source() -> AsyncGenerator[bytes]:
-        ends: list[Ended] = []
         try:
             async with aclosing(live.batches()) as batches:
                 async for batch in batches:
-                    ends += [piece for _, piece in batch if isinstance(piece, Ended)]
                     yield b"".join(map(event, chunks(batch)))
             final = last()
             if final is not None:
                 yield event(final)
         except Exception as error:
             yield event(_told(error).body())
-        service.record(ends)
+        service.record(live)
         yield DONE
 
     options = service.options
@@ -67,14 +63,11 @@ async def collect(
     """Give every piece to ``take``; false if the client left before the end."""
 
     async def read() -> None:
-        ends: list[Ended] = []
         async with aclosing(live.batches()) as batches:
             async for batch in batches:
                 for index, piece in batch:
                     take(index, piece)
-                    if isinstance(piece, Ended):
-                        ends.append(piece)
-        service.record(ends)
+        service.record(live)
 
     reading = asyncio.ensure_future(read())
     gone = asyncio.ensure_future(until_disconnect(request.receive))

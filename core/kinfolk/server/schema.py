@@ -6,89 +6,92 @@ and is not implemented is refused by name, so that nobody mistakes the answer fo
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kinfolk.engine.options import GenerationOptions
+from kinfolk.errors import shown
+from kinfolk.sched.rules import LARGEST_TOP_K
 from kinfolk.server.errors import invalid, unsupported
+from kinfolk.server.fields import (
+    BIAS,
+    COUNT,
+    MAX_STOP_LENGTH,
+    MAX_STOPS,
+    Biases,
+    Count,
+    Number,
+    Prompts,
+    Stops,
+    Whole,
+    ruled,
+    within,
+)
 from kinfolk.server.tools import check_tool_choice, check_tools
+from kinfolk.text.chat import reserved_variables
+from kinfolk.text.messages import REASONING
 
-MAX_STOPS: Final = 16
-MAX_STOP_LENGTH: Final = 256
 SEED_MASK: Final = 2**63 - 1
-
-
-def _stops(value: object) -> object:
-    """One text or several; empty ones say nothing."""
-    if value is None or value is False:
-        return ()
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, list):
-        return tuple(text for text in value if text != "")
-    return value
-
-
-def _biases(value: object) -> object:
-    """``{"id": bias}`` or ``[[id, bias], ...]``; ``false`` forbids a token."""
-    if value is None:
-        return {}
-    pairs: Any = value.items() if isinstance(value, dict) else value
-    try:
-        return {int(token): -math.inf if bias is False else float(bias) for token, bias in pairs}
-    except (TypeError, ValueError):
-        raise ValueError("must map token ids to numbers between -100 and 100 or false") from None
-
-
-Stops = Annotated[
-    tuple[Annotated[str, Field(max_length=MAX_STOP_LENGTH)], ...],
-    Field(max_length=MAX_STOPS),
-    BeforeValidator(_stops),
-]
-Bias = Annotated[float, Field(le=100)]
+UNSUPPORTED: Final = "left out: constrained output is not supported"
 
 
 class StreamOptions(BaseModel):
-    include_usage: bool = False
+    include_usage: bool | None = False
 
 
 class GenerationBody(BaseModel):
-    """What both ways of asking have in common."""
+    """What both ways of asking have in common. A field's description says what it must be: that is
+    what a client hears whose value is something else."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    n_predict: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: Annotated[dict[int, Bias], BeforeValidator(_biases)] = Field(default_factory=dict)
-    seed: int | None = None
-    stop: Stops = ()
-    stop_token_ids: tuple[int, ...] | None = None
-    ignore_eos: bool | None = None
-    n: int | None = Field(None, ge=1)
-    priority: int | None = None
+    model: str | None = Field(None, description="a text")
+    stream: bool | None = Field(None, description="true or false")
+    stream_options: StreamOptions | None = Field(
+        None, description="an object in which include_usage is true or false"
+    )
+    max_tokens: Count = Field(None, description=COUNT)
+    n_predict: Count = Field(None, description=COUNT)
+    temperature: Annotated[Number | None, within("temperature")] = ruled("temperature")
+    top_p: Annotated[Number | None, within("top_p")] = ruled("top_p")
+    top_k: Whole | None = Field(None, description="an integer; 0 or less takes all tokens")
+    min_p: Annotated[Number | None, within("min_p")] = ruled("min_p")
+    repetition_penalty: Annotated[Number | None, within("repetition_penalty")] = ruled(
+        "repetition_penalty"
+    )
+    repeat_penalty: Annotated[Number | None, within("repetition_penalty")] = ruled(
+        "repetition_penalty"
+    )
+    presence_penalty: Annotated[Number | None, within("presence_penalty")] = ruled(
+        "presence_penalty"
+    )
+    frequency_penalty: Annotated[Number | None, within("frequency_penalty")] = ruled(
+        "frequency_penalty"
+    )
+    logit_bias: Biases = Field(
+        default_factory=dict, description=f"an object of token ids, each with {BIAS}"
+    )
+    seed: Whole | None = Field(None, description="an integer; -1 is a random one")
+    stop: Stops = Field(
+        (),
+        description=f"a text or a list of at most {MAX_STOPS} texts, "
+        f"none longer than {MAX_STOP_LENGTH} characters",
+    )
+    stop_token_ids: tuple[Whole, ...] | None = Field(None, description="a list of token ids")
+    ignore_eos: bool | None = Field(None, description="true or false")
+    n: Annotated[Whole | None, Field(ge=1)] = Field(None, description="an integer of at least 1")
+    priority: Whole | None = Field(None, description="an integer; lower ones run first")
 
     # Would change the answer, and are not done here.
-    grammar: Any = None
-    json_schema: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_grammar: Any = None
-    guided_choice: Any = None
-    response_format: Any = None
-    min_tokens: int | None = None
+    grammar: Any = Field(None, description=UNSUPPORTED)
+    json_schema: Any = Field(None, description=UNSUPPORTED)
+    guided_json: Any = Field(None, description=UNSUPPORTED)
+    guided_regex: Any = Field(None, description=UNSUPPORTED)
+    guided_grammar: Any = Field(None, description=UNSUPPORTED)
+    guided_choice: Any = Field(None, description=UNSUPPORTED)
+    response_format: Any = Field(None, description='an object whose type is "text"')
+    min_tokens: Whole | None = Field(None, description="0: a least length is not supported")
 
     @property
     def streams(self) -> bool:
@@ -96,7 +99,7 @@ class GenerationBody(BaseModel):
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @model_validator(mode="after")
     def _options_of_streams(self) -> Self:
@@ -125,18 +128,17 @@ class GenerationBody(BaseModel):
         raise NotImplementedError
 
     def options(self, max_choices: int) -> GenerationOptions:
-        """The body's sampling fields. Raises :class:`ApiError`; ranges are checked later."""
+        """The body's sampling fields. Raises :class:`ApiError`."""
         choices = self.n or 1
         if choices > max_choices:
-            raise invalid(f"n: at most {max_choices} choices, asked for {choices}", "n")
-        wanted = self.wanted_tokens()
-        if wanted is not None and wanted < 1:
-            raise invalid(f"max_tokens must be at least 1, got {wanted}", "max_tokens")
+            raise invalid(
+                f"n must be an integer between 1 and {max_choices}, got {shown(choices)}", "n"
+            )
         seeded = self.seed is not None and self.seed != -1
         return GenerationOptions(
-            max_tokens=wanted,
+            max_tokens=self.wanted_tokens(),
             temperature=self.temperature,
-            top_k=None if self.top_k is None else max(self.top_k, 0),
+            top_k=None if self.top_k is None else min(max(self.top_k, 0), LARGEST_TOP_K),
             top_p=self.top_p,
             min_p=self.min_p,
             repetition_penalty=_first(self.repetition_penalty, self.repeat_penalty),
@@ -156,21 +158,25 @@ class GenerationBody(BaseModel):
 class ChatBody(GenerationBody):
     """``POST /v1/chat/completions``."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    messages: list[dict[str, Any]] = Field(
+        min_length=1, description="a list of at least one object with a role and a content"
+    )
+    max_completion_tokens: Count = Field(None, description=COUNT)
+    logprobs: bool | None = Field(None, description="true or false")
+    top_logprobs: Annotated[Whole | None, within("logprobs")] = ruled("logprobs")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="an object of variables for the chat template"
+    )
+    reasoning_effort: str | None = Field(None, description="a text")
+    add_generation_prompt: bool | None = Field(None, description="true or false")
+    continue_final_message: bool | None = Field(None, description="true or false")
 
-    tools: list[Any] | None = None
-    tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
-    functions: list[Any] | None = None
-    modalities: list[Any] | None = None
-    audio: Any = None
+    tools: list[Any] | None = Field(None, description="a list of functions")
+    tool_choice: Any = Field(None, description='"auto" or "none"')
+    parallel_tool_calls: bool | None = Field(None, description="true or false")
+    functions: list[Any] | None = Field(None, description="left out: use tools")
+    modalities: list[Any] | None = Field(None, description='["text"]')
+    audio: Any = Field(None, description="left out: only text can be generated")
 
     @model_validator(mode="after")
     def _alternatives_need_logprobs(self) -> Self:
@@ -184,15 +190,26 @@ class ChatBody(GenerationBody):
         check_tools(self.callable_tools())
         if self.functions:
             raise unsupported("functions are not supported", "functions")
-        if self.audio or any(kind != "text" for kind in self.modalities or ()):
-            raise unsupported("only text can be generated", "modalities")
-        if self.continue_final_message or self.add_generation_prompt is False:
+        if self.audio:
+            raise unsupported("audio: only text can be generated", "audio")
+        if any(kind != "text" for kind in self.modalities or ()):
             raise unsupported(
-                "continuing a message is not supported; use /v1/completions with the whole text",
-                "continue_final_message",
+                f"modalities: only text can be generated, got {shown(self.modalities)}",
+                "modalities",
             )
+        for name, wanted in (
+            ("continue_final_message", self.continue_final_message),
+            ("add_generation_prompt", self.add_generation_prompt is False),
+        ):
+            if wanted:
+                raise unsupported(
+                    f"{name}: continuing a message is not supported; use /v1/completions with the "
+                    "whole text",
+                    name,
+                )
         for index, message in enumerate(self.messages):
-            _check_parts(message, f"messages.{index}.content")
+            for name in ("content", *REASONING):
+                _check_parts(message.get(name), f"messages.{index}.{name}")
 
     def wanted_tokens(self) -> int | None:
         if self.max_completion_tokens is not None and self.max_completion_tokens != -1:
@@ -207,24 +224,29 @@ class ChatBody(GenerationBody):
         return [] if self.tool_choice == "none" else self.tools or []
 
     def template_options(self) -> dict[str, Any]:
-        """Variables for the chat template. Effort "none" switches reasoning off."""
+        """Variables for the chat template. Effort "none" switches reasoning off. Raises
+        :class:`ApiError` for one that is not the client's to give."""
         options = dict(self.chat_template_kwargs or {})
+        for name in options.keys() & reserved_variables():
+            raise invalid(
+                f"chat_template_kwargs: {shown(name)} is kinfolk's to give, not the client's",
+                f"chat_template_kwargs.{name}",
+            )
         if self.reasoning_effort is not None:
             options.setdefault("enable_thinking", self.reasoning_effort != "none")
         return options
 
 
-Prompt = str | list[int] | list[str] | list[list[int]]
-
-
 class CompletionBody(GenerationBody):
     """``POST /v1/completions``."""
 
-    prompt: Prompt
-    echo: bool | None = None
-    logprobs: int | None = Field(None, ge=0, le=20)
-    best_of: int | None = None
-    suffix: str | None = None
+    prompt: Prompts = Field(
+        description="a text, a list of texts, a list of token ids or a list of such lists"
+    )
+    echo: bool | None = Field(None, description="true or false")
+    logprobs: Annotated[Whole | None, within("logprobs")] = ruled("logprobs")
+    best_of: Whole | None = Field(None, description="an integer, the same as n")
+    suffix: str | None = Field(None, description="left out: nothing can be filled in")
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
@@ -239,25 +261,20 @@ class CompletionBody(GenerationBody):
         return self.logprobs
 
     def prompts(self) -> list[str | list[int]]:
-        """The prompts one by one, at least one and none of them an empty list of ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if not self.prompt:
-            raise invalid("prompt: an empty list", "prompt")
-        if isinstance(self.prompt[0], int):
-            return [[int(token) for token in self.prompt]]
-        return list(self.prompt)
+        """The prompts one by one, at least one."""
+        return self.prompt
 
 
-def _check_parts(message: dict[str, Any], where: str) -> None:
+def _check_parts(content: Any, where: str) -> None:
     """Refuse parts that are no text. What else can be wrong is found when it is rendered."""
-    content = message.get("content")
     for number, part in enumerate(content if isinstance(content, list) else ()):
+        place = f"{where}.{number}"
+        if not isinstance(part, str | dict):
+            raise invalid(f"{place} must be an object with a type, got {shown(part)}", place)
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind != "text":
             raise unsupported(
-                f"{where}.{number}: parts of type {kind!r} are not supported, only text",
-                f"{where}.{number}",
+                f"{place}: parts of type {shown(kind)} are not supported, only text", place
             )
 
 
@@ -269,7 +286,7 @@ def _refuse_format(value: Any) -> None:
         return
     if kind in ("json_object", "json_schema"):
         raise unsupported(f"response_format: {kind} is not supported, only text", "response_format")
-    raise invalid(f"response_format: unknown type {kind!r}", "response_format")
+    raise invalid(f"response_format: the type must be text, got {shown(kind)}", "response_format")
 
 
 def _first(*values: float | None) -> float | None:

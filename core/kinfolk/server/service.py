@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 
-from kinfolk.engine.answer import Ended
 from kinfolk.engine.generation import Generation
 from kinfolk.server.bridge import Live, Mailbox
 from kinfolk.server.errors import ApiError, unavailable
+from kinfolk.server.request_log import LIVE
 
 if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
     from kinfolk.server.options import ServerOptions
-
-logger = logging.getLogger(__name__)
 
 
 class Service:
@@ -39,19 +37,24 @@ class Service:
         self.finished: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self._live: set[Live] = set()
+        self._cut_off = False
         self._mailbox: Mailbox | None = None
 
-    async def launch(self, generations: Sequence[Generation]) -> Live:
-        """Start generations of one request, or raise :class:`ApiError` if there is no room."""
-        if self.draining:
-            raise unavailable("the server is shutting down", "draining")
-        wanted = sum(len(generation.requests) for generation in generations)
-        if wanted > self.capacity:
+    def check_count(self, prompts: int, choices: int) -> None:
+        """Raise :class:`ApiError` for a request that asks for more than could ever be in flight."""
+        if prompts * choices > self.capacity:
             raise ApiError(
                 400,
-                f"{wanted} answers in one request, this server takes at most {self.capacity}",
-                param="n",
+                f"{prompts} prompts with {choices} choices (n) are {prompts * choices} answers in "
+                f"one request, this server takes at most {self.capacity}",
+                param="prompt" if prompts > self.capacity else "n",
             )
+
+    async def launch(self, request: Request, generations: Sequence[Generation]) -> Live:
+        """Start the generations of a request, or raise :class:`ApiError` if there is no room."""
+        if self.draining:
+            raise _leaving()
+        wanted = sum(len(generation.requests) for generation in generations)
         if self.in_flight + wanted > self.capacity:
             raise ApiError(
                 429,
@@ -67,6 +70,9 @@ class Service:
         except BaseException:
             live.close()
             raise
+        setattr(request.state, LIVE, live)
+        if self._cut_off:
+            live.abort(_leaving())
         return live
 
     def _current_mailbox(self) -> Mailbox:
@@ -81,29 +87,29 @@ class Service:
         if live.open:
             self.finished["disconnected"] += 1
 
-    def record(self, ends: Sequence[Ended]) -> None:
-        """Count answers that have ended."""
-        for end in ends:
+    def record(self, live: Live) -> None:
+        """Count the answers of a request that have ended."""
+        for end in live.ends:
             self.finished[end.reason.value] += 1
             self.tokens["generated"] += end.tokens
             self.tokens["reasoning"] += end.reasoning_tokens
             self.tokens["drafted"] += end.usage.drafted
             self.tokens["accepted"] += end.usage.accepted
-        if ends:
-            usage, times = ends[0].usage, ends[0].timings
-            self.tokens["prompt"] += usage.prompt
-            self.tokens["cached"] += usage.reused
-            logger.info(
-                "%d prompt tokens (%d cached) in %.2f s, %d generated in %.2f s, %s",
-                usage.prompt,
-                usage.reused,
-                times.prompt,
-                sum(end.tokens for end in ends),
-                times.decode,
-                ends[0].reason.value,
-            )
+        if live.ends:
+            self.tokens["prompt"] += live.prompt_tokens
+            self.tokens["cached"] += live.cached_tokens or 0
+
+    @property
+    def requests(self) -> int:
+        """Requests whose answers run or wait."""
+        return len(self._live)
 
     def abort_all(self) -> None:
         """End what is still running with an error its clients can understand."""
+        self._cut_off = True
         for live in list(self._live):
-            live.abort(unavailable("the server is shutting down", "draining"))
+            live.abort(_leaving())
+
+
+def _leaving() -> ApiError:
+    return unavailable("the server is shutting down", "draining")

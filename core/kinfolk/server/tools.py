@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kinfolk.engine.answer import Ended
+from kinfolk.errors import shown
 from kinfolk.sched.request import FinishReason
 from kinfolk.server.errors import invalid, unsupported
 from kinfolk.text.tool_calls import CallEvent, ToolArguments, ToolStart
@@ -18,10 +19,11 @@ def check_tool_choice(choice: Any) -> None:
         return
     if isinstance(choice, str | dict):
         raise unsupported(
-            'tool_choice: only "auto" and "none" are supported, a call cannot be forced',
+            'tool_choice: only "auto" and "none" are supported, a call cannot be forced; '
+            f"got {shown(choice)}",
             "tool_choice",
         )
-    raise invalid("tool_choice must be a text or an object", "tool_choice")
+    raise invalid(f'tool_choice must be "auto" or "none", got {shown(choice)}', "tool_choice")
 
 
 def check_tools(tools: Sequence[Any]) -> None:
@@ -30,16 +32,23 @@ def check_tools(tools: Sequence[Any]) -> None:
         where = f"tools.{number}"
         kind = tool.get("type", "function") if isinstance(tool, dict) else None
         if kind is None:
-            raise invalid(f"{where} must be an object", where)
+            raise invalid(f"{where} must be an object, got {shown(tool)}", where)
         if kind != "function":
-            raise unsupported(f"{where}: tools of type {kind!r} are not supported", f"{where}.type")
+            raise unsupported(
+                f"{where}: tools of type {shown(kind)} are not supported", f"{where}.type"
+            )
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(name, str) or not name:
-            raise invalid(f"{where}.function needs a 'name'", f"{where}.function")
+            raise invalid(
+                f"{where}.function must be an object with a name, got {shown(function)}",
+                f"{where}.function",
+            )
         if not isinstance(function.get("parameters") or {}, dict):
             raise invalid(
-                f"{where}.function.parameters must be a JSON schema", f"{where}.function.parameters"
+                f"{where}.function.parameters must be a JSON schema, "
+                f"got {shown(function['parameters'])}",
+                f"{where}.function.parameters",
             )
 
 

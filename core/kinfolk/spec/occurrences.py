@@ -29,7 +29,7 @@ class Occurrences:
         """Fill a slot with all that the host knows of ``row``'s request, unless it has it."""
         if self._holders[slot] is row.output and row.output is not None:
             return
-        self._holders[slot] = row.output
+        self._holders[slot] = None
         counts, bias = self._counts[slot], self._bias[slot]
         counts.zero_()
         bias.zero_()
@@ -38,6 +38,7 @@ class Occurrences:
             occurred[token] = occurred.get(token, 0) + 2 * count
         _put(counts, occurred)
         _put(bias, dict(row.sampling.logit_bias))
+        self._holders[slot] = row.output
 
     def forget(self, slots: Iterable[int]) -> None:
         """What is chosen in these next is not heard of here."""

@@ -6,10 +6,12 @@ position, so neither the batch nor speculation changes it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -40,6 +42,9 @@ PARAMETERS = {
 }
 """Arrays of n rows, by name, and their types."""
 
+PARAMETER_ROW: Final = np.dtype(list(PARAMETERS.items()))
+"""All of them for one row."""
+
 PENALTIES: Final = ("repetition", "presence", "frequency")
 
 _ENTRIES = {
@@ -49,6 +54,10 @@ _ENTRIES = {
     "count": "float32",
     "bias": "float32",
 }
+_ENTRY: Final = np.dtype(list(_ENTRIES.items()))
+
+Records = npt.NDArray[np.void]
+"""An array of structures: of ``PARAMETER_ROW``, or of changes of logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +157,20 @@ class RowSampling:
         cls, rows: Sequence[RowContext], device: torch.device, draw: Draw = reference.sample
     ) -> RowSampling:
         """In an upload of their own."""
-        entries = _entries(rows)
-        count, changed = (len(rows),), (len(entries),)
+        kind = kind_of([row.sampling for row in rows])
+        return cls.uploaded(parameters_of(rows), entries_of(rows), kind, device, draw)
+
+    @classmethod
+    def uploaded(
+        cls,
+        parameters: Records,
+        entries: Records,
+        kind: SamplingKind,
+        device: torch.device,
+        draw: Draw = reference.sample,
+    ) -> RowSampling:
+        """From what :func:`parameters_of` and :func:`entries_of` made of the rows."""
+        count, changed = (len(parameters),), (len(entries),)
         transfer = Transfer(
             {
                 **{name: (kind, count) for name, kind in PARAMETERS.items()},
@@ -157,12 +178,12 @@ class RowSampling:
             },
             device,
         )
-        fill_parameters(transfer.host, rows)
-        for name, values in zip(_ENTRIES, zip(*entries, strict=True), strict=False):
-            transfer.host[name][:] = values
+        fill_parameters(transfer.host, parameters)
+        for name in _ENTRIES:
+            transfer.host[name][:] = entries[name]
         transfer.upload()
-        edits = _Entries(*(transfer.device[name] for name in _ENTRIES)) if entries else None
-        kind = kind_of([row.sampling for row in rows])
+        changes = (transfer.device[name] for name in _ENTRIES)
+        edits = _Entries(*changes) if len(entries) else None
         return cls.over(transfer.device, kind, edits, draw)
 
     @classmethod
@@ -204,22 +225,39 @@ def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
     return SamplingKind(greedy=False, largest_top_k=size, edited=is_edited)
 
 
-def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], rows: Sequence[RowContext]) -> None:
-    """Write the parameters of n rows to the first n places of host arrays."""
-    for name in ("top_k", "top_p", "min_p"):
-        arrays[name][: len(rows)] = [getattr(row.sampling, name) for row in rows]
-    arrays["temperature"][: len(rows)] = [
-        row.sampling.temperature and max(row.sampling.temperature, COLDEST) for row in rows
-    ]
-    arrays["position"][: len(rows)] = [row.position for row in rows]
-    arrays["seed"][: len(rows)] = [_signed(row.sampling.seed) for row in rows]
-    for name in PENALTIES:
-        arrays[name][: len(rows)] = [getattr(row.sampling, f"{name}_penalty") for row in rows]
+def parameters_of(rows: Sequence[RowContext]) -> Records:
+    """``PARAMETER_ROW`` [n]. Raises what a value raises that does not fit."""
+    found = np.empty(len(rows), PARAMETER_ROW)
+    write_parameters(found, rows)
+    return found
+
+
+def write_parameters(found: Records, rows: Sequence[RowContext]) -> None:
+    """The same, to places of a larger array."""
+    for index, row in enumerate(rows):
+        params = row.sampling
+        found[index] = (
+            params.temperature and max(params.temperature, COLDEST),
+            params.top_k,
+            params.top_p,
+            params.min_p,
+            _signed(params.seed),
+            row.position,
+            params.repetition_penalty,
+            params.presence_penalty,
+            params.frequency_penalty,
+        )
+
+
+def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], parameters: Records) -> None:
+    """Write ``PARAMETER_ROW`` [n] to the first n places of host arrays."""
+    for name in PARAMETERS:
+        arrays[name][: len(parameters)] = parameters[name]
 
 
 def _signed(seed: int) -> int:
     """The low 64 bits of a seed, as int64 holds them."""
-    return (seed + 2**63) % 2**64 - 2**63
+    return (operator.index(seed) + 2**63) % 2**64 - 2**63
 
 
 def sample(logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
@@ -237,8 +275,8 @@ def sample_checked(
     return rows.draw(logits, rows)
 
 
-def _entries(rows: Sequence[RowContext]) -> list[tuple[int, int, bool, int, float]]:
-    """What :class:`_Entries` are made of."""
+def entries_of(rows: Sequence[RowContext]) -> Records:
+    """What :class:`_Entries` are made of; ``row`` counts from 0."""
     found: list[tuple[int, int, bool, int, float]] = []
     for index, row in enumerate(rows):
         params = row.sampling
@@ -251,4 +289,4 @@ def _entries(rows: Sequence[RowContext]) -> list[tuple[int, int, bool, int, floa
             count = output.get(token, 0) if params.has_penalties else 0
             seen = params.has_penalties and (count > 0 or token in row.prompt)
             found.append((index, token, seen, count, bias.get(token, 0.0)))
-    return found
+    return np.array(found, _ENTRY)

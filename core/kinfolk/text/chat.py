@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TEMPLATE: Final = "tokenizer.chat_template"
 TOOL_TEMPLATE: Final = "tokenizer.chat_template.tool_use"
-_RESERVED: Final = frozenset(("messages", "bos_token", "eos_token"))
+_OURS: Final = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
 _TEMPLATE_FILE: Final = "<template>"
 _FAILURE_STATUS: Final = 500
 _PROBE_ANSWER: Final = {"role": "assistant", "content": "x"}
@@ -82,20 +82,14 @@ class ChatTemplate:
         Raises :class:`TemplateError` with the template's own message if it refuses the
         conversation, and with the line at fault if it fails.
         """
-        if reserved := sorted(_RESERVED & variables.keys()):
-            raise RequestError(f"the template variable {reserved[0]!r} cannot be given")
-        return self._render(
-            self._tool_source if tools and self._tool_source else self.source,
-            {
-                "documents": None,
-                **variables,
-                "messages": normalize_messages(messages, self._chat),
-                "tools": list(tools) if tools else None,
-                "add_generation_prompt": add_generation_prompt,
-                "bos_token": self._bos,
-                "eos_token": self._eos,
-            },
-        )
+        check_variables(variables)
+        source = self._tool_source if tools and self._tool_source else self.source
+        try:
+            return self._fill(source, messages, tools, add_generation_prompt, variables)
+        except TemplateError as error:
+            if error.http_status == _FAILURE_STATUS and self._is_sound(source):
+                raise _not_renderable(error) from error
+            raise
 
     def prompt(
         self,
@@ -142,7 +136,12 @@ class ChatTemplate:
         return self.prompt(messages, tools, add_generation_prompt, **variables).fork
 
     def _probe(
-        self, messages: Messages, tools: Tools | None, add_generation_prompt: bool, **variables: Any
+        self,
+        messages: Messages,
+        /,
+        tools: Tools | None,
+        add_generation_prompt: bool,
+        **variables: Any,
     ) -> str | None:
         answered = bool(messages) and messages[-1].get("role") == "assistant"
         added = [_PROBE_QUESTION] if answered else [_PROBE_ANSWER, _PROBE_QUESTION]
@@ -164,6 +163,33 @@ class ChatTemplate:
                 fork = len(tokens)
         return ChatPrompt(text, tokens, fork)
 
+    def _is_sound(self, source: str) -> bool:
+        """Whether a template can render a plain question, or says itself why it does not."""
+        try:
+            self._fill(source, [_PROBE_QUESTION], None, True, {})
+        except TemplateError as error:
+            return error.http_status != _FAILURE_STATUS
+        return True
+
+    def _fill(
+        self,
+        source: str,
+        messages: Messages,
+        tools: Tools | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        ours = (
+            normalize_messages(messages, self._chat),
+            list(tools) if tools else None,
+            add_generation_prompt,
+            self._bos,
+            self._eos,
+        )
+        return self._render(
+            source, {"documents": None, **variables, **dict(zip(_OURS, ours, strict=True))}
+        )
+
     def _render(self, source: str, variables: Mapping[str, Any]) -> str:
         from kinfolk.text.sandbox import BUDGET, Budget, BudgetError, Refusal
 
@@ -178,6 +204,19 @@ class ChatTemplate:
             raise _failure(f"{type(error).__name__}: {error}", error) from error
 
 
+def reserved_variables() -> frozenset[str]:
+    """Names that a template gets from us, or knows as functions of its own."""
+    from kinfolk.text.sandbox import own_names
+
+    return own_names() | {*_OURS, "self"}
+
+
+def check_variables(names: Iterable[str]) -> None:
+    """Raise :class:`RequestError` for a variable that is not the caller's to give."""
+    if reserved := sorted(reserved_variables().intersection(names)):
+        raise RequestError(f"the template variable {reserved[0]!r} cannot be given")
+
+
 def _compiled(source: str) -> Template:
     from jinja2 import TemplateSyntaxError
 
@@ -190,6 +229,11 @@ def _compiled(source: str) -> Template:
     except Exception as error:  # too deep for the parser, or for the language it compiles to
         message = f"the chat template is not valid: {type(error).__name__}: {error}"
         raise _at_line(message, None) from error
+
+
+def _not_renderable(error: TemplateError) -> TemplateError:
+    """The same failure as that of the request: the file's template is sound."""
+    return TemplateError(f"these messages, tools or template variables cannot be rendered: {error}")
 
 
 def _failure(message: str, error: BaseException) -> TemplateError:

@@ -203,6 +203,12 @@ def compile_template(source: str) -> Template:
     return TemplateEnvironment().from_string(source)
 
 
+@lru_cache(maxsize=1)
+def own_names() -> frozenset[str]:
+    """Functions that every template has."""
+    return frozenset(TemplateEnvironment().globals)
+
+
 def _repeated(value: Any, times: Any) -> int:
     """Length of ``value * times`` if that repeats a sequence."""
     repeats = isinstance(value, str | bytes | list | tuple) and isinstance(times, int)

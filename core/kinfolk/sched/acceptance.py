@@ -1,0 +1,124 @@
+"""Is a request one that can run? Asked before it is queued, on the thread of whoever sends it.
+
+Steps are made of what is let through here, so everything that a client says is looked at: nothing
+of it may come as a surprise to a step, which belongs to others too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Set
+from numbers import Integral
+from typing import Final
+
+from kinfolk.errors import ContextLengthExceeded, RequestError, RequestTypeError, shown
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.request import Request, Sampling
+from kinfolk.sched.rules import is_whole
+from kinfolk.state.ledger import Ledger
+
+_KINDS: Final[tuple[tuple[str, type, str], ...]] = (
+    ("id", str, "a text"),
+    ("prompt", tuple, "a tuple of token ids"),
+    ("sampling", Sampling, "a Sampling"),
+    ("stop", Set, "a set of token ids"),
+    ("checkpoints", tuple, "a tuple of positions"),
+)
+"""Fields that are no number, and what they must be."""
+
+
+def positions_of(request: Request) -> int:
+    """Positions to reserve. Drafts add none: they are cut to what may still be emitted."""
+    return len(request.prompt) + request.max_new
+
+
+def check_request(request: Request, limits: SchedulerLimits, ledger: Ledger) -> None:
+    """Raise :class:`RequestError`, naming the field, for a request that could never run."""
+    if not isinstance(request, Request):
+        raise RequestTypeError(f"only a Request can be submitted, got {shown(request)}")
+    _check_kinds(request)
+    where = f"request {shown(request.id)}"
+    _check_prompt(request, where, limits.vocabulary)
+    _check_numbers(request, where)
+    if limits.vocabulary is not None:
+        request.sampling.check_tokens(limits.vocabulary)
+    _check_room(request, where, limits, ledger)
+
+
+def _check_kinds(request: Request) -> None:
+    for name, kind, what in _KINDS:
+        value = getattr(request, name)
+        if not isinstance(value, kind):
+            raise RequestTypeError(
+                f"request {shown(request.id)}: {name} must be {what}, got {shown(value)}",
+                field=name,
+            )
+    for name in ("prompt", "stop", "checkpoints"):
+        _check_integers(request, name, getattr(request, name))
+
+
+def _check_integers(request: Request, name: str, values: Collection[object]) -> None:
+    """By their types, of which there are few: a prompt may be long."""
+    wrong = {kind for kind in set(map(type, values)) if not _is_integer(kind)}
+    if wrong:
+        value = next(value for value in values if type(value) in wrong)
+        raise RequestTypeError(
+            f"request {shown(request.id)}: {name} must hold integers, got {shown(value)}",
+            field=name,
+        )
+
+
+def _is_integer(kind: type) -> bool:
+    return issubclass(kind, Integral) and not issubclass(kind, bool)
+
+
+def _check_prompt(request: Request, where: str, vocabulary: int | None) -> None:
+    prompt = request.prompt
+    if not prompt:
+        raise RequestError(f"{where}: the prompt is empty; send at least one token", field="prompt")
+    least, largest = min(prompt), max(prompt)
+    if least < 0 or (vocabulary is not None and largest >= vocabulary):
+        rule = "not be negative" if vocabulary is None else f"be between 0 and {vocabulary - 1}"
+        raise RequestError(
+            f"{where}: token ids must {rule}, the prompt has {shown(least)}..{shown(largest)}",
+            field="prompt",
+        )
+
+
+def _check_numbers(request: Request, where: str) -> None:
+    quantum = 1 if request.quantum is None else request.quantum
+    named = {"max_new": request.max_new, "priority": request.priority, "quantum": quantum}
+    for name, value in named.items():
+        if not is_whole(value):
+            raise RequestTypeError(
+                f"{where}: {name} must be an integer, got {shown(value)}", field=name
+            )
+        if name != "priority" and value < 1:
+            raise RequestError(
+                f"{where}: {name} must be at least 1, got {shown(value)}", field=name
+            )
+    bad = [place for place in request.checkpoints if not 1 <= place <= len(request.prompt)]
+    if bad:
+        raise RequestError(
+            f"{where}: checkpoints must lie in the prompt of {len(request.prompt)} tokens, "
+            f"got {shown(bad)}",
+            field="checkpoints",
+        )
+
+
+def _check_room(request: Request, where: str, limits: SchedulerLimits, ledger: Ledger) -> None:
+    prompt, positions = len(request.prompt), positions_of(request)
+    message = ""
+    if positions > limits.context:
+        message = (
+            f"{prompt} prompt tokens + {shown(request.max_new)} new tokens (max_new) = "
+            f"{shown(positions)}, the context holds {limits.context}; shorten either"
+        )
+    elif not ledger.fits_ever(positions):
+        message = (
+            f"{positions} positions need {ledger.needed(positions)} blocks, the pools have "
+            f"{ledger.limits.blocks}; shorten the prompt or max_new, or give the cache more memory"
+        )
+    if message:
+        raise ContextLengthExceeded(
+            f"{where}: {message}", prompt_tokens=prompt, context=limits.context
+        )
