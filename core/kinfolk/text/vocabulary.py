@@ -38,7 +38,7 @@ COMMON_ENDS: Final = frozenset(
         "</s>",
     )
 )
-"""Texts that end a text or a turn wherever they are special tokens."""
+"""Texts that end a text or a turn wherever they are control tokens."""
 
 
 class TokenType(IntEnum):
@@ -62,8 +62,8 @@ class Vocabulary:
     """The token list of a file. ``texts`` and ``types`` are indexed by id.
 
     ``ids`` maps texts to ids and has an entry for each id, in their order. ``eog`` are the ids that
-    end a generation: those the file names, and those whose text is known to end a turn, less what
-    the family keeps.
+    end a generation: those the file names, control tokens whose text is known to end a turn, and
+    what the family adds, less what it keeps.
     """
 
     texts: tuple[str, ...]
@@ -176,9 +176,11 @@ def _read_id(meta: Metadata, key: str, count: int) -> int | None:
 
 
 def _ends_of_text(texts: Sequence[str], types: Sequence[TokenType], chat: ChatFormat) -> list[int]:
-    """Ids whose text ends a turn: the family's of any type, common ones if they are special."""
+    """Ids whose text ends a turn: the family's of any type, common ones of control tokens.
+
+    Of another type a common one is text: ``</s>`` strikes through where HTML is in a vocabulary.
+    """
     stops = frozenset(chat.stop_tokens)
     ends = stops | COMMON_ENDS
-    special = (TokenType.CONTROL, TokenType.USER_DEFINED)
     found = [token for token, text in enumerate(texts) if text in ends]
-    return [token for token in found if texts[token] in stops or types[token] in special]
+    return [token for token in found if texts[token] in stops or types[token] is TokenType.CONTROL]
