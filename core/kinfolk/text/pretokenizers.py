@@ -23,6 +23,9 @@ BYTES: Final = "bytes"
 _WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _PUNCTUATION: Final = r"[\p{P}\$\+<=>\^~\|]+"
 
+SENTENCEPIECE: Final = PreTokenizer("llama", (), symbols="sentencepiece", add_bos=True)
+"""Such a file says by itself how its text is read; only the model's own family can vary that."""
+
 # Of names for one and the same way, conversion writes the first.
 GENERIC: Final[Mapping[str, PreTokenizer]] = {
     pre.name: pre
@@ -73,6 +76,8 @@ def find(
     }
     if own in claims:
         return claims[own]
+    if not byte_level and name == SENTENCEPIECE.name:
+        return SENTENCEPIECE
     if len(set(claims.values())) > 1:
         raise PluginError(
             f"pre-tokenizer {name!r} is defined differently by the families "
@@ -84,7 +89,7 @@ def find(
     if not byte_level:
         raise UnsupportedModelError(
             f"{where}key 'tokenizer.ggml.model' is {name!r}, a vocabulary that no installed family "
-            "reads (of itself kinfolk reads the byte-level 'gpt2'; 'llama' is SentencePiece's); "
+            "reads (of itself kinfolk reads the byte-level 'gpt2' and 'llama', SentencePiece's); "
             "install a plugin that does"
         )
     if name in GENERIC:
