@@ -28,11 +28,6 @@ def note(message: str) -> None:
     click.echo(message, err=True)
 
 
-def read_stdin() -> str:
-    """All of stdin as UTF-8; bytes that are none become U+FFFD."""
-    return sys.stdin.buffer.read().decode("utf-8", "replace")
-
-
 def dim(text: str) -> str:
     return click.style(text, dim=True)
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
 
 import click
 
+from kinfolk.cli.text_input import text_argument
 from kinfolk.engine.options import GenerationOptions
 from kinfolk.settings import Settings, flag, variable
 
@@ -108,7 +109,11 @@ _SAMPLING: Final = (
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Same seed, same answer."),
     click.option(
-        "--stop", multiple=True, metavar="TEXT", help="End before this text. May be repeated."
+        "--stop",
+        callback=text_argument,
+        multiple=True,
+        metavar="TEXT",
+        help="End before this text. May be repeated.",
     ),
     click.option("--ignore-eos", is_flag=True, help="Go on past the model's own end of text."),
 )

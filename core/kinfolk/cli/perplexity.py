@@ -13,10 +13,13 @@ import click
 from kinfolk.cli.console import ProgressBar, print_json
 from kinfolk.cli.loading import discover, find_model, open_model, read_settings
 from kinfolk.cli.options import LOADING, json_option, settings_options
+from kinfolk.cli.text_input import decode, errors_option, read_bytes
 from kinfolk.errors import RequestError
+from kinfolk.text.utf8 import original_sizes
 
 if TYPE_CHECKING:
     from kinfolk.engine.loading import LoadedModel
+    from kinfolk.text.tokenizer import Tokenizer
 
 
 @click.command(
@@ -33,6 +36,7 @@ Examples:
     help="Tokens from one window to the next. Default: the window's length, so that every token "
     "is read once; less gives every token more before it.",
 )
+@errors_option
 @json_option
 @settings_options(*LOADING, "context", "kv_codec", "v_codec")
 @click.pass_context
@@ -42,6 +46,7 @@ def perplexity(
     model: str,
     file: Path,
     stride: int | None,
+    errors: str,
     as_json: bool,
     **rest: Any,
 ) -> None:
@@ -49,10 +54,11 @@ def perplexity(
 
     The text is cut into windows of --context tokens (default 2048). Every token but the first of
     the text's first window, and with the default stride the first of each, is predicted from those
-    before it in its window and counted once. Bits per byte divide by the bytes of the tokens that
-    were counted, so models with different vocabularies can be compared.
+    before it in its window and counted once. Bits per byte divide by the bytes of FILE that the
+    counted tokens stand for, so models with different vocabularies can be compared.
     """
-    text = file.read_bytes().decode("utf-8", "replace")
+    raw = read_bytes(str(file))
+    text = decode(raw, str(file), errors)
     settings = read_settings(ctx, slots=1, checkpoints=0, context=2048)
     from kinfolk.engine.text import open_text
 
@@ -60,6 +66,7 @@ def perplexity(
     tokens = tokenizer.encode(text)
     if len(tokens) < 2:
         raise RequestError(f"{file}: a text of at least two tokens is needed")
+    sizes = original_sizes(raw, written_sizes(tokenizer, tokens))
     score = Score()
     with open_model(settings, model) as loaded:
         window = loaded.limits.context
@@ -67,9 +74,7 @@ def perplexity(
         with ProgressBar("scoring") as progress:
             for number, (start, stop, first) in enumerate(spans):
                 losses = token_losses(loaded, tokens[start:stop])[first - start - 1 :]
-                counted = tokens[first:stop]
-                nbytes = sum(len(tokenizer.token_bytes(token)) for token in counted)
-                score = score.plus(math.fsum(losses), len(counted), nbytes)
+                score = score.plus(math.fsum(losses), stop - first, sum(sizes[first:stop]))
                 progress(number + 1, len(spans), f"perplexity {score.perplexity:.3f}")
     _report(score, window, as_json)
 
@@ -109,6 +114,13 @@ def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, in
         counted = stop
         if stop == count:
             return
+
+
+def written_sizes(tokenizer: Tokenizer, tokens: list[int]) -> list[int]:
+    """How many bytes each token of an encoded text writes: none for the BOS put in front of it."""
+    pairs = zip([None, *tokens], tokens, strict=False)
+    sizes = [len(tokenizer.bytes_after(before, token)) for before, token in pairs]
+    return [0, *sizes[1:]] if tokenizer.adds_bos else sizes
 
 
 def token_losses(loaded: LoadedModel, tokens: list[int]) -> list[float]:

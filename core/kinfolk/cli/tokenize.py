@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from kinfolk.cli.console import read_stdin, table
+from kinfolk.cli.console import table
 from kinfolk.cli.loading import discover, find_model, read_settings
 from kinfolk.cli.options import json_option, settings_options
+from kinfolk.cli.text_input import errors_option, read_stdin, text_argument
 
 
 @click.command(
@@ -20,7 +21,8 @@ Examples:
   kinfolk tokenize model.gguf --text "<|im_end|>" --no-special"""
 )
 @click.argument("model")
-@click.option("--text", help="The text. Default: stdin, to its last byte.")
+@click.option("--text", callback=text_argument, help="The text. Default: stdin, to its last byte.")
+@errors_option
 @click.option(
     "--special/--no-special",
     default=True,
@@ -30,7 +32,14 @@ Examples:
 @settings_options("model_family")
 @click.pass_context
 def tokenize(
-    ctx: click.Context, /, model: str, text: str | None, special: bool, as_json: bool, **rest: Any
+    ctx: click.Context,
+    /,
+    model: str,
+    text: str | None,
+    errors: str,
+    special: bool,
+    as_json: bool,
+    **rest: Any,
 ) -> None:
     """Cut a text into the tokens of MODEL.
 
@@ -40,7 +49,7 @@ def tokenize(
     settings = read_settings(ctx)
     path = find_model(model)
     if text is None:
-        text = read_stdin()
+        text = read_stdin(errors)
     from kinfolk.engine.text import open_text
 
     tokenizer, _, _ = open_text(path, settings, discover(settings))
