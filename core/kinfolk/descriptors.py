@@ -181,9 +181,10 @@ class ModelOutline:
 class VocabularyOutline:
     """A vocabulary of ``size`` tokens whose ordinary ones may be anything.
 
-    ``symbols`` is what its merges start from, as in :attr:`PreTokenizer.symbols`. ``specials`` are
-    the texts from id ``first_special`` on, each with whether it is a control token; ids after them
-    are padding, or ordinary tokens where characters are merged or nothing is ``padded``. ``eos``,
+    ``symbols`` is what its merges start from, as in :attr:`PreTokenizer.symbols`; a file of
+    ``sentencepiece`` has scores instead of merges, and ``pre`` is ``llama``. ``specials`` are the
+    texts from id ``first_special`` on, each with whether it is a control token; ids after them are
+    padding, or ordinary tokens where characters are merged or nothing is ``padded``. ``eos``,
     ``padding`` and ``bos`` are texts among them; with ``bos``, prompts begin with it.
     """
 

@@ -249,6 +249,13 @@ def test_a_template_that_rewrites_nothing_forks_at_its_last_special(tokenizer) -
     assert (whole[-12:], rest) == ("Yo<|im_end|>"[-12:], "")
 
 
+def test_a_text_that_reads_like_bos_and_is_none_does_not_take_its_place(make_tokenizer) -> None:
+    """Only the token counts: here its text is ordinary, and so is never found as a whole."""
+    tokenizer = make_tokenizer([], [("<s>", 1)], bos_token_id=256, add_bos_token=True)
+    tokens = ChatTemplate("{{ bos_token }}x", tokenizer).prompt([]).tokens
+    assert tokens == [256, *b"<s>x"]
+
+
 def test_bos_of_the_tokenizer_is_counted(make_tokenizer) -> None:
     tokenizer = make_tokenizer(
         [], [("<s>", CONTROL), ("<|u|>", CONTROL)], bos_token_id=256, add_bos_token=True

@@ -22,9 +22,25 @@ def test_ids_of_the_file_end_a_generation(make_tokenizer) -> None:
     assert (tokenizer.bos, tokenizer.eos) == (8, 5)
 
 
-def test_common_ends_count_where_they_are_special(make_tokenizer) -> None:
+def test_common_ends_count_where_they_are_control_tokens(make_tokenizer) -> None:
     specials = [("<|im_end|>", CONTROL), ("</s>", NORMAL), ("<eos>", USER_DEFINED), ("x", CONTROL)]
-    assert make_tokenizer([], specials).eog == {256, 258}
+    assert make_tokenizer([], specials).eog == {256}
+
+
+def test_html_is_no_end_of_text(make_tokenizer) -> None:
+    """Gemma lists the tags of HTML as user-defined tokens, and ``</s>`` is one of them."""
+    specials = [("<s>", USER_DEFINED), ("</s>", USER_DEFINED), ("<eos>", CONTROL)]
+    tokenizer = make_tokenizer([], specials, eos_token_id=258)
+    assert tokenizer.eog == {258}
+    ids = tokenizer.encode("<s>old</s> new")
+    assert tokenizer.decode(ids, skip_control=True) == "<s>old</s> new"
+
+
+@pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED])
+def test_an_end_that_the_file_names_counts_whatever_its_type(make_tokenizer, kind) -> None:
+    tokenizer = make_tokenizer([], [("</s>", kind), ("<eot>", kind)], eos_token_id=256)
+    assert tokenizer.eog == {256}
+    assert make_tokenizer([], [("<eot>", kind)], eot_token_id=256).eog == {256}
 
 
 def test_a_familys_stop_tokens_count_whatever_their_type(make_tokenizer) -> None:

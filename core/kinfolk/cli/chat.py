@@ -19,7 +19,8 @@ from kinfolk.cli.options import (
     settings_options,
 )
 from kinfolk.cli.run import raise_failure, speed
-from kinfolk.errors import ContextLengthExceeded, KinfolkError
+from kinfolk.cli.text_input import Lines, errors_option, text_argument
+from kinfolk.errors import ContextLengthExceeded, KinfolkError, RequestError
 
 if TYPE_CHECKING:
     from kinfolk.engine.answer import Ended
@@ -44,7 +45,10 @@ Examples:
   kinfolk chat -m model.gguf --system "Answer in one sentence." --temperature 0"""
 )
 @model_argument
-@click.option("--system", metavar="TEXT", help="System message of the conversation.")
+@errors_option
+@click.option(
+    "--system", callback=text_argument, metavar="TEXT", help="System message of the conversation."
+)
 @click.option("--stats", is_flag=True, help="Say how fast each answer was.")
 @sampling_options
 @settings_options(*LOADING, *ENGINE)
@@ -60,7 +64,8 @@ def chat(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         if runtime.card is not None and not runtime.card.chat:
             note(f"warning: {runtime.name!r} was not made for conversations")
         options = generation_options(params)
-        Conversation(runtime, options, params["system"], params["stats"]).hold()
+        conversation = Conversation(runtime, options, params["system"], params["stats"])
+        conversation.hold(Lines(params["errors"]))
 
 
 class Conversation:
@@ -79,11 +84,11 @@ class Conversation:
     def reset(self) -> None:
         self._messages = [{"role": "system", "content": self._system}] if self._system else []
 
-    def hold(self) -> None:
+    def hold(self, lines: Lines) -> None:
         """Read and answer until the end of input or /exit."""
         if sys.stdin.isatty():
             note(dim(f"{self._runtime.name}: /help for help, Ctrl-D to leave"))
-        while (line := _read_line()) is not None:
+        while (line := _read_line(lines)) is not None:
             if not line.strip():
                 continue
             if not line.startswith("/"):
@@ -170,18 +175,19 @@ class Conversation:
             note(dim(speed(end)))
 
 
-def _read_line() -> str | None:
+def _read_line(lines: Lines) -> str | None:
     """The next line, or ``None`` at the end. Ctrl-C throws away what was typed."""
     if not sys.stdin.isatty():
-        line = sys.stdin.readline()
-        return line.rstrip("\n") if line else None
+        return lines.read()
     with suppress(ImportError):  # gives input() editing and history, where there is one
         import readline  # noqa: F401
     while True:
         try:
-            return input(PROMPT)
+            return lines.ask(PROMPT)
         except EOFError:
             note("")
             return None
+        except RequestError as error:
+            note(f"error: {error}")
         except KeyboardInterrupt:
             note("\n" + dim("(Ctrl-D or /exit to leave)"))

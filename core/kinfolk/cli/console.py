@@ -7,13 +7,10 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
-
-from kinfolk.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,24 +27,6 @@ def on_terminal() -> bool:
 def note(message: str) -> None:
     """A line for whoever is watching, not part of the output; above a bar, if one is shown."""
     click.echo(message, file=sys.stderr)
-
-
-def read_stdin() -> str:
-    """All of stdin as UTF-8; bytes that are none become U+FFFD."""
-    return sys.stdin.buffer.read().decode("utf-8", "replace")
-
-
-def read_text(path: str) -> str:
-    """All of a file as UTF-8, as :func:`read_stdin` does, which ``-`` stands for.
-
-    Raises :class:`RequestError` if it cannot be read.
-    """
-    if path == "-":
-        return read_stdin()
-    try:
-        return Path(path).read_bytes().decode("utf-8", "replace")
-    except OSError as error:
-        raise RequestError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def dim(text: str) -> str:

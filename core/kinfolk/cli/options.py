@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeVar, get_args
 
 import click
 
+from kinfolk.cli.text_input import text_argument
 from kinfolk.engine.options import UNLIMITED, GenerationOptions
 from kinfolk.errors import SettingsError
 from kinfolk.sched.request import Sampling
@@ -145,7 +146,11 @@ _SAMPLING: Final = (
     sampling_value("frequency_penalty", help="The same for each time they were written."),
     click.option("--seed", type=SEED, help="Same seed, same answer."),
     click.option(
-        "--stop", multiple=True, metavar="TEXT", help="End before this text. May be repeated."
+        "--stop",
+        callback=text_argument,
+        multiple=True,
+        metavar="TEXT",
+        help="End before this text. May be repeated.",
     ),
     click.option("--ignore-eos", is_flag=True, help="Go on past the model's own end of text."),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kinfolk.cli.console import ProgressBar, print_json, read_text
+from kinfolk.cli.console import ProgressBar, print_json
 from kinfolk.cli.loading import check_model, discover, model_path, open_model, read_settings
 from kinfolk.cli.options import (
     LOADING,
@@ -18,10 +18,13 @@ from kinfolk.cli.options import (
     one_model,
     settings_options,
 )
+from kinfolk.cli.text_input import decode, errors_option, read_bytes
 from kinfolk.errors import RequestError, SettingsError
+from kinfolk.text.utf8 import original_sizes
 
 if TYPE_CHECKING:
     from kinfolk.engine.loading import LoadedModel
+    from kinfolk.text.tokenizer import Tokenizer
 
 WINDOW: Final = 2048
 """Tokens of a window where nobody says how many."""
@@ -42,6 +45,7 @@ Examples:
     help="Tokens from one window to the next. Default: the window's length, so that every token "
     "is read once; less gives every token more before it.",
 )
+@errors_option
 @json_option
 @settings_options(*LOADING, "context", "kv_codec", "v_codec")
 @click.pass_context
@@ -51,6 +55,7 @@ def perplexity(
     files: tuple[str, ...],
     model: str | None,
     stride: int | None,
+    errors: str,
     as_json: bool,
     **rest: Any,
 ) -> None:
@@ -58,11 +63,12 @@ def perplexity(
 
     The text is cut into windows of --context tokens (default 2048). Every token but the first of
     the text's first window, and with the default stride the first of each, is predicted from those
-    before it in its window and counted once. Bits per byte divide by the bytes of the tokens that
-    were counted, so models with different vocabularies can be compared.
+    before it in its window and counted once. Bits per byte divide by the bytes of FILE that the
+    counted tokens stand for, so models with different vocabularies can be compared.
     """
     model, name = _model_and_text(files, model)
-    text = read_text(name)
+    raw = read_bytes(name)
+    text = decode(raw, "stdin" if name == "-" else name, errors)
     settings = read_settings(ctx, slots=1, checkpoints=0, context=WINDOW)
     if settings.context is not None:
         _check_stride(stride, settings.context)
@@ -75,6 +81,7 @@ def perplexity(
     tokens = tokenizer.encode(text)
     if len(tokens) < 2:
         raise RequestError(f"{name}: a text of at least two tokens is needed")
+    sizes = original_sizes(raw, written_sizes(tokenizer, tokens))
     score = Score()
     with open_model(settings, str(path)) as loaded:
         window = loaded.limits.context
@@ -83,9 +90,7 @@ def perplexity(
         with ProgressBar("scoring") as progress:
             for number, (start, stop, first) in enumerate(spans):
                 losses = token_losses(loaded, tokens[start:stop])[first - start - 1 :]
-                counted = tokens[first:stop]
-                nbytes = sum(len(tokenizer.token_bytes(token)) for token in counted)
-                score = score.plus(math.fsum(losses), len(counted), nbytes)
+                score = score.plus(math.fsum(losses), stop - first, sum(sizes[first:stop]))
                 progress(number + 1, len(spans), f"perplexity {score.perplexity:.3f}")
     _report(score, window, as_json)
 
@@ -144,6 +149,13 @@ def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, in
         counted = stop
         if stop == count:
             return
+
+
+def written_sizes(tokenizer: Tokenizer, tokens: list[int]) -> list[int]:
+    """How many bytes each token of an encoded text writes: none for the BOS put in front of it."""
+    pairs = zip([None, *tokens], tokens, strict=False)
+    sizes = [len(tokenizer.bytes_after(before, token)) for before, token in pairs]
+    return [0, *sizes[1:]] if tokenizer.adds_bos else sizes
 
 
 def token_losses(loaded: LoadedModel, tokens: list[int]) -> list[float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinfolk.cli.console import dim, note, on_terminal, print_json, read_stdin, read_text
+from kinfolk.cli.console import dim, note, on_terminal, print_json
 from kinfolk.cli.loading import Demand, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
@@ -21,6 +21,7 @@ from kinfolk.cli.options import (
     sampling_options,
     settings_options,
 )
+from kinfolk.cli.text_input import errors_option, read_stdin, read_text, text_argument
 from kinfolk.errors import EngineError, SettingsError
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ Examples:
   kinfolk run -m model.gguf --raw -n 64 "Once upon a time"
   kinfolk run --json --seed 1 "import os" """
 )
-@click.argument("prompt", nargs=-1)
+@click.argument("prompt", nargs=-1, callback=text_argument)
 @model_option
+@errors_option
 @click.option(
     "-f",
     "--file",
@@ -53,7 +55,12 @@ Examples:
     help="Complete the text as it stands, or answer it through the model's chat template. "
     "Default: what the model's card says; chat if the file has a template.",
 )
-@click.option("--system", metavar="TEXT", help="System message in front of the prompt.")
+@click.option(
+    "--system",
+    callback=text_argument,
+    metavar="TEXT",
+    help="System message in front of the prompt.",
+)
 @click.option(
     "--echo/--no-echo",
     default=None,
@@ -81,7 +88,7 @@ def run(
     """
     if params["raw"] and params["system"]:
         raise SettingsError("--system needs the chat template, which --raw leaves out")
-    text = _prompt_text(prompt, file, model)
+    text = _prompt_text(prompt, file, model, params["errors"])
     # One sequence is all this needs.
     settings = read_settings(ctx, slots=1, checkpoints=0)
     options = generation_options(params)
@@ -121,11 +128,11 @@ def speed(end: Ended) -> str:
     )
 
 
-def _prompt_text(words: tuple[str, ...], file: str | None, model: str | None) -> str:
+def _prompt_text(words: tuple[str, ...], file: str | None, model: str | None, errors: str) -> str:
     if file is not None:
         if words:
             raise click.UsageError(f"there are two prompts, {' '.join(words)!r} and that of {file}")
-        return read_text(file)
+        return read_text(file, errors)
     if len(words) == 1 and model is None and _is_file(words[0]):
         raise SettingsError(
             f"{words[0]!r} is a file, not a prompt; to load a model from it: "
@@ -135,7 +142,7 @@ def _prompt_text(words: tuple[str, ...], file: str | None, model: str | None) ->
         return " ".join(words)
     if sys.stdin.isatty():
         raise click.UsageError('Say what to complete, such as: kinfolk run "def fibonacci(n):"')
-    return read_stdin()
+    return read_stdin(errors)
 
 
 def _is_file(word: str) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from kinfolk.cli.console import read_stdin, table
+from kinfolk.cli.console import table
 from kinfolk.cli.loading import discover, model_path, read_settings
 from kinfolk.cli.options import json_option, model_argument, settings_options
+from kinfolk.cli.text_input import errors_option, read_stdin, text_argument
 
 
 @click.command(
@@ -20,7 +21,8 @@ Examples:
   kinfolk tokenize model.gguf --text "<|im_end|>" --no-special"""
 )
 @model_argument
-@click.option("--text", help="The text. Default: stdin, to its last byte.")
+@click.option("--text", callback=text_argument, help="The text. Default: stdin, to its last byte.")
+@errors_option
 @click.option(
     "--special/--no-special",
     default=True,
@@ -34,6 +36,7 @@ def tokenize(
     /,
     model: str | None,
     text: str | None,
+    errors: str,
     special: bool,
     as_json: bool,
     **rest: Any,
@@ -47,7 +50,7 @@ def tokenize(
     registry = discover(settings)
     path = model_path(model, registry)
     if text is None:
-        text = read_stdin()
+        text = read_stdin(errors)
     from kinfolk.engine.text import open_text
 
     tokenizer, _, _ = open_text(path, settings, registry)

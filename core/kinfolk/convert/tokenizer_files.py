@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kinfolk.convert.checkpoint import CONFIG, read_json
 from kinfolk.errors import ConversionError
+from kinfolk.text.utf8 import fault
 from kinfolk.text.vocabulary import TokenType
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class TokenizerFiles:
         file = self.directory / "chat_template.jinja"
         stated = self.settings.get("chat_template")
         if file.is_file():
-            yield "tokenizer.chat_template", file.read_text("utf-8")
+            yield "tokenizer.chat_template", _read_text(file)
         elif isinstance(stated, str):
             yield "tokenizer.chat_template", stated
         elif isinstance(stated, list):
@@ -156,6 +157,13 @@ class TokenizerFiles:
             return Tokenizer.from_file(str(self.path))
         except Exception as error:  # the library raises nothing narrower
             raise self.fail(f"the tokenizers library cannot load it: {error}") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConversionError(f"{path}: {fault(error)}; save it as UTF-8") from None
 
 
 def _content(token: object) -> str | None:

@@ -115,7 +115,8 @@ class Answer:
     ):
         self.choice = choice
         self.ended = False
-        self._stream = TextStream(tokenizer, stop)
+        before = prompt.tokens[-1] if prompt.tokens else None
+        self._stream = TextStream(tokenizer, stop, before=before)
         self._silent = silent
         self._splitter = (
             None
@@ -123,7 +124,7 @@ class Answer:
             else ReasoningSplitter(*prompt.think, started=prompt.thinking)
         )
         self._calls = None if prompt.calls is None else ToolCallParser(prompt.calls)
-        self._aligner = LogprobAligner(tokenizer) if logprobs else None
+        self._aligner = LogprobAligner(tokenizer, before) if logprobs else None
         self.tokens = 0
         self._reasoning_tokens = 0
         self._started = self._first = self._last = time.perf_counter()
@@ -237,9 +238,9 @@ class LogprobAligner:
     character of their token. Entries of what is never shown are never given out.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, before: int | None):
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, before=before)
         self._waiting: deque[tuple[int, TokenLogprob]] = deque()
         self._added = 0
         self._taken = 0

@@ -40,7 +40,8 @@ class _Alphabet:
 
 def tokenizer_keys(outline: VocabularyOutline) -> Mapping[str, object]:
     """The ``tokenizer.*`` keys of a file, in order."""
-    characters = outline.symbols == "characters"
+    characters = outline.symbols != "bytes"
+    scored = outline.symbols == "sentencepiece"
     padding = 0
     if outline.padded and not characters:
         padding = outline.size - outline.first_special - len(outline.specials)
@@ -58,10 +59,12 @@ def tokenizer_keys(outline: VocabularyOutline) -> Mapping[str, object]:
         keys["tokenizer.ggml.pre"] = outline.pre
     keys[TOKENS] = texts
     if characters:
-        keys[SCORES] = np.full(outline.size, -1000, np.float32)
+        scores = -np.arange(outline.size) if scored else np.full(outline.size, -1000)
+        keys[SCORES] = scores.astype(np.float32)
+    keys[TOKEN_TYPE] = np.array(types, np.int32)
+    if not scored:
+        keys[MERGES] = [f"{left} {right}" for left, right in merges]
     keys |= {
-        TOKEN_TYPE: np.array(types, np.int32),
-        MERGES: [f"{left} {right}" for left, right in merges],
         EOS: texts.index(outline.eos, first),
         "tokenizer.ggml.padding_token_id": texts.index(outline.padding, first),
     }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import tokenizers
 
     from kinfolk.text.formats import PreTokenizer
+    from kinfolk.text.vocabulary import Vocabulary
 
 _PRINTABLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _OTHERS: Final = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
@@ -31,6 +32,12 @@ _BYTE_OF_LETTER: Final[Mapping[int, int]] = {
 class ByteLevel:
     """The kind of :class:`kinfolk.text.symbols.Symbols` whose symbols are bytes."""
 
+    space_prefix = False
+    scored = False
+
+    def literal(self, text: str) -> str:
+        return text
+
     def token_bytes(self, text: str) -> bytes:
         """The bytes the letters stand for; a text of other characters stands for itself."""
         try:
@@ -40,13 +47,13 @@ class ByteLevel:
 
     def build(
         self,
-        ids: dict[str, int],
+        vocabulary: Vocabulary,
         merges: list[tuple[str, str]],
         pre: PreTokenizer,
     ) -> tokenizers.Tokenizer:
         from tokenizers import Tokenizer, models, pre_tokenizers
 
-        model = models.BPE(vocab=ids, merges=merges, ignore_merges=pre.ignore_merges)
+        model = models.BPE(vocab=vocabulary.ids, merges=merges, ignore_merges=pre.ignore_merges)
         result = Tokenizer(model)
         result.pre_tokenizer = pre_tokenizers.Sequence(
             [

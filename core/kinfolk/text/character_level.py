@@ -2,7 +2,8 @@
 
 Spaces are written as U+2581, so that merges can be listed with a space between their halves; a byte
 is written ``<0x0A>``. Source: SentencePiece (Kudo and Richardson, 2018) with byte fallback, as
-llama.cpp runs it on files that list merges. Nothing is put in front of a text.
+llama.cpp runs it on files that list merges. Nothing is put in front of a text. What has no token
+and no bytes either is the unknown token, if the file names one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import tokenizers
 
     from kinfolk.text.formats import PreTokenizer
+    from kinfolk.text.vocabulary import Vocabulary
 
 SPACE: Final = "\u2581"
 _BYTE: Final = re.compile("<0x([0-9A-Fa-f]{2})>")
@@ -32,6 +34,12 @@ def byte_token(byte: int) -> str:
 class CharacterLevel:
     """The kind of :class:`kinfolk.text.symbols.Symbols` whose symbols are characters."""
 
+    space_prefix = False
+    scored = True
+
+    def literal(self, text: str) -> str:
+        return text.replace(SPACE, " ")
+
     def token_bytes(self, text: str) -> bytes:
         if byte := _BYTE.fullmatch(text):
             return bytes.fromhex(byte[1])
@@ -39,7 +47,7 @@ class CharacterLevel:
 
     def build(
         self,
-        ids: dict[str, int],
+        vocabulary: Vocabulary,
         merges: list[tuple[str, str]],
         pre: PreTokenizer,
     ) -> tokenizers.Tokenizer:
@@ -47,7 +55,12 @@ class CharacterLevel:
 
         result = Tokenizer(
             models.BPE(
-                vocab=ids, merges=merges, byte_fallback=True, ignore_merges=pre.ignore_merges
+                vocab=vocabulary.ids,
+                merges=merges,
+                unk_token=vocabulary.unknown_name,
+                fuse_unk=True,
+                byte_fallback=True,
+                ignore_merges=pre.ignore_merges,
             )
         )
         result.pre_tokenizer = pre_tokenizers.Sequence([*split_steps(pre)])

@@ -153,11 +153,11 @@ class ChatTemplate:
     def _encode(self, text: str, fork_parts: int = 0) -> ChatPrompt:
         """Tokens of a rendered text; ``fork_parts`` parts of it end at the fork point."""
         tokenizer = self._tokenizer
+        parts = tokenizer.split_specials(text)
         # The template may have written the token that the tokenizer would put in front.
-        add_bos = tokenizer.adds_bos and not (self._bos and text.startswith(self._bos))
-        tokens = tokenizer.encode("", add_bos=add_bos)
+        tokens = tokenizer.encode("", add_bos=tokenizer.adds_bos and parts[:1] != [tokenizer.bos])
         fork = None
-        for index, part in enumerate(tokenizer.split_specials(text), start=1):
+        for index, part in enumerate(parts, start=1):
             tokens.extend([part] if isinstance(part, int) else tokenizer.encode_plain(part))
             if index == fork_parts:
                 fork = len(tokens)

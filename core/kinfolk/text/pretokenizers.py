@@ -24,6 +24,9 @@ BYTES: Final = "bytes"
 _WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _PUNCTUATION: Final = r"[\p{P}\$\+<=>\^~\|]+"
 
+SENTENCEPIECE: Final = PreTokenizer("llama", (), symbols="sentencepiece", add_bos=True)
+"""Such a file says by itself how its text is read; only the model's own family can vary that."""
+
 # Of names for one and the same way, conversion writes the first.
 GENERIC: Final[Mapping[str, PreTokenizer]] = {
     pre.name: pre
@@ -73,6 +76,8 @@ def find(
     families = tuple(families)
     stated = {family.name: family.pretokenizers() for family in families if family.name == own}
     claims = _claims(name, stated, byte_level)
+    if not claims and not byte_level and name == SENTENCEPIECE.name:
+        return SENTENCEPIECE
     if not claims:
         others = (family for family in families if family.name != own)
         answers = ask_each(others, lambda family: family.pretokenizers())
@@ -89,7 +94,7 @@ def find(
     if not byte_level:
         raise UnsupportedModelError(
             f"{where}key 'tokenizer.ggml.model' is {name!r}, a vocabulary that no installed family "
-            "reads (of itself kinfolk reads the byte-level 'gpt2'; 'llama' is SentencePiece's); "
+            "reads (of itself kinfolk reads the byte-level 'gpt2' and 'llama', SentencePiece's); "
             "install a plugin that does"
         )
     if name in GENERIC:

@@ -12,15 +12,27 @@ from typing import TYPE_CHECKING, Final, Protocol
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.text.byte_level import ByteLevel
 from kinfolk.text.character_level import CharacterLevel
+from kinfolk.text.sentencepiece import SentencePiece
 
 if TYPE_CHECKING:
     import tokenizers
 
     from kinfolk.text.formats import PreTokenizer
+    from kinfolk.text.vocabulary import Vocabulary
 
 
 class Symbols(Protocol):
     """One way to spell bytes as the symbols that are merged."""
+
+    space_prefix: bool
+    """Whether a text is read with a space in front of it unless the file denies it."""
+
+    scored: bool
+    """Whether merges follow from the scores of tokens where a file lists none."""
+
+    def literal(self, text: str) -> str:
+        """What a user-defined token of this text prints, and where it is found."""
+        ...
 
     def token_bytes(self, text: str) -> bytes:
         """What an ordinary token of this text prints."""
@@ -28,7 +40,7 @@ class Symbols(Protocol):
 
     def build(
         self,
-        ids: dict[str, int],
+        vocabulary: Vocabulary,
         merges: list[tuple[str, str]],
         pre: PreTokenizer,
     ) -> tokenizers.Tokenizer:
@@ -40,13 +52,14 @@ class Symbols(Protocol):
         ...
 
     def unspelled(self, ids: Mapping[str, int]) -> Sequence[str]:
-        """Symbols without a token: text with these loses them."""
+        """Symbols without a token: text with these cannot be encoded as it is."""
         ...
 
 
 SYMBOLS: Final[Mapping[str, Symbols]] = {
     "bytes": ByteLevel(),
     "characters": CharacterLevel(),
+    "sentencepiece": SentencePiece(),
 }
 
 

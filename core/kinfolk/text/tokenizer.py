@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinfolk.errors import RequestError
 from kinfolk.text.formats import ChatFormat, PreTokenizer
+from kinfolk.text.merges import read_merges
 from kinfolk.text.pretokenizers import DEFAULT, Claims, find
 from kinfolk.text.specials import SpecialMatcher
 from kinfolk.text.symbols import symbols_of
@@ -15,7 +16,6 @@ from kinfolk.text.vocabulary import (
     HIDDEN,
     TokenType,
     Vocabulary,
-    read_merges,
     read_vocabulary,
 )
 
@@ -32,8 +32,9 @@ BYTE_LEVEL: Final = "gpt2"
 class Tokenizer:
     """The tokenizer of one model file.
 
-    Text is taken as it is: no Unicode normalisation, no added space. A lone surrogate, which UTF-8
-    cannot hold, is read as U+FFFD.
+    Text is taken as it is: no Unicode normalisation. A lone surrogate, which UTF-8 cannot hold, is
+    read as U+FFFD. Some SentencePiece files ask for a space in front of a text and of what follows
+    a special token; decoding takes it away again.
 
     ``bos`` and ``eos`` are ids or ``None``; ``eog`` are all ids that end a generation; ``adds_bos``
     says whether a prompt begins with ``bos`` if the caller does not say.
@@ -50,15 +51,17 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self.vocab_size = len(vocabulary.texts)
         self._symbols = symbols_of(pre)
-        self._plain = self._symbols.build(ids, merges, pre)
+        self._plain = self._symbols.build(vocabulary, merges, pre)
+        self._prefix = self._symbols.space_prefix and vocabulary.add_space is not False
         self._bytes: list[bytes | None] = [None] * self.vocab_size
         specials = _special_ids(vocabulary)
+        found = {self._printed(token): token for token in specials.values()}
         written = {
             text: token
-            for text, token in specials.items()
+            for text, token in found.items()
             if vocabulary.types[token] is TokenType.USER_DEFINED
         }
-        self._all_specials = SpecialMatcher(specials)
+        self._all_specials = SpecialMatcher(found)
         self._written_specials = SpecialMatcher(written)
         self._special_ids = frozenset(specials.values())
         self._check_ids(specials)
@@ -74,10 +77,12 @@ class Tokenizer:
         wanted = pre.add_bos if vocabulary.add_bos is None else vocabulary.add_bos
         self.adds_bos = (wanted or pre.needs_bos) and vocabulary.bos is not None
         if missing := self._symbols.unspelled(ids):
+            unknown = vocabulary.unknown_name
             logger.info(
-                "the vocabulary has no token for %d symbols (%s); encoding drops them",
+                "the vocabulary has no token for %d symbols (%s); encoding %s",
                 len(missing),
                 ", ".join(missing),
+                "drops them" if unknown is None else f"makes them {unknown!r}",
             )
 
     @classmethod
@@ -99,7 +104,8 @@ class Tokenizer:
         name = _pre_name(meta) if byte_level else meta.string(MODEL)
         pre = find(name, families, own=own, path=meta.path, byte_level=byte_level)
         vocabulary = read_vocabulary(meta, chat)
-        return cls(vocabulary, read_merges(meta, vocabulary.ids), pre, chat)
+        merges = read_merges(meta, vocabulary, scored=symbols_of(pre).scored)
+        return cls(vocabulary, merges, pre, chat)
 
     def encode(
         self, text: str, *, add_bos: bool | None = None, parse_special: bool = True
@@ -124,16 +130,32 @@ class Tokenizer:
         return self._all_specials.split(well_formed(text))
 
     def encode_plain(self, text: str) -> list[int]:
-        """Ids of a text without a look at special tokens."""
-        return self._symbols.encode(self._plain, text)
+        """Ids of a text without a look at special tokens, at the beginning or behind one."""
+        return self._symbols.encode(self._plain, f" {text}" if self._prefix and text else text)
 
     def decode(self, ids: Iterable[int], *, skip_control: bool = False) -> str:
         """The text of ids; bytes that are not UTF-8 become U+FFFD.
 
         Control tokens are written as their texts, unless ``skip_control``.
         """
-        kept = (token for token in ids if not (skip_control and self.is_hidden(token)))
-        return b"".join(map(self.token_bytes, kept)).decode("utf-8", errors="replace")
+        written = []
+        before = None
+        for token in ids:
+            if not (skip_control and self.is_hidden(token)):
+                written.append(self.bytes_after(before, token))
+            before = token
+        return b"".join(written).decode("utf-8", errors="replace")
+
+    def bytes_after(self, before: int | None, token: int) -> bytes:
+        """What a token adds to the text behind another token, or with ``None`` at its beginning.
+
+        Of a space that encoding puts there the text knows nothing.
+        """
+        raw = self.token_bytes(token)
+        begins = before is None or self.is_special(before)
+        if self._prefix and begins and not self.is_special(token):
+            return raw.removeprefix(b" ")
+        return raw
 
     def token_bytes(self, token: int) -> bytes:
         """What a token writes: its text for special tokens, nothing for unused ones."""
@@ -169,12 +191,19 @@ class Tokenizer:
             assert self._plain.token_to_id(text) == token, f"token {text!r} has moved"
 
     def _spell(self, token: int) -> bytes:
-        text, kind = self._vocabulary.texts[token], self._vocabulary.types[token]
+        kind = self._vocabulary.types[token]
         if kind is TokenType.UNUSED:
             return b""
         if kind in HIDDEN or kind is TokenType.USER_DEFINED:
-            return text.encode("utf-8")
-        return self._symbols.token_bytes(text)
+            return self._printed(token).encode("utf-8")
+        return self._symbols.token_bytes(self._vocabulary.texts[token])
+
+    def _printed(self, token: int) -> str:
+        """The text of a special token as it stands in texts."""
+        text = self._vocabulary.texts[token]
+        if self._vocabulary.types[token] is TokenType.USER_DEFINED:
+            return self._symbols.literal(text)
+        return text
 
     def _wants_bos(self, add_bos: bool | None) -> bool:
         return self.adds_bos if add_bos is None else add_bos

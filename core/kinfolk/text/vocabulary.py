@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,9 @@ TOKEN_TYPE: Final = "tokenizer.ggml.token_type"
 SCORES: Final = "tokenizer.ggml.scores"
 MERGES: Final = "tokenizer.ggml.merges"
 ADD_BOS: Final = "tokenizer.ggml.add_bos_token"
+ADD_SPACE: Final = "tokenizer.ggml.add_space_prefix"
 BOS: Final = "tokenizer.ggml.bos_token_id"
+UNKNOWN: Final = "tokenizer.ggml.unknown_token_id"
 EOS: Final = "tokenizer.ggml.eos_token_id"
 EOT: Final = "tokenizer.ggml.eot_token_id"
 EOM: Final = "tokenizer.ggml.eom_token_id"
@@ -38,7 +40,7 @@ COMMON_ENDS: Final = frozenset(
         "</s>",
     )
 )
-"""Texts that end a text or a turn wherever they are special tokens."""
+"""Texts that end a text or a turn wherever they are control tokens."""
 
 
 class TokenType(IntEnum):
@@ -62,8 +64,9 @@ class Vocabulary:
     """The token list of a file. ``texts`` and ``types`` are indexed by id.
 
     ``ids`` maps texts to ids and has an entry for each id, in their order. ``eog`` are the ids that
-    end a generation: those the file names, and those whose text is known to end a turn, less what
-    the family keeps.
+    end a generation: those the file names, control tokens whose text is known to end a turn, and
+    what the family adds, less what it keeps. ``add_bos`` and ``add_space`` are what the file says
+    about the beginning of a text, ``None`` if nothing.
     """
 
     texts: tuple[str, ...]
@@ -71,8 +74,15 @@ class Vocabulary:
     ids: dict[str, int]
     bos: int | None
     eos: int | None
+    unknown: int | None
     eog: frozenset[int]
     add_bos: bool | None
+    add_space: bool | None
+
+    @property
+    def unknown_name(self) -> str | None:
+        """The name in ``ids`` of the token for what no other token spells."""
+        return None if self.unknown is None else list(self.ids)[self.unknown]
 
 
 def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
@@ -95,33 +105,11 @@ def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
         ids=_unique_ids(texts, types),
         bos=bos,
         eos=eos,
+        unknown=_read_id(meta, UNKNOWN, len(texts)),
         eog=frozenset(eog),
-        add_bos=meta.boolean(ADD_BOS) if ADD_BOS in meta else None,
+        add_bos=_read_flag(meta, ADD_BOS),
+        add_space=_read_flag(meta, ADD_SPACE),
     )
-
-
-def read_merges(meta: Metadata, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The merges of a file in order of rank, each of two tokens into a third."""
-    merges = [_pair(text) for text in meta.strings(MERGES)]
-    for rank, (left, right) in enumerate(merges):
-        if left not in ids or right not in ids or left + right not in ids:
-            raise meta.fail(
-                f"entry {rank} of key {MERGES!r} is {meta.strings(MERGES)[rank]!r}, which does not "
-                "merge two tokens into a third; the file is damaged or was converted wrongly",
-                MERGES,
-            )
-    return merges
-
-
-def _pair(text: str) -> tuple[str, str]:
-    # The first symbol may itself be a space where spaces are not respelled.
-    left, _, right = text.partition(" ") if text[:1] != " " else _after_a_space(text)
-    return left, right
-
-
-def _after_a_space(text: str) -> tuple[str, str, str]:
-    left, space, right = text[1:].partition(" ")
-    return f" {left}", space, right
 
 
 def _unique_ids(texts: Sequence[str], types: Sequence[TokenType]) -> dict[str, int]:
@@ -163,6 +151,10 @@ def _read_types(meta: Metadata, count: int) -> list[TokenType]:
         ) from None
 
 
+def _read_flag(meta: Metadata, key: str) -> bool | None:
+    return meta.boolean(key) if key in meta else None
+
+
 def _read_id(meta: Metadata, key: str, count: int) -> int | None:
     if key not in meta:
         return None
@@ -177,9 +169,11 @@ def _read_id(meta: Metadata, key: str, count: int) -> int | None:
 
 
 def _ends_of_text(texts: Sequence[str], types: Sequence[TokenType], chat: ChatFormat) -> list[int]:
-    """Ids whose text ends a turn: the family's of any type, common ones if they are special."""
+    """Ids whose text ends a turn: the family's of any type, common ones of control tokens.
+
+    Of another type a common one is text: ``</s>`` strikes through where HTML is in a vocabulary.
+    """
     stops = frozenset(chat.stop_tokens)
     ends = stops | COMMON_ENDS
-    special = (TokenType.CONTROL, TokenType.USER_DEFINED)
     found = [token for token, text in enumerate(texts) if text in ends]
-    return [token for token in found if texts[token] in stops or types[token] in special]
+    return [token for token in found if texts[token] in stops or types[token] is TokenType.CONTROL]

@@ -18,7 +18,7 @@ from kinfolk_gemma4.layout import (
     metadata,
     tensors,
 )
-from kinfolk_gemma4.text import PRETOKENIZERS, VISIBLE
+from kinfolk_gemma4.text import LINES, VISIBLE
 
 MODEL_TYPES: Final = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
 """Of the multimodal wrappers, and of their text models alone."""
@@ -46,13 +46,12 @@ def conversion(checkpoint: Checkpoint) -> Conversion | None:
     for layer in range(shape.owners, shape.layers):
         for part in ("k_proj", "v_proj", "k_norm"):
             dropped[f"model.layers.{layer}.self_attn.{part}."] = "the layer reads another one's"
-    (pre,) = PRETOKENIZERS
     return Conversion(
         architecture=ARCHITECTURE,
         metadata=metadata(shape),
         tensors=tuple(tensors(shape)),
         vocabulary=shape.vocabulary,
-        tokenizer=character_level(shape.vocabulary, pre, VISIBLE),
+        tokenizer=character_level(shape.vocabulary, LINES, VISIBLE),
         dropped=dropped,
         repeated={HEAD: EMBEDDING} if shape.tied else {},
         source_name=source_name,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from kinfolk.descriptors import ChatFormat, ObjectArguments, PreTokenizer, ToolSyntax
+from kinfolk.text.pretokenizers import SENTENCEPIECE
 
 TOKENIZER: Final = "gemma4"
 
-PRETOKENIZERS: Final = (
-    PreTokenizer(TOKENIZER, (r"[^\n]+|\n+",), symbols="characters", needs_bos=True),
-)
+LINES: Final = PreTokenizer(TOKENIZER, (r"[^\n]+|\n+",), symbols="characters", needs_bos=True)
 """Lines, and runs of line ends between them. Some early files deny that a text begins with BOS."""
+
+PRETOKENIZERS: Final = (LINES, replace(SENTENCEPIECE, needs_bos=True))
 
 CHAT: Final = ChatFormat(
     # After a call the model writes <|tool_response> and waits for the result.
