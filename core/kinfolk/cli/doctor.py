@@ -112,10 +112,12 @@ def _environment() -> Iterator[Check]:
 
 
 def _plugins(registry: Registry) -> Iterator[Check]:
-    status: dict[str, Status] = {"ok": "ok", "failed": "failed", "conflict": "failed"}
     for record in registry.records:
+        status: Status = "failed" if record.status in ("failed", "conflict") else "ok"
         detail = record.reason or " ".join(filter(None, (record.distribution, record.version)))
-        yield Check("plugins", record.name, status.get(record.status, "warning"), detail)
+        if record.status == "skipped":
+            detail = f"skipped: {detail}"
+        yield Check("plugins", record.name, status, detail)
 
 
 def _devices() -> Iterator[Check]:
