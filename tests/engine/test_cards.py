@@ -69,12 +69,18 @@ def test_a_file_may_recommend_sampling(card):
     [
         ("{", "Expecting property name"),
         ("[]", "must be an object"),
-        ({}, "name: Field required"),
-        ({"name": "a", "chat": "perhaps"}, "chat: Input should be a valid boolean"),
+        ({}, "name: is missing"),
+        ({"name": "a", "chat": "perhaps"}, "chat: must be true or false (got 'perhaps')"),
         ({"name": "a", "temprature": 1}, "unknown field 'temprature'; there are name, sampling"),
         ({"name": "a", "sampling": {"temp": 1}}, "unknown field 'temp'; there are temperature"),
-        ({"name": "a", "sampling": {"top_k": "many"}}, "sampling.top_k: Input should be"),
-        ({"name": "a", "sampling": 3}, "sampling: Input should be"),
+        (
+            {"name": "a", "sampling": {"top_k": "many"}},
+            "sampling.top_k: must be a whole number (got 'many')",
+        ),
+        ({"name": 3}, "name: must be a text (got 3)"),
+        ({"name": "a", "max_tokens": 1.5}, "max_tokens: must be a whole number (got 1.5)"),
+        ({"name": "a", "sampling": {"top_p": "x"}}, "sampling.top_p: must be a number (got 'x')"),
+        ({"name": "a", "sampling": 3}, "sampling: must be an object (got 3)"),
     ],
     ids=str,
 )

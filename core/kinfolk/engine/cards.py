@@ -9,6 +9,7 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,11 +17,23 @@ from kinfolk.descriptors import Family, ModelCard, SamplingDefaults
 from kinfolk.errors import ModelFormatError
 from kinfolk.gguf.metadata import Metadata
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 _SAMPLING_KEYS = {
     "temp": "temperature",
     "top_k": "top_k",
     "top_p": "top_p",
     "min_p": "min_p",
+}
+
+
+_RULES: Final = {
+    "string": "a text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "dataclass": "an object",
 }
 
 
@@ -50,7 +63,7 @@ def _read(path: Path) -> ModelCard:
         _refuse_unknown(stated.get("sampling"), SamplingDefaults)
         return TypeAdapter(ModelCard).validate_python(stated)
     except ValidationError as error:
-        found = "; ".join(f"{_dotted(one['loc'])}: {one['msg']}" for one in error.errors())
+        found = "; ".join(f"{_dotted(one['loc'])}: {_rule(one)}" for one in error.errors())
         raise ModelFormatError(f"is no model card: {found}", path=path) from error
     except ValueError as error:
         raise ModelFormatError(f"is no model card: {error}", path=path) from error
@@ -62,6 +75,14 @@ def _refuse_unknown(stated: object, kind: type) -> None:
     unknown = sorted(set(stated) - set(known)) if isinstance(stated, dict) else []
     if unknown:
         raise ValueError(f"unknown field {unknown[0]!r}; there are {', '.join(known)}")
+
+
+def _rule(problem: ErrorDetails) -> str:
+    """What a field must be; the library's kinds of problems are ``int_type``, ``int_parsing``..."""
+    kind = problem["type"].partition("_")[0]
+    if kind not in _RULES:
+        return "is missing" if kind == "missing" else problem["msg"]
+    return f"must be {_RULES[kind]} (got {problem['input']!r})"
 
 
 def _dotted(place: tuple[int | str, ...]) -> str:
