@@ -33,7 +33,7 @@ def problems_of(registry: Registry, distribution: str) -> list[str]:
 
 
 def discover_in_a_process(path, **variables):
-    found = f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    found = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": found} | variables
     done = subprocess.run(
         [sys.executable, "-c", DISCOVER],

@@ -20,7 +20,9 @@ def kinfolk(*words, cwd, path=None, **more):
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | more
     if path is not None:
         del environment["KINFOLK_PLUGINS"]  # what is on the path counts
-        environment["PYTHONPATH"] = f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
     return subprocess.run(
         [sys.executable, "-m", *words],
         cwd=cwd,
