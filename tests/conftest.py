@@ -28,8 +28,16 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 def pytest_configure() -> None:
-    """What this run was told is not meant for the pytest that a test may start."""
+    """Tests choose their settings and plugins themselves, whatever this machine is used for.
+
+    What this run was told is not meant for the pytest that a test may start. Of installed plugins
+    there are those of this repository, and those that a test makes and names.
+    """
     os.environ.pop("PYTEST_ADDOPTS", None)
+    for name in [name for name in os.environ if name.upper().startswith("KINFOLK_")]:
+        del os.environ[name]
+    ours = sorted(path.parent.name for path in (REPO / "plugins").glob("*/pyproject.toml"))
+    os.environ["KINFOLK_PLUGINS"] = ",".join(ours)
 
 
 # -- tiers ----------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     def make(name: str, source: str) -> None:
         monkeypatch.delitem(sys.modules, f"made_{name}", raising=False)
         (site / f"made_{name}.py").write_text("KINFOLK_API = (1, 0)\n" + source)
+        monkeypatch.setenv("KINFOLK_PLUGINS", name, prepend=",")
         info = site / f"made_{name}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: made-{name}\nVersion: 1.0\n")

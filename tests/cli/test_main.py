@@ -241,3 +241,17 @@ def test_a_misspelt_variable_is_mentioned(kinfolk, model, monkeypatch):
     result = kinfolk("tokenize", model, "--text", "x")
     assert result.exit_code == 0
     assert "KINFOLK_SLOT means nothing here; did you mean KINFOLK_SLOTS?" in result.stderr
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_no_machine_has_is_refused(kinfolk, port):
+    result = kinfolk("serve", "--port", port)
+    assert result.exit_code == 2
+    assert "'--port'" in result.stderr
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_is_a_number_of_64_bits(kinfolk, seed, tmp_path):
+    result = kinfolk("synth", "qwen3.5-0.8b", tmp_path / "x.gguf", "--seed", seed)
+    assert result.exit_code == 2
+    assert "'--seed'" in result.stderr

@@ -347,6 +347,13 @@ def test_doctor_misses_triton_only_where_there_is_a_gpu(kinfolk, model, monkeypa
     assert "not installed" in checks["triton"].detail
 
 
+def test_doctor_has_nothing_against_a_choice_of_plugins(kinfolk, model, monkeypatch):
+    monkeypatch.setenv("KINFOLK_PLUGINS", "qwen35")
+    result = kinfolk("doctor", "-m", model)
+    assert "gemma4     skipped: not named in KINFOLK_PLUGINS" in result.stdout
+    assert result.stdout.endswith("all is well\n")
+
+
 def test_doctor_does_not_say_that_all_is_well_below_a_warning(kinfolk, model, monkeypatch):
     assert kinfolk("doctor", "-m", model).stdout.endswith("all is well\n")
     monkeypatch.setenv("KINFOLK_SLOT", "3")

@@ -23,7 +23,7 @@ import pytest
 def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command away from the repository; its whole output is in the failure's message."""
     # Without what would let the environment see the code that runs these tests.
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST", "COVERAGE")
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST", "COVERAGE", "KINFOLK")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
     environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     result = subprocess.run(

@@ -29,6 +29,12 @@ KINFOLK_API = (1, 0)
 """
 
 
+@pytest.fixture(autouse=True)
+def every_installed_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Discovery itself is tested here, beside whatever else is installed."""
+    monkeypatch.delenv("KINFOLK_PLUGINS", raising=False)
+
+
 @pytest.fixture
 def toy_site() -> Path:
     """A folder with the distribution ``kinfolk-toy``, as an installer leaves it."""
@@ -96,7 +102,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
 
 @pytest.fixture
 def discover(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
-    """``discover()`` -> the registry of what is installed, without our own families."""
+    """``discover()`` -> the registry of what is installed."""
 
     def run(**options: Any) -> Registry:
         return Registry.discover(load_settings(**options))

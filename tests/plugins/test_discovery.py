@@ -27,8 +27,14 @@ def statuses(registry: Registry) -> dict[str, str]:
     return {record.name: record.status for record in registry.records}
 
 
+def problems_of(registry: Registry, distribution: str) -> list[str]:
+    """What is wrong with its plugins; others may be installed here, and broken."""
+    return [problem for problem in registry.problems() if distribution in problem]
+
+
 def discover_in_a_process(path, **variables):
-    environment = os.environ | {"PYTHONPATH": str(path)} | variables
+    found = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": found} | variables
     done = subprocess.run(
         [sys.executable, "-c", DISCOVER],
         env=environment,
@@ -106,7 +112,8 @@ def test_a_name_that_is_not_installed_is_an_error_that_lists_those_that_are(site
     with pytest.raises(SettingsError) as caught:
         discover(plugins=("anti",))
     assert "KINFOLK_PLUGINS names 'anti', which is not installed" in str(caught.value)
-    assert "ant, gemma4" in str(caught.value)
+    installed = str(caught.value).rpartition(": ")[2].split(", ")
+    assert {"ant", "gemma4"} <= set(installed)
 
 
 # -- duplicates -----------------------------------------------------------------------------------
@@ -171,7 +178,7 @@ def test_a_broken_plugin_takes_nothing_else_down(site, discover):
     assert statuses(registry)["broken"] == "failed"
     assert "whole" in registry.drafters
     assert "ngram" in registry.drafters
-    (line,) = registry.problems()
+    (line,) = problems_of(registry, "kinfolk-broken")
     assert line.startswith("plugin 'broken' (kinfolk-broken 1.0): importing site_broken")
 
 
@@ -181,9 +188,8 @@ def test_unreadable_entry_points_of_one_distribution_hide_no_other(site, discove
     site("whole", "kinfolk-whole", "")
     registry = discover()
     assert statuses(registry)["whole"] == "ok"
-    (line,) = registry.problems()
+    (line,) = problems_of(registry, "kinfolk-broken")
     assert "its entry points cannot be read" in line
-    assert "kinfolk-broken" in line
 
 
 def test_strict_plugins_makes_a_broken_plugin_an_error(site, discover):
@@ -204,6 +210,7 @@ def test_a_command_of_the_core_cannot_be_replaced(site):
         """,
     )
     registry = Registry.discover(load_settings(), reserved_commands=("serve", "run"))
-    assert set(registry.commands) == {"mine"}
-    (line,) = registry.problems()
+    assert "mine" in registry.commands
+    assert "serve" not in registry.commands
+    (line,) = problems_of(registry, "kinfolk-greedy")
     assert "command 'serve' is the core's own and was withdrawn" in line

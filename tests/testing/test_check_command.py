@@ -19,7 +19,10 @@ from kinfolk.testing.run import _reason, run_checks
 def kinfolk(*words, cwd, path=None, **more):
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | more
     if path is not None:
-        environment["PYTHONPATH"] = f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        del environment["KINFOLK_PLUGINS"]  # what is on the path counts
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
     return subprocess.run(
         [sys.executable, "-m", *words],
         cwd=cwd,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from kinfolk.cli.console import print_json, table
+from kinfolk.cli.console import ProgressBar, print_json, table
 from kinfolk.cli.loading import find_model, read_settings
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.cli.options import LOADING, json_option, model_argument, settings_options
@@ -62,13 +62,14 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any)
     """
     settings = read_settings(ctx)
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
-    checks = [
-        *_versions(),
-        *_environment(),
-        *_plugins(registry),
-        *_devices(),
-        *_smoke(model, settings, registry),
-    ]
+    with ProgressBar("checking", at_once=True):
+        checks = [
+            *_versions(),
+            *_environment(),
+            *_plugins(registry),
+            *_devices(),
+            *_smoke(model, settings, registry),
+        ]
     if as_json:
         print_json([asdict(check) for check in checks])
     else:
@@ -112,10 +113,12 @@ def _environment() -> Iterator[Check]:
 
 
 def _plugins(registry: Registry) -> Iterator[Check]:
-    status: dict[str, Status] = {"ok": "ok", "failed": "failed", "conflict": "failed"}
     for record in registry.examined().records:
+        status: Status = "failed" if record.status in ("failed", "conflict") else "ok"
         detail = record.reason or " ".join(filter(None, (record.distribution, record.version)))
-        yield Check("plugins", record.name, status.get(record.status, "warning"), detail)
+        if record.status == "skipped":
+            detail = f"skipped: {detail}"
+        yield Check("plugins", record.name, status, detail)
 
 
 def _devices() -> Iterator[Check]:

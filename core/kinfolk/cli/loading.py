@@ -151,7 +151,7 @@ def open_runtime(
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry, demand)
-    with _loading(path) as progress:
+    with loading(path) as progress:
         from kinfolk.engine.runtime import Runtime
 
         runtime = Runtime.open(path, settings, registry, progress)
@@ -168,7 +168,7 @@ def open_model(
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry, demand)
-    with _loading(path) as progress:
+    with loading(path) as progress:
         from kinfolk.engine.loading import load_model
 
         loaded = load_model(path, settings, registry, progress)
@@ -178,7 +178,7 @@ def open_model(
 
 
 @contextmanager
-def _loading(path: Path) -> Iterator[ProgressBar]:
+def loading(path: Path) -> Iterator[ProgressBar]:
     """Say that it loads from the first moment on: the imports alone take seconds."""
     log.info("loading %s", path)
     with ProgressBar(f"loading {path.name}", at_once=True) as progress:

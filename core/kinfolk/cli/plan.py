@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import print_json, size, table
-from kinfolk.cli.loading import check_model, discover, model_path, read_settings
+from kinfolk.cli.loading import check_model, discover, loading, model_path, read_settings
 from kinfolk.cli.options import ENGINE, LOADING, json_option, model_argument, settings_options
 from kinfolk.plans import Paged, StatePlan
 from kinfolk.types import CHUNK
@@ -39,9 +39,10 @@ def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry)
-    from kinfolk.engine.preparing import prepare_model
+    with loading(path):
+        from kinfolk.engine.preparing import prepare_model
 
-    ready = prepare_model(path, settings, registry)
+        ready = prepare_model(path, settings, registry)
     with ready.file:
         if as_json:
             print_json(_report(ready))

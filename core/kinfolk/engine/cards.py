@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,11 +19,23 @@ from kinfolk.errors import ModelFormatError, SettingsError
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.sched.request import Sampling
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 _SAMPLING_KEYS = {
     "temp": "temperature",
     "top_k": "top_k",
     "top_p": "top_p",
     "min_p": "min_p",
+}
+
+
+_RULES: Final = {
+    "string": "a text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "dataclass": "an object",
 }
 
 
@@ -56,7 +68,7 @@ def _read(path: Path) -> ModelCard:
         _refuse_unusable(card)
         return card
     except ValidationError as error:
-        found = "; ".join(f"{_dotted(one['loc'])}: {one['msg']}" for one in error.errors())
+        found = "; ".join(f"{_dotted(one['loc'])}: {_rule(one)}" for one in error.errors())
         raise ModelFormatError(f"is no model card: {found}", path=path) from error
     except ValueError as error:
         raise ModelFormatError(f"is no model card: {error}", path=path) from error
@@ -87,6 +99,14 @@ def _problem(sampling: dict[str, Any]) -> str:
     except SettingsError as error:
         return str(error)
     return ""
+
+
+def _rule(problem: ErrorDetails) -> str:
+    """What a field must be; the library's kinds of problems are ``int_type``, ``int_parsing``..."""
+    kind = problem["type"].partition("_")[0]
+    if kind not in _RULES:
+        return "is missing" if kind == "missing" else problem["msg"]
+    return f"must be {_RULES[kind]} (got {problem['input']!r})"
 
 
 def _dotted(place: tuple[int | str, ...]) -> str:

@@ -25,7 +25,7 @@ def refuse_missing_device(name: str) -> None:
     built = _version_of_torch()
     if built.endswith("+cpu"):
         raise SettingsError(
-            f"--device {name}: torch {built} is a build for CPUs; install one for CUDA"
+            f"--device {name}: torch {built} is a build for CPUs; a GPU needs one for CUDA"
         )
     count = _cuda_devices()
     if count is not None and int(index or 0) >= count:
