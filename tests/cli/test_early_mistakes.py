@@ -68,7 +68,7 @@ def test_values_of_sampling(kinfolk, model, monkeypatch, command, option, value)
 
 
 def test_a_value_of_sampling_needs_no_torch(told, model):
-    assert "'--top-p': top_p must be above 0 and at most 1, got 1.5" in told(
+    assert "'--top-p': top_p must be a number above 0 and at most 1, got 1.5" in told(
         "run", "-m", model, "--top-p", "1.5", "Hi"
     )
 

@@ -98,7 +98,7 @@ def test_what_a_file_recommends_is_usable_or_refused_by_key(card, name, value):
         ({"name": "a", "max_tokens": 1.5}, "max_tokens: must be a whole number (got 1.5)"),
         ({"name": "a", "sampling": {"top_p": "x"}}, "sampling.top_p: must be a number (got 'x')"),
         ({"name": "a", "sampling": 3}, "sampling: must be an object (got 3)"),
-        ({"name": "a", "sampling": {"top_p": 0}}, "sampling: top_p must be above 0"),
+        ({"name": "a", "sampling": {"top_p": 0}}, "sampling: top_p must be a number above 0"),
         ('{"name": "a", "sampling": {"temperature": NaN}}', "sampling: temperature must be"),
         ({"name": "a", "max_tokens": 0}, "max_tokens must be at least 1, got 0"),
         ({"name": "a", "thinking_budget": -1}, "thinking_budget must be at least 0, got -1"),

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -227,10 +228,19 @@ def transitively_declared(folder: str) -> set[str]:
     return {IMPORT_NAMES.get(name, name) for name in names} | optional(core)
 
 
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """What of a module runs: type checkers read more."""
+    yield node
+    checked = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    children = node.orelse if checked else ast.iter_child_nodes(node)
+    for child in children:
+        yield from executed(child)
+
+
 def third_party_imports(package: Path) -> set[str]:
     found = set()
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in executed(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

@@ -1,22 +1,24 @@
-"""The ``kinfolk`` command as a scorer and a completer: what a user's machine computes."""
+"""kinfolk as a scorer and a completer of a GGUF file: what a user's machine computes."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from pocket.sampling import Completion, Sampling
-from pocket.scoring import Window
+from pocket.scoring import WINDOW, Window
 from tokenizers import Tokenizer
+
+from kinfolk.cli.loading import open_model
+from kinfolk.cli.perplexity import token_losses
+from kinfolk.settings import load_settings
 
 
 def kinfolk(*arguments: str) -> str:
@@ -28,27 +30,17 @@ def kinfolk(*arguments: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandScorer:
-    """``kinfolk logits`` on each window."""
+class RuntimeScorer:
+    """The file as ``kinfolk perplexity`` loads it, once for all windows."""
 
     file: Path
 
     def nats(self, windows: list[Window]) -> Iterator[float]:
-        with tempfile.TemporaryDirectory() as folder:
-            ids, out = Path(folder, "ids.npy"), Path(folder, "logits.npy")
+        settings = load_settings(slots=1, checkpoints=0, context=WINDOW)
+        with open_model(settings, str(self.file)) as loaded:
             for window in windows:
-                np.save(ids, window.ids)
-                kinfolk("logits", str(self.file), "--tokens", str(ids), "--out", str(out))
-                yield surprise(np.load(out), window)
-
-
-def surprise(logits: np.ndarray[Any, np.dtype[np.float32]], window: Window) -> float:
-    """Negative log-likelihood (nats) of the scored tokens, from the logits of every position."""
-    rows = logits[window.first - 1 : -1].astype(np.float64)
-    rows -= rows.max(axis=-1, keepdims=True)
-    targets = window.ids[window.first :]
-    picked = np.take_along_axis(rows, targets[:, None], axis=-1)[:, 0]
-    return float((np.log(np.exp(rows).sum(axis=-1)) - picked).sum())
+                losses = token_losses(loaded, window.ids.tolist())
+                yield math.fsum(losses[window.first - 1 :])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 from pocket import data, exercises, scoring, tokenizer
-from pocket.command import CommandCompleter, CommandScorer
+from pocket.command import CommandCompleter, RuntimeScorer
 from pocket.criterion import judge
 from pocket.exercises import Completer
 from pocket.export import read
@@ -186,7 +186,7 @@ def _model(folder: Path) -> PocketModel:
 
 def _scorer(arguments: argparse.Namespace) -> scoring.Scorer:
     if arguments.gguf is not None:
-        return CommandScorer(arguments.gguf)
+        return RuntimeScorer(arguments.gguf)
     return scoring.TorchScorer(_model(arguments.hf), 65_536 if torch.cuda.is_available() else 8192)
 
 
