@@ -152,8 +152,10 @@ class Graphs:
             fill_parameters(frame.host, sampled.parameters())
             if key.sampling.edited:
                 for lane, item, (row,) in sampled.lanes():
-                    with sampled.alone(lane):
+                    try:
                         self.occurrences.enter(item.lease.slot, row)
+                    except Exception as error:
+                        sampled.fail(lane, error)
         ran = self.replay(graph, tokens)
         if key.sampling is None:
             drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]

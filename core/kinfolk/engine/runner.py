@@ -286,13 +286,14 @@ def _results(
             results.append(_result(item) if found.sound[number] else _failed(item))
             continue
         rows = len(item.tokens) if drafted else 1
-        result = _failed(item)
-        if found.finite[lane]:
-            with sampled.alone(lane):
+        result = None
+        if found.finite[lane] and lane not in sampled.errors:
+            try:
                 wanted = samplings[lane].logprobs
                 result = _sampled(item, found, lane, rows, logits, first, wanted)
-        error = sampled.errors.get(lane)
-        results.append(result if error is None else _failed(item, error))
+            except Exception as error:
+                sampled.fail(lane, error)
+        results.append(result or _failed(item, sampled.errors.get(lane, _NOT_FINITE)))
         lane += 1
         first += rows
     return results

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -60,9 +59,11 @@ class SampledItems:
         self.parameters()
         made, first = [], 0
         for lane, rows in enumerate(self._rows):
-            entries = entries_of(())
-            with self.alone(lane):
+            try:
                 entries = entries_of(rows)
+            except Exception as error:
+                self.fail(lane, error)
+                entries = entries_of(())
             entries["row"] += first
             made.append(entries)
             first += len(rows)
@@ -73,25 +74,23 @@ class SampledItems:
         self.parameters()
         return zip(range(len(self.items)), self.items, self._rows, strict=True)
 
-    @contextmanager
-    def alone(self, lane: int) -> Iterator[None]:
-        """What fails in here is the failure of this lane. Its first one is logged and told."""
-        try:
-            yield
-        except Exception as error:
-            if lane not in self.errors:
-                name = self.items[lane].request_id
-                log.exception("request %r ends: a step cannot be prepared for it", name)
-                self.errors[lane] = explain(error)
+    def fail(self, lane: int, error: Exception) -> None:
+        """End the request of a lane. Only its first error is logged and told; called in an
+        ``except`` block."""
+        if lane not in self.errors:
+            name = self.items[lane].request_id
+            log.exception("request %r ends: a step cannot be prepared for it", name)
+            self.errors[lane] = explain(error)
 
     def _make(self, lane: int, parameters: Records) -> list[RowContext]:
         """The rows of a lane, and their parameters."""
-        with self.alone(lane):
+        try:
             rows = self._histories[lane].rows(self.items[lane])
             write_parameters(parameters, rows)
-            return rows
-        rows = [RowContext(_PLAIN, 0)] * len(parameters)
-        write_parameters(parameters, rows)
+        except Exception as error:
+            self.fail(lane, error)
+            rows = [RowContext(_PLAIN, 0)] * len(parameters)
+            write_parameters(parameters, rows)
         return rows
 
 
