@@ -69,7 +69,7 @@ def _choices(ops: Ops, rows: int) -> Iterator[list[Choices]]:
 
     def watched(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
         ids, weights = route(x, weight, *rest)
-        if ids.shape[0] == rows and not ops.rehearsing:
+        if ids.shape[0] == rows and not ops.launches_suppressed:
             found.append(Choices(int(weight.shape[0]), ids.clone()))
         return ids, weights
 

@@ -39,7 +39,7 @@ PROMPT, WARM_UP = 32, 100
 class Still:
     """Runs a body once; whoever replays it gets what it left."""
 
-    def record(self, body: Callable[[], T]) -> Callable[[], T]:
+    def capture(self, body: Callable[[], T]) -> Callable[[], T]:
         result = body()
         return lambda: result
 
@@ -58,7 +58,7 @@ def measure(
     sampling: Sampling,
     profile: cProfile.Profile | None = None,
     *,
-    ahead: bool = True,
+    overlap: bool = True,
     rows: int = 1,
 ) -> float:
     """Microseconds of a step of so many sequences, after the first ones; all rows but one of each
@@ -68,7 +68,7 @@ def measure(
         context=loaded.info.context,
         step_tokens=2048,
         vocabulary=loaded.info.vocabulary,
-        ahead=ahead,
+        overlap=overlap,
         max_draft=rows - 1,
     )
     drafter = RandomDrafts(loaded.info.vocabulary) if rows > 1 else None
@@ -103,7 +103,7 @@ def main() -> None:
     arguments.add_argument("--temperature", type=float, default=0.0)
     arguments.add_argument("--rows", type=int, default=1, help="of a sequence, but one drafted")
     arguments.add_argument("--profile", action="store_true")
-    arguments.add_argument("--in-turn", action="store_true", help="no step ahead of a result")
+    arguments.add_argument("--no-overlap", action="store_true", help="no step ahead of a result")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     loaded = load(PROMPT + WARM_UP + options.steps)
@@ -116,7 +116,7 @@ def main() -> None:
             options.steps,
             sampling,
             profile,
-            ahead=not options.in_turn,
+            overlap=not options.no_overlap,
             rows=options.rows,
         )
         sys.stdout.write(f"{sequences:3d} sequences: {found:7.1f} us a step\n")

@@ -46,7 +46,7 @@ HALF = {"activations": "f16"}
 WAYS = (
     Way("slices of a prompt", 1024),
     Way("slices, numbers in float16", 1024, {"dtype": "f16"}),
-    Way("slices, matrices as numbers", 1024, {"weights": "numbers"}),
+    Way("slices, matrices as numbers", 1024, {"weights": "dense"}),
     Way("keys and values bf16", 1024, {"kv_codec": "bf16"}),
     Way("keys and values f16", 1024, {"kv_codec": "f16"}),
     Way("keys and values q8_0", 1024, {"kv_codec": "q8_0"}),

@@ -238,7 +238,7 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
     with Engine(loaded, limits, drafter) as engine:
         own = replace(runtime, engine=engine)
         runs = [measure(own, work, seed) for seed in range(uncounted + repeats)][uncounted:]
-        stats, refused = engine.stats(), dict(engine.never_recorded())
+        stats, refused = engine.stats(), dict(engine.uncapturable_ops())
     decodes_alone = work.rows == 1 and work.generate > 2
     # Of one row they are as many as it chooses, greedy or not.
     counted = decodes_alone and not work.temperature
@@ -257,7 +257,7 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
         ),
         "distinct_experts": distinct,
         "engine": stats,
-        "never_recorded": refused,
+        "uncapturable_ops": refused,
         "clocks": clocks(),
     }
 

@@ -26,7 +26,7 @@ from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.tiles import Tile, device_of
 from kinfolk_kernels.paged_attention.work import Work, work_of
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
-from kinfolk_kernels.qk_rope_write.triton import qk_rope_write
+from kinfolk_kernels.qk_rope_write.triton_backend import qk_rope_write
 
 LAYERS, HEADS, KV_HEADS, DIM, CHUNK = 16, 24, 4, 256, 64
 PAIRS = 32
@@ -174,12 +174,12 @@ def preparation(memory: Memory, context: int, count: int, layers: int) -> Callab
     k, v = (torch.randn(count, KV_HEADS, DIM, device="cuda") for _ in range(2))
     norm = HeadNorm(torch.ones(DIM, device="cuda"), 1e-6)
     angle = torch.randn(context + count, PAIRS, device="cuda")
-    turns = (angle.cos(), angle.sin())
+    rope_tables = (angle.cos(), angle.sin())
 
     def step() -> None:
         for pools in memory.layers[:layers]:
             rest = (pools, memory.arena, rows, 0, 1.0, torch.bfloat16)
-            qk_rope_write(q, k, v, (norm, norm, None), turns, *rest)
+            qk_rope_write(q, k, v, (norm, norm, None), rope_tables, *rest)
 
     return step
 

@@ -28,13 +28,19 @@ from kinfolk_kernels.experts.group_launches import GroupTile, group_launches
 from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.experts.reference import SharedExpert
-from kinfolk_kernels.experts.triton import PAIRED_ROWS
-from kinfolk_kernels.int8_rows import FEW, with_int8
+from kinfolk_kernels.experts.triton_backend import PAIRED_ROWS
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, with_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import PlanesStack, unpack
-from kinfolk_kernels.route.triton import FEW_ROWS, MANY_ROWS, choose, logits_of_many, route_few
+from kinfolk_kernels.route.triton_backend import (
+    FEW_ROWS,
+    MANY_ROWS,
+    choose,
+    logits_of_many,
+    route_few,
+)
 
 CACHE = 400e6
 """Bytes that the steps of a graph read: several times the second-level cache."""
@@ -157,7 +163,7 @@ class Step:
         if way in TILES:
             return list(group_launches(self.x, self.choice, layer, self.y, TILES[way]))
         # The norm before leaves up to four rows as int8.
-        x = with_int8(self.x, int8_rows(self.x)) if len(self.x) <= FEW else self.x
+        x = with_int8(self.x, int8_rows(self.x)) if len(self.x) <= MAX_INT8_ROWS else self.x
         return list(pair_launches(x, self.choice, layer, self.y))
 
 

@@ -28,7 +28,7 @@ from matrices import LAUNCHES, launch_of, step
 from timing import copy_bandwidth, replay_seconds
 
 from kinfolk_kernels.dependent import one_after_the_other
-from kinfolk_kernels.int8_rows import FEW
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
@@ -74,7 +74,7 @@ def default_tile(name: str, rows: int) -> Tile:
     shapes: list[Any] = _shapes(name)
     if rows == 1:
         return warps_for(shapes)
-    return int8_tile_for(shapes) if rows <= FEW else small_tile_for(shapes)
+    return int8_tile_for(shapes) if rows <= MAX_INT8_ROWS else small_tile_for(shapes)
 
 
 @dataclasses.dataclass(frozen=True)

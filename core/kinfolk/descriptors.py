@@ -83,9 +83,10 @@ class OpBackend:
     asked, empty = any; one that was chosen by name is asked everywhere. ``capturable``: calls may
     be recorded in a CUDA graph, because no number of the step is read on the host, neither from
     tensors nor from segments and lengths, and the same shapes lead to the same launches.
-    ``rehearsable``: calls may be rehearsed, which compiles kernels ahead of the first step, because
-    all that outlives a call is written by launches of ``kinfolk_kernels.launch``. ``source`` is set
-    where it is registered: who brings it, for messages; empty = the core.
+    ``precompilable``: calls may be traced with launches suppressed, so that kernels compile before
+    the first step, because all that outlives a call is written by launches of
+    ``kinfolk_kernels.launch``. ``source`` is set where it is registered: who brings it, for
+    messages; empty = the core.
     """
 
     op: str
@@ -95,7 +96,7 @@ class OpBackend:
     priority: int = 0
     device: str = ""
     capturable: bool = False
-    rehearsable: bool = False
+    precompilable: bool = False
     source: str = field(default="", compare=False, repr=False)
 
 

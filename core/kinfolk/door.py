@@ -17,7 +17,7 @@ from kinfolk.errors import KinfolkError, PluginError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Party = TypeVar("Party")
+Provider = TypeVar("Provider")
 
 Misfit = Callable[[object], str]
 """What is wrong with an answer, as the rest of a sentence about it; empty if nothing is."""
@@ -69,15 +69,17 @@ def behind(
     return asking
 
 
-def ask_each(parties: Iterable[Party], question: Callable[[Party], T]) -> Iterator[tuple[Party, T]]:
+def ask_each(
+    providers: Iterable[Provider], question: Callable[[Provider], T]
+) -> Iterator[tuple[Provider, T]]:
     """Those who answer, with their answers. One that fails is left out, with a warning."""
-    for party in parties:
+    for provider in providers:
         try:
-            answer = question(party)
+            answer = question(provider)
         except PluginError as error:
             left_out(error)
             continue
-        yield party, answer
+        yield provider, answer
 
 
 def left_out(error: KinfolkError) -> None:

@@ -45,7 +45,7 @@ class CoreHooks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Party:
+class HookProvider:
     """Somebody who is asked: an object with ``@hookimpl`` methods, and its name in messages."""
 
     label: str
@@ -55,26 +55,28 @@ class Party:
 CORE = "core"
 
 
-def family_party(family: Family, config: Any) -> Party:
+def family_provider(family: Family, config: Any) -> HookProvider:
     """The family's hooks for one model. :class:`PluginError` if they cannot be used."""
-    return _party(who_is(family), "Family.hooks", lambda: family.hooks(config))
+    return _provider(who_is(family), "Family.hooks", lambda: family.hooks(config))
 
 
-def policy_parties(registry: Registry, names: Sequence[str], info: ModelInfo) -> tuple[Party, ...]:
+def policy_providers(
+    registry: Registry, names: Sequence[str], info: ModelInfo
+) -> tuple[HookProvider, ...]:
     """The policies of ``--policy``, in the order given, created for one model.
 
     Raises :class:`SettingsError` for an unknown name and :class:`PluginError` for a broken policy.
     """
-    return tuple(_policy_party(registry.policy(name), info) for name in names)
+    return tuple(_policy_provider(registry.policy(name), info) for name in names)
 
 
-def _policy_party(provided: Provided[PolicySpec], info: ModelInfo) -> Party:
+def _policy_provider(provided: Provided[PolicySpec], info: ModelInfo) -> HookProvider:
     spec = provided.value
     label = f"policy {spec.name!r} of {provided.source}"
-    return _party(label, spec.create, lambda: resolve(spec.create)(info))
+    return _provider(label, spec.create, lambda: resolve(spec.create)(info))
 
 
-def _party(label: str, maker: str, make: Callable[[], object]) -> Party:
+def _provider(label: str, maker: str, make: Callable[[], object]) -> HookProvider:
     hooks = ask(label, maker, make)
     if hooks is None or isinstance(hooks, ModuleType) or inspect.isclass(hooks):
         raise PluginError(
@@ -84,7 +86,7 @@ def _party(label: str, maker: str, make: Callable[[], object]) -> Party:
     found = problems(hooks)
     if found:
         raise PluginError(f"{label}: {'; '.join(found)}")
-    return Party(label, hooks)
+    return HookProvider(label, hooks)
 
 
 class ModelHookCaller:
@@ -98,9 +100,9 @@ class ModelHookCaller:
 
     def __init__(
         self,
-        family: Party,
+        family: HookProvider,
         core: Sequence[object] | None = None,
-        policies: Sequence[Party] = (),
+        policies: Sequence[HookProvider] = (),
         *,
         trace: bool = False,
     ) -> None:
@@ -110,16 +112,20 @@ class ModelHookCaller:
         self._policies = tuple(policies)
         self._answers: list[tuple[str, object]] = []
         self._failed = ""
-        self.parties = (*policies, family, *(Party(CORE, hooks) for hooks in self._core))
+        self.providers = (*policies, family, *(HookProvider(CORE, hooks) for hooks in self._core))
         """Everybody in the order in which they are asked."""
-        self._found = tuple((party, implementations(party.hooks)) for party in self.parties)
+        self._found = tuple(
+            (provider, implementations(provider.hooks)) for provider in self.providers
+        )
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(ModelHooks)
         # pluggy asks the plugin registered last first
-        for index, (party, found) in reversed(list(enumerate(self._found))):
-            self._manager.register(self._recorded(party, found), name=f"{index}: {party.label}")
+        for index, (provider, found) in reversed(list(enumerate(self._found))):
+            self._manager.register(
+                self._recorded(provider, found), name=f"{index}: {provider.label}"
+            )
 
-    def with_policies(self, policies: Sequence[Party]) -> ModelHookCaller:
+    def with_policies(self, policies: Sequence[HookProvider]) -> ModelHookCaller:
         """The same family and core, with policies asked before them."""
         return ModelHookCaller(self._family, self._core, policies, trace=self._trace)
 
@@ -163,8 +169,8 @@ class ModelHookCaller:
     def asked(self, hook: str) -> tuple[str, ...]:
         """Those who implement a hook, wrappers included, in the order in which they are asked."""
         return tuple(
-            party.label
-            for party, found in self._found
+            provider.label
+            for provider, found in self._found
             if any(implementation.hook == hook for implementation in found)
         )
 
@@ -174,7 +180,7 @@ class ModelHookCaller:
 
     def is_overruled(self, hook: str) -> bool:
         """A policy has a say in this hook: what it does may need the host."""
-        policies = {party.label for party in self._policies}
+        policies = {provider.label for provider in self._policies}
         return any(label in policies for label in self.asked(hook))
 
     # -- asking
@@ -201,8 +207,8 @@ class ModelHookCaller:
         self._answers.clear()  # it must not keep tensors alive
         return value
 
-    def _recorded(self, party: Party, found: Sequence[Implementation]) -> object:
-        """A stand-in for the party's object whose methods remember who answered and who failed.
+    def _recorded(self, provider: HookProvider, found: Sequence[Implementation]) -> object:
+        """A stand-in for the provider's object whose methods remember who answered and who failed.
 
         It also has an identity of its own: two objects that compare equal stay two plugins.
         """
@@ -211,7 +217,7 @@ class ModelHookCaller:
             if implementation.hook in MODEL:
                 function = implementation.function
                 if not implementation.wraps:  # pluggy names a wrapper's code in its own errors
-                    function = self._recorder(party.label, function)
+                    function = self._recorder(provider.label, function)
                 mark = hookimpl(specname=implementation.hook, wrapper=implementation.wraps)
                 mark(getattr(function, "__func__", function))
                 setattr(stand_in, implementation.attribute, function)
@@ -253,8 +259,8 @@ class ModelHookCaller:
 
     def _wrappers(self, hook: str) -> str:
         labels = [
-            party.label
-            for party, found in self._found
+            provider.label
+            for provider, found in self._found
             if any(one.hook == hook and one.wraps for one in found)
         ]
         return f"the wrapper of {' or '.join(labels)}"
@@ -264,4 +270,4 @@ class ModelHookCaller:
 
 
 class _StandIn:
-    """Holds the hooks of one party for pluggy."""
+    """Holds the hooks of one provider for pluggy."""

@@ -128,7 +128,7 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="GiB of the device to use at most; unset = what is free",
     )
-    weights: Literal["auto", "planes", "blocks", "numbers"] = Field(
+    weights: Literal["auto", "packed", "blocks", "dense"] = Field(
         "auto",
         description="quantised matrices in memory: planes = repacked for kernels, blocks = as in "
         "the file, numbers = dequantised; auto = planes on a GPU, else numbers if they fit",
@@ -176,7 +176,7 @@ class Settings(BaseSettings):
         "decoding step is as large as --slots asks for, and on a CPU each sequence has its own; "
         "prompts are read one by one and from their start, nothing is drafted",
     )
-    in_turn: bool = Field(
+    no_overlap: bool = Field(
         False,
         description="start no step before the one before it has been read; otherwise one starts "
         "where every sequence goes on by one token, and nothing but time is changed by it",

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.curves import curve
+from kinfolk_kernels.activations import activation
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
@@ -31,7 +31,7 @@ def gated_product_kernel(
     width,
     gate_row,
     up_row,
-    CURVE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     GROUPS: tl.constexpr,
     VALUES: tl.constexpr,
     INT8: tl.constexpr,
@@ -46,7 +46,7 @@ def gated_product_kernel(
     wait_for_producers(PDL)
     gate = tl.load(gate_ptr + row * gate_row + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_row + column, mask=inside, other=0.0).to(tl.float32)
-    y = curve(gate, CURVE) * up
+    y = activation(gate, ACTIVATION) * up
     line = row + tl.arange(0, 1)
     store_groups(
         y, line * width, line >= 0, first, width, out_ptr, words_ptr,
@@ -65,7 +65,8 @@ def supports(gate: torch.Tensor, up: torch.Tensor) -> Verdict:
 
 
 def multiply(curved: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """curve(gate) * up in the type of ``up``, any shape; few rows get int8 ones beside them."""
+    """activation(gate) * up in the type of ``up``, any shape; up to ``MAX_INT8_ROWS`` rows are
+    stored as int8 too."""
     made = multiply_rows(curved, gate, up, up.dtype, int8=worth_int8(up))
     return with_int8(made.values.view(up.shape), made.int8)  # type: ignore[union-attr]
 
@@ -73,7 +74,7 @@ def multiply(curved: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 def multiply_rows(
     curved: int, gate: torch.Tensor, up: torch.Tensor, dtype: torch.dtype | None, *, int8: bool
 ) -> RowOutputs:
-    """curve(gate) * up of [..., K] as rows in ``dtype``, in int8, or both."""
+    """activation(gate) * up of [..., K] as rows in ``dtype``, in int8, or both."""
     flat_gate, flat_up = (x.reshape(-1, x.shape[-1]) for x in (gate, up))
     rows, width = flat_up.shape
     outputs = RowOutputs.make(rows, width, dtype, int8, up.device)
@@ -95,5 +96,5 @@ def product(curved: int, gate: torch.Tensor, up: torch.Tensor, outputs: RowOutpu
             "gate_row": gate.stride(0),
             "up_row": up.stride(0),
         },
-        {"CURVE": curved, "GROUPS": TILE // GROUP, **outputs.constants},
+        {"ACTIVATION": curved, "GROUPS": TILE // GROUP, **outputs.constants},
     )

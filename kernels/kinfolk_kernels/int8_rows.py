@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 GROUP = 64
-FEW = 16
+MAX_INT8_ROWS = 16
 """Rows of a step that matrices may read as int8."""
 
 
@@ -64,7 +64,7 @@ def dequantize(rows: Int8Rows) -> torch.Tensor:
 
 def worth_int8(x: torch.Tensor) -> bool:
     """Whether a kernel that makes the numbers of ``x`` should make int8 rows beside them."""
-    return x.dim() == 2 and x.shape[0] <= FEW and x.shape[1] % GROUP == 0
+    return x.dim() == 2 and x.shape[0] <= MAX_INT8_ROWS and x.shape[1] % GROUP == 0
 
 
 def with_int8(values: torch.Tensor, rows: Int8Rows | None) -> torch.Tensor:

@@ -39,11 +39,11 @@ def test_of_sequences_that_decode_together(distinct, cases):
     assert 0.3 < found["share_of_expected"] < 1.7
 
 
-def test_what_a_rehearsal_gives_is_no_choice(distinct):
+def test_the_results_of_a_warmup_are_no_choice(distinct):
     given = (torch.tensor([[0, 1]]), torch.ones(1, 2))
-    ops = SimpleNamespace(rehearsing=True, route=lambda x, weight: given)
+    ops = SimpleNamespace(launches_suppressed=True, route=lambda x, weight: given)
     with distinct["_choices"](ops, 1) as found:
-        for ops.rehearsing in (True, False):
+        for ops.launches_suppressed in (True, False):
             ops.route(torch.zeros(1, 4), torch.zeros(8, 4))
     assert [choices.distinct for choices in found] == [2]
 

@@ -18,7 +18,7 @@ def results(repo):
 def tree(tmp_path, results):
     """A repository with one kernel, and ``put(taken, kernels)`` for a result."""
     (tmp_path / "kernels/op").mkdir(parents=True)
-    (tmp_path / "kernels/op/triton.py").write_text("first")
+    (tmp_path / "kernels/op/triton_backend.py").write_text("first")
     folder = tmp_path / "benchmarks/results"
     folder.mkdir(parents=True)
 
@@ -46,7 +46,7 @@ def test_the_newest_result_counts(results, tree):
 def test_any_change_of_a_kernel_makes_results_stale(results, tree, change):
     root, put = tree
     put("2001-01-02")
-    kernel = root / "kernels/op/triton.py"
+    kernel = root / "kernels/op/triton_backend.py"
     match change:
         case "text":
             kernel.write_text("second")

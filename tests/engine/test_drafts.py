@@ -12,17 +12,17 @@ from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.spec.ngram import PromptLookup
 
 # Random weights do not repeat themselves; a bias of 60 leaves them a handful of tokens to say.
-FEW = tuple((token, 60.0) for token in (11, 12, 13, 14))
+BIASED_TOKENS = tuple((token, 60.0) for token in (11, 12, 13, 14))
 
 SAMPLINGS = [
-    Sampling(logit_bias=FEW),
-    Sampling(temperature=1, logit_bias=FEW),
-    Sampling(temperature=1.5, top_k=3, logit_bias=FEW),
-    Sampling(temperature=1, top_p=0.8, logit_bias=FEW),
-    Sampling(temperature=0.8, min_p=0.1, logit_bias=FEW),
-    Sampling(temperature=1, repetition_penalty=1.2, logit_bias=FEW),
-    Sampling(temperature=1, presence_penalty=0.4, frequency_penalty=0.05, logit_bias=FEW),
-    Sampling(repetition_penalty=1.3, frequency_penalty=0.1, logit_bias=FEW),
+    Sampling(logit_bias=BIASED_TOKENS),
+    Sampling(temperature=1, logit_bias=BIASED_TOKENS),
+    Sampling(temperature=1.5, top_k=3, logit_bias=BIASED_TOKENS),
+    Sampling(temperature=1, top_p=0.8, logit_bias=BIASED_TOKENS),
+    Sampling(temperature=0.8, min_p=0.1, logit_bias=BIASED_TOKENS),
+    Sampling(temperature=1, repetition_penalty=1.2, logit_bias=BIASED_TOKENS),
+    Sampling(temperature=1, presence_penalty=0.4, frequency_penalty=0.05, logit_bias=BIASED_TOKENS),
+    Sampling(repetition_penalty=1.3, frequency_penalty=0.1, logit_bias=BIASED_TOKENS),
 ]
 
 
@@ -145,7 +145,9 @@ def test_logprobs_are_those_of_the_scored_text(
 
 
 def test_logprobs_are_of_the_model_before_bias_and_temperature(engine, loaded, text, collect):
-    sampling = Sampling(temperature=2, logit_bias=FEW, repetition_penalty=1.5, logprobs=0, seed=1)
+    sampling = Sampling(
+        temperature=2, logit_bias=BIASED_TOKENS, repetition_penalty=1.5, logprobs=0, seed=1
+    )
     request = Request("a", tuple(text[:45]), 5, sampling)
     outcome = collect(engine().submit(request))
     known = [*request.prompt, *outcome.tokens]

@@ -88,8 +88,8 @@ def packed(cases, tmp_path_factory):
 
 def test_experts_in_planes_are_the_same_model(packed, load):
     tokens = [5, 300, 71, 9, 640, 2, 33, 500]
-    plain = load(packed, weights="numbers")
+    plain = load(packed, weights="dense")
     expected = torch.cat(list(logits(plain, tokens, chunk=8)))
-    model = load(packed, weights="planes", dtype="f16", op=TRITON)
+    model = load(packed, weights="packed", dtype="f16", op=TRITON)
     assert model.packed["Q8_0"] > 0
     assert 1e-6 < error(scores(model, tokens, 8), expected) <= HALF

@@ -440,7 +440,7 @@ class NoCapture:
     def __init__(self, say=lambda: None):
         self.say = say
 
-    def record(self, body):
+    def capture(self, body):
         self.say()
         raise EngineError("cannot be recorded")
 

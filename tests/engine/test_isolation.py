@@ -15,7 +15,7 @@ from kinfolk.engine.history import History
 from kinfolk.errors import KinfolkError, RequestError
 from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.sched.scheduler import Scheduler
-from kinfolk.spec.occurrences import Occurrences
+from kinfolk.spec.penalties import PenaltyState
 
 WARM = Sampling(temperature=0.9, top_p=0.95, seed=3)
 PENALISED = Sampling(temperature=0.9, presence_penalty=0.5, logit_bias=((5, 2.0),), seed=3)
@@ -140,14 +140,14 @@ def test_a_request_whose_rows_cannot_be_made_ends_alone(
 
 
 def test_a_request_whose_penalties_cannot_be_entered_ends_alone(beside, text, monkeypatch):
-    enter = Occurrences.enter
+    enter = PenaltyState.enter
 
     def entered(self, slot, row):
         if row.sampling.seed == 666:
             raise ZeroDivisionError("no such slot")
         enter(self, slot, row)
 
-    monkeypatch.setattr(Occurrences, "enter", entered)
+    monkeypatch.setattr(PenaltyState, "enter", entered)
     bad = victim(text, replace(PENALISED, seed=666))
     outcome = beside(bad)
     # Steps of their own size do not use it.

@@ -131,10 +131,10 @@ def test_weights_that_do_not_fit_as_numbers_stay_packed(load, monkeypatch):
 @pytest.mark.parametrize(
     ("weights", "share", "said"),
     [
-        ("blocks", 0.6, "--weights numbers would take"),
+        ("blocks", 0.6, "--weights dense would take"),
         ("auto", 0.0, "there is no room for numbers"),
         ("auto", 0.6, ""),
-        ("numbers", 0.6, ""),
+        ("dense", 0.6, ""),
     ],
 )
 def test_weights_that_are_taken_apart_in_every_step_are_warned_about(

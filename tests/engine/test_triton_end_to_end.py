@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kinfolk.engine.capture import EagerCapture
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.graphs import GraphKey, Graphs
+from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import load_model
-from kinfolk.engine.rehearsal import Rehearsal
 from kinfolk.sched.events import Finished
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request
@@ -163,13 +163,13 @@ def test_the_body_of_a_recording_needs_nothing_of_the_host(model, kind, trees, s
     recorded = []
 
     class Watching(EagerCapture):
-        def record(self, body):
+        def capture(self, body):
             with NothingFromTheHost():
                 recorded.append(body())
             return body
 
     with torch.inference_mode():
-        Graphs(model, state, Watching(), Rehearsal(model.ops, model.device))._record(key)
+        Graphs(model, state, Watching(), KernelWarmup(model.ops, model.device))._record(key)
     (ran,) = recorded
     assert ran.sequences == 4 + (kind == "verify")
     assert (ran.logits is None) == (sampling is not None)

@@ -13,7 +13,7 @@ import torch
 from kinfolk_kernels.codecs import FORMATS, Coded, decode, encode, rotate
 from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, finish
-from kinfolk_kernels.paged_attention.triton import (
+from kinfolk_kernels.paged_attention.triton_backend import (
     gated_attention,
     supports,
 )
@@ -293,7 +293,7 @@ def test_gates_factors_and_int8_rows(steps, make, assert_near, poisoned, draw):
     parts = tuple(part for part in everything(steps) if part.rows <= 64)
     rows, q, gate, memory = make(parts, FIRST, BF16)
     factor = draw(len(rows.positions), FIRST.heads, 1)
-    epilogue = Epilogue(gate, factor, torch.float32, int8=True, curve="softplus")
+    epilogue = Epilogue(gate, factor, torch.float32, int8=True, activation="softplus")
     call = (*arguments(q, rows, memory, FIRST), epilogue)
     assert supports(*call)
     with poisoned():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.causal_conv import reference
-from kinfolk_kernels.causal_conv import triton as kernels
+from kinfolk_kernels.causal_conv import triton_backend as kernels
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kinfolk_kernels.experts import triton as kernels
+from kinfolk_kernels.experts import triton_backend as kernels
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.pair_launches import pair_launches
@@ -20,8 +20,8 @@ from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, unpack
 from kinfolk_kernels.route.reference import choice as choice_by
-from kinfolk_kernels.route.triton import choose, logits_of_many
-from kinfolk_kernels.route.triton import route as route_on_gpu
+from kinfolk_kernels.route.triton_backend import choose, logits_of_many
+from kinfolk_kernels.route.triton_backend import route as route_on_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
@@ -276,8 +276,8 @@ def test_the_shared_expert(assert_near, upper, lower, gated, rows):
     layer = random_layer(*SHAPES["256 of 512, Q6_K"])
     x, choice = random_rows(rows, layer)
     gate, up = (random_stack(upper, 1, 512, 2048)[0] for _ in range(2))
-    openness = torch.randn(2048, device="cuda") / 2048**0.5 if gated else None
-    shared = SharedExpert(gate, up, random_stack(lower, 1, 2048, 512)[0], openness)
+    shared_gate = torch.randn(2048, device="cuda") / 2048**0.5 if gated else None
+    shared = SharedExpert(gate, up, random_stack(lower, 1, 2048, 512)[0], shared_gate)
     found, alone = (run(x, choice, made) for made in (layer.beside(shared), layer))
     wide = x.double()
     if rows <= 16:
@@ -286,7 +286,7 @@ def test_the_shared_expert(assert_near, upper, lower, gated, rows):
     inner = torch.nn.functional.silu(inner) * (wide @ unpack(up).double().T)
     added = inner @ unpack(shared.down).double().T
     if gated:
-        added = added * (x.double() @ openness.double()).sigmoid()[:, None]
+        added = added * (x.double() @ shared_gate.double()).sigmoid()[:, None]
     # What is between the products is rounded to int8 or bfloat16's eight bits.
     assert_near(found - alone, added, (2e-2, 0.15))
 

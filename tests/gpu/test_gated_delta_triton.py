@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from kinfolk_kernels.gated_delta import launches, reference
-from kinfolk_kernels.gated_delta import triton as kernels
+from kinfolk_kernels.gated_delta import triton_backend as kernels
 from kinfolk_kernels.gated_delta.tiles import TILES
-from kinfolk_kernels.gated_delta.triton import gated_delta, gated_delta_commit
+from kinfolk_kernels.gated_delta.triton_backend import gated_delta, gated_delta_commit
 from kinfolk_kernels.step_index import build_index
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

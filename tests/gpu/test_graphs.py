@@ -201,9 +201,9 @@ def test_counters_are_flat_over_a_thousand_steps(load, text):
 def test_steps_ahead_of_their_tokens_choose_the_same(load, text, sampling, count):
     """Requests that end one after another, by length and by a stop token."""
     loaded, found = load("synthetic", batch_invariant=True), []
-    for ahead in (True, False):
+    for overlap in (True, False):
         limits = SchedulerLimits(
-            slots=8, context=512, vocabulary=loaded.info.vocabulary, ahead=ahead
+            slots=8, context=512, vocabulary=loaded.info.vocabulary, overlap=overlap
         )
         with Engine(loaded, limits) as running:
             asked = [

@@ -7,11 +7,11 @@ import torch
 
 from kinfolk.weights import packer
 from kinfolk_kernels.dependent import one_after_the_other
-from kinfolk_kernels.embedding.triton import embedding
-from kinfolk_kernels.int8_rows import FEW, quantize
+from kinfolk_kernels.embedding.triton_backend import embedding
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, quantize
 from kinfolk_kernels.int8_rows import dequantize as numbers_of
 from kinfolk_kernels.linear import segments
-from kinfolk_kernels.linear import triton as kernels
+from kinfolk_kernels.linear import triton_backend as kernels
 from kinfolk_kernels.linear.dequantize import dequantize
 from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
@@ -102,14 +102,14 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     weights = [on_gpu(random_planes(n, size, 5120, seed=i)) for i, (n, size) in enumerate(parts)]
     x = numbers(rows, 5120).cuda().bfloat16()
     found = kernels.linears(x, weights)
-    seen = numbers_of(quantize(x)) if rows <= FEW else x
+    seen = numbers_of(quantize(x)) if rows <= MAX_INT8_ROWS else x
     tile_for = warps_for if rows == 1 else int8_tile_for
     for y, planes in zip(found, weights, strict=True):
         assert y.dtype == torch.bfloat16
         assert error(y, seen.double() @ unpack(planes).double().T) <= BF16
         # More rows of matrices in a launch may mean fewer parts of each, which sum otherwise.
         together = weights[: segments.MOST] if planes is not weights[-1] else [planes]
-        if rows <= FEW and tile_for([planes]) == tile_for(together):
+        if rows <= MAX_INT8_ROWS and tile_for([planes]) == tile_for(together):
             assert torch.equal(y, kernels.linear(x, planes))
 
 

@@ -23,7 +23,7 @@ settings = load_settings(device=sys.argv[1], memory={LIMIT}, slots=1, context=25
 with Runtime.open(None, settings, Registry.discover(settings)) as runtime:
     request = Request("limited", (1, 2, 3), 4, Sampling(temperature=0.0))
     emitted = sum(len(getattr(event, "tokens", ())) for event in runtime.engine.submit(request))
-    refused = runtime.engine.never_recorded()
+    refused = runtime.engine.uncapturable_ops()
 print(emitted, torch.cuda.get_per_process_memory_fraction(0), torch.cuda.max_memory_reserved())
 assert not refused, refused
 """

@@ -13,7 +13,7 @@ from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import FORMATS, Coded
 from kinfolk_kernels.qk_rope_write import reference
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
-from kinfolk_kernels.qk_rope_write.triton import FEW_ROWS, qk_rope_write, supports
+from kinfolk_kernels.qk_rope_write.triton_backend import FEW_ROWS, qk_rope_write, supports
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -51,7 +51,7 @@ def rows(steps, request):
     )  # fmt: skip
 
 
-def turns(pairs):
+def rope_tables(pairs):
     angle = 1e6 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
     turn = torch.arange(400, dtype=torch.float64)[:, None] * angle
     return turn.cos().float(), turn.sin().float()
@@ -103,7 +103,7 @@ def both(rows, numbers, on_gpu):
         if not plain:
             weights = [1 + 0.3 * numbers(dim).clamp(-2, 2) for _ in range(2)]
             norms = (*(HeadNorm(w, 1e-6) for w in weights), HeadNorm(None, 1e-6))
-        tables = None if plain else turns(shape.pairs)
+        tables = None if plain else rope_tables(shape.pairs)
         memory = [
             tuple(section(n, shape, f, dtype, rotated) for f in formats) for n in (rows.blocks, 2)
         ]
@@ -182,7 +182,7 @@ def test_a_layer_that_stores_nothing_only_prepares_its_query(rows, numbers, on_g
     q = numbers(len(rows.positions), 8, 256)
     norms = (HeadNorm(1 + 0.1 * numbers(256), 1e-6), None, None)
     memory = tuple(section(2, FIRST, "", torch.bfloat16, False) for _ in range(4))
-    args = (q, None, None, norms, turns(32), memory[:2], memory[2:])
+    args = (q, None, None, norms, rope_tables(32), memory[:2], memory[2:])
     moved = there(args)
     found = qk_rope_write(*moved, on_gpu(rows), 0, 1.0, torch.float32)
     expected = reference.qk_rope_write(*args, rows, 0, 1.0, torch.float32)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.gelu_mul import triton as gelu
+from kinfolk_kernels.gelu_mul import triton_backend as gelu
 from kinfolk_kernels.int8_rows import quantize
-from kinfolk_kernels.rms_norm import triton as kernels
+from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
-from kinfolk_kernels.silu_mul import triton as silu
-from kinfolk_kernels.softcap import triton as softcap
+from kinfolk_kernels.silu_mul import triton_backend as silu
+from kinfolk_kernels.softcap import triton_backend as softcap
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -150,7 +150,7 @@ def like_the_cpu(registry) -> dict[str, Any]:
         best = chosen.get(backend.op)
         if backend.device != "cuda" and (best is None or backend.priority > best.priority):
             chosen[backend.op] = backend
-    return {"weights": "numbers", "op": {op: backend.name for op, backend in chosen.items()}}
+    return {"weights": "dense", "op": {op: backend.name for op, backend in chosen.items()}}
 
 
 # The case is so narrow that bfloat16 changes it by more than the limit on any device.
@@ -166,7 +166,7 @@ def like_the_cpu(registry) -> dict[str, Any]:
 def test_logits_on_the_gpu_are_those_of_the_cpu(
     score, scored, like_the_cpu, name, dtype, reference
 ):
-    expected = scored(name, "cpu", reference, weights="numbers")
+    expected = scored(name, "cpu", reference, weights="dense")
     same = like_the_cpu if dtype == reference == "bf16" else {}
     found = score(name, "cuda", dtype, **same)
     median, worst = row_errors(f"{name} {dtype} to {reference}", found, expected)
@@ -179,7 +179,7 @@ def test_experts_agree_in_bfloat16_where_both_choose_the_same(score, like_the_cp
     """A rounding can turn a near tie of a random router, and a row then goes elsewhere: the GPU is
     given the CPU's choice, and its own may differ from that in near ties only."""
     routes = Routes()
-    expected = score(name, "cpu", "bf16", routes.record, weights="numbers")
+    expected = score(name, "cpu", "bf16", routes.record, weights="dense")
     found = score(name, "cuda", "bf16", routes.follow, **like_the_cpu)
     gaps = torch.cat(routes.gaps)
     log.info("%s: %d of %d rows choose otherwise", name, (gaps > 0).sum(), len(gaps))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from kinfolk_kernels.report import triton as report_kernel
-from kinfolk_kernels.report.reference import report
-from kinfolk_kernels.sample import triton as kernel
+from kinfolk_kernels.accept_drafts import triton_backend as accept_drafts_kernel
+from kinfolk_kernels.accept_drafts.reference import accept_drafts
+from kinfolk_kernels.pack_outputs import triton_backend as pack_outputs_kernel
+from kinfolk_kernels.pack_outputs.reference import pack_outputs
+from kinfolk_kernels.sample import triton_backend as kernel
 from kinfolk_kernels.sample.philox import uniforms
 from kinfolk_kernels.sample.reference import argmax, candidates, sample
-from kinfolk_kernels.walk import triton as walk_kernel
-from kinfolk_kernels.walk.reference import walk
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -148,8 +148,8 @@ def test_reports(poisoned, dtype, lanes, width):
         *(draw(lanes, width), draw(lanes), draw(lanes), draw(lanes, width)),
     )
     with poisoned():
-        found = report_kernel.report(*arguments)
-    assert torch.equal(found, report(*arguments))
+        found = pack_outputs_kernel.pack_outputs(*arguments)
+    assert torch.equal(found, pack_outputs(*arguments))
 
 
 @pytest.mark.parametrize("most_rows", [2, 4, 16, 64])
@@ -157,6 +157,6 @@ def test_reports(poisoned, dtype, lanes, width):
 def test_walks_equal_the_reference(drafted_lanes, poisoned, seed, most_rows):
     given = [part.cuda() for part in drafted_lanes(seed, most_rows)]
     with poisoned():
-        found = walk_kernel.walk(*given)
-    for part, expected in zip(found, walk(*given), strict=True):
+        found = accept_drafts_kernel.accept_drafts(*given)
+    for part, expected in zip(found, accept_drafts(*given), strict=True):
         assert torch.equal(part, expected)

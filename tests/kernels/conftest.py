@@ -13,9 +13,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from kinfolk_kernels.accept_drafts.reference import NO_ROW
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
-from kinfolk_kernels.walk.reference import NO_ROW
 
 NEED_TRITON = [
     "test_dependent_launches.py",
@@ -24,7 +24,7 @@ NEED_TRITON = [
     "test_interpreter_tier.py",
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
-collect_ignore_glob = [] if find_spec("triton") else ["*_triton.py", "*_ahead.py"]
+collect_ignore_glob = [] if find_spec("triton") else ["*_triton.py", "*_aot.py"]
 
 CHUNK = 64
 
@@ -380,7 +380,7 @@ Lanes = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 @pytest.fixture(scope="session")
 def drafted_lanes() -> Callable[[int, int], Lanes]:
-    """What the op ``walk`` takes, of five trees with up to so many rows, the first with as many."""
+    """Arguments of the op ``accept_drafts``: five trees; the first has ``most_rows`` rows."""
 
     def make(seed: int, most_rows: int) -> Lanes:
         rng = random.Random(seed)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.causal_conv import reference
-from kinfolk_kernels.causal_conv import torch as fast
+from kinfolk_kernels.causal_conv import torch_backend as fast
 
 BACKENDS = pytest.mark.parametrize("backend", [reference, fast], ids=["ref", "torch"])
 LENGTHS = pytest.mark.parametrize("length", [1, 2, 3, 63, 64, 65, 127, 129])

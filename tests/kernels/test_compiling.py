@@ -72,7 +72,7 @@ driver.set_active(Driver())
 knobs.compilation.listener = lambda **_: compiling.append(threading.current_thread().name)
 from kinfolk_kernels.compiling import side_by_side
 from kinfolk_kernels.rms_norm.kernels import norm_kernel
-from kinfolk_kernels.rms_norm.triton import rms_norm_rows
+from kinfolk_kernels.rms_norm.triton_backend import rms_norm_rows
 with side_by_side():
     for width in (256, 512, 256):
         rms_norm_rows(torch.zeros(4, width), None, 1e-6, torch.float32, int8=False)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kinfolk_kernels
-from kinfolk_kernels.ahead import compiled_for
+from kinfolk_kernels.aot import compiled_for
 from kinfolk_kernels.dependent import one_after_the_other, overlaps
 from kinfolk_kernels.gated_product import gated_product_kernel, product
 from kinfolk_kernels.int8_rows import Int8Rows

@@ -12,7 +12,7 @@ import torch
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk_kernels.experts import reference
-from kinfolk_kernels.experts import torch as fast
+from kinfolk_kernels.experts import torch_backend as fast
 from kinfolk_kernels.experts.reference import SharedExpert
 
 BACKENDS = pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_the_shared_expert_is_added_to_every_row(stacks, assert_near, experts, g
     generator = torch.Generator().manual_seed(7)
     gate, up = torch.randn(2, 40, WIDTH, generator=generator) / WIDTH**0.5
     down = torch.randn(WIDTH, 40, generator=generator) / 40**0.5
-    openness = torch.randn(WIDTH, generator=generator) / WIDTH**0.5 if gated else None
+    shared_gate = torch.randn(WIDTH, generator=generator) / WIDTH**0.5 if gated else None
     x = torch.randn(6, WIDTH, generator=generator)
     ids, weights = choice(6, 3)
-    shared = SharedExpert(gate, up, down, openness)
+    shared = SharedExpert(gate, up, down, shared_gate)
     found = experts(x, ids, weights, *stacks.placed(), "gelu_tanh", shared)
     wide = x.double()
     curved = torch.nn.functional.gelu(wide @ gate.double().T, approximate="tanh")
     added = (curved * (wide @ up.double().T)) @ down.double().T
     if gated:
-        added = added * (wide @ openness.double()).sigmoid()[:, None]
+        added = added * (wide @ shared_gate.double()).sigmoid()[:, None]
     assert_near(found, exact(x, ids, weights, stacks, "gelu_tanh") + added, F32)

@@ -11,7 +11,7 @@ from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.ops.table import Ops
 from kinfolk_kernels.experts import group_launches as group
 from kinfolk_kernels.experts import pair_launches as pair
-from kinfolk_kernels.experts import triton as kernels
+from kinfolk_kernels.experts import triton_backend as kernels
 from kinfolk_kernels.experts.layer import CURVES, Choice, Experts
 from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.int8_rows import dequantize, quantize
@@ -224,8 +224,8 @@ def test_the_shared_expert_is_one_more_pair(
     made = layer("Q4_0", "Q5_0", channels=128)
     x, chosen = rows_of(numbers, rows, made), choice(rows, 2, 5)
     gate, up = (random_planes(upper, channels, 64, seed) for seed in (4, 5))
-    openness = numbers(64) / 64 if gated else None
-    shared = SharedExpert(gate, up, random_planes(lower, 64, channels, 6), openness)
+    shared_gate = numbers(64) / 64 if gated else None
+    shared = SharedExpert(gate, up, random_planes(lower, 64, channels, 6), shared_gate)
     assert pair.joins(shared, chosen, made.experts)
     y = torch.full((rows, 64), torch.nan)
     for launch in pair.pair_launches(x, chosen, made.experts.beside(shared), y, asm=False):
@@ -235,7 +235,7 @@ def test_the_shared_expert_is_one_more_pair(
     inner = inner * inner.sigmoid() * (wide @ unpack(up).double().T)
     added = as_lanes(lower)(inner) @ unpack(shared.down).double().T
     if gated:
-        added = added * (x.double() @ openness.double()).sigmoid()[:, None]
+        added = added * (x.double() @ shared_gate.double()).sigmoid()[:, None]
     routed = made.exact(x, chosen.ids, chosen.weights, as_int8, as_lanes("Q5_0"))
     assert_near(y, routed + added, FLIPS)
 
@@ -458,5 +458,5 @@ def test_the_shared_expert_may_be_beside_the_others_or_apart(
     wide = x.double()
     inner = wide @ gate.T
     inner = inner * inner.sigmoid() * (wide @ up.T)
-    added = (inner @ down.T) * (wide @ shared.openness.double()).sigmoid()[:, None]
+    added = (inner @ down.T) * (wide @ shared.shared_gate.double()).sigmoid()[:, None]
     assert_near(y, alone.double() + added, INT8)

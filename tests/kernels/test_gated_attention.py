@@ -8,7 +8,7 @@ import torch
 from kinfolk_kernels.codecs import Coded, decode, encode, rotate
 from kinfolk_kernels.int8_rows import dequantize
 from kinfolk_kernels.paged_attention import reference
-from kinfolk_kernels.paged_attention import torch as fast
+from kinfolk_kernels.paged_attention import torch_backend as fast
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, finish
 
 BACKENDS = pytest.mark.parametrize("module", [reference, fast], ids=["ref", "torch"])
@@ -37,7 +37,7 @@ def test_a_factor_may_be_one_an_element(y, numbers):
 
 def test_a_factor_may_come_before_its_curve(y, numbers, assert_near):
     factor = 30 * numbers(5, HEADS, 1)
-    found = finish(y, Epilogue(factor=factor, curve="softplus"), torch.float32).values
+    found = finish(y, Epilogue(factor=factor, activation="softplus"), torch.float32).values
     assert_near(found, y.double() * factor.double().exp().log1p(), F32)
 
 

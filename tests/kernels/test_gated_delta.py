@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.gated_delta import reference
-from kinfolk_kernels.gated_delta import torch as fast
+from kinfolk_kernels.gated_delta import torch_backend as fast
 
 BACKENDS = pytest.mark.parametrize("backend", [reference, fast], ids=["ref", "torch"])
 RATIOS = pytest.mark.parametrize(("key_heads", "value_heads"), [(2, 2), (2, 4), (1, 3), (2, 6)])

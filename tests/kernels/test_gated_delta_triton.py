@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.gated_delta import reference
-from kinfolk_kernels.gated_delta import triton as kernels
+from kinfolk_kernels.gated_delta import triton_backend as kernels
 from kinfolk_kernels.step_index import build_index, index_of
 
 pytestmark = pytest.mark.interpreter

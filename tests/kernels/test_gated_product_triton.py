@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.gelu_mul import triton as gelu
-from kinfolk_kernels.int8_rows import FEW, dequantize, made_int8, quantize
-from kinfolk_kernels.silu_mul import triton as silu
+from kinfolk_kernels.gelu_mul import triton_backend as gelu
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, dequantize, made_int8, quantize
+from kinfolk_kernels.silu_mul import triton_backend as silu
 
 pytestmark = pytest.mark.interpreter
 
@@ -24,7 +24,7 @@ def curve_gelu(x):
 
 
 OPS = pytest.mark.parametrize(
-    ("product", "rows_of", "curve"),
+    ("product", "rows_of", "activation"),
     [
         (silu.silu_mul, silu.silu_mul_rows, curve_silu),
         (gelu.gelu_mul, gelu.gelu_mul_rows, curve_gelu),
@@ -44,23 +44,23 @@ def poison():
 @OPS
 @DTYPES
 @pytest.mark.parametrize("shape", [(1, 1), (3, 63), (2, 3, 64), (2, 1025)])
-def test_equals_float64(numbers, assert_near, product, rows_of, curve, dtype, shape):
+def test_equals_float64(numbers, assert_near, product, rows_of, activation, dtype, shape):
     gate, up = numbers(*shape).half(), numbers(*shape).to(dtype)
     found = product(gate, up)
     assert found.dtype == dtype
-    assert_near(found, curve(gate.double()) * up.double(), BOUND[dtype])
+    assert_near(found, activation(gate.double()) * up.double(), BOUND[dtype])
 
 
 @OPS
 @pytest.mark.parametrize("width", [64, 192, 1088])
 def test_halves_of_one_matrix_to_float_and_int8(
-    numbers, assert_near, product, rows_of, curve, width
+    numbers, assert_near, product, rows_of, activation, width
 ):
     both = torch.full((7, 2 * width + 6), torch.nan)
     both[2:5, 3:-3] = numbers(3, 2 * width)
     gate, up = both[2:5, 3:-3].chunk(2, 1)
     found = rows_of(gate, up, torch.float16, int8=True)
-    expected = curve(gate.double()) * up.double()
+    expected = activation(gate.double()) * up.double()
     assert_near(found.values, expected, BOUND[torch.float16])
     rows = quantize(expected.float())
     torch.testing.assert_close(found.int8.scales, rows.scales, rtol=1e-5, atol=0)
@@ -69,10 +69,10 @@ def test_halves_of_one_matrix_to_float_and_int8(
 
 
 @OPS
-def test_far_gates_stay_finite(product, rows_of, curve):
+def test_far_gates_stay_finite(product, rows_of, activation):
     gate = torch.tensor([[-1e4, -90.0, -1.0, 0.0, 1.0, 90.0, 1e4]])
     found = product(gate, torch.ones_like(gate))
-    torch.testing.assert_close(found, curve(gate.double()).float(), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found, activation(gate.double()).float(), rtol=1e-5, atol=1e-7)
 
 
 def test_refusals_say_why(numbers):
@@ -81,7 +81,7 @@ def test_refusals_say_why(numbers):
 
 
 def test_few_rows_get_int8_rows_beside_them(numbers):
-    for rows, beside in ((FEW, True), (FEW + 1, False)):
+    for rows, beside in ((MAX_INT8_ROWS, True), (MAX_INT8_ROWS + 1, False)):
         gate, up = numbers(rows, 192), numbers(rows, 192)
         found = silu.silu_mul(gate, up)
         made = made_int8(found)

@@ -9,7 +9,7 @@ import torch
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk_kernels.linear import reference
-from kinfolk_kernels.linear import torch as fast
+from kinfolk_kernels.linear import torch_backend as fast
 
 BACKENDS = pytest.mark.parametrize("linear", [reference.linear, fast.linear], ids=["ref", "torch"])
 

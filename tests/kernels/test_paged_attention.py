@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.paged_attention import reference
-from kinfolk_kernels.paged_attention import torch as fast
+from kinfolk_kernels.paged_attention import torch_backend as fast
 
 BACKENDS = pytest.mark.parametrize(
     "attend", [reference.paged_attention, fast.paged_attention], ids=["ref", "torch"]

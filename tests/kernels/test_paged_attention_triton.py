@@ -17,14 +17,14 @@ from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.ops.table import Ops
 from kinfolk_kernels.codecs import Coded, encode, rotate
 from kinfolk_kernels.codecs import numbers as stored_numbers
-from kinfolk_kernels.int8_rows import FEW as FEW_ROWS
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS as FEW_ROWS
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.paged_attention import launches, reference
 from kinfolk_kernels.paged_attention.decode import most_runs, run_length
 from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device, heights
-from kinfolk_kernels.paged_attention.triton import (
+from kinfolk_kernels.paged_attention.triton_backend import (
     gated_attention,
     supports,
 )
@@ -370,15 +370,17 @@ def test_keys_may_be_coded_and_values_plain(steps, memories, mild, assert_near):
 # -- what follows attention -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("factor_dim", "curve"), [(1, "softplus"), (64, "identity")])
+@pytest.mark.parametrize(("factor_dim", "activation"), [(1, "softplus"), (64, "identity")])
 @pytest.mark.parametrize("slices", [False, True])
-def test_gates_and_factors(steps, memories, mild, assert_near, slices, factor_dim, curve):
+def test_gates_and_factors(steps, memories, mild, assert_near, slices, factor_dim, activation):
     parts = (steps.certain(0, 66),) if slices else (steps.certain(70, 2), steps.random_tree(5, 4))
     rows = steps.build(*parts, places=2)
     memory = memories.fill(rows, 1, mild, (DIM, 64))
     count = len(rows.positions)
     q = mild(count, 2, DIM + 64)
-    epilogue = Epilogue(q[..., DIM:], mild(count, 2, factor_dim), torch.float16, curve=curve)
+    epilogue = Epilogue(
+        q[..., DIM:], mild(count, 2, factor_dim), torch.float16, activation=activation
+    )
     rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, epilogue)
     found = gated_attention(q[..., :DIM], *rest)
     expected = reference.gated_attention(q[..., :DIM], *rest)

@@ -22,7 +22,7 @@ def rows(steps):
 
 
 @pytest.fixture
-def turns():
+def rope_tables():
     angle = 1e4 ** (-torch.arange(PAIRS, dtype=torch.float64) / PAIRS)
     turn = torch.arange(200, dtype=torch.float64)[:, None] * angle
     return turn.cos().float(), turn.sin().float()
@@ -44,8 +44,8 @@ def normed(x, norm):
     return y if norm.weight is None else y * norm.weight.double()
 
 
-def turned(x, positions, turns):
-    cos, sin = (table.double()[positions][:, None] for table in turns)
+def turned(x, positions, rope_tables):
+    cos, sin = (table.double()[positions][:, None] for table in rope_tables)
     pairs = torch.complex(x[..., :PAIRS], x[..., PAIRS : 2 * PAIRS]) * torch.complex(cos, sin)
     return torch.cat([pairs.real, pairs.imag, x[..., 2 * PAIRS :]], -1)
 
@@ -74,23 +74,23 @@ NORMS = {
 @pytest.mark.parametrize("own_values", [True, False])
 @pytest.mark.parametrize("scale", [1.0, 0.125])
 def test_equals_norm_rotation_and_storing(
-    rows, turns, numbers, assert_near, norms, own_values, scale
+    rows, rope_tables, numbers, assert_near, norms, own_values, scale
 ):
     count = len(rows.positions)
     q, k = numbers(count, HEADS, DIM), numbers(count, KV_HEADS, DIM)
     v = numbers(count, KV_HEADS, DIM) if own_values else None
     pools, arenas = (tuple(plain(n) for _ in range(2)) for n in (rows.blocks, 1))
-    found = qk_rope_write(q, k, v, norms, turns, pools, arenas, rows, 0, scale, torch.float32)
-    expected = turned(normed(q, norms[0]), rows.positions, turns) * scale
+    found = qk_rope_write(q, k, v, norms, rope_tables, pools, arenas, rows, 0, scale, torch.float32)
+    expected = turned(normed(q, norms[0]), rows.positions, rope_tables) * scale
     assert_near(found, expected, F32)
-    keys = turned(normed(k, norms[1]), rows.positions, turns)
+    keys = turned(normed(k, norms[1]), rows.positions, rope_tables)
     assert_near(stored(rows, pools[0], arenas[0]), keys, F32)
     # Values that are the keys are those before norm and rotation.
     values = normed(k if v is None else v, norms[2])
     assert_near(stored(rows, pools[1], arenas[1]), values, F32)
 
 
-def test_without_keys_nothing_is_stored(rows, turns, numbers):
+def test_without_keys_nothing_is_stored(rows, rope_tables, numbers):
     pools, arenas = (tuple(plain(n) for _ in range(2)) for n in (rows.blocks, 1))
     q = numbers(len(rows.positions), HEADS, DIM)
     found = qk_rope_write(
@@ -100,25 +100,25 @@ def test_without_keys_nothing_is_stored(rows, turns, numbers):
     assert all(x.isnan().all() for x in (*pools, *arenas))
 
 
-def test_the_query_may_be_half_of_a_wider_projection(rows, turns, numbers):
+def test_the_query_may_be_half_of_a_wider_projection(rows, rope_tables, numbers):
     wide = numbers(len(rows.positions), HEADS, 2 * DIM)
     pools, arenas = (tuple(plain(n) for _ in range(2)) for n in (rows.blocks, 1))
     norms = NORMS["query and key"]
     found, again = (
-        qk_rope_write(q, None, None, norms, turns, pools, arenas, rows, 0, 1.0, torch.float32)
+        qk_rope_write(q, None, None, norms, rope_tables, pools, arenas, rows, 0, 1.0, torch.float32)
         for q in (wide[..., :DIM], wide[..., :DIM].contiguous())
     )
     assert torch.equal(found, again)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_results_are_rounded_once(rows, turns, numbers, dtype):
+def test_results_are_rounded_once(rows, rope_tables, numbers, dtype):
     q, k = numbers(len(rows.positions), HEADS, DIM), numbers(len(rows.positions), KV_HEADS, DIM)
     results = []
     for kind in (torch.float32, dtype):
         pools, arenas = (tuple(plain(n, dtype=kind) for _ in range(2)) for n in (rows.blocks, 1))
         y = qk_rope_write(
-            q, k, None, NORMS["query and key"], turns, pools, arenas, rows, 0, 1.0, kind
+            q, k, None, NORMS["query and key"], rope_tables, pools, arenas, rows, 0, 1.0, kind
         )
         results.append((y, stored(rows, pools[0], arenas[0])))
     (wide, wide_keys), (narrow, narrow_keys) = results
@@ -128,7 +128,7 @@ def test_results_are_rounded_once(rows, turns, numbers, dtype):
 
 @pytest.mark.parametrize("formats", [("q8_0", "q4_0"), ("q4_0", "q8_0")])
 @pytest.mark.parametrize("rotated", [False, True])
-def test_keys_and_values_are_coded_apart(rows, turns, numbers, formats, rotated):
+def test_keys_and_values_are_coded_apart(rows, rope_tables, numbers, formats, rotated):
     count = len(rows.positions)
     q, k, v = (numbers(count, n, DIM) for n in (HEADS, KV_HEADS, KV_HEADS))
     norms = NORMS["query and key"]
@@ -137,8 +137,8 @@ def test_keys_and_values_are_coded_apart(rows, turns, numbers, formats, rotated)
     )
     wide_pools, wide_arenas = (tuple(plain(n) for _ in range(2)) for n in (rows.blocks, 1))
     rest = (rows, 0, 1.0, torch.float32)
-    found = qk_rope_write(q, k, v, norms, turns, pools, arenas, *rest)
-    expected = qk_rope_write(q, k, v, norms, turns, wide_pools, wide_arenas, *rest)
+    found = qk_rope_write(q, k, v, norms, rope_tables, pools, arenas, *rest)
+    expected = qk_rope_write(q, k, v, norms, rope_tables, wide_pools, wide_arenas, *rest)
     assert torch.equal(found, rotate(expected) if rotated else expected)
     for number, format in enumerate(formats):
         x = stored(rows, wide_pools[number], wide_arenas[number])

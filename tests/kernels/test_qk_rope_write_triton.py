@@ -9,7 +9,7 @@ from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import Coded, encode
 from kinfolk_kernels.qk_rope_write import reference, triton
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
-from kinfolk_kernels.qk_rope_write.triton import qk_rope_write, supports
+from kinfolk_kernels.qk_rope_write.triton_backend import qk_rope_write, supports
 
 pytestmark = pytest.mark.interpreter
 
@@ -24,7 +24,7 @@ def rows(steps):
     return steps.build(steps.certain(62, 4), steps.random_tree(63, 3), steps.chain(5, 2), places=3)
 
 
-def turns(pairs):
+def rope_tables(pairs):
     angle = 1e4 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
     turn = torch.arange(200, dtype=torch.float64)[:, None] * angle
     return turn.cos().float(), turn.sin().float()
@@ -65,7 +65,7 @@ def both(rows, numbers):
         found = []
         for op in (qk_rope_write, reference.qk_rope_write):
             memory = [make(n, d, i) for n in (rows.blocks, 1) for i, d in enumerate(dims)]
-            tables = turns(pairs) if pairs else None
+            tables = rope_tables(pairs) if pairs else None
             args = (norms, tables, tuple(memory[:2]), tuple(memory[2:]), rows, 0, scale, dtype)
             assert supports(q, k, v, *args)
             found.append((op(q, k, v, *args), memory))
@@ -172,7 +172,7 @@ def test_rotated_codes_stand_for_the_same_numbers(both, assert_near):
 def test_a_layer_that_stores_nothing_only_prepares_its_query(rows, numbers, assert_near):
     q = numbers(len(rows.positions), HEADS, 32)
     memory = [plain(2, 32) for _ in range(4)]
-    args = (NORMS["query and key"], turns(4), tuple(memory[:2]), tuple(memory[2:]))
+    args = (NORMS["query and key"], rope_tables(4), tuple(memory[:2]), tuple(memory[2:]))
     rest = (*args, rows, 0, 1.0, torch.float32)
     found = qk_rope_write(q, None, None, *rest)
     assert_near(found, reference.qk_rope_write(q, None, None, *rest), F32)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.rms_norm import reference
-from kinfolk_kernels.rms_norm import torch as fast
+from kinfolk_kernels.rms_norm import torch_backend as fast
 from kinfolk_kernels.silu_mul.reference import silu_mul
 
 BACKENDS = pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.int8_rows import FEW, GROUP, dequantize, made_int8, quantize
+from kinfolk_kernels.int8_rows import GROUP, MAX_INT8_ROWS, dequantize, made_int8, quantize
 from kinfolk_kernels.rms_norm import reference
-from kinfolk_kernels.rms_norm import triton as kernels
+from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 
 pytestmark = pytest.mark.interpreter
@@ -223,7 +223,12 @@ def test_refusals_say_why(numbers):
 
 @pytest.mark.parametrize(
     ("shape", "beside"),
-    [((FEW, 128), True), ((FEW + 1, 128), False), ((2, 96), False), ((2, 2, 64), False)],
+    [
+        ((MAX_INT8_ROWS, 128), True),
+        ((MAX_INT8_ROWS + 1, 128), False),
+        ((2, 96), False),
+        ((2, 2, 64), False),
+    ],
 )
 def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
     x, weight = numbers(*shape), numbers(shape[-1])
@@ -235,7 +240,7 @@ def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
 
 
 def test_the_fused_ops_mean_what_their_references_do(numbers):
-    for rows in (3, FEW + 1):
+    for rows in (3, MAX_INT8_ROWS + 1):
         x, branch, weight = numbers(rows, 192), numbers(rows, 192), numbers(192)
         branch = Branch(branch, weight, EPS, numbers(1))
         norms = (weight, None), EPS, (torch.float32, torch.float16)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.route import reference
-from kinfolk_kernels.route import torch as fast
+from kinfolk_kernels.route import torch_backend as fast
 from kinfolk_kernels.route.reference import choice
 
 WEIGHT = 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.route import triton as kernel
+from kinfolk_kernels.route import triton_backend as kernel
 from kinfolk_kernels.route.reference import choice, route
 
 pytestmark = pytest.mark.interpreter

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kinfolk_kernels.sample import triton as kernel
+from kinfolk_kernels.sample import triton_backend as kernel
 from kinfolk_kernels.sample.reference import argmax, sample
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(300)]

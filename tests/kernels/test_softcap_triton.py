@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.softcap import triton as kernels
+from kinfolk_kernels.softcap import triton_backend as kernels
 
 pytestmark = pytest.mark.interpreter
 

@@ -14,7 +14,7 @@ import torch
 from kinfolk.descriptors import OpBackend, Verdict, resolve
 from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
 from kinfolk.ops.builtin import OP_BACKENDS
-from kinfolk.ops.table import Decision, NotRehearsableError, Ops
+from kinfolk.ops.table import Decision, NotPrecompilableError, Ops
 from kinfolk_kernels import compiling
 from kinfolk_kernels.verdict import Verdict as KernelVerdict
 
@@ -227,7 +227,7 @@ def test_every_op_has_a_reference_and_every_back_end_an_op():
     assert named == set(ops_of_the_table()) - {
         "backends",
         "watched",
-        "rehearsed",
+        "precompiling",
         "not_capturable",
     }
     for op in named:
@@ -243,13 +243,16 @@ def test_back_ends_take_what_the_table_passes(backend):
     assert list(inspect.signature(resolve(backend.function)).parameters) == typed
 
 
-def test_only_what_can_be_rehearsed_is(backend, monkeypatch):
+def test_only_precompilable_back_ends_run_in_a_warmup(backend, monkeypatch):
     monkeypatch.setattr(compiling, "side_by_side", nullcontext)
     free, strict = backend("free"), backend("strict")
-    ops = Ops([replace(free, rehearsable=True)])
-    with ops.rehearsed():
+    ops = Ops([replace(free, precompilable=True)])
+    with ops.precompiling():
         assert run(ops) == "free"
     ops = Ops([strict])
-    with pytest.raises(NotRehearsableError, match="op silu_mul runs on strict"), ops.rehearsed():
+    with (
+        pytest.raises(NotPrecompilableError, match="op silu_mul runs on strict"),
+        ops.precompiling(),
+    ):
         run(ops)
     assert run(ops) == "strict"

@@ -88,8 +88,8 @@ def test_a_function_behind_the_door_takes_what_it_took():
 
 
 def test_those_that_fail_are_left_out_with_a_warning(caplog):
-    parties = [raising(PluginError("plugin 'p': method failed")), lambda: 1, lambda: 2]
-    answers = ask_each(parties, lambda party: party())
+    providers = [raising(PluginError("plugin 'p': method failed")), lambda: 1, lambda: 2]
+    answers = ask_each(providers, lambda provider: provider())
     assert [answer for _, answer in answers] == [1, 2]
     assert [record.message for record in caplog.records] == [
         "plugin 'p': method failed; it is left out"
@@ -97,15 +97,17 @@ def test_those_that_fail_are_left_out_with_a_warning(caplog):
 
 
 def test_nobody_is_asked_who_is_not_needed(caplog):
-    parties = [lambda: 1, raising(PluginError("not needed"))]
-    assert list(itertools.islice(ask_each(parties, lambda party: party()), 1)) == [(parties[0], 1)]
+    providers = [lambda: 1, raising(PluginError("not needed"))]
+    assert list(itertools.islice(ask_each(providers, lambda provider: provider()), 1)) == [
+        (providers[0], 1)
+    ]
     assert not caplog.records
 
 
 def test_only_what_came_through_the_door_is_left_out():
     """A mistake of our own is none of a plugin."""
     with pytest.raises(ZeroDivisionError):
-        list(ask_each([0], lambda party: 1 // party))
+        list(ask_each([0], lambda provider: 1 // provider))
     with pytest.raises(KinfolkError):
         list(ask_each([0], raising(KinfolkError("no"))))
 

@@ -9,7 +9,7 @@ import torch
 
 from kinfolk import hookimpl
 from kinfolk.errors import CapacityError, HookValueError, PluginError
-from kinfolk.hooks import CoreHooks, ModelHookCaller, Party, family_party
+from kinfolk.hooks import CoreHooks, HookProvider, ModelHookCaller, family_provider
 from kinfolk.plans import Codec, Paged, Section, StatePlan
 from kinfolk.spec.verify import Kept
 
@@ -73,9 +73,9 @@ def test_policies_are_asked_as_given_then_the_family_then_the_core():
     log = []
     answer = kept()
     caller = ModelHookCaller(
-        Party("family", Says(None, log, "family")),
+        HookProvider("family", Says(None, log, "family")),
         [Says(None, log, "core 1"), Says(answer, log, "core 2")],
-        [Party("p1", Says(None, log, "p1")), Party("p2", Says(None, log, "p2"))],
+        [HookProvider("p1", Says(None, log, "p1")), HookProvider("p2", Says(None, log, "p2"))],
     )
     assert ask(caller) is answer
     assert log == ["p1", "p2", "family", "core 1", "core 2"]
@@ -86,9 +86,9 @@ def test_the_first_answer_ends_the_asking():
     log = []
     answer = kept()
     caller = ModelHookCaller(
-        Party("family", Says(kept(), log, "family")),
+        HookProvider("family", Says(kept(), log, "family")),
         [Says(kept(), log, "core")],
-        [Party("p1", Says(None, log, "p1")), Party("p2", Says(answer, log, "p2"))],
+        [HookProvider("p1", Says(None, log, "p1")), HookProvider("p2", Says(answer, log, "p2"))],
     )
     assert ask(caller) is answer
     assert log == ["p1", "p2"]
@@ -103,13 +103,13 @@ def test_arguments_arrive_by_name_and_may_be_left_out():
             seen.update(step=step, sampling=sampling)
             return kept()
 
-    ask(ModelHookCaller(Party("family", Looks()), []))
+    ask(ModelHookCaller(HookProvider("family", Looks()), []))
     assert seen == {"step": 1, "sampling": 3}
 
 
 def test_the_core_runs_the_model_as_built_unless_someone_has_a_better_step():
     model = SimpleNamespace(forward=lambda batch, view: "plain")
-    caller = ModelHookCaller(Party("family", object()))
+    caller = ModelHookCaller(HookProvider("family", object()))
     assert caller.build_graph(model, SHAPE) is model.forward
     assert caller.is_default("build_graph")
 
@@ -118,7 +118,7 @@ def test_the_core_runs_the_model_as_built_unless_someone_has_a_better_step():
         def build_graph(self, model, shape):
             return None if shape.rows > 1 else print
 
-    fused = ModelHookCaller(Party("family", Fused()))
+    fused = ModelHookCaller(HookProvider("family", Fused()))
     assert fused.build_graph(model, SHAPE) is print
     assert not fused.is_default("build_graph")
     wide = SimpleNamespace(kind="decode", rows=2, sequences=1)
@@ -127,13 +127,13 @@ def test_the_core_runs_the_model_as_built_unless_someone_has_a_better_step():
 
 def test_policies_can_be_added_to_a_caller_that_has_answered(state_plan, limits):
     family = Says(state_plan)
-    alone = ModelHookCaller(Party("family", family))
+    alone = ModelHookCaller(HookProvider("family", family))
     assert alone.allocate_cache(None, limits) is state_plan
     other = StatePlan((Paged((Section("k", 3, 8),)),))
-    both = alone.with_policies([Party("p", Says(other))])
+    both = alone.with_policies([HookProvider("p", Says(other))])
     assert both.allocate_cache(None, limits) is other
     assert alone.allocate_cache(None, limits) is state_plan
-    assert [party.label for party in both.parties] == ["p", "family", "core"]
+    assert [provider.label for provider in both.providers] == ["p", "family", "core"]
 
 
 # -- identity and isolation -----------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_objects_that_compare_equal_stay_two_plugins():
     one, two = Counts(), Counts()
     assert one == two
     caller = ModelHookCaller(
-        Party("family", Says(kept())), [], [Party("p1", one), Party("p2", two)]
+        HookProvider("family", Says(kept())), [], [HookProvider("p1", one), HookProvider("p2", two)]
     )
     ask(caller)
     assert (one.calls, two.calls) == ([1], [1])
@@ -159,16 +159,21 @@ def test_objects_that_compare_equal_stay_two_plugins():
 
 def test_two_policies_of_one_label_are_both_asked():
     log = []
-    parties = [Party("p", Says(None, log, "first")), Party("p", Says(None, log, "second"))]
-    ask(ModelHookCaller(Party("family", Says(kept())), [], parties))
+    providers = [
+        HookProvider("p", Says(None, log, "first")),
+        HookProvider("p", Says(None, log, "second")),
+    ]
+    ask(ModelHookCaller(HookProvider("family", Says(kept())), [], providers))
     assert log == ["first", "second"]
 
 
 def test_two_loaded_models_never_see_each_others_hooks(state_plan, limits):
     other_plan = StatePlan((Paged((Section("k", 7, 8),)),))
     one, two = Says(state_plan), Says(other_plan)
-    first = ModelHookCaller(Party("family one", one))
-    second = ModelHookCaller(Party("family two", two), None, [Party("p", Wraps(lambda v: v))])
+    first = ModelHookCaller(HookProvider("family one", one))
+    second = ModelHookCaller(
+        HookProvider("family two", two), None, [HookProvider("p", Wraps(lambda v: v))]
+    )
     assert first.allocate_cache(None, limits) is state_plan
     assert (len(one.log), len(two.log)) == (1, 0)
     assert second.allocate_cache(None, limits) is other_plan
@@ -183,7 +188,7 @@ def test_one_family_gives_each_model_its_own_object(family_class):
             return Says(config)
 
     family = Family()
-    one, two = family_party(family, "a"), family_party(family, "b")
+    one, two = family_provider(family, "a"), family_provider(family, "b")
     assert one.hooks is not two.hooks
     assert (one.hooks.value, two.hooks.value) == ("a", "b")
 
@@ -194,7 +199,7 @@ def test_no_property_of_a_hooks_object_is_evaluated():
         def trap(self):
             raise AssertionError("looked at")
 
-    ask(ModelHookCaller(Party("family", Trap(kept())), []))
+    ask(ModelHookCaller(HookProvider("family", Trap(kept())), []))
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
@@ -216,7 +221,7 @@ def test_static_and_class_methods_can_be_hooks(kind):
             def verify(cls, step):
                 return answer
 
-    assert ask(ModelHookCaller(Party("family", Hooks()), [])) is answer
+    assert ask(ModelHookCaller(HookProvider("family", Hooks()), [])) is answer
 
 
 # -- wrappers -------------------------------------------------------------------------------------
@@ -231,7 +236,9 @@ def test_a_wrapper_changes_one_codec_of_the_familys_plan(state_plan, limits):
             first = dataclasses.replace(layer.sections[0], codec=Codec("q8_0"))
             return StatePlan((Paged((first, *layer.sections[1:])),))
 
-    caller = ModelHookCaller(Party("family", Says(state_plan)), None, [Party("p", Squeezes())])
+    caller = ModelHookCaller(
+        HookProvider("family", Says(state_plan)), None, [HookProvider("p", Squeezes())]
+    )
     codecs = [
         section.codec.format for section in caller.allocate_cache(None, limits).layers[0].sections
     ]
@@ -247,9 +254,9 @@ def test_the_first_policys_wrapper_is_the_outermost():
         return change
 
     caller = ModelHookCaller(
-        Party("family", Says(kept(1, 1))),
+        HookProvider("family", Says(kept(1, 1))),
         [],
-        [Party("outer", Wraps(adds(1))), Party("inner", Wraps(adds(2)))],
+        [HookProvider("outer", Wraps(adds(1))), HookProvider("inner", Wraps(adds(2)))],
     )
     assert ask(caller).path.tolist() == [[0, 2, 1]]
 
@@ -259,9 +266,9 @@ def test_the_first_policys_wrapper_is_the_outermost():
 
 def test_a_bad_value_names_the_hook_its_author_and_the_order():
     caller = ModelHookCaller(
-        Party("family 'f'", Says(kept())),
+        HookProvider("family 'f'", Says(kept())),
         [Says(kept())],
-        [Party("policy 'a'", Says(None)), Party("policy 'b'", Says("nonsense"))],
+        [HookProvider("policy 'a'", Says(None)), HookProvider("policy 'b'", Says("nonsense"))],
     )
     with pytest.raises(HookValueError) as caught:
         ask(caller)
@@ -272,14 +279,16 @@ def test_a_bad_value_names_the_hook_its_author_and_the_order():
 
 
 def test_falsy_values_are_answers_and_not_a_refusal():
-    caller = ModelHookCaller(Party("family 'f'", Says(False)), [Says(kept())])
+    caller = ModelHookCaller(HookProvider("family 'f'", Says(False)), [Says(kept())])
     with pytest.raises(HookValueError, match="family 'f' returned False"):
         ask(caller)
 
 
 def test_a_wrapper_that_spoils_the_answer_is_blamed_and_not_the_family():
     caller = ModelHookCaller(
-        Party("family 'f'", Says(kept())), [], [Party("policy 'w'", Wraps(lambda value: 7))]
+        HookProvider("family 'f'", Says(kept())),
+        [],
+        [HookProvider("policy 'w'", Wraps(lambda value: 7))],
     )
     with pytest.raises(HookValueError, match="hook verify: the wrapper of policy 'w' returned 7"):
         ask(caller)
@@ -287,7 +296,9 @@ def test_a_wrapper_that_spoils_the_answer_is_blamed_and_not_the_family():
 
 def test_a_wrapper_that_forgets_to_return_is_blamed():
     caller = ModelHookCaller(
-        Party("family 'f'", Says(kept())), [], [Party("policy 'w'", Wraps(lambda value: None))]
+        HookProvider("family 'f'", Says(kept())),
+        [],
+        [HookProvider("policy 'w'", Wraps(lambda value: None))],
     )
     with pytest.raises(
         HookValueError, match="the wrapper of policy 'w' returned None, which is no answer"
@@ -297,21 +308,21 @@ def test_a_wrapper_that_forgets_to_return_is_blamed():
 
 def test_no_answer_at_all_says_who_must_give_one(limits):
     with pytest.raises(HookValueError) as caught:
-        ModelHookCaller(Party("family 'f'", object())).allocate_cache(None, limits)
+        ModelHookCaller(HookProvider("family 'f'", object())).allocate_cache(None, limits)
     assert str(caught.value) == (
         "hook allocate_cache: no answer; nobody implements it. family 'f' must implement it, "
         "because the core has no default"
     )
     with pytest.raises(HookValueError, match="asked in this order: policy 'p', family 'f'"):
         ModelHookCaller(
-            Party("family 'f'", Says(None)), None, [Party("policy 'p'", Says(None))]
+            HookProvider("family 'f'", Says(None)), None, [HookProvider("policy 'p'", Says(None))]
         ).allocate_cache(None, limits)
 
 
 def test_an_exception_names_the_plugin_and_keeps_its_cause():
     error = ZeroDivisionError("division by zero")
     caller = ModelHookCaller(
-        Party("family 'f'", Says(kept())), [], [Party("policy 'p'", Raises(error))]
+        HookProvider("family 'f'", Says(kept())), [], [HookProvider("policy 'p'", Raises(error))]
     )
     with pytest.raises(PluginError) as caught:
         ask(caller)
@@ -329,14 +340,14 @@ def test_an_exception_in_a_wrapper_names_its_policy():
         raise KeyError("gone")
 
     caller = ModelHookCaller(
-        Party("family 'f'", Says(kept())), [], [Party("policy 'w'", Wraps(fail))]
+        HookProvider("family 'f'", Says(kept())), [], [HookProvider("policy 'w'", Wraps(fail))]
     )
     with pytest.raises(PluginError, match="the wrapper of policy 'w' failed in hook verify: Key"):
         ask(caller)
 
 
 def test_a_hook_that_leaves_the_program_is_named_too():
-    caller = ModelHookCaller(Party("family 'f'", Raises(SystemExit(3))), [])
+    caller = ModelHookCaller(HookProvider("family 'f'", Raises(SystemExit(3))), [])
     with pytest.raises(PluginError, match="family 'f' failed in hook verify: SystemExit: 3"):
         ask(caller)
 
@@ -344,14 +355,14 @@ def test_a_hook_that_leaves_the_program_is_named_too():
 @pytest.mark.parametrize("error", [CapacityError("needs 3 GiB, 2 are free"), MemoryError()])
 def test_our_own_errors_pass_unchanged(error):
     with pytest.raises(type(error)) as caught:
-        ask(ModelHookCaller(Party("family 'f'", Raises(error)), []))
+        ask(ModelHookCaller(HookProvider("family 'f'", Raises(error)), []))
     assert caught.value is error
 
 
 def test_an_exception_of_the_core_is_not_blamed_on_a_plugin():
     error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError) as caught:
-        ask(ModelHookCaller(Party("family 'f'", object()), [Raises(error)]))
+        ask(ModelHookCaller(HookProvider("family 'f'", object()), [Raises(error)]))
     assert caught.value is error
 
 
@@ -371,7 +382,7 @@ def test_a_caller_keeps_no_answer_alive():
             return steps.pop()
 
     steps = [step]
-    caller = ModelHookCaller(Party("family 'f'", Gives()))
+    caller = ModelHookCaller(HookProvider("family 'f'", Gives()))
     assert caller.build_graph(None, SHAPE) is step
     del step
     assert gone() is None
@@ -379,10 +390,10 @@ def test_a_caller_keeps_no_answer_alive():
 
 def test_tracing_logs_who_answered(caplog):
     caplog.set_level(logging.INFO, "kinfolk.plugins")
-    family = Party("family 'f'", Says(kept()))
+    family = HookProvider("family 'f'", Says(kept()))
     ask(ModelHookCaller(family, []))
     assert caplog.messages == []
-    ask(ModelHookCaller(family, [], [Party("policy 'p'", Says(None))], trace=True))
+    ask(ModelHookCaller(family, [], [HookProvider("policy 'p'", Says(None))], trace=True))
     assert caplog.messages == [
         "verify: family 'f' answered; asked in this order: policy 'p', family 'f'"
     ]

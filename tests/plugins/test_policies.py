@@ -7,7 +7,7 @@ import pytest
 from kinfolk import hookimpl
 from kinfolk.descriptors import PolicySpec
 from kinfolk.errors import KinfolkError, PluginError, SettingsError
-from kinfolk.hooks import ModelHookCaller, Party, family_party, policy_parties
+from kinfolk.hooks import HookProvider, ModelHookCaller, family_provider, policy_providers
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 
@@ -37,8 +37,8 @@ def policy_of(plugin, monkeypatch):
 
 def test_a_policy_is_created_anew_for_each_model_and_told_about_it(policy_of, info):
     registry = policy_of(Plain)
-    (one,) = policy_parties(registry, ("mine",), info)
-    (two,) = policy_parties(registry, ("mine",), info)
+    (one,) = policy_providers(registry, ("mine",), info)
+    (two,) = policy_providers(registry, ("mine",), info)
     assert one.hooks is not two.hooks
     assert one.hooks.info is info
     assert one.label == "policy 'mine' of plugin 'brings'"
@@ -51,13 +51,13 @@ def test_policies_keep_the_order_of_the_command_line(plugin, info, monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     registry = Registry.build({"brings": module})
     names = load_settings(policy="c, a").policy
-    labels = [party.label for party in policy_parties(registry, names, info)]
+    labels = [provider.label for provider in policy_providers(registry, names, info)]
     assert labels == ["policy 'c' of plugin 'brings'", "policy 'a' of plugin 'brings'"]
 
 
 def test_an_unknown_policy_is_an_error_that_lists_the_names(policy_of, info):
     with pytest.raises(SettingsError) as caught:
-        policy_parties(policy_of(Plain), ("mien",), info)
+        policy_providers(policy_of(Plain), ("mien",), info)
     assert str(caught.value) == (
         "--policy mien: no such policy; installed: 'mine' (plugin 'brings')"
     )
@@ -150,7 +150,7 @@ def generator():
 )
 def test_a_policy_whose_hooks_cannot_work_is_refused(policy_of, info, make, words):
     with pytest.raises(PluginError) as caught:
-        policy_parties(policy_of(lambda info: make()), ("mine",), info)
+        policy_providers(policy_of(lambda info: make()), ("mine",), info)
     assert str(caught.value).startswith("policy 'mine' of plugin 'brings': ")
     assert words in str(caught.value)
 
@@ -162,7 +162,7 @@ def test_a_policy_whose_hooks_cannot_work_is_refused(policy_of, info, make, word
 )
 def test_a_policy_must_give_an_object_of_its_own(policy_of, info, value, shown):
     with pytest.raises(PluginError) as caught:
-        policy_parties(policy_of(lambda info: value), ("mine",), info)
+        policy_providers(policy_of(lambda info: value), ("mine",), info)
     assert f"returned {shown}; it must return a new object with @hookimpl methods" in str(
         caught.value
     )
@@ -173,7 +173,7 @@ def test_a_policy_that_fails_to_start_is_reported_without_a_traceback(policy_of,
         raise ValueError("no scorer file")
 
     with pytest.raises(PluginError, match=r"policy 'mine' of plugin 'brings': .*no scorer file"):
-        policy_parties(policy_of(create), ("mine",), info)
+        policy_providers(policy_of(create), ("mine",), info)
 
 
 @pytest.mark.parametrize("reference", ["no_such_module:f", "kinfolk.hooks:no_such_name"])
@@ -182,7 +182,7 @@ def test_a_reference_that_leads_nowhere_is_reported(plugin, info, reference):
         f"@hookimpl\ndef register_policies(): return [PolicySpec('mine', {reference!r})]"
     )
     with pytest.raises(PluginError, match=reference.replace(".", r"\.")):
-        policy_parties(Registry.build({"brings": module}), ("mine",), info)
+        policy_providers(Registry.build({"brings": module}), ("mine",), info)
 
 
 def test_an_error_that_already_explains_itself_passes(policy_of, info):
@@ -190,7 +190,7 @@ def test_an_error_that_already_explains_itself_passes(policy_of, info):
         raise SettingsError("frugal needs --context")
 
     with pytest.raises(KinfolkError, match=r"^frugal needs --context$"):
-        policy_parties(policy_of(create), ("mine",), info)
+        policy_providers(policy_of(create), ("mine",), info)
 
 
 def test_a_family_whose_hooks_cannot_work_is_refused(family_class):
@@ -199,7 +199,7 @@ def test_a_family_whose_hooks_cannot_work_is_refused(family_class):
             return misspelt()
 
     with pytest.raises(PluginError, match="family 'sound': there is no hook verfy; did you mean"):
-        family_party(Family(), None)
+        family_provider(Family(), None)
 
 
 def test_a_family_that_gives_a_module_of_hooks_is_refused(family_class):
@@ -210,7 +210,7 @@ def test_a_family_that_gives_a_module_of_hooks_is_refused(family_class):
             return sys
 
     with pytest.raises(PluginError, match=r"Family\.hooks returned an object of type module"):
-        family_party(Family(), None)
+        family_provider(Family(), None)
 
 
 def test_a_third_partys_family_and_policy_work_together(toy_site, monkeypatch, info, limits):
@@ -219,10 +219,10 @@ def test_a_third_partys_family_and_policy_work_together(toy_site, monkeypatch, i
         monkeypatch.delitem(sys.modules, name)
     registry = Registry.discover(load_settings(plugins=("toy",)))
     family = registry.family_for("toy")
-    caller = ModelHookCaller(family_party(family, {"layers": 1}))
+    caller = ModelHookCaller(family_provider(family, {"layers": 1}))
     plan = caller.allocate_cache(None, limits)
     assert plan.windows == (None,)
-    caller = caller.with_policies(policy_parties(registry, ("frugal",), info))
+    caller = caller.with_policies(policy_providers(registry, ("frugal",), info))
     assert caller.allocate_cache(None, limits).windows == (info.context // 2,)
     assert caller.asked("allocate_cache") == (
         "policy 'frugal' of plugin 'toy' (kinfolk-toy 1.2)",
@@ -232,4 +232,4 @@ def test_a_third_partys_family_and_policy_work_together(toy_site, monkeypatch, i
 
 def test_a_party_is_itself_and_not_its_fields():
     hooks = object()
-    assert Party("a", hooks) != Party("a", hooks)
+    assert HookProvider("a", hooks) != HookProvider("a", hooks)

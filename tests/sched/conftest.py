@@ -278,7 +278,7 @@ class World:
 
     def ahead(self, result: StepResult, **faults: Any) -> StepResult | None:
         """What a step comes to that runs before ``result`` is committed, on the tokens in it."""
-        plan = self.scheduler.plan_ahead()
+        plan = self.scheduler.plan_next()
         if plan is None:
             return None
         self.plans.append(plan)

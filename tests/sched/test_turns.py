@@ -66,7 +66,7 @@ def test_nobody_waits_longer_than_the_quanta_of_all_others(toy, scene):
 def test_whoever_waited_when_a_turn_ended_has_a_turn_before_the_next_one(toy, scene):
     world = decoding_world(toy, **scene)
     quantum, waiting_since_turn_of = scene["quantum"], {}
-    in_turn = dict.fromkeys(world.requests, 0)
+    no_overlap = dict.fromkeys(world.requests, 0)
     places: set[str] = set()
     for _ in range(120):
         before = {name: len(stream) for name, stream in world.streams.items()}
@@ -77,9 +77,9 @@ def test_whoever_waited_when_a_turn_ended_has_a_turn_before_the_next_one(toy, sc
             waiting -= now
         places = set(now)
         for name in now:
-            in_turn[name] += len(world.streams[name]) - before[name]
-            if in_turn[name] >= quantum:
-                in_turn[name] = 0
+            no_overlap[name] += len(world.streams[name]) - before[name]
+            if no_overlap[name] >= quantum:
+                no_overlap[name] = 0
                 places.discard(name)
                 waiting_since_turn_of[name] = set(world.requests) - now
 

@@ -9,7 +9,7 @@ import torch
 
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.sampling import RowContext, RowSampling
-from kinfolk.spec.verify import NO_ROW, Draft, VerifyStep, verify, walk
+from kinfolk.spec.verify import NO_ROW, Draft, VerifyStep, accept_drafts, verify
 
 
 def draft_of(lanes, width=None):
@@ -49,7 +49,7 @@ def chain(n):
 def test_a_chain_is_kept_up_to_the_first_wrong_token(right):
     tokens = [9, 1, 2, 3, 4, 5]
     chosen = [token if row < right else 7 for row, token in enumerate(tokens[1:])] + [6]
-    kept = walk(torch.tensor([chosen]), draft_of([(tokens, chain(6), 99)]))
+    kept = accept_drafts(torch.tensor([chosen]), draft_of([(tokens, chain(6), 99)]))
     assert kept.n_keep.tolist() == [right + 1]
     assert kept.path.tolist() == [[*range(right + 1)] + [-1] * (5 - right)]
     assert kept.next.tolist() == [6 if right == 5 else 7]
@@ -58,32 +58,32 @@ def test_a_chain_is_kept_up_to_the_first_wrong_token(right):
 @pytest.mark.parametrize("budget", [1, 2, 3, 6])
 def test_no_more_rows_are_kept_than_tokens_may_be_emitted(budget):
     tokens = [9, 1, 2, 3, 4, 5]
-    kept = walk(torch.tensor([[*tokens[1:], 6]]), draft_of([(tokens, chain(6), budget)]))
+    kept = accept_drafts(torch.tensor([[*tokens[1:], 6]]), draft_of([(tokens, chain(6), budget)]))
     assert kept.n_keep.tolist() == [budget]
     assert kept.next.tolist() == [[*tokens[1:], 6][budget - 1]]
 
 
 def test_a_plain_row_keeps_itself():
-    kept = walk(torch.tensor([[4]]), draft_of([([9], [-1], 1)]))
+    kept = accept_drafts(torch.tensor([[4]]), draft_of([([9], [-1], 1)]))
     assert (kept.path.tolist(), kept.n_keep.tolist(), kept.next.tolist()) == ([[0]], [1], [4])
 
 
 def test_of_equal_siblings_the_first_is_taken():
     tokens, parents = [9, 5, 5, 6, 6], [-1, 0, 0, 1, 2]
-    kept = walk(torch.tensor([[5, 6, 6, 1, 2]]), draft_of([(tokens, parents, 99)]))
+    kept = accept_drafts(torch.tensor([[5, 6, 6, 1, 2]]), draft_of([(tokens, parents, 99)]))
     assert kept.path.tolist() == [[0, 1, 3, -1, -1]]
     assert kept.next.tolist() == [1]
 
 
 def test_an_equal_token_elsewhere_in_the_tree_is_no_child():
     tokens, parents = [9, 5, 6, 7], [-1, 0, 1, 1]
-    kept = walk(torch.tensor([[6, 7, 7, 7]]), draft_of([(tokens, parents, 99)]))
+    kept = accept_drafts(torch.tensor([[6, 7, 7, 7]]), draft_of([(tokens, parents, 99)]))
     assert kept.n_keep.tolist() == [1]
 
 
 def test_padding_is_never_walked_into():
     """Padding has token 0, and the row wants token 0."""
-    kept = walk(torch.tensor([[0, 0, 0, 0]]), draft_of([([9, 0], [-1, 0], 99)], width=4))
+    kept = accept_drafts(torch.tensor([[0, 0, 0, 0]]), draft_of([([9, 0], [-1, 0], 99)], width=4))
     assert kept.path.tolist() == [[0, 1, -1, -1]]
 
 
@@ -98,7 +98,7 @@ def test_ragged_trees_are_walked_as_by_hand(seed):
         lanes.append((tokens, parents, rng.randint(1, 8)))
         wanted.append([rng.randrange(3) for _ in range(size)])
     width = max(len(tokens) for tokens, _, _ in lanes)
-    kept = walk(chosen_of(wanted, width), draft_of(lanes, width))
+    kept = accept_drafts(chosen_of(wanted, width), draft_of(lanes, width))
     for index, (lane, chosen) in enumerate(zip(lanes, wanted, strict=True)):
         path, following = search(*lane, chosen)
         assert kept.path[index].tolist() == path + [-1] * (width - len(path))

@@ -20,7 +20,7 @@ def registry():
     return Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
 
 
-@pytest.mark.parametrize("form", ["planes", "blocks", "numbers"])
+@pytest.mark.parametrize("form", ["packed", "blocks", "dense"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["bundled", "qwen35moe", "gemma4"])
 def test_weights_take_the_bytes_that_were_foretold(registry, cases, name, dtype, form):
@@ -36,6 +36,6 @@ def test_weights_take_the_bytes_that_were_foretold(registry, cases, name, dtype,
             formats,
             dtype=dtype,
             keep_quantised=form == "blocks",
-            activations="int8" if form == "planes" else None,
+            activations="int8" if form == "packed" else None,
         )
         assert foretold == loaded.nbytes

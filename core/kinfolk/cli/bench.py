@@ -212,7 +212,7 @@ def _report(runtime: Runtime, work: Workload, runs: list[Run]) -> dict[str, Any]
         ),
         "runs": [asdict(run) for run in runs],
         "engine": runtime.engine.stats(),
-        "never_recorded": runtime.engine.never_recorded(),
+        "uncapturable_ops": runtime.engine.uncapturable_ops(),
         "machine": {
             "device": str(device),
             "name": name or platform.machine(),
@@ -239,7 +239,7 @@ def _as_text(report: dict[str, Any]) -> str:
         ("first token", f"{report['first_token_seconds']} s"),
         ("step", f"{report['step_milliseconds']} ms, {work['rows']} rows a sequence"),
         ("steps", _counted(report["engine"])),
-        *((f"no graph: {name}", why) for name, why in report["never_recorded"].items()),
+        *((f"no graph: {name}", why) for name, why in report["uncapturable_ops"].items()),
     ]
     return table(rows)
 

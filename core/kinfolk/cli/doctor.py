@@ -233,7 +233,7 @@ def _graphs(runtime: Runtime) -> Check:
     if not runtime.loaded.graphs:
         why = "--graphs off" if runtime.loaded.device.type == "cuda" else "there is no GPU"
         return Check("graphs", "decoding", "ok", f"not in fixed sizes: {why}")
-    reasons = runtime.engine.never_recorded()
+    reasons = runtime.engine.uncapturable_ops()
     if reasons:
         detail = "; ".join(f"{name}: {why}" for name, why in reasons.items())
         return Check("graphs", "decoding", "warning", f"every step runs eagerly; {detail}")

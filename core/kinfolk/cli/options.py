@@ -29,7 +29,7 @@ LOADING: Final = (
 )
 ENGINE: Final = (
     *("context", "slots", "kv_codec", "v_codec", "drafter", "draft_tokens", "step_tokens"),
-    *("graphs", "batch_invariant", "in_turn"),
+    *("graphs", "batch_invariant", "no_overlap"),
 )
 _REPEATED: Final = frozenset({"op"})
 _SHORT: Final = {"context": "-c"}

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kinfolk.engine.frame import CHANGES, Frame, Lanes, Sizes, Traits
+from kinfolk.engine.frame import CHANGES, BucketShape, InputBuffers, LaunchTraits, SampledSequences
 from kinfolk.errors import StateError
 from kinfolk.model_api import CommitBatch, Segment, StepBatch
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.state import Pool, State
 from kinfolk.state.tables import Changes
 from kinfolk.types import CHUNK, DUMMY, NO_PARENT
-from kinfolk_kernels.paged_attention.work import FEW
+from kinfolk_kernels.paged_attention.work import MAX_SHORT_ROWS
 from kinfolk_kernels.step_index import MOST_DRAFTED
 
 CHAIN_PATHS = np.array([(1 << row + 1) - 1 for row in range(MOST_DRAFTED)], np.uint64).view(
@@ -29,13 +29,13 @@ class LaidOut:
     """A step of its own size, on the device."""
 
     batch: StepBatch
-    lanes: Lanes
+    lanes: SampledSequences
 
 
 def lay_out(items: Sequence[Item], state: State, *, all_logits: bool = False) -> LaidOut:
     """The step of ``items``; the state's tables must already be those of the step."""
     changes = state.block_tables.take_changes()
-    frame = Frame(state, _sizes(items, all_logits=all_logits, changes=len(changes.places)))
+    frame = InputBuffers(state, _sizes(items, all_logits=all_logits, changes=len(changes.places)))
     frame.put_changes(changes)
     fill(frame, items, all_logits=all_logits)
     frame.transfer.upload()
@@ -55,40 +55,40 @@ def send_changes(state: State) -> Changes:
     changes = state.block_tables.take_changes()
     if len(changes.places) <= CHANGES:
         return changes
-    frame = Frame(state, Sizes(0, 0, 0, 0, changes=len(changes.places)))
+    frame = InputBuffers(state, BucketShape(0, 0, 0, 0, changes=len(changes.places)))
     frame.put_changes(changes)
     frame.transfer.upload()
     frame.enter_changes()
     return Changes(changes.places[:0], changes.values[:0])
 
 
-def traits_of(items: Sequence[Item]) -> Traits:
+def traits_of(items: Sequence[Item]) -> LaunchTraits:
     """What launches depend on."""
     counts = [len(item.tokens) for item in items]
     drafted = [n for item, n in zip(items, counts, strict=True) if _is_drafted(item)]
     single = any(n == 1 and not _is_drafted(i) for i, n in zip(items, counts, strict=True))
-    return Traits(
+    return LaunchTraits(
         singles=single,
         draft_rows=max(drafted, default=0),
         trees=any(item.parents is not None for item in items),
-        few_counts=tuple(sorted({n for n in counts if n <= FEW})),
-        most_rows=max((n for n in counts if n > FEW), default=0),
+        few_counts=tuple(sorted({n for n in counts if n <= MAX_SHORT_ROWS})),
+        most_rows=max((n for n in counts if n > MAX_SHORT_ROWS), default=0),
     )
 
 
-def _sizes(items: Sequence[Item], *, all_logits: bool, changes: int) -> Sizes:
+def _sizes(items: Sequence[Item], *, all_logits: bool, changes: int) -> BucketShape:
     counts = [len(item.tokens) for item in items]
     slices = [n for i, n in zip(items, counts, strict=True) if n > 1 and not _is_drafted(i)]
     logits = [_logits(item, all_logits) for item in items]
-    return Sizes(
+    return BucketShape(
         rows=sum(counts),
         sequences=len(items),
         lanes=sum(n > 0 for n in logits),
         logits=sum(logits),
         stores=sum(len(item.stores) for item in items),
         slices=len(slices),
-        few=sum(n <= FEW for n in counts),
-        many=sum(n > FEW for n in counts),
+        few=sum(n <= MAX_SHORT_ROWS for n in counts),
+        many=sum(n > MAX_SHORT_ROWS for n in counts),
         changes=changes,
     )
 
@@ -117,7 +117,7 @@ class _Cursor:
     arena: int = 0
 
 
-def fill(frame: Frame, items: Sequence[Item], *, all_logits: bool = False) -> None:
+def fill(frame: InputBuffers, items: Sequence[Item], *, all_logits: bool = False) -> None:
     """Write the rows of ``items`` into the host's side of a frame that is all padding."""
     state, at = frame.state, _Cursor()
     segments = []
@@ -143,8 +143,8 @@ def fill(frame: Frame, items: Sequence[Item], *, all_logits: bool = False) -> No
         )
     counts = [segment.rows for segment in segments]
     if frame.sizes.many:
-        frame.host["few"][:] = [i for i, n in enumerate(counts) if n <= FEW]
-        frame.host["many"][:] = [i for i, n in enumerate(counts) if n > FEW]
+        frame.host["few"][:] = [i for i, n in enumerate(counts) if n <= MAX_SHORT_ROWS]
+        frame.host["many"][:] = [i for i, n in enumerate(counts) if n > MAX_SHORT_ROWS]
     frame.segments = tuple(segments)
     frame.lengths = tuple(
         tuple(state.block_tables.length(pool, segment.slot) for segment in segments)
@@ -154,7 +154,7 @@ def fill(frame: Frame, items: Sequence[Item], *, all_logits: bool = False) -> No
         frame.host["entries"][pool, : len(lengths)] = lengths
 
 
-def _fill_rows(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> None:
+def _fill_rows(frame: InputBuffers, item: Item, segment: Segment, at: _Cursor) -> None:
     host, rows = frame.host, slice(segment.start, segment.stop)
     host["tokens"][rows] = item.tokens
     host["sequence"][rows] = segment.sequence
@@ -182,7 +182,7 @@ def _fill_places(places: np.ndarray, pool: Pool, slot: int, start: int) -> None:
         done += count
 
 
-def _fill_tree(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> None:
+def _fill_tree(frame: InputBuffers, item: Item, segment: Segment, at: _Cursor) -> None:
     assert item.parents is not None
     host, rows = frame.host, slice(segment.start, segment.stop)
     depth: list[int] = []
@@ -205,7 +205,7 @@ def _fill_tree(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> None:
         _fill_places(targets[: max(depth) + 1], pool, segment.slot, item.start)
 
 
-def _fill_lane(frame: Frame, item: Item, segment: Segment, at: _Cursor, logits: int) -> None:
+def _fill_lane(frame: InputBuffers, item: Item, segment: Segment, at: _Cursor, logits: int) -> None:
     """The last ``logits`` rows of a sequence are to be sampled."""
     host, lane, first = frame.host, at.lane, segment.stop - logits
     host["logit_rows"][at.logit : at.logit + logits] = np.arange(first, segment.stop)
@@ -219,7 +219,7 @@ def _fill_lane(frame: Frame, item: Item, segment: Segment, at: _Cursor, logits: 
     at.logit += logits
 
 
-def _fill_sequence(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> None:
+def _fill_sequence(frame: InputBuffers, item: Item, segment: Segment, at: _Cursor) -> None:
     host, number, count = frame.host, segment.sequence, segment.rows
     host["slot"][number] = segment.slot
     host["context"][number] = item.start
@@ -236,7 +236,7 @@ def _fill_sequence(frame: Frame, item: Item, segment: Segment, at: _Cursor) -> N
         at.slice += 1
 
 
-def fill_single_rows(frame: Frame, items: Sequence[Item]) -> None:
+def fill_single_rows(frame: InputBuffers, items: Sequence[Item]) -> None:
     """The same for a bucket of single rows, all at once."""
     host, tables, count = frame.host, frame.state.block_tables, len(items)
     starts, slots = [item.start for item in items], [item.lease.slot for item in items]
@@ -272,15 +272,17 @@ def fill_single_rows(frame: Frame, items: Sequence[Item]) -> None:
 # -- committing -----------------------------------------------------------------------------------
 
 
-def commit_batch(lanes: Lanes, path: torch.Tensor, n_keep: torch.Tensor) -> CommitBatch:
-    """``path`` [L, T] indices inside the lanes, padded with -1 -> rows of the step. Lanes that are
-    not drafted keep nothing here: they have been advanced in place."""
+def commit_batch(lanes: SampledSequences, path: torch.Tensor, n_keep: torch.Tensor) -> CommitBatch:
+    """``path`` [L, T] indices inside the lanes, padded with -1 -> rows of the step. Sequences
+    that are not drafted keep nothing here: they have been advanced in place."""
     drafted = lanes.drafted != 0
     rows = torch.where((path < 0) | ~drafted[:, None], -1, lanes.row[:, None] + path)
     return CommitBatch(rows, torch.where(drafted, n_keep, 0), lanes.slot)
 
 
-def commit_tree_rows(state: State, batch: StepBatch, lanes: Lanes, kept: CommitBatch) -> None:
+def commit_tree_rows(
+    state: State, batch: StepBatch, lanes: SampledSequences, kept: CommitBatch
+) -> None:
     """Copy accepted arena rows to their final places; padding is copied onto the dummy block."""
     arena = batch.arena_row[kept.path.clamp_min(0)]
     moved = (kept.path >= 0) & (arena >= 0)

@@ -19,7 +19,7 @@ WARM_UPS = 2
 class Capture(Protocol):
     """A way to run a body again and again on the same buffers."""
 
-    def record(self, body: Callable[[], T]) -> Callable[[], T]:
+    def capture(self, body: Callable[[], T]) -> Callable[[], T]:
         """A function that does what ``body`` does with what the buffers then hold.
 
         ``body`` may be run beforehand, on buffers that are all padding.
@@ -30,7 +30,7 @@ class Capture(Protocol):
 class EagerCapture:
     """Runs the body as it is: all of the path but the graph itself, for devices without graphs."""
 
-    def record(self, body: Callable[[], T]) -> Callable[[], T]:
+    def capture(self, body: Callable[[], T]) -> Callable[[], T]:
         return body
 
 
@@ -46,7 +46,7 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
-    def record(self, body: Callable[[], T]) -> Callable[[], T]:
+    def capture(self, body: Callable[[], T]) -> Callable[[], T]:
         """Raises :class:`EngineError` if the body cannot be recorded."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
@@ -55,7 +55,7 @@ class CudaCapture:
                 for _ in range(WARM_UPS):
                     body()
                 self._stream.synchronize()
-                graph, result = self._recorded(body)
+                graph, result = self._captured(body)
         finally:
             # Also after a body that failed: its buffers are given back to the current stream.
             current.wait_stream(self._stream)
@@ -66,7 +66,7 @@ class CudaCapture:
 
         return replay
 
-    def _recorded(self, body: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+    def _captured(self, body: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         graph = torch.cuda.CUDAGraph()
         # Collected in the middle, a tensor or a kernel's module would spoil the recording.
         collects = gc.isenabled()

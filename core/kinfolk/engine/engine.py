@@ -13,7 +13,7 @@ from kinfolk.descriptors import Drafter
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
-from kinfolk.engine.runner import Runner, Running
+from kinfolk.engine.runner import PendingStep, Runner
 from kinfolk.errors import EngineError, RequestError, RequestTypeError, shown
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
@@ -115,7 +115,7 @@ class Engine:
             "draft_failures": self._scheduler.draft_failures,
         }
 
-    def never_recorded(self) -> Mapping[str, str]:
+    def uncapturable_ops(self) -> Mapping[str, str]:
         """What no graph can hold, and why, if that was found out: then every step runs eagerly."""
         return dict(self._runner.graphs.refused)
 
@@ -143,25 +143,25 @@ class Engine:
         if step is None:
             return False
         while step is not None:
-            following = self._start_ahead(step)
+            following = self._start_next(step)
             self._dispatch(self._commit(self._finish(step)))
             step = following
         return True
 
-    def _start(self, plan: StepPlan, after: Running | None = None) -> Running | StepResult:
+    def _start(self, plan: StepPlan, after: PendingStep | None = None) -> PendingStep | StepResult:
         try:
             return self._runner.start(plan, self._histories, after)
         except (Exception, SystemExit) as error:
             return _lost(plan, error)
 
-    def _start_ahead(self, step: Running | StepResult) -> Running | StepResult | None:
+    def _start_next(self, step: PendingStep | StepResult) -> PendingStep | StepResult | None:
         """The step after one that is running, unless somebody wants something in between."""
         if isinstance(step, StepResult) or step.chosen is None or self._inbox or self._closing:
             return None
-        plan = self._scheduler.plan_ahead()
+        plan = self._scheduler.plan_next()
         return None if plan is None else self._start(plan, step)
 
-    def _finish(self, step: Running | StepResult) -> StepResult:
+    def _finish(self, step: PendingStep | StepResult) -> StepResult:
         if isinstance(step, StepResult):
             return step
         try:

@@ -24,14 +24,14 @@ from kinfolk_kernels.step_index import StepIndex
 Ints = npt.NDArray[np.int64]
 
 LANES = ("logit", "lane_row", "lane_count", "drafted", "lane_slot", "budget")
-"""Arrays of lanes, in the order of the fields of :class:`Lanes`."""
+"""Arrays of lanes, in the order of the fields of :class:`SampledSequences`."""
 
 CHANGES = 128
 """Entries of block tables that a bucket has room for; more are sent before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class BucketShape:
     """How much of everything a step has: rows, sequences, lanes, rows of logits, checkpoints to
     store, slices, changes of tables; ``few`` sequences have few rows, ``many`` many."""
 
@@ -47,7 +47,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class LaunchTraits:
     """What kernels are launched by: whether a segment is a single certain row, the most rows of a
     drafted one (0 = none), whether drafts may be trees, the numbers of rows a sequence may have
     among those with few, and the most among those with many."""
@@ -60,7 +60,7 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class SampledSequences:
     """The sampled sequences of a step, one lane each: L lanes, T rows at most.
 
     All int64: ``logit`` [L] first row among those with logits, ``row`` [L] the same row of the
@@ -81,14 +81,14 @@ class Lanes:
     alone: bool = False
 
 
-class Frame:
+class InputBuffers:
     """Buffers of a step, on the host and on the device; see ``StepBatch`` for what they hold.
 
     ``single_rows``: a bucket for steps of one row a sequence, where row i is that of sequence i.
     """
 
     def __init__(
-        self, state: State, sizes: Sizes, *, single_rows: bool = False, stages: int = 1
+        self, state: State, sizes: BucketShape, *, single_rows: bool = False, stages: int = 1
     ) -> None:
         self.state = state
         self.sizes = sizes
@@ -164,7 +164,7 @@ class Frame:
         """Write the uploaded changes of tables where they belong."""
         self.state.block_tables.enter(self.device["places"], self.device["values"])
 
-    def batch(self, traits: Traits, *, full_width: bool) -> StepBatch:
+    def batch(self, traits: LaunchTraits, *, full_width: bool) -> StepBatch:
         """The step. Tables are taken out of those of all slots: at their full width, so that
         nothing depends on lengths, or as wide as the longest of the step."""
         device = self.device
@@ -195,7 +195,7 @@ class Frame:
             ),
         )
 
-    def _table(self, pool: int, traits: Traits, full_width: bool) -> BlockTable:
+    def _table(self, pool: int, traits: LaunchTraits, full_width: bool) -> BlockTable:
         tables, device = self.state.block_tables, self.device
         width = tables.widths[pool] if full_width else aligned(max(self.lengths[pool], default=0))
         work = Work(
@@ -218,10 +218,12 @@ class Frame:
             work,
         )
 
-    def lanes(self, traits: Traits, count: int | None = None, width: int | None = None) -> Lanes:
+    def lanes(
+        self, traits: LaunchTraits, count: int | None = None, width: int | None = None
+    ) -> SampledSequences:
         """The first ``count`` lanes, all if not given; ``width`` the most rows of any."""
         logit, row, rows, drafted, slot, budget = (self.device[name][:count] for name in LANES)
-        return Lanes(
+        return SampledSequences(
             logit=logit,
             row=row,
             count=rows,

@@ -16,15 +16,15 @@ import torch
 
 from kinfolk.engine.batch import fill, fill_single_rows, send_changes
 from kinfolk.engine.capture import Capture
-from kinfolk.engine.frame import Frame, Lanes, Sizes, Traits
+from kinfolk.engine.frame import BucketShape, InputBuffers, LaunchTraits, SampledSequences
+from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel
-from kinfolk.engine.rehearsal import Rehearsal
 from kinfolk.engine.sampled import SampledItems
 from kinfolk.engine.step import report, sample_and_commit
 from kinfolk.errors import EngineError
 from kinfolk.model_api import Forward, GraphShape, StepBatch
 from kinfolk.sched.plan import Item, ItemKind
-from kinfolk.spec.occurrences import Occurrences
+from kinfolk.spec.penalties import PenaltyState
 from kinfolk.spec.sampling import RowSampling, SamplingKind, fill_parameters
 from kinfolk.state.state import State
 
@@ -49,20 +49,20 @@ class GraphKey:
     sampling: SamplingKind | None
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LaunchTraits:
         counts = tuple(range(1, self.width + 1))
-        return Traits(True, self.width if self.kind == "verify" else 0, self.trees, counts)
+        return LaunchTraits(True, self.width if self.kind == "verify" else 0, self.trees, counts)
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> BucketShape:
         # Where sequences have several rows, padding rows need one of their own.
         sequences = self.sequences + (self.kind == "verify")
-        return Sizes(self.rows, sequences, sequences, self.rows, few=sequences)
+        return BucketShape(self.rows, sequences, sequences, self.rows, few=sequences)
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What a step leaves on the device. Sampled: ``packed`` for ``Report.read`` with so many
+class DeviceOutputs:
+    """What a step leaves on the device. Sampled: ``packed`` for ``StepOutputs.read`` with so many
     sequences and lanes. Otherwise the step up to its logits, and its real lanes."""
 
     packed: torch.Tensor
@@ -71,13 +71,13 @@ class Ran:
     batch: StepBatch
     forward: Forward | None
     logits: torch.Tensor | None
-    real: Lanes | None = None
+    real: SampledSequences | None = None
 
 
 @dataclass(slots=True)
 class _Graph:
-    frame: Frame
-    replay: Callable[[], Ran]
+    frame: InputBuffers
+    replay: Callable[[], DeviceOutputs]
 
 
 class Graphs:
@@ -92,17 +92,17 @@ class Graphs:
         loaded: LoadedModel,
         state: State,
         capture: Capture,
-        rehearsal: Rehearsal,
+        kernel_warmup: KernelWarmup,
         *,
         least: int = 1,
     ) -> None:
         self.loaded, self.state, self.capture = loaded, state, capture
-        self.rehearsal = rehearsal
+        self.kernel_warmup = kernel_warmup
         self.captures = self.replays = self.uploads = 0
         self.refused: dict[str, str] = {}
         """What no graph can hold, and why: if there is anything, every step runs eagerly."""
         self._graphs: dict[GraphKey, _Graph] = {}
-        self._occurrences: Occurrences | None = None
+        self._penalties: PenaltyState | None = None
         self._least = least
 
     def key(self, items: Sequence[Item], sampling: SamplingKind | None) -> GraphKey | None:
@@ -128,13 +128,13 @@ class Graphs:
         items: Sequence[Item],
         sampled: SampledItems,
         tokens: torch.Tensor | None = None,
-    ) -> Ran:
+    ) -> DeviceOutputs:
         """Fill the buffers of a bucket, and replay. Raises :class:`EngineError`, with nothing
         changed, if a step cannot be recorded; no other is tried then. ``tokens`` int64 of each row,
         on the device, if the host does not know them yet."""
         if key not in self._graphs:
             try:
-                self._graphs[key] = self._record(key)
+                self._graphs[key] = self._capture_graph(key)
             except EngineError as error:
                 if not self.refused:
                     self.refused["step"] = str(error)
@@ -153,30 +153,30 @@ class Graphs:
             if key.sampling.edited:
                 for lane, item, (row,) in sampled.lanes():
                     try:
-                        self.occurrences.enter(item.lease.slot, row)
+                        self.penalties.enter(item.lease.slot, row)
                     except Exception as error:
                         sampled.fail(lane, error)
         ran = self.replay(graph, tokens)
         if key.sampling is None:
             drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
             lanes = frame.lanes(key.traits, len(items), max(drafted, default=1))
-            ran = Ran(ran.packed, 0, 0, ran.batch, ran.forward, ran.logits, lanes)
+            ran = DeviceOutputs(ran.packed, 0, 0, ran.batch, ran.forward, ran.logits, lanes)
         return ran
 
     @property
-    def occurrences(self) -> Occurrences:
+    def penalties(self) -> PenaltyState:
         """What was said in each slot, from the first step on that asks for it."""
-        if self._occurrences is None:
+        if self._penalties is None:
             slots, vocabulary = self.state.limits.slots + 1, self.loaded.info.vocabulary
-            self._occurrences = Occurrences(slots, vocabulary, self.state.device)
-        return self._occurrences
+            self._penalties = PenaltyState(slots, vocabulary, self.state.device)
+        return self._penalties
 
     def forget(self, slots: Iterable[int]) -> None:
         """No recording hears of the tokens that a step chooses in ``slots``."""
-        if self._occurrences is not None:
-            self._occurrences.forget(slots)
+        if self._penalties is not None:
+            self._penalties.forget(slots)
 
-    def replay(self, graph: _Graph, tokens: torch.Tensor | None = None) -> Ran:
+    def replay(self, graph: _Graph, tokens: torch.Tensor | None = None) -> DeviceOutputs:
         """From here to the report the host neither waits nor looks at anything."""
         graph.frame.transfer.upload()
         if tokens is not None:
@@ -187,22 +187,24 @@ class Graphs:
 
     # -- recording ----------------------------------------------------------------------------
 
-    def _record(self, key: GraphKey) -> _Graph:
-        frame = Frame(self.state, key.sizes, single_rows=key.kind == "decode", stages=2)
+    def _capture_graph(self, key: GraphKey) -> _Graph:
+        frame = InputBuffers(self.state, key.sizes, single_rows=key.kind == "decode", stages=2)
         body = self._body(key, frame)
-        frame.transfer.upload()  # rehearsals and warm-ups must find padding
+        frame.transfer.upload()  # warmups must find padding
         if key.sampling is None or not key.sampling.edited:
-            self.rehearsal.before(key, body)
+            self.kernel_warmup.before(key, body)
         with self.loaded.ops.watched() as used:
-            replay = self.capture.record(self._checked(body, used))
+            replay = self.capture.capture(self._checked(body, used))
         self.captures += 1
         log.info("recorded %s", key)
         return _Graph(frame, replay)
 
-    def _checked(self, body: Callable[[], Ran], used: set[tuple[str, str]]) -> Callable[[], Ran]:
+    def _checked(
+        self, body: Callable[[], DeviceOutputs], used: set[tuple[str, str]]
+    ) -> Callable[[], DeviceOutputs]:
         """The body, which stops as soon as it is known that no graph can hold it."""
 
-        def run() -> Ran:
+        def run() -> DeviceOutputs:
             ran = body()
             if self.state.device.type == "cuda":
                 self.refused.update(self.loaded.ops.not_capturable(used))
@@ -212,22 +214,22 @@ class Graphs:
 
         return run
 
-    def _body(self, key: GraphKey, frame: Frame) -> Callable[[], Ran]:
+    def _body(self, key: GraphKey, frame: InputBuffers) -> Callable[[], DeviceOutputs]:
         loaded, state, traits = self.loaded, self.state, key.traits
         shape = GraphShape(key.kind, key.rows, key.sequences)
         step_fn = loaded.hooks.build_graph(loaded.model, shape)
         sizes = key.sizes
 
-        def body() -> Ran:
+        def body() -> DeviceOutputs:
             frame.enter_changes()
             batch = frame.batch(traits, full_width=True)
             forward = step_fn(batch, state)
             logits = loaded.model.head(forward.hidden)
             if key.sampling is None:
                 packed = report(loaded, batch, forward)
-                return Ran(packed, sizes.sequences, 0, batch, forward, logits)
+                return DeviceOutputs(packed, sizes.sequences, 0, batch, forward, logits)
             lanes = frame.lanes(traits)
-            edits = self.occurrences.of(lanes.slot) if key.sampling.edited else None
+            edits = self.penalties.of(lanes.slot) if key.sampling.edited else None
             packed = sample_and_commit(
                 loaded,
                 state,
@@ -238,7 +240,7 @@ class Graphs:
                 RowSampling.over(frame.device, key.sampling, edits, loaded.ops.sample),
                 drafts=key.kind == "verify",
             )
-            return Ran(packed, sizes.sequences, sizes.lanes, batch, None, None)
+            return DeviceOutputs(packed, sizes.sequences, sizes.lanes, batch, None, None)
 
         return body
 

@@ -84,7 +84,7 @@ def load_model(
         dtype=ready.dtype,
         device=ready.device,
         keep_quantised=ready.form == "blocks",
-        activations=ready.activations if ready.form == "planes" else None,
+        activations=ready.activations if ready.form == "packed" else None,
         progress=progress,
     )
     config, limits = ready.config, ready.memory.limits

@@ -17,7 +17,7 @@ from kinfolk.engine.memory import MemoryPlan, plan_memory, work_bytes
 from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
-from kinfolk.hooks import CoreHooks, ModelHookCaller, family_party, policy_parties
+from kinfolk.hooks import CoreHooks, ModelHookCaller, family_provider, policy_providers
 from kinfolk.model_api import ModelInfo
 from kinfolk.ops.table import Ops
 from kinfolk.plans import Codec, StateLimits, StatePlan, StorageFormat, WeightPlan
@@ -77,7 +77,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
     hooks = ModelHookCaller(
-        family_party(family, config),
+        family_provider(family, config),
         (CoreHooks(), DefaultMapping(), DefaultPlacement(), DefaultVerify()),
         trace=settings.trace_plugins,
     )
@@ -93,7 +93,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         config.vocabulary,
         wanted.context,
     )
-    hooks = hooks.with_policies(policy_parties(registry, settings.policy, info))
+    hooks = hooks.with_policies(policy_providers(registry, settings.policy, info))
     plan = _state_plan(hooks, config, wanted, settings)
     pool_layouts(plan)  # refuses what cannot be stored
     ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
@@ -108,7 +108,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         activations=settings.activations,
     )
     if form == "blocks" and device.type == "cpu":
-        _warn_of_blocks(settings.weights, weights(form="blocks"), weights(form="numbers"), usable)
+        _warn_of_blocks(settings.weights, weights(form="blocks"), weights(form="dense"), usable)
     memory = plan_memory(
         usable=usable,
         weights=weights(form=form),
@@ -178,8 +178,8 @@ def choose_form(
     if name != "auto":
         return name
     if device.type == "cuda" and find_spec("triton") is not None:
-        return "planes"
-    return "numbers" if _fits(plan, dtype, usable) else "blocks"
+        return "packed"
+    return "dense" if _fits(plan, dtype, usable) else "blocks"
 
 
 def _warn_of_blocks(asked: str, blocks: int, numbers: int, usable: int) -> None:
@@ -197,7 +197,7 @@ def _warn_of_blocks(asked: str, blocks: int, numbers: int, usable: int) -> None:
         )
     else:
         log.warning(
-            "--weights blocks: %s; --weights numbers would take %.2f GiB", slow, numbers / GIB
+            "--weights blocks: %s; --weights dense would take %.2f GiB", slow, numbers / GIB
         )
 
 

@@ -10,19 +10,19 @@ import torch
 
 from kinfolk.engine.batch import lay_out
 from kinfolk.engine.capture import capture_for
-from kinfolk.engine.graphs import SEQUENCES, Graphs, Ran
+from kinfolk.engine.graphs import SEQUENCES, DeviceOutputs, Graphs
 from kinfolk.engine.history import History
+from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel
-from kinfolk.engine.rehearsal import Rehearsal
 from kinfolk.engine.sampled import SampledItems
-from kinfolk.engine.step import Reading, Report, Reports, report, sample_and_commit
+from kinfolk.engine.step import OutputReader, PendingCopy, StepOutputs, report, sample_and_commit
 from kinfolk.errors import EngineError
 from kinfolk.model_api import Forward, GraphShape, StepBatch, StepFn
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult, TokenLogprob
 from kinfolk.spec.sampling import RowSampling, kind_of
 from kinfolk.state.state import State
 
-MANY = 7
+MAX_WARMUP_SIZE_LOG2 = 7
 """Two to this power rows are many: prompts of that length and more are alike to kernels."""
 
 COMPANY = {"cpu": 1, "cuda": SEQUENCES[-1]}
@@ -35,24 +35,24 @@ _NOT_FINITE = "the model returned numbers that are not finite"
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class PendingItems:
     """Items whose report is on its way, those of them that are sampled, and what it tells of."""
 
     items: Sequence[Item]
     sampled: SampledItems
-    ran: Ran
-    reading: Reading
+    ran: DeviceOutputs
+    reading: PendingCopy
     sequences: int
     lanes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class PendingStep:
     """A step that the device is at: results that are there, and the last of it."""
 
     plan: StepPlan
     results: Sequence[ItemResult]
-    last: _Sent
+    last: PendingItems
 
     @property
     def chosen(self) -> torch.Tensor | None:
@@ -77,16 +77,16 @@ class Runner:
     def __init__(self, loaded: LoadedModel, state: State) -> None:
         self.loaded = loaded
         self.state = state
-        self.rehearsal = Rehearsal(loaded.ops, loaded.device)
+        self.kernel_warmup = KernelWarmup(loaded.ops, loaded.device)
         self._company = COMPANY[loaded.device.type] if loaded.batch_invariant else None
         self.graphs = Graphs(
             loaded,
             state,
             capture_for(loaded.device),
-            self.rehearsal,
+            self.kernel_warmup,
             least=min(state.limits.slots, self._company or 1),
         )
-        self._reports = Reports(loaded.device)
+        self._reports = OutputReader(loaded.device)
         self._overruled = loaded.hooks.is_overruled("verify")
         self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
         self._eager_steps = self._eager_uploads = 0
@@ -112,8 +112,8 @@ class Runner:
 
     @torch.inference_mode()
     def start(
-        self, plan: StepPlan, histories: Mapping[str, History], after: Running | None = None
-    ) -> Running:
+        self, plan: StepPlan, histories: Mapping[str, History], after: PendingStep | None = None
+    ) -> PendingStep:
         """Give a step to the device. ``after``: the step that chooses its tokens, if that has been
         started and not been finished."""
         with self._on_device(), self._in_doubt():
@@ -122,10 +122,10 @@ class Runner:
             *others, last = self._parts(plan)
             for items in others:
                 results += self._receive(self._send(items, histories))
-            return Running(plan, results, self._send(last, histories, after))
+            return PendingStep(plan, results, self._send(last, histories, after))
 
     @torch.inference_mode()
-    def finish(self, step: Running) -> StepResult:
+    def finish(self, step: PendingStep) -> StepResult:
         """Wait for a step that was started. An item whose numbers are not finite fails alone."""
         with self._on_device(), self._in_doubt():
             results = [*step.results, *self._receive(step.last)]
@@ -155,8 +155,8 @@ class Runner:
         self,
         items: Sequence[Item],
         histories: Mapping[str, History],
-        after: Running | None = None,
-    ) -> _Sent:
+        after: PendingStep | None = None,
+    ) -> PendingItems:
         sampled = SampledItems(items, histories)
         tokens = None if after is None else after.chosen
         ran = self._replay(items, sampled, tokens)
@@ -170,9 +170,9 @@ class Runner:
             packed = self._finish(ran, sampled, drafts=drafts)
             self.graphs.forget(item.lease.slot for item in sampled.items)
             counts = (len(ran.batch.last_row), len(ran.real.count))
-        return _Sent(items, sampled, ran, self._reports.send(packed), *counts)
+        return PendingItems(items, sampled, ran, self._reports.send(packed), *counts)
 
-    def _receive(self, sent: _Sent) -> list[ItemResult]:
+    def _receive(self, sent: PendingItems) -> list[ItemResult]:
         found = self._reports.receive(sent.reading, sent.sequences, sent.lanes)
         return _results(sent.items, found, sent.ran.logits, sent.sampled)
 
@@ -181,7 +181,7 @@ class Runner:
         items: Sequence[Item],
         sampled: SampledItems,
         tokens: torch.Tensor | None,
-    ) -> Ran | None:
+    ) -> DeviceOutputs | None:
         """The step from a recording, if there can be one. It ends at the logits where the rest
         cannot be recorded: policies that verify, probabilities to report, drafts whose logits are
         edited."""
@@ -204,7 +204,7 @@ class Runner:
             raise EngineError(f"--batch-invariant needs steps that can be recorded; {reasons}")
         return None
 
-    def _eager(self, items: Sequence[Item]) -> Ran:
+    def _eager(self, items: Sequence[Item]) -> DeviceOutputs:
         """The step in its own size, up to its logits."""
         self._eager_steps += 1
         self._eager_uploads += 1
@@ -218,15 +218,17 @@ class Runner:
             return found, self.loaded.model.head(found.hidden[batch.logit_rows])
 
         # Kernels are made for numbers of rows, and for any number from some on.
-        size = min((batch.rows - 1).bit_length(), MANY)
+        size = min((batch.rows - 1).bit_length(), MAX_WARMUP_SIZE_LOG2)
         kinds = frozenset(item.kind for item in items)
-        self.rehearsal.before((size, kinds), forward)
+        self.kernel_warmup.before((size, kinds), forward)
         found, logits = forward()
         if logits is None:
-            return Ran(report(self.loaded, batch, found), len(items), 0, batch, None, None)
-        return Ran(found.hidden, 0, 0, batch, found, logits, laid.lanes)
+            return DeviceOutputs(
+                report(self.loaded, batch, found), len(items), 0, batch, None, None
+            )
+        return DeviceOutputs(found.hidden, 0, 0, batch, found, logits, laid.lanes)
 
-    def _finish(self, ran: Ran, sampled: SampledItems, *, drafts: bool) -> torch.Tensor:
+    def _finish(self, ran: DeviceOutputs, sampled: SampledItems, *, drafts: bool) -> torch.Tensor:
         """What follows the logits, launch by launch."""
         assert ran.forward is not None
         assert ran.logits is not None
@@ -275,7 +277,7 @@ def _allocations(device: torch.device) -> int:
 
 
 def _results(
-    items: Sequence[Item], found: Report, logits: torch.Tensor | None, sampled: SampledItems
+    items: Sequence[Item], found: StepOutputs, logits: torch.Tensor | None, sampled: SampledItems
 ) -> list[ItemResult]:
     """What became of each item; lanes are those of the sampled ones, in order."""
     results, lane, first = [], 0, 0
@@ -301,7 +303,7 @@ def _results(
 
 def _sampled(
     item: Item,
-    found: Report,
+    found: StepOutputs,
     lane: int,
     rows: int,
     logits: torch.Tensor | None,

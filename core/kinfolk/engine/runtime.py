@@ -92,7 +92,7 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
         quantum=settings.quantum,
         max_draft=settings.draft_tokens if drafts else 0,
         vocabulary=loaded.info.vocabulary,
-        ahead=not settings.in_turn,
+        overlap=not settings.no_overlap,
     )
 
 

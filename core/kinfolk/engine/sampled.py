@@ -30,8 +30,8 @@ _PLAIN = Sampling()
 
 
 class SampledItems:
-    """Lanes of a step: ``items`` that are sampled, in order. ``errors`` says which of them have
-    failed, by their number, and what their clients are told."""
+    """The ``items`` of a step that are sampled, in order. ``errors`` maps the number of a failed
+    one to the message for its client."""
 
     def __init__(self, items: Sequence[Item], histories: Mapping[str, History]) -> None:
         self.items = [item for item in items if item.kind is ItemKind.VERIFY or item.sample]

@@ -13,18 +13,18 @@ from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.step import Step
 from kinfolk_kernels.int8_rows import with_int8
-from kinfolk_kernels.paged_attention.epilogue import Curve, Epilogue
+from kinfolk_kernels.paged_attention.epilogue import Activation, Epilogue
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 
 
 class OutputGate(Protocol):
     """A factor of the attention result: a function of W x, where x is the layer's input.
 
-    ``curve`` is what is still to be taken of what a call returns: attention does so on its way.
+    Attention itself applies ``activation`` to the result of a call.
     """
 
     weight: Any
-    curve: Curve
+    activation: Activation
 
     def __call__(self, projected: torch.Tensor) -> torch.Tensor:
         """W x [R, out] -> [R, heads, 1 or dim]."""
@@ -34,7 +34,7 @@ class OutputGate(Protocol):
 class SoftplusGate:
     """softplus(W x), one number a head or one an element."""
 
-    curve: Curve = "softplus"
+    activation: Activation = "softplus"
 
     def __init__(self, weight: Any, heads: int) -> None:
         self.weight = weight
@@ -82,7 +82,7 @@ class Attention:
         self.inputs = Linears(context.ops, (weight for weight in weights if weight is not None))
         self.output = Linear(context.ops, output)
         self.norms = _of_heads(q_norm), _of_heads(k_norm), _of_heads(v_norm)
-        self.turns = None if rope is None else (rope.cos, rope.sin)
+        self.rope_tables = None if rope is None else (rope.cos, rope.sin)
         self.scale = dim**-0.5 if scale is None else scale
         self.gated_query, self.gate = gated_query, gate
 
@@ -92,9 +92,9 @@ class Attention:
         k = _heads(next(projected), self.kv_heads) if self.has_key else None
         v = _heads(next(projected), self.kv_heads) if self.has_value else None
         factor, gate = None, None
-        curve: Curve = "identity"
+        activation: Activation = "identity"
         if self.gate is not None:
-            factor, curve = self.gate(next(projected)), self.gate.curve
+            factor, activation = self.gate(next(projected)), self.gate.activation
         if self.gated_query:
             q, gate = q[..., : self.dim], q[..., self.dim :]
         paged = step.view.paged(self.layer)
@@ -104,7 +104,7 @@ class Attention:
             k,
             v,
             self.norms,
-            self.turns,
+            self.rope_tables,
             pools,
             arenas,
             step.batch,
@@ -121,7 +121,7 @@ class Attention:
             step.batch.tables[paged.pool_index],
             paged.window,
             self.scale,
-            Epilogue(gate, factor, x.dtype, curve=curve),
+            Epilogue(gate, factor, x.dtype, activation=activation),
         )
         return self.output(with_int8(mixed.values.flatten(1), mixed.int8)), None
 

@@ -71,7 +71,9 @@ class Decoder:
         self.layer_inputs, self.softcap = layer_inputs, softcap
         self.layers = tuple(layers)
         # A quantised head takes its input in any type, and its logits have the type of its input.
-        self.norm = norm if isinstance(head, torch.Tensor) else norm.giving(torch.float32)
+        self.norm = (
+            norm if isinstance(head, torch.Tensor) else norm.with_output_dtype(torch.float32)
+        )
         self.output = Linear(context.ops, head)
         self.captured: dict[int, torch.Tensor] = {}
         self._capture: frozenset[int] = frozenset()

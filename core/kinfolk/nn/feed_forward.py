@@ -45,7 +45,7 @@ def mlp(
 
 
 def shared_expert(
-    weights: Weights, layer: int, suffix: str, openness: torch.Tensor | None = None
+    weights: Weights, layer: int, suffix: str, shared_gate: torch.Tensor | None = None
 ) -> SharedExpert:
     """The network of :func:`mlp_weights` as the expert of every row of a layer."""
     block = f"blk.{layer}.ffn_"
@@ -53,7 +53,7 @@ def shared_expert(
         weights[f"{block}gate{suffix}.weight"],
         weights[f"{block}up{suffix}.weight"],
         weights[f"{block}down{suffix}.weight"],
-        openness,
+        shared_gate,
     )
 
 

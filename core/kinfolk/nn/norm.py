@@ -27,7 +27,7 @@ class RMSNorm:
         self.weight = weight
         self.eps = eps
 
-    def giving(self, dtype: torch.dtype) -> RMSNorm:
+    def with_output_dtype(self, dtype: torch.dtype) -> RMSNorm:
         """The same norm with results of another type."""
         other = copy(self)
         other.dtype = dtype

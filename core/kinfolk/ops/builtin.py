@@ -13,7 +13,7 @@ PLAIN = frozenset(
     {
         *("embedding", "linear", "linears", "silu_mul", "gelu_mul", "softcap"),
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
-        *("sample", "walk", "report"),
+        *("sample", "accept_drafts", "pack_outputs"),
     }
 )
 """Ops of which every back end is plain tensor arithmetic: a graph can hold them, and nothing that
@@ -21,15 +21,16 @@ they are given changes."""
 
 
 def _backend(op: str, folder: str, name: str, priority: int) -> OpBackend:
-    function = f"kinfolk_kernels.{folder}.{name}:{op}"
+    module = name if name == "reference" else f"{name}_backend"
+    function = f"kinfolk_kernels.{folder}.{module}:{op}"
     plain = op in PLAIN
-    return OpBackend(op, name, function, "", priority, "", capturable=plain, rehearsable=plain)
+    return OpBackend(op, name, function, "", priority, "", capturable=plain, precompilable=plain)
 
 
 def _triton(op: str, folder: str, supports: str = "supports") -> OpBackend:
-    module = f"kinfolk_kernels.{folder}.triton"
+    module = f"kinfolk_kernels.{folder}.triton_backend"
     function, can = f"{module}:{op}", f"{module}:{supports}"
-    return OpBackend(op, "triton", function, can, GPU, "cuda", capturable=True, rehearsable=True)
+    return OpBackend(op, "triton", function, can, GPU, "cuda", capturable=True, precompilable=True)
 
 
 OP_BACKENDS: tuple[OpBackend, ...] = (
@@ -84,8 +85,8 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("gated_delta_commit", "gated_delta", "supports_commit"),
     _backend("sample", "sample", "reference", REFERENCE),
     _triton("sample", "sample"),
-    _backend("walk", "walk", "reference", REFERENCE),
-    _triton("walk", "walk"),
-    _backend("report", "report", "reference", REFERENCE),
-    _triton("report", "report"),
+    _backend("accept_drafts", "accept_drafts", "reference", REFERENCE),
+    _triton("accept_drafts", "accept_drafts"),
+    _backend("pack_outputs", "pack_outputs", "reference", REFERENCE),
+    _triton("pack_outputs", "pack_outputs"),
 )

@@ -28,8 +28,8 @@ _Loaded = tuple[Callable[..., Any], Callable[..., Any] | None]
 """What a back end does, and whether it can."""
 
 
-class NotRehearsableError(Exception):
-    """An op runs on a back end that would do its work while it is rehearsed."""
+class NotPrecompilableError(Exception):
+    """An op runs on a back end that would do its work during a kernel warmup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Ops:
         self.broken: dict[tuple[str, str], str] = {}
         """Back ends of plugins that failed where they must not, by op and name, with the reason."""
         self._watched: set[tuple[str, str]] | None = None
-        self.rehearsing = False
+        self.launches_suppressed = False
         """Whether nothing is launched, so that what ops give is anything."""
 
     def backends(self, op: str) -> tuple[str, ...]:
@@ -92,17 +92,17 @@ class Ops:
             self._watched = None
 
     @contextmanager
-    def rehearsed(self) -> Iterator[None]:
+    def precompiling(self) -> Iterator[None]:
         """Ops inside have their kernels compiled, side by side, and nothing launched. Raises
-        :class:`NotRehearsableError` at an op whose back end cannot do that."""
+        :class:`NotPrecompilableError` at an op whose back end cannot do that."""
         from kinfolk_kernels.compiling import side_by_side
 
-        self.rehearsing = True
+        self.launches_suppressed = True
         try:
             with side_by_side():
                 yield
         finally:
-            self.rehearsing = False
+            self.launches_suppressed = False
 
     def not_capturable(self, used: Iterable[tuple[str, str]]) -> dict[str, str]:
         """Ops whose back ends cannot be recorded in a graph, with the reason."""
@@ -127,8 +127,8 @@ class Ops:
                 refused.append((backend.name, self._drop(backend, str(error))))
                 continue
             if verdict:
-                if self.rehearsing and not backend.rehearsable:
-                    raise NotRehearsableError(f"op {op} runs on {backend.name}")
+                if self.launches_suppressed and not backend.precompilable:
+                    raise NotPrecompilableError(f"op {op} runs on {backend.name}")
                 if self._watched is not None:
                     self._watched.add((op, backend.name))
                 if (op, backend.name) not in self.decisions:
@@ -262,7 +262,7 @@ class Ops:
         k: torch.Tensor | None,
         v: torch.Tensor | None,
         norms: tuple[Any, Any, Any],
-        turns: tuple[torch.Tensor, torch.Tensor] | None,
+        rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
         pools: tuple[Any, Any],
         arenas: tuple[Any, Any],
         rows: StepBatch,
@@ -271,7 +271,18 @@ class Ops:
         dtype: torch.dtype,
     ) -> torch.Tensor:
         return self._call(  # type: ignore[no-any-return]
-            "qk_rope_write", q, k, v, norms, turns, pools, arenas, rows, pool_index, scale, dtype
+            "qk_rope_write",
+            q,
+            k,
+            v,
+            norms,
+            rope_tables,
+            pools,
+            arenas,
+            rows,
+            pool_index,
+            scale,
+            dtype,
         )
 
     def causal_conv(
@@ -328,7 +339,7 @@ class Ops:
     def sample(self, logits: torch.Tensor, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return self._call("sample", logits, rows)  # type: ignore[no-any-return]
 
-    def walk(
+    def accept_drafts(
         self,
         chosen: torch.Tensor,
         tokens: torch.Tensor,
@@ -336,10 +347,10 @@ class Ops:
         budget: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self._call(  # type: ignore[no-any-return]
-            "walk", chosen, tokens, parents, budget
+            "accept_drafts", chosen, tokens, parents, budget
         )
 
-    def report(
+    def pack_outputs(
         self,
         hidden: torch.Tensor,
         last_row: torch.Tensor,
@@ -350,7 +361,7 @@ class Ops:
         path: torch.Tensor,
     ) -> torch.Tensor:
         return self._call(  # type: ignore[no-any-return]
-            "report", hidden, last_row, finite, rows, n_keep, following, path
+            "pack_outputs", hidden, last_row, finite, rows, n_keep, following, path
         )
 
 

@@ -19,7 +19,7 @@ class SchedulerLimits:
     quantum          tokens a sequence emits before its turn ends, unless the request says otherwise
     max_draft        drafted rows of one sequence in one step
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
-    ahead            plan a step before the one before it is known, where that changes nothing
+    overlap          plan a step before the one before it is known, where that changes nothing
     vocabulary       token ids are below this; ``None`` = not checked
     """
 
@@ -32,7 +32,7 @@ class SchedulerLimits:
     max_draft: int = 15
     prefill_share: float = 0.25
     vocabulary: int | None = None
-    ahead: bool = True
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         for name, holds, rule in (

@@ -119,7 +119,7 @@ class Scheduler:
         items += self._prefill_items(rows)
         return self._planned(items) if items else None
 
-    def plan_ahead(self) -> StepPlan | None:
+    def plan_next(self) -> StepPlan | None:
         """The step after the outstanding one, whose result is not known yet; ``None`` if what is in
         it depends on that. Its tokens are ``UNKNOWN``: those that the outstanding step chooses.
 
@@ -181,7 +181,7 @@ class Scheduler:
 
     def _goes_on(self, plan: StepPlan) -> bool:
         """Whether the step after this one has the same sequences, each with a row more."""
-        if not self.limits.ahead or self._drafts.possible or self._prefilling:
+        if not self.limits.overlap or self._drafts.possible or self._prefilling:
             return False
         if self._admission.may_admit(self.limits.slots - self.running):
             return False

@@ -16,15 +16,15 @@ import torch
 
 from kinfolk.hookspecs import hookimpl
 from kinfolk.spec.sampling import RowSampling, sample_checked
-from kinfolk_kernels.walk import reference
+from kinfolk_kernels.accept_drafts import reference
 
 NO_ROW = reference.NO_ROW
 
-Walk = Callable[
+AcceptDrafts = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
     tuple[torch.Tensor, torch.Tensor, torch.Tensor],
 ]
-"""The op ``walk``."""
+"""The op ``accept_drafts``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Draft:
     tokens: torch.Tensor
     parents: torch.Tensor
     budget: torch.Tensor
-    walk: Walk = reference.walk
+    accept_drafts: AcceptDrafts = reference.accept_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Kept:
 def verify(step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
     """Sample every row and walk each lane from its root along equal tokens."""
     tokens, finite = sample_checked(step.logits, sampling)
-    return replace(walk(tokens[step.rows.clamp_min(0)], draft), finite=finite)
+    return replace(accept_drafts(tokens[step.rows.clamp_min(0)], draft), finite=finite)
 
 
-def walk(chosen: torch.Tensor, draft: Draft) -> Kept:
+def accept_drafts(chosen: torch.Tensor, draft: Draft) -> Kept:
     """chosen int64 [L, T]: the token that each row wants next."""
-    return Kept(*draft.walk(chosen, draft.tokens, draft.parents, draft.budget))
+    return Kept(*draft.accept_drafts(chosen, draft.tokens, draft.parents, draft.budget))
 
 
 class DefaultVerify:

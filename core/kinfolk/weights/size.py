@@ -16,7 +16,7 @@ from kinfolk.weights.pieces import Piece, take
 if TYPE_CHECKING:
     from kinfolk_kernels.planes import Activations
 
-Form = Literal["planes", "blocks", "numbers"]
+Form = Literal["packed", "blocks", "dense"]
 """How quantised matrices are kept: repacked for kernels, as in the file, or dequantised."""
 
 
@@ -34,7 +34,7 @@ def weight_bytes(
     Raises :class:`ModelFormatError` for a tensor that is missing or has another shape.
     """
     pieces = dict.fromkeys(take(spec, inventory) for spec in plan)
-    if form == "planes":
+    if form == "packed":
         packer = Packer(torch.device("meta"), activations)
         return sum(_planes(piece, packer) or _numbers(piece, dtype) for piece in pieces)
     if form == "blocks":

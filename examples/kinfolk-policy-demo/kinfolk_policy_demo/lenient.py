@@ -8,7 +8,7 @@ import torch
 from kinfolk import hookimpl
 from kinfolk.model_api import ModelInfo
 from kinfolk.spec.sampling import RowSampling, sample
-from kinfolk.spec.verify import Draft, Kept, VerifyStep, walk
+from kinfolk.spec.verify import Draft, Kept, VerifyStep, accept_drafts
 
 LIKELIEST = 4
 
@@ -26,7 +26,7 @@ class Lenient:
         drafted = (draft.parents >= 0) & (after == draft.tokens[..., None]).any(2)
         # A row with several good drafts wants one of them; any will do.
         wanted = torch.where(drafted, draft.tokens, chosen.gather(1, parents))
-        return walk(chosen.scatter(1, parents, wanted), draft)
+        return accept_drafts(chosen.scatter(1, parents, wanted), draft)
 
 
 def create(info: ModelInfo) -> Lenient:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.activations import sigmoid, softplus
 from kinfolk_kernels.causal_conv.kernels import (
     convolved,
     fetch_state,
@@ -16,7 +17,6 @@ from kinfolk_kernels.causal_conv.kernels import (
     seen_by,
     taps_of,
 )
-from kinfolk_kernels.curves import sigmoid, softplus
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.curves import silu
+from kinfolk_kernels.activations import silu
 from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.curves import curve
+from kinfolk_kernels.activations import activation
 from kinfolk_kernels.experts.weight_tiles import weight_tile
 
 
@@ -60,10 +60,10 @@ def group_gate_up_kernel(
     q_step, high_step, scales_step, supers_step,
     inner_ptr,
     K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, E: tl.constexpr, SIZE: tl.constexpr,
-    FORMAT: tl.constexpr, CURVE: tl.constexpr,
+    FORMAT: tl.constexpr, ACTIVATION: tl.constexpr,
     BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid (F / BN, blocks): inner [P, F] = curve(gate x) * up x, pairs in sorted order."""
+    """Grid (F / BN, blocks): inner [P, F] = activation(gate x) * up x, pairs in sorted order."""
     expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
     if expert < E:
         place = first + tl.arange(0, BM)
@@ -91,7 +91,7 @@ def group_gate_up_kernel(
             )  # fmt: skip
             up = _add(up, w0, x0)
             up = _add(up, w1, x1)
-        inner = _narrow(curve(gate, CURVE) * up, inner_ptr)
+        inner = _narrow(activation(gate, ACTIVATION) * up, inner_ptr)
         at = inner_ptr + place.to(tl.int64)[None, :] * F + n[:, None]
         tl.store(at, inner, mask=there[None, :] & (n < F)[:, None])
 

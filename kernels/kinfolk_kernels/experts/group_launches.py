@@ -13,7 +13,7 @@ from kinfolk_kernels.experts.layer import COLUMNS, CURVES, Choice, Experts
 from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps, type_of
 from kinfolk_kernels.launch import Launch
 
-CHUNK = 256
+GROUP_ROWS = 256
 """Pairs that a program sorts, where there are too many for one."""
 
 FEW_ROWS = 64
@@ -116,9 +116,9 @@ def sort(ids: torch.Tensor, order: Order, block: int) -> Iterator[Launch]:
         few = {**made, "PAIRS": most}
         yield Launch(sort_kernels.sort_few_kernel, (1,), arguments, few, warps=8)
         return
-    chunks = -(-pairs // CHUNK)
+    chunks = -(-pairs // GROUP_ROWS)
     counts = torch.empty(chunks, size, dtype=torch.int32, device=ids.device)
-    of_chunk = {"SIZE": size, "CHUNK": CHUNK}
+    of_chunk = {"SIZE": size, "GROUP_ROWS": GROUP_ROWS}
     arguments = {"ids_ptr": ids, "counts_ptr": counts, "pairs": pairs}
     yield Launch(sort_kernels.count_kernel, (chunks,), arguments, of_chunk)
     ends = {"starts_ptr": order.starts, "ends_ptr": order.ends}
@@ -153,7 +153,7 @@ def gate_up_groups(
             "K": experts.width,
             "F": experts.channels,
             "TOP_K": choice.top_k,
-            "CURVE": CURVES[experts.activation],
+            "ACTIVATION": CURVES[experts.activation],
             **_constants(experts, experts.gate, tile),
         },
         tile.warps,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kinfolk_kernels.curves import GELU, SILU
+from kinfolk_kernels.activations import GELU, SILU
 from kinfolk_kernels.experts.reference import Activation, SharedExpert
 from kinfolk_kernels.experts.stacks import Stack
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.curves import curve, sigmoid
+from kinfolk_kernels.activations import activation, sigmoid
 from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
 from kinfolk_kernels.plane_words import codes_of, columns, load, matrix_words, row_words
@@ -152,10 +152,10 @@ def _gate_up(
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
     x_row, d_row, d_step, first, inner_row,
-    K: tl.constexpr, F: tl.constexpr, FORMAT: tl.constexpr, CURVE: tl.constexpr, NR: tl.constexpr,
-    LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
+    K: tl.constexpr, F: tl.constexpr, FORMAT: tl.constexpr, ACTIVATION: tl.constexpr,
+    NR: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """NR groups of four channels of a pair side by side in the lanes: curve(gate x) * up x."""
+    """NR groups of four channels of a pair side by side in the lanes: activation(gate x) * up x."""
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     lane = tl.arange(0, NR * LANES)[:, None]
     quad = first
@@ -180,7 +180,7 @@ def _gate_up(
     both = tl.reshape(tl.join(gate, up), [NR, LANES, 4, 2])
     gate, up = tl.split(tl.sum(both, 1))
     channel = (first + tl.arange(0, NR)[:, None]) * 4 + tl.arange(0, 4)[None, :]
-    tl.store(inner_row + place_between(channel, F), curve(gate, CURVE) * up)
+    tl.store(inner_row + place_between(channel, F), activation(gate, ACTIVATION) * up)
 
 
 @triton.jit
@@ -204,11 +204,11 @@ def gate_up_kernel(
     inner_ptr,
     shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
     shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
-    shared_inner_ptr, numbers_ptr, numbers_row, openness_ptr, open_ptr,
+    shared_inner_ptr, numbers_ptr, numbers_row, shared_gate_ptr, open_ptr,
     pairs,
     K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, FORMAT: tl.constexpr,
     SHARED: tl.constexpr, SHARED_F: tl.constexpr, GATED: tl.constexpr,
-    CURVE: tl.constexpr, NR: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr,
+    ACTIVATION: tl.constexpr, NR: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (pairs + rows, parts): inner float32 [pairs, F], of the shared expert [rows, SHARED_F],
@@ -228,7 +228,7 @@ def gate_up_kernel(
                 gate_scales + scales_at, gate_supers + supers_at,
                 up_q + q_at, up_high + high_at, up_scales + scales_at, up_supers + supers_at,
                 x_ptr + row * (K // 4), d_ptr + row, d_step, first, inner_ptr + pair * F,
-                K, F, FORMAT, CURVE, NR, LANES, MASKED, ASM,
+                K, F, FORMAT, ACTIVATION, NR, LANES, MASKED, ASM,
             )  # fmt: skip
     elif SHARED != NONE:
         row = pair - pairs
@@ -238,10 +238,10 @@ def gate_up_kernel(
                 shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
                 x_ptr + row * (K // 4), d_ptr + row, d_step, first,
                 shared_inner_ptr + row * SHARED_F,
-                K, SHARED_F, SHARED, CURVE, NR, LANES, MASKED, ASM,
+                K, SHARED_F, SHARED, ACTIVATION, NR, LANES, MASKED, ASM,
             )  # fmt: skip
         elif GATED and first == SHARED_F // 4:
-            share = _openness(numbers_ptr + row * numbers_row, openness_ptr, K, LANES)
+            share = _openness(numbers_ptr + row * numbers_row, shared_gate_ptr, K, LANES)
             tl.store(open_ptr + row, share)
 
 

@@ -52,15 +52,17 @@ class Inner:
     def make(choice: Choice, experts: Experts) -> Inner:
         device, rows = experts.bays.device, choice.ids.shape[0]
         pairs = torch.empty(choice.ids.numel(), experts.channels, device=device)
-        shared = openness = pairs
+        shared = shared_gate = pairs
         if experts.shared is not None:
             shared = torch.empty(rows, experts.shared_channels, device=device)
-            openness = torch.empty(rows, device=device)
+            shared_gate = torch.empty(rows, device=device)
         if rows <= FEW_ROWS:
-            return Inner(pairs, shared, openness)
+            return Inner(pairs, shared, shared_gate)
         words = torch.empty(pairs.shape[0], experts.channels // 4, dtype=torch.int32, device=device)
         lanes = _lanes(format_of(experts.down), experts.channels)
-        return Inner(pairs, shared, openness, words, torch.empty(len(pairs), lanes, device=device))
+        return Inner(
+            pairs, shared, shared_gate, words, torch.empty(len(pairs), lanes, device=device)
+        )
 
 
 def joins(shared: SharedExpert | None, choice: Choice, experts: Experts) -> bool:
@@ -101,16 +103,16 @@ def gate_up_pairs(
 ) -> Launch:
     """``inner`` of rows [R, W], which are x rounded."""
     form, width, pairs = format_of(experts.gate), experts.width, choice.ids.numel()
-    shared, openness, shared_form = experts.shared, None, pair_kernels.NONE.value
+    shared, shared_gate, shared_form = experts.shared, None, pair_kernels.NONE.value
     needed = [_lanes(form, width)]
     at_once = gcd(QUADS, experts.channels // INTERLEAVE, experts.shared_channels // INTERLEAVE)
     programs, parts = pairs, experts.channels // INTERLEAVE // at_once
     if shared is not None:
-        openness, shared_form = shared.openness, format_of(shared.gate)
+        shared_gate, shared_form = shared.shared_gate, format_of(shared.gate)
         needed.append(_lanes(shared_form, width))
         programs += choice.ids.shape[0]
         own = experts.shared_channels // INTERLEAVE // at_once
-        parts = max(parts, own + (openness is not None))
+        parts = max(parts, own + (shared_gate is not None))
     most = CHANNEL_LANES if choice.ids.shape[0] <= FEW_ROWS else FEW_CHANNEL_LANES
     lanes = min(most, triton.next_power_of_2(max(needed)))
     return Launch(
@@ -131,7 +133,7 @@ def gate_up_pairs(
             "shared_inner_ptr": inner.shared,
             "numbers_ptr": x,
             "numbers_row": x.stride(0),
-            "openness_ptr": inner.open if openness is None else openness,
+            "shared_gate_ptr": inner.open if shared_gate is None else shared_gate,
             "open_ptr": inner.open,
             "pairs": pairs,
         },
@@ -142,8 +144,8 @@ def gate_up_pairs(
             "FORMAT": form,
             "SHARED": shared_form,
             "SHARED_F": experts.shared_channels,
-            "GATED": openness is not None,
-            "CURVE": CURVES[experts.activation],
+            "GATED": shared_gate is not None,
+            "ACTIVATION": CURVES[experts.activation],
             "NR": at_once,
             "LANES": lanes,
             "MASKED": any(count % lanes for count in needed),
@@ -198,7 +200,7 @@ def down_pairs(
             "FORMAT": form,
             "SHARED": format_of(shared.down) if shared else pair_kernels.NONE.value,
             "SHARED_F": experts.shared_channels,
-            "GATED": shared is not None and shared.openness is not None,
+            "GATED": shared is not None and shared.shared_gate is not None,
             "NR": at_once,
             "EARLY": rows <= FEW_ROWS,
             "ROUNDED": inner.words is not None,

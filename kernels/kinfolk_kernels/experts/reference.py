@@ -27,14 +27,14 @@ Stack = torch.Tensor | PackedStack
 class SharedExpert(NamedTuple):
     """The expert that every row goes to: ``gate`` and ``up`` [F, W], ``down`` [W, F].
 
-    Its result is multiplied with the sigmoid of the product of ``openness`` float32 [W] with the
+    Its result is multiplied with the sigmoid of the product of ``shared_gate`` float32 [W] with the
     row, if there is one.
     """
 
     gate: Any
     up: Any
     down: Any
-    openness: torch.Tensor | None = None
+    shared_gate: torch.Tensor | None = None
 
 
 def experts(
@@ -67,17 +67,17 @@ def experts(
         return out
     wide = x.float()
     inner = ACTIVATIONS[activation](linear(wide, shared.gate), linear(wide, shared.up))
-    return add_shared(out, linear(inner, shared.down), x, shared.openness)
+    return add_shared(out, linear(inner, shared.down), x, shared.shared_gate)
 
 
 def add_shared(
-    routed: torch.Tensor, shared: torch.Tensor, x: torch.Tensor, openness: torch.Tensor | None
+    routed: torch.Tensor, shared: torch.Tensor, x: torch.Tensor, shared_gate: torch.Tensor | None
 ) -> torch.Tensor:
     """routed float32, shared and x [R, W] -> float32 [R, W]: the result of the shared expert is
-    added, times the sigmoid of the product of ``openness`` with the row of ``x``."""
+    added, times the sigmoid of the product of ``shared_gate`` with the row of ``x``."""
     added = shared.float()
-    if openness is not None:
-        added = added * (x.float() * openness).sum(1, keepdim=True).sigmoid()
+    if shared_gate is not None:
+        added = added * (x.float() * shared_gate).sum(1, keepdim=True).sigmoid()
     return routed + added
 
 

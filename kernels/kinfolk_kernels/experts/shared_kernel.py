@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.curves import sigmoid
+from kinfolk_kernels.activations import sigmoid
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 
@@ -16,7 +16,7 @@ def add_shared_kernel(
     routed_ptr,
     shared_ptr,
     x_ptr,
-    openness_ptr,
+    shared_gate_ptr,
     shared_row,
     x_row,
     WIDTH: tl.constexpr,
@@ -34,6 +34,6 @@ def add_shared_kernel(
     added = tl.load(shared_ptr + row * shared_row + column, mask=inside, other=0.0).to(tl.float32)
     if GATED:
         x = tl.load(x_ptr + row * x_row + column, mask=inside, other=0.0).to(tl.float32)
-        openness = tl.load(openness_ptr + column, mask=inside, other=0.0)
-        added = added * sigmoid(tl.sum(x * openness, 0))
+        shared_gate = tl.load(shared_gate_ptr + column, mask=inside, other=0.0)
+        added = added * sigmoid(tl.sum(x * shared_gate, 0))
     tl.store(routed_ptr + row * WIDTH + column, total + added, mask=inside)

@@ -10,7 +10,7 @@ from kinfolk_kernels.experts.reference import Activation, SharedExpert
 from kinfolk_kernels.experts.shared_kernel import add_shared_kernel
 from kinfolk_kernels.gated_product import multiply
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.triton import linear, linears
+from kinfolk_kernels.linear.triton_backend import linear, linears
 
 
 def shared_rows(x: torch.Tensor, shared: SharedExpert, activation: Activation) -> torch.Tensor:
@@ -20,7 +20,7 @@ def shared_rows(x: torch.Tensor, shared: SharedExpert, activation: Activation) -
 
 
 def add_shared(
-    routed: torch.Tensor, shared: torch.Tensor, x: torch.Tensor, openness: torch.Tensor | None
+    routed: torch.Tensor, shared: torch.Tensor, x: torch.Tensor, shared_gate: torch.Tensor | None
 ) -> Launch:
     """routed float32 [R, W], contiguous, plus ``shared`` [R, W]; see the reference."""
     rows, width = routed.shape
@@ -31,10 +31,10 @@ def add_shared(
             "routed_ptr": routed,
             "shared_ptr": shared,
             "x_ptr": x,
-            "openness_ptr": routed if openness is None else openness,
+            "shared_gate_ptr": routed if shared_gate is None else shared_gate,
             "shared_row": shared.stride(0),
             "x_row": x.stride(0),
         },
-        {"WIDTH": width, "SIZE": triton.next_power_of_2(width), "GATED": openness is not None},
+        {"WIDTH": width, "SIZE": triton.next_power_of_2(width), "GATED": shared_gate is not None},
         warps=8 if width > 1024 else 1,
     )

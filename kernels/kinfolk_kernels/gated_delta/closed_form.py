@@ -1,8 +1,8 @@
 """The closed form of a block of rows of the gated delta rule, as pieces of kernels.
 
-The formulas are those of ``torch.py``. Keys are taken in slices of 32, each loaded where it is
-used: operands of a product over 128 keys at once do not fit in registers. A tile of the state is a
-tuple of its slices.
+The formulas are those of ``torch_backend.py``. Keys are taken in slices of 32, each loaded where
+it is used: operands of a product over 128 keys at once do not fit in registers. A tile of the state
+is a tuple of its slices.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from kinfolk_kernels.planes import INTERLEAVE, Planes
 
 WARP = 32
 
-FEW = 8192
+MIN_WIDE_MATRIX_ROWS = 8192
 """Rows of matrices below which two warps share four of them, so that there are warps enough."""
 
 LONGEST = 16 * 32 * WARP
@@ -49,7 +49,11 @@ def gemv(
 def warps_for(matrices: Sequence[Planes]) -> int:
     """By shapes alone."""
     columns = matrices[0].columns
-    warps = 2 if sum(planes.rows for planes in matrices) < FEW and columns > 32 * WARP else 1
+    warps = (
+        2
+        if sum(planes.rows for planes in matrices) < MIN_WIDE_MATRIX_ROWS and columns > 32 * WARP
+        else 1
+    )
     while columns > LONGEST * warps:
         warps *= 2
     return warps

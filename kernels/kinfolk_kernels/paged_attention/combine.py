@@ -9,13 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.activations import softplus
 from kinfolk_kernels.coded_tiles import rotate_rows
-from kinfolk_kernels.curves import softplus
 from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.decode import run_length
 
 FACTORS = {"identity": 1, "softplus": 2}
-"""What ``FACTOR`` says of the curve of a factor; 0 where there is none."""
+"""What ``FACTOR`` says of the activation of a factor; 0 where there is none."""
 
 _SOFTPLUS = tl.constexpr(FACTORS["softplus"])
 
@@ -24,7 +24,7 @@ _SOFTPLUS = tl.constexpr(FACTORS["softplus"])
 def gated(
     y, at, at_factor, gate_ptr, factor_ptr, keep, GATE: tl.constexpr, FACTOR: tl.constexpr
 ):  # fmt: skip
-    """y float32 times sigmoid of the gate and times the curve of the factor; tiles of pointer
+    """y float32 times sigmoid of the gate and times the activation of the factor; tiles of pointer
     offsets."""
     if GATE:
         gate = tl.load(gate_ptr + at, mask=keep, other=0.0).to(tl.float32)

@@ -10,21 +10,21 @@ from torch.nn.functional import softplus
 
 from kinfolk_kernels.int8_rows import Int8Rows, quantize
 
-Curve = Literal["identity", "softplus"]
+Activation = Literal["identity", "softplus"]
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """The result is multiplied by sigmoid(``gate`` [R, Hq, Dv]) and by the ``curve`` of ``factor``
-    [R, Hq, 1 or Dv] and stored in ``dtype``, that of the query if it is not given. ``int8``: as
-    int8 rows besides.
+    """The result is multiplied by sigmoid(``gate`` [R, Hq, Dv]) and by the ``activation`` of
+    ``factor`` [R, Hq, 1 or Dv] and stored in ``dtype``, that of the query if it is not
+    given. ``int8``: as int8 rows besides.
     """
 
     gate: torch.Tensor | None = None
     factor: torch.Tensor | None = None
     dtype: torch.dtype | None = None
     int8: bool = False
-    curve: Curve = "identity"
+    activation: Activation = "identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,6 @@ def finish(y: torch.Tensor, epilogue: Epilogue, dtype: torch.dtype) -> Mixed:
         wide = wide * epilogue.gate.float().sigmoid()
     if epilogue.factor is not None:
         factor = epilogue.factor.float()
-        wide = wide * (softplus(factor) if epilogue.curve == "softplus" else factor)
+        wide = wide * (softplus(factor) if epilogue.activation == "softplus" else factor)
     rows = quantize(wide.flatten(1)) if epilogue.int8 else None
     return Mixed(wide.to(epilogue.dtype or dtype), rows)

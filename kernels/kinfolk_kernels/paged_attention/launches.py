@@ -340,5 +340,5 @@ class Call:
     def _gate_constants(self) -> dict[str, Any]:
         return {
             "GATE": self.epilogue.gate is not None,
-            "FACTOR": 0 if self.epilogue.factor is None else FACTORS[self.epilogue.curve],
+            "FACTOR": 0 if self.epilogue.factor is None else FACTORS[self.epilogue.activation],
         }

@@ -8,7 +8,7 @@ import torch
 
 from kinfolk_kernels.rows import Rows, Table
 
-FEW = 64
+MAX_SHORT_ROWS = 64
 """Sequences with more rows than this in a step are slices of prompts."""
 
 
@@ -17,7 +17,7 @@ class Work:
     """B sequences. Tensors may change between replays of a captured graph, the rest may not.
 
     first, count, entries  int32 [B]   first row, number of rows, resident chunks
-    few, many              int32 [n]   sequences of at most / more than ``FEW`` rows
+    few, many              int32 [n]   sequences of at most / more than ``MAX_SHORT_ROWS`` rows
     few_counts             every number of rows that a sequence in ``few`` may have
     most_rows              the largest number of rows that a sequence in ``many`` may have
     trees                  whether a row may lie in the arena
@@ -61,8 +61,8 @@ def _work(rows: Rows, table: Table) -> Work:
         first[segment.sequence] = segment.start
         count[segment.sequence] = segment.stop - segment.start
         entries[segment.sequence] = table.lengths[segment.sequence]
-    few = [index for index, n in enumerate(count) if 0 < n <= FEW]
-    many = [index for index, n in enumerate(count) if n > FEW]
+    few = [index for index, n in enumerate(count) if 0 < n <= MAX_SHORT_ROWS]
+    many = [index for index, n in enumerate(count) if n > MAX_SHORT_ROWS]
     packed = torch.tensor([*first, *count, *entries, *few, *many], dtype=torch.int32)
     sizes = [sequences, sequences, sequences, len(few), len(many)]
     parts = packed.to(rows.positions.device, non_blocking=True).split(sizes)

@@ -17,7 +17,7 @@ def qk_rope_write(
     k: torch.Tensor | None,
     v: torch.Tensor | None,
     norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
-    turns: tuple[torch.Tensor, torch.Tensor] | None,
+    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
     pools: tuple[Stored, Stored],
     arenas: tuple[Stored, Stored],
     rows: Rows,
@@ -29,12 +29,13 @@ def qk_rope_write(
 
     q, k [R, Hkv, D] and v [R, Hkv, Dv] may be views into wider projections. Without ``v`` the
     values are k as it comes, before norm and rotation; without ``k`` nothing is stored. ``norms``
-    are those of q, k and v. ``turns`` are cosines and sines float32 [context, n], see ``rope``.
-    Everything is float32 until it is stored. Where keys are stored rotated, so is the query.
+    are those of q, k and v. ``rope_tables`` are cosines and sines float32 [context, n], see
+    ``rope``. Everything is float32 until it is stored. Where keys are stored rotated,
+    so is the query.
     """
-    query = _prepare(q, norms[0], turns, rows) * scale
+    query = _prepare(q, norms[0], rope_tables, rows) * scale
     if k is not None:
-        _store(pools[0], arenas[0], _prepare(k, norms[1], turns, rows), rows, pool_index)
+        _store(pools[0], arenas[0], _prepare(k, norms[1], rope_tables, rows), rows, pool_index)
         values = _prepare(k if v is None else v, norms[2], None, rows)
         _store(pools[1], arenas[1], values, rows, pool_index)
     return (rotate(query) if is_rotated(pools[0]) else query).to(dtype)
@@ -43,11 +44,11 @@ def qk_rope_write(
 def _prepare(
     x: torch.Tensor,
     norm: HeadNorm | None,
-    turns: tuple[torch.Tensor, torch.Tensor] | None,
+    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
     rows: Rows,
 ) -> torch.Tensor:
     x = x.float() if norm is None else rms_norm(x, norm.weight, norm.eps, torch.float32)
-    return x if turns is None else rope(x, rows.positions, *turns)
+    return x if rope_tables is None else rope(x, rows.positions, *rope_tables)
 
 
 def _store(pool: Stored, arena: Stored, x: torch.Tensor, rows: Rows, pool_index: int) -> None:

@@ -1,4 +1,4 @@
-"""The kernels that choose a token of each row: see triton.py for how they work together."""
+"""The kernels that choose a token of each row: see triton_backend.py for how they work together."""
 
 # mypy: ignore-errors
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.curves import tanh
+from kinfolk_kernels.activations import tanh
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 

@@ -21,10 +21,10 @@ from kinfolk.testing.model_files import rewrite
 from kinfolk.weights.pieces import check_unknown
 from kinfolk.weights.size import weight_bytes
 
-MANY: Final = 3_000_000
+LARGE_INTEGER: Final = 3_000_000
 """More than there is of anything but positions, and few enough to find out what is made of them."""
 
-INTEGERS: Final = (0, -1, MANY, 300_000_000, 2**31, 2**63)
+INTEGERS: Final = (0, -1, LARGE_INTEGER, 300_000_000, 2**31, 2**63)
 FLOATS: Final = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 2.0**31)
 _CONTEXT: Final = 64
 
@@ -121,7 +121,7 @@ def _refusal(action: Callable[[], Any]) -> Any:
 def _check_weights(kit: Kit, config: Any) -> None:
     inventory = kit.file.inventory
     plan = kit.family.weight_plan(config, inventory)
-    weight_bytes(plan, inventory, QuantFormats(), dtype=torch.float32, form="numbers")
+    weight_bytes(plan, inventory, QuantFormats(), dtype=torch.float32, form="dense")
     check_unknown(plan, inventory)
 
 

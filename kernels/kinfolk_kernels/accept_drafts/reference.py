@@ -1,0 +1,47 @@
+"""The way along a draft on which every row was wanted by the one before it."""
+
+from __future__ import annotations
+
+import torch
+
+NO_ROW = -2
+"""Parent of padding in a lane."""
+
+
+def accept_drafts(
+    chosen: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, budget: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """L lanes of at most T rows, all int64: ``chosen`` [L, T] the token that each row wants next,
+    ``tokens`` [L, T] the pending token and then drafts, ``parents`` [L, T] index in the lane of
+    each row's predecessor, -1 for the first and ``NO_ROW`` for padding, ``budget`` [L].
+
+    From the first row to the first child with the token that the row wants, and so on, up to
+    ``budget`` rows but at least one -> path [L, T], padded with -1; its length [L]; the token that
+    its last row wants [L].
+
+    A row has at most one child that is right. So the rows right all the way up are found by
+    doubling, in log2 T rounds, and their depths with them.
+    """
+    lanes, width = tokens.shape
+    n_keep = torch.ones(lanes, dtype=torch.int64, device=chosen.device)
+    if width == 1:
+        return torch.zeros_like(tokens), n_keep, chosen[:, 0]
+    row = torch.arange(width, device=chosen.device)
+    root = row == 0
+    above = torch.where(root | (parents < 0), 0, parents)
+    wanted = (parents >= 0) & (tokens == chosen.gather(1, above)) & ~root
+    siblings = parents[:, :, None] == parents[:, None, :]
+    earlier = (siblings & wanted[:, None, :] & (row[None, :] < row[:, None])).any(2)
+    right = (wanted & ~earlier) | root
+    depth = (~root).long().expand(lanes, width)
+    for _ in range((width - 1).bit_length()):
+        right = right & right.gather(1, above)
+        depth = depth + depth.gather(1, above)
+        above = above.gather(1, above)
+    kept = right & ((depth < budget[:, None]) | root)
+    n_keep = kept.sum(1)
+    # Rows that are not kept are put behind the end.
+    path = torch.full((lanes, width + 1), -1, device=chosen.device)
+    path = path.scatter(1, torch.where(kept, depth, width), row.expand(lanes, width))[:, :width]
+    last = path.gather(1, n_keep[:, None] - 1)
+    return path.contiguous(), n_keep, chosen.gather(1, last)[:, 0]

@@ -1,0 +1,50 @@
+"""Activation functions as pieces of kernels, in float32 and without overflow."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+SILU, GELU = tl.constexpr(0), tl.constexpr(1)
+
+
+@triton.jit
+def sigmoid(x):
+    falling = tl.exp(-tl.abs(x))
+    return tl.where(x >= 0, 1.0, falling) / (1.0 + falling)
+
+
+@triton.jit
+def silu(x):
+    return x * sigmoid(x)
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + exp x); the quotient undoes the rounding of 1 + z where z is small."""
+    z = tl.exp(-tl.abs(x))
+    u = 1.0 + z
+    small = u == 1.0
+    return tl.maximum(x, 0.0) + tl.where(small, z, tl.log(u) * z / tl.where(small, 1.0, u - 1.0))
+
+
+@triton.jit
+def tanh(x):
+    """Off by some 2^-24 of one, not of itself, near zero."""
+    z = tl.exp(-2.0 * tl.abs(x))
+    bent = (1.0 - z) / (1.0 + z)
+    return tl.where(x >= 0, bent, -bent)
+
+
+@triton.jit
+def gelu_tanh(x):
+    """x (1 + tanh u) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+
+
+@triton.jit
+def activation(x, ACTIVATION: tl.constexpr):
+    """The function by its number."""
+    if ACTIVATION == SILU:
+        return silu(x)
+    return gelu_tanh(x)

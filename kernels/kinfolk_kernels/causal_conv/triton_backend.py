@@ -1,0 +1,266 @@
+"""Depthwise causal convolution with SiLU on the GPU.
+
+One launch for all rows, which also moves the states of certain rows that are alone in their
+sequence; a second one moves those of slices, whose rows must have read them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows
+from kinfolk_kernels.causal_conv.heads import heads_kernel
+from kinfolk_kernels.causal_conv.kernels import commit_kernel, rows_kernel, slices_kernel
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.rows import Rows
+from kinfolk_kernels.sections import out_of_reach
+from kinfolk_kernels.step_index import StepIndex, index_of
+from kinfolk_kernels.verdict import YES, Verdict, no
+
+CHANNELS = 256
+"""Channels a program."""
+
+FEW_ROWS = 32
+"""Up to here a program takes one row: there are too few for more."""
+
+BLOCK_ROWS = 8
+"""Rows a program otherwise."""
+
+MIN_DIM = 16
+"""Numbers of the smallest head."""
+
+WARPS = 4
+"""Most rows a program that normalises heads: a row a warp, so that no sum depends on how many."""
+
+
+def supports(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows) -> Verdict:
+    """Whether ``causal_conv`` can do this call."""
+    if weight.dtype != torch.float32 or not weight.is_contiguous():
+        return no(f"the weight is not contiguous float32 ({weight.dtype})")
+    return _supports(x, state)
+
+
+def supports_commit(
+    x: torch.Tensor,
+    state: torch.Tensor,
+    path: torch.Tensor,
+    n_keep: torch.Tensor,
+    slot: torch.Tensor,
+) -> Verdict:
+    """Whether ``causal_conv_commit`` can do this call."""
+    if not all(x.is_contiguous() for x in (path, n_keep, slot)):
+        return no("the path is not contiguous")
+    return _supports(x, state)
+
+
+def supports_inputs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    key_heads: int,
+    eps: float,
+    rows: Rows,
+) -> Verdict:
+    """Whether ``delta_inputs`` can do this call."""
+    dim = x.shape[1] // (2 * key_heads + gates.alpha.shape[1])
+    if dim & (dim - 1) or dim < MIN_DIM:
+        return no(f"heads of {dim} numbers, not a power of two from {MIN_DIM} on")
+    if gates.alpha.stride(1) != 1 or gates.beta.stride(1) != 1:
+        return no("the gates of a row are not contiguous")
+    return supports(x, weight, state, rows)
+
+
+def _supports(x: torch.Tensor, state: torch.Tensor) -> Verdict:
+    reason = out_of_reach(rows_kernel, x, state)
+    if reason:
+        return no(reason)
+    if x.stride(1) != 1:
+        return no("the channels of a row are not contiguous")
+    if state.dtype != torch.float32 or not state.is_contiguous():
+        return no(f"the state is not contiguous float32 ({state.dtype})")
+    return YES
+
+
+def causal_conv(
+    x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
+) -> torch.Tensor:
+    """See the reference."""
+    index = index_of(rows)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    convolve(x, weight, state, out, index, rows).run()
+    if index.slices.shape[0]:
+        advance_slices(x, weight.shape[1], state, index, rows).run()
+    return out
+
+
+def causal_conv_commit(
+    x: torch.Tensor,
+    state: torch.Tensor,
+    path: torch.Tensor,
+    n_keep: torch.Tensor,
+    slot: torch.Tensor,
+) -> None:
+    """See the reference; a row of ``path`` of which nothing is kept is padding."""
+    commit(x, state, path, n_keep, slot).run()
+
+
+def delta_inputs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    key_heads: int,
+    eps: float,
+    rows: Rows,
+) -> DeltaRows:
+    """See the reference."""
+    index = index_of(rows)
+    count, heads = gates.alpha.shape
+    dim = x.shape[1] // (2 * key_heads + heads)
+    mixed = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    g = torch.empty(count, heads, device=x.device)
+    keys = key_heads * dim
+    made = DeltaRows(
+        mixed[:, :keys].view(count, key_heads, dim),
+        mixed[:, keys : 2 * keys].view(count, key_heads, dim),
+        mixed[:, 2 * keys :].view(count, heads, dim),
+        g,
+        torch.empty_like(g),
+    )
+    make_heads(x, weight, state, gates, made, eps, index, rows).run()
+    if index.slices.shape[0]:
+        advance_slices(x, weight.shape[1], state, index, rows).run()
+    return made
+
+
+def make_heads(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    gates: DeltaGates,
+    made: DeltaRows,
+    eps: float,
+    index: StepIndex,
+    rows: Rows,
+) -> Launch:
+    """All rows; states as ``convolve`` moves them."""
+    count, channels = x.shape
+    heads, dim = made.v.shape[1:]
+    plain = convolve(x, weight, state, made.q, index, rows)
+    block = 1 if count <= FEW_ROWS else WARPS
+    return Launch(
+        heads_kernel,
+        (-(-count // block), channels // dim + 1),
+        {
+            **plain.arguments,
+            "alpha_ptr": gates.alpha,
+            "beta_ptr": gates.beta,
+            "a_ptr": gates.a,
+            "dt_ptr": gates.dt,
+            "g_ptr": made.g,
+            "rate_ptr": made.beta,
+            "alpha_row": gates.alpha.stride(0),
+            "beta_row": gates.beta.stride(0),
+            "scale": dim**-0.5,
+            "eps": eps,
+        },
+        {
+            "HK": made.k.shape[1],
+            "HV": heads,
+            "GATES": 1 << (heads - 1).bit_length(),
+            "DIM": dim,
+            "TAPS": weight.shape[1],
+            "BR": block,
+            "SINGLES": index.singles,
+            "STORES": rows.store_rows.shape[0] > 0,
+        },
+        block,
+    )
+
+
+def convolve(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    out: torch.Tensor,
+    index: StepIndex,
+    rows: Rows,
+) -> Launch:
+    """All rows; states of certain segments of one row, and stores."""
+    count, channels = x.shape
+    block = 1 if count <= FEW_ROWS else BLOCK_ROWS
+    stores = rows.store_rows.shape[0]
+    return Launch(
+        rows_kernel,
+        (-(-count // block), -(-channels // CHANNELS)),
+        {
+            "x_ptr": x,
+            "weight_ptr": weight,
+            "state_ptr": state,
+            "out_ptr": out,
+            "parents": rows.parent_row,
+            "sequences": rows.sequence_of_row,
+            "slots": rows.slot_of_sequence,
+            "spans": index.spans,
+            "store_rows": rows.store_rows,
+            "store_slots": rows.store_slots,
+            "rows": count,
+            "stores": stores,
+            "channels": channels,
+            "x_row": x.stride(0),
+        },
+        {
+            "TAPS": weight.shape[1],
+            "BR": block,
+            "BC": CHANNELS,
+            "SINGLES": index.singles,
+            "STORES": stores > 0,
+        },
+    )
+
+
+def advance_slices(
+    x: torch.Tensor, taps: int, state: torch.Tensor, index: StepIndex, rows: Rows
+) -> Launch:
+    """States of certain segments of several rows, after ``convolve``."""
+    channels = x.shape[1]
+    return Launch(
+        slices_kernel,
+        (index.slices.shape[0], -(-channels // CHANNELS)),
+        {
+            "x_ptr": x,
+            "state_ptr": state,
+            "parents": rows.parent_row,
+            "slices": index.slices,
+            "channels": channels,
+            "x_row": x.stride(0),
+        },
+        {"TAPS": taps, "BC": CHANNELS},
+    )
+
+
+def commit(
+    x: torch.Tensor,
+    state: torch.Tensor,
+    path: torch.Tensor,
+    n_keep: torch.Tensor,
+    slot: torch.Tensor,
+) -> Launch:
+    """Kept rows of drafted segments."""
+    channels = x.shape[1]
+    return Launch(
+        commit_kernel,
+        (path.shape[0], -(-channels // CHANNELS)),
+        {
+            "x_ptr": x,
+            "state_ptr": state,
+            "path_ptr": path,
+            "kept_ptr": n_keep,
+            "slot_ptr": slot,
+            "channels": channels,
+            "x_row": x.stride(0),
+            "width": path.shape[1],
+        },
+        {"TAPS": state.shape[1] + 1, "BC": CHANNELS},
+    )

@@ -1,0 +1,56 @@
+"""The kernel that packs the outputs of a step."""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+
+
+@triton.jit(do_not_specialize=["sequences", "lanes"])
+def pack_outputs_kernel(
+    hidden_ptr,
+    last_row_ptr,
+    finite_ptr,
+    rows_ptr,
+    n_keep_ptr,
+    following_ptr,
+    path_ptr,
+    out_ptr,
+    sequences,
+    lanes,
+    hidden_row,
+    HIDDEN: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PLACES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Grid (sequences + lanes,): the last row of a sequence, then what became of a lane."""
+    start_dependents(PDL)
+    program = tl.program_id(0)
+    wait_for_producers(PDL)
+    if program < sequences:
+        last = tl.load(last_row_ptr + program)
+        sound = 1
+        for start in range(0, HIDDEN, COLUMNS):
+            column = start + tl.arange(0, COLUMNS)
+            number = hidden_ptr + last * hidden_row + column
+            x = tl.load(number, mask=column < HIDDEN, other=0.0).to(tl.float32)
+            sound = tl.minimum(sound, tl.min((tl.abs(x) < float("inf")).to(tl.int32), 0))
+        tl.store(out_ptr + program, sound.to(tl.int64))
+    else:
+        lane = program - sequences
+        place = tl.arange(0, PLACES)
+        inside = place < WIDTH
+        row = tl.load(rows_ptr + lane * WIDTH + place, mask=inside, other=-1)
+        finite = tl.load(finite_ptr + row, mask=row >= 0, other=1).to(tl.int32)
+        out = out_ptr + sequences + lane
+        tl.store(out, tl.min(finite, 0).to(tl.int64))
+        tl.store(out + lanes, tl.load(n_keep_ptr + lane))
+        tl.store(out + 2 * lanes, tl.load(following_ptr + lane))
+        path = tl.load(path_ptr + lane * WIDTH + place, mask=inside, other=-1)
+        tl.store(out_ptr + sequences + 3 * lanes + lane * WIDTH + place, path, mask=inside)

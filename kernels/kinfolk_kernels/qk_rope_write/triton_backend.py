@@ -1,0 +1,293 @@
+"""Norms of heads, rotary embedding and the storing of keys and values, in one launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kinfolk_kernels.codecs import Stored, dim_of, is_rotated
+from kinfolk_kernels.coded_tiles import (
+    FORMAT_NUMBERS,
+    PLAIN,
+    Q8_0,
+    encode_q4_0,
+    encode_q8_0,
+    rotate_rows,
+)
+from kinfolk_kernels.dependent import (
+    early,
+    fetch_ahead,
+    start_dependents,
+    wait_for_producers,
+)
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.rows import Rows
+from kinfolk_kernels.sections import (
+    NUMBERS,
+    format_of,
+    out_of_reach,
+    padded,
+    planes_of,
+    refuses,
+    section_arguments,
+)
+from kinfolk_kernels.verdict import YES, Verdict, no
+
+CHUNK = tl.constexpr(64)
+
+FEW_ROWS, HEADS_AT_ONCE = 64, 8
+"""Few rows have a program for each head; of more a program takes some, as starting one takes longer
+than a head does."""
+
+
+@triton.jit
+def _prepared(
+    x_ptr, weight_ptr, eps, cos_ptr, sin_ptr, DIM: tl.constexpr, SIZE: tl.constexpr,
+    NORM: tl.constexpr, WEIGHT: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """A head [SIZE], zero beyond DIM, normed and turned; ``cos_ptr`` of its position."""
+    d = tl.arange(0, SIZE)
+    x = tl.load(x_ptr + d, mask=d < DIM, other=0.0).to(tl.float32)
+    inverse = 1.0
+    if NORM:
+        inverse = tl.rsqrt(tl.sum(x * x, 0) / DIM + eps)
+    y = x * inverse
+    if WEIGHT:
+        y = y * tl.load(weight_ptr + d, mask=d < DIM, other=0.0).to(tl.float32)
+    if PAIRS > 0:
+        # The other number of the pair is read again: registers have no order.
+        turned = d < 2 * PAIRS
+        partner = tl.where(d < PAIRS, d + PAIRS, d - PAIRS)
+        z = tl.load(x_ptr + partner, mask=turned, other=0.0).to(tl.float32) * inverse
+        if WEIGHT:
+            z = z * tl.load(weight_ptr + partner, mask=turned, other=0.0).to(tl.float32)
+        cos = tl.load(cos_ptr + d % PAIRS, mask=turned, other=1.0)
+        sin = tl.load(sin_ptr + d % PAIRS, mask=turned, other=0.0)
+        y = y * cos + tl.where(d < PAIRS, -z, z) * sin
+    return y
+
+
+@triton.jit
+def _rotated(x, SIZE: tl.constexpr):
+    return tl.reshape(rotate_rows(tl.reshape(x, [1, SIZE]), 1, SIZE), [SIZE])
+
+
+@triton.jit
+def _put_plain(x, head, to, data, block, DIM: tl.constexpr, SIZE: tl.constexpr):
+    """A head to place ``to`` of a section of plain numbers."""
+    d = tl.arange(0, SIZE)
+    at = to // CHUNK * block + (head * CHUNK + to % CHUNK) * DIM
+    tl.store(data + at + d, x.to(data.dtype.element_ty), mask=d < DIM)
+
+
+@triton.jit
+def _put_coded(codes, scale, head, to, data, scales, block, s_block, DIM: tl.constexpr):
+    """Codes [DIM / 32, bytes of 32] and scales of a head to place ``to`` of a coded section."""
+    BYTES: tl.constexpr = codes.shape[1]
+    vector = head * CHUNK + to % CHUNK
+    group = tl.arange(0, DIM // 32)
+    byte = group[:, None] * BYTES + tl.arange(0, BYTES)[None, :]
+    tl.store(data + to // CHUNK * block + vector * (DIM // 32 * BYTES) + byte, codes)
+    tl.store(scales + to // CHUNK * s_block + vector * (DIM // 32) + group, scale.to(tl.float16))
+
+
+@triton.jit
+def _put(
+    x, head, place, held, data, scales, block, s_block, arena, a_scales, a_block, as_block,
+    DIM: tl.constexpr, SIZE: tl.constexpr, FORMAT: tl.constexpr, ROTATED: tl.constexpr,
+):  # fmt: skip
+    """Store a head in the arena if the row is ``held`` there, else in the pool."""
+    if ROTATED:
+        x = _rotated(x, SIZE)
+    if FORMAT == PLAIN:
+        if held >= 0:
+            _put_plain(x, head, held, arena, a_block, DIM, SIZE)
+        else:
+            _put_plain(x, head, place, data, block, DIM, SIZE)
+    else:
+        if FORMAT == Q8_0:
+            codes, scale = encode_q8_0(x, DIM)
+            codes = codes.to(tl.uint8, bitcast=True)
+        else:
+            codes, scale = encode_q4_0(x, DIM)
+        if held >= 0:
+            _put_coded(codes, scale, head, held, arena, a_scales, a_block, as_block, DIM)
+        else:
+            _put_coded(codes, scale, head, place, data, scales, block, s_block, DIM)
+
+
+@triton.jit(do_not_specialize=["write_at"])
+def qk_rope_write_kernel(
+    q_ptr, q_row, q_head, k_in, k_row, k_head, v_in, v_row, v_head, out_ptr,
+    q_weight, k_weight, v_weight, q_eps, k_eps, v_eps, cos_ptr, sin_ptr, positions, scale,
+    write_rows, write_at, arena_rows,
+    k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block,
+    ak_ptr, ak_scales, ak_block, aks_block, av_ptr, av_scales, av_block, avs_block,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, PAIRS: tl.constexpr, K_FORMAT: tl.constexpr,
+    V_FORMAT: tl.constexpr, K_ROTATED: tl.constexpr, V_ROTATED: tl.constexpr,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, V_NORM: tl.constexpr, Q_WEIGHT: tl.constexpr,
+    K_WEIGHT: tl.constexpr, V_WEIGHT: tl.constexpr, OWN: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows, (query heads + key heads + value heads) / OWN): a program takes OWN heads of a
+    row, one after the other."""
+    start_dependents(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    position = early(positions + row)
+    place, held = early(write_rows + write_at + row), early(arena_rows + row)
+    cos_ptr += position * PAIRS
+    sin_ptr += position * PAIRS
+    if PDL and OWN == 1:
+        fetch_ahead(cos_ptr)
+        fetch_ahead(sin_ptr)
+        lines = tl.arange(0, (SIZE + 31) // 32) * 32
+        if Q_WEIGHT:
+            fetch_ahead(q_weight + lines)
+        if K_WEIGHT:
+            fetch_ahead(k_weight + lines)
+    wait_for_producers(PDL)
+    for index in tl.range(0, OWN):
+        head = tl.program_id(1) * OWN + index
+        if head < HEADS:
+            y = _prepared(
+                q_ptr + row * q_row + head * q_head, q_weight, q_eps, cos_ptr, sin_ptr, DIM, SIZE,
+                Q_NORM, Q_WEIGHT, PAIRS,
+            )  # fmt: skip
+            y = y * scale
+            if K_ROTATED:
+                y = _rotated(y, SIZE)
+            d = tl.arange(0, SIZE)
+            at = out_ptr + (row * HEADS + head) * DIM + d
+            tl.store(at, y.to(out_ptr.dtype.element_ty), mask=d < DIM)
+        else:
+            other = head - HEADS
+            if other < KV_HEADS:
+                y = _prepared(
+                    k_in + row * k_row + other * k_head, k_weight, k_eps, cos_ptr, sin_ptr,
+                    DIM, SIZE, K_NORM, K_WEIGHT, PAIRS,
+                )  # fmt: skip
+                _put(
+                    y, other, place, held, k_ptr, k_scales, k_block, ks_block, ak_ptr, ak_scales,
+                    ak_block, aks_block, DIM, SIZE, K_FORMAT, K_ROTATED,
+                )  # fmt: skip
+            elif other < 2 * KV_HEADS:
+                other -= KV_HEADS
+                y = _prepared(
+                    v_in + row * v_row + other * v_head, v_weight, v_eps, cos_ptr, sin_ptr,
+                    VALUE_DIM, VALUE_SIZE, V_NORM, V_WEIGHT, 0,
+                )  # fmt: skip
+                _put(
+                    y, other, place, held, v_ptr, v_scales, v_block, vs_block, av_ptr, av_scales,
+                    av_block, avs_block, VALUE_DIM, VALUE_SIZE, V_FORMAT, V_ROTATED,
+                )  # fmt: skip
+
+
+def qk_rope_write(
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
+    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
+    pools: tuple[Stored, Stored],
+    arenas: tuple[Stored, Stored],
+    rows: Rows,
+    pool_index: int,
+    scale: float,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """See the reference."""
+    out = torch.empty(q.shape, dtype=dtype, device=q.device)
+    launch(q, k, v, norms, rope_tables, pools, arenas, rows, pool_index, scale, out).run()
+    return out
+
+
+def supports(
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
+    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
+    pools: tuple[Stored, Stored],
+    arenas: tuple[Stored, Stored],
+    rows: Rows,
+    pool_index: int,
+    scale: float,
+    dtype: torch.dtype,
+) -> Verdict:
+    """Whether ``qk_rope_write`` can do this call."""
+    reason = out_of_reach(qk_rope_write_kernel, q, *planes_of(pools[0]), *planes_of(pools[1]))
+    if reason:
+        return no(reason)
+    for x in (q, k, v):
+        if x is not None and (x.dtype not in NUMBERS or x.stride(-1) != 1):
+            return no("a projection that is no contiguous row of floating point numbers")
+    for pool, arena in zip(pools, arenas, strict=True):
+        reason = refuses(pool, arena)
+        if reason:
+            return no(reason)
+    if k is not None and v is None and dim_of(pools[0]) != dim_of(pools[1]):
+        return no("values that are the keys need as many dimensions")
+    return YES
+
+
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
+    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
+    pools: tuple[Stored, Stored],
+    arenas: tuple[Stored, Stored],
+    rows: Rows,
+    pool_index: int,
+    scale: float,
+    out: torch.Tensor,
+) -> Launch:
+    """The one launch of the op, into ``out`` [R, Hq, D]."""
+    keys = q if k is None else k
+    values = keys if v is None else v
+    arguments: dict[str, Any] = {
+        "out_ptr": out,
+        "cos_ptr": q if rope_tables is None else rope_tables[0],
+        "sin_ptr": q if rope_tables is None else rope_tables[1],
+        "positions": rows.positions,
+        "scale": scale,
+        "write_rows": rows.write_row,
+        "write_at": pool_index * rows.write_row.stride(0),
+        "arena_rows": rows.arena_row,
+    }
+    constants: dict[str, Any] = {
+        "HEADS": q.shape[1],
+        "KV_HEADS": 0 if k is None else k.shape[1],
+        "DIM": q.shape[2],
+        "VALUE_DIM": values.shape[2],
+        "SIZE": padded(q.shape[2]),
+        "VALUE_SIZE": padded(values.shape[2]),
+        "PAIRS": 0 if rope_tables is None else rope_tables[0].shape[1],
+        "OWN": 1 if q.shape[0] <= FEW_ROWS else HEADS_AT_ONCE,
+    }
+    inputs = (("q", "q_ptr", q), ("k", "k_in", keys), ("v", "v_in", values))
+    for (name, pointer, x), norm in zip(inputs, norms, strict=True):
+        weight = None if norm is None else norm.weight
+        arguments |= {pointer: x, f"{name}_row": x.stride(0), f"{name}_head": x.stride(1)}
+        arguments[f"{name}_weight"] = q if weight is None else weight
+        arguments[f"{name}_eps"] = 0.0 if norm is None else norm.eps
+        constants[f"{name.upper()}_NORM"] = norm is not None
+        constants[f"{name.upper()}_WEIGHT"] = weight is not None
+    for name, pool, arena in zip("kv", pools, arenas, strict=True):
+        arguments |= section_arguments(name, pool) | section_arguments(f"a{name}", arena)
+        constants[f"{name.upper()}_FORMAT"] = FORMAT_NUMBERS[format_of(pool)]
+        constants[f"{name.upper()}_ROTATED"] = is_rotated(pool)
+    return Launch(
+        qk_rope_write_kernel,
+        (q.shape[0], triton.cdiv(q.shape[1] + 2 * constants["KV_HEADS"], constants["OWN"])),
+        arguments,
+        constants,
+        warps=1 if max(constants["SIZE"], constants["VALUE_SIZE"]) <= 256 else 2,
+        # Codes are those of the definition only if products are rounded before sums.
+        fuse=False,
+    )

@@ -1,0 +1,211 @@
+"""The choice of experts on the GPU; see the reference.
+
+Of few rows the products with the router's matrix and the choice are one launch. Of many rows of 16
+bits the matrix unit makes the products; all others are left to the vendor's library.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.linear.torch_backend import linear
+from kinfolk_kernels.route.kernel import choose_kernel, logits_kernel, route_kernel
+from kinfolk_kernels.route.reference import Score
+from kinfolk_kernels.sections import out_of_reach
+from kinfolk_kernels.verdict import YES, Verdict, no
+
+MOST_EXPERTS = 1024
+FEW_ROWS = 16
+"""Up to here one launch does everything."""
+
+MANY_ROWS = 65
+"""From here on there are programs enough for the matrix unit."""
+
+ROWS_AT_ONCE = 4
+"""Rows of a program of that launch: when it chooses, each warp has one."""
+
+WIDEST = 8192
+"""Columns that a program of that launch holds in registers."""
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def supports(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    score: Score,
+    top_k: int,
+    bias: torch.Tensor | None,
+    scale: float,
+    expert_scale: torch.Tensor | None,
+) -> Verdict:
+    """Whether ``route`` can do this call."""
+    extras = [extra for extra in (bias, expert_scale) if extra is not None]
+    reason = out_of_reach(route_kernel, x, weight, *extras)
+    if reason:
+        return no(reason)
+    if x.dtype not in FLOATS or x.stride(-1) != 1:
+        return no(f"the rows are not contiguous floating point numbers ({x.dtype})")
+    if any(given.dtype != torch.float32 or not given.is_contiguous() for given in extras):
+        return no("a bias or scale of the experts is not contiguous float32")
+    if weight.dtype != torch.float32 or not weight.is_contiguous():
+        return no(f"the router's matrix is not contiguous float32 ({weight.dtype})")
+    if weight.shape[0] > MOST_EXPERTS:
+        return no(f"{weight.shape[0]} experts, more than {MOST_EXPERTS}")
+    return YES
+
+
+def route(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    score: Score,
+    top_k: int,
+    bias: torch.Tensor | None,
+    scale: float,
+    expert_scale: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See the reference."""
+    shape = (x.shape[0], top_k)
+    ids = torch.empty(shape, dtype=torch.int64, device=x.device)
+    weights = torch.empty(shape, dtype=torch.float32, device=x.device)
+    if x.shape[0] <= FEW_ROWS and x.shape[1] <= WIDEST:
+        route_few(x, weight, score, bias, scale, expert_scale, ids, weights).run()
+        return ids, weights
+    if x.shape[0] >= MANY_ROWS and x.dtype != torch.float32:
+        logits = torch.empty(x.shape[0], weight.shape[0], device=x.device)
+        logits_of_many(x, weight, logits).run()
+    else:
+        logits = linear(x.float(), weight)
+    choose(logits, score, bias, scale, expert_scale, ids, weights).run()
+    return ids, weights
+
+
+def logits_of_many(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -> Launch:
+    """logits [R, E] of x [R, W] in a type of 16 bits."""
+    (rows, width), experts = x.shape, weight.shape[0]
+    tile = {"BM": 64, "BE": 64, "BK": 32, "STAGES": 3}
+    return Launch(
+        logits_kernel,
+        (-(-rows // tile["BM"]), -(-experts // tile["BE"])),
+        {
+            "x_ptr": x,
+            "weight_ptr": weight,
+            "logits_ptr": logits,
+            "rows": rows,
+            "x_row": x.stride(0),
+        },
+        {"EXPERTS": experts, "WIDTH": width, **tile},
+        warps=4,
+        stages=tile["STAGES"],
+    )
+
+
+def choose(
+    logits: torch.Tensor,
+    score: Score,
+    bias: torch.Tensor | None,
+    scale: float,
+    expert_scale: torch.Tensor | None,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+) -> Launch:
+    """ids int64 and weights float32 [R, K] of logits [R, E]."""
+    rows, experts = logits.shape
+    return Launch(
+        choose_kernel,
+        (rows,),
+        {
+            "logits_ptr": logits,
+            **_pointers(logits, bias, expert_scale, ids, weights),
+            "rows": rows,
+            "logits_row": logits.stride(0),
+            "scale": float(scale),
+        },
+        _constants(score, experts, bias, expert_scale, ids),
+        warps=1,
+    )
+
+
+def route_few(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    score: Score,
+    bias: torch.Tensor | None,
+    scale: float,
+    expert_scale: torch.Tensor | None,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+) -> Launch:
+    """ids int64 and weights float32 [R, K] of x [R, W]."""
+    (rows, width), experts = x.shape, weight.shape[0]
+    columns = triton.next_power_of_2(width)
+    share = 2 if columns <= 4096 else 1
+    at_once = min(triton.next_power_of_2(rows), ROWS_AT_ONCE)
+    logits = torch.empty(rows, experts, device=x.device)
+    return Launch(
+        route_kernel,
+        (-(-experts // share), -(-rows // at_once)),
+        {
+            "x_ptr": x,
+            "weight_ptr": weight,
+            **_pointers(logits, bias, expert_scale, ids, weights),
+            "logits_ptr": logits,
+            "done_ptr": _counters(x.device),
+            "rows": rows,
+            "x_row": x.stride(0),
+            "scale": float(scale),
+        },
+        {
+            **_constants(score, experts, bias, expert_scale, ids),
+            "WIDTH": width,
+            "COLUMNS": columns,
+            "ROWS": at_once,
+            "SHARE": share,
+        },
+        warps=4,
+    )
+
+
+def _pointers(
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    expert_scale: torch.Tensor | None,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+) -> dict[str, torch.Tensor]:
+    return {
+        "bias_ptr": logits if bias is None else bias,
+        "expert_scale_ptr": logits if expert_scale is None else expert_scale,
+        "ids_ptr": ids,
+        "weights_ptr": weights,
+    }
+
+
+def _constants(
+    score: Score,
+    experts: int,
+    bias: torch.Tensor | None,
+    expert_scale: torch.Tensor | None,
+    ids: torch.Tensor,
+) -> dict[str, int]:
+    return {
+        "EXPERTS": experts,
+        "SIZE": triton.next_power_of_2(experts),
+        "TOP_K": ids.shape[1],
+        "PLACES": triton.next_power_of_2(ids.shape[1]),
+        "SOFTMAX": score == "softmax",
+        "BIASED": bias is not None,
+        "SCALED": expert_scale is not None,
+    }
+
+
+_COUNTERS: dict[torch.device, torch.Tensor] = {}
+
+
+def _counters(device: torch.device) -> torch.Tensor:
+    """Zeros, one for some rows; every launch leaves them zero. One stream at a time uses them."""
+    if device not in _COUNTERS:
+        _COUNTERS[device] = torch.zeros(FEW_ROWS, dtype=torch.int32, device=device)
+    return _COUNTERS[device]

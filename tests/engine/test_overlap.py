@@ -1,0 +1,170 @@
+"""Steps that run before the result of the step before them is read: only time tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinfolk.sched.request import FinishReason, Request, Sampling
+
+WARM = Sampling(temperature=0.9, top_p=0.95, seed=3)
+
+
+@pytest.fixture(scope="module")
+def recorded(load):
+    """The model with recorded steps: only these can be followed."""
+    return load(graphs="on")
+
+
+@pytest.fixture
+def run(engine, recorded, collect):
+    """``run(requests, **limits)``: their outcomes, together in an engine of their own."""
+
+    def together(requests, **limits):
+        running = engine(model=recorded, **limits)
+        outcomes = [collect(ticket) for ticket in [running.submit(r) for r in requests]]
+        stats = running.stats()
+        assert stats["waits"] == stats["steps"]
+        assert stats["replays"] + stats["eager_steps"] == stats["steps"]
+        return outcomes
+
+    return together
+
+
+@pytest.fixture
+def no_overlap(run):
+    return lambda requests, **limits: run(requests, overlap=False, **limits)
+
+
+def test_a_step_is_running_before_the_one_before_it_is_read(engine, recorded, text, collect):
+    running, order = engine(model=recorded), []
+    runner = running._runner
+    start, finish = runner.start, runner.finish
+
+    def started(plan, *rest):
+        order.append(("start", plan.step_id))
+        return start(plan, *rest)
+
+    def finished(step):
+        order.append(("finish", step.plan.step_id))
+        return finish(step)
+
+    runner.start, runner.finish = started, finished
+    collect(running.submit(Request("a", tuple(text[:20]), 12)))
+    steps = max(step for _, step in order)
+    assert steps == 12, "no step more than there are tokens"
+    # The first is that of the prompt.
+    for step in range(2, steps):
+        assert order.index(("start", step + 1)) < order.index(("finish", step))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "sampled"])
+def test_a_stop_at_any_position_ends_there_and_what_is_kept_is_right(
+    run, no_overlap, engine, recorded, text, collect, sampling
+):
+    prompt = tuple(text[:70])
+    whole = no_overlap([Request("a", prompt, 12, sampling)])[0].tokens
+    for position in range(1, 12):
+        stop = frozenset({whole[position]})
+        expected = whole[: whole.index(whole[position]) + 1]
+        running = engine(model=recorded)
+        first = Request("first", prompt, 30, sampling, stop=stop, keep=True)
+        outcome = collect(running.submit(first))
+        assert outcome.tokens == expected
+        assert outcome.end.reason is FinishReason.STOP
+        follow = Request("next", (*prompt, *expected, 5, 6), 6, sampling)
+        again = collect(running.submit(follow))
+        assert again.end.usage.reused >= len(prompt) + len(expected) - 1
+        assert again.tokens == no_overlap([follow])[0].tokens
+
+
+def test_requests_of_every_length_beside_each_other(run, no_overlap, text):
+    requests = [
+        Request(
+            str(number),
+            tuple(text[number : number + 10 + 9 * number]),
+            1 + 5 * number % 17,
+            (Sampling(), WARM)[number % 2],
+        )
+        for number in range(12)
+    ]
+    for limits in ({"slots": 3}, {"slots": 8, "quantum": 2}, {"slots": 8, "step_sequences": 2}):
+        for one, other in zip(run(requests, **limits), no_overlap(requests, **limits), strict=True):
+            assert one.tokens == other.tokens
+            assert one.end == other.end
+
+
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.STOP])
+def test_cancelled_in_the_middle(engine, recorded, no_overlap, text, gate, collect, reason):
+    """A cancellation waits for what is running, so that the state is whole."""
+    running = engine(model=recorded)
+    kept = Request("kept", tuple(text[:30]), 40)
+    expected = no_overlap([kept])[0].tokens
+    listener = gate(running, 4)
+    running.submit(Request("gone", tuple(text[5:60]), 40, keep=True), listener)
+    listener.wait()
+    ticket = running.submit(kept)
+    running.cancel("gone", reason)
+    assert listener.result().end.reason is reason
+    assert collect(ticket).tokens == expected
+
+
+def test_probabilities_take_their_turn(run, no_overlap, text):
+    prompt = tuple(text[:25])
+    requests = [
+        Request("a", prompt, 8, Sampling(logprobs=2)),
+        Request("b", prompt, 9, Sampling(repetition_penalty=1.3)),
+        Request("c", prompt, 14),
+    ]
+    for one, other in zip(run(requests), no_overlap(requests), strict=True):
+        assert one.tokens == other.tokens
+
+
+BIASED_TOKENS = tuple((token, 40.0) for token in range(50, 58))
+EDITED = [
+    Sampling(presence_penalty=1.5, logit_bias=BIASED_TOKENS),
+    Sampling(temperature=0.8, frequency_penalty=0.7, logit_bias=BIASED_TOKENS, seed=4),
+    Sampling(temperature=1.1, repetition_penalty=1.4, presence_penalty=0.3, seed=5),
+    Sampling(logit_bias=(*BIASED_TOKENS[:3], (53, float("-inf")))),
+    WARM,
+]
+
+
+@pytest.mark.parametrize("limits", [{"slots": 5}, {"slots": 2, "quantum": 3}])
+def test_penalties_are_counted_on_the_device(engine, recorded, load, text, collect, limits):
+    """As the host counts them where nothing is recorded; slots change hands on the way."""
+    requests = [
+        Request(str(n), tuple(text[n : n + 20 + 7 * n]), 25 - 2 * n, sampling)
+        for n, sampling in enumerate(EDITED * 2)
+    ]
+    running, plain = (engine(model=x, **limits) for x in (recorded, load(graphs="off")))
+    found, expected = (
+        [collect(ticket) for ticket in [side.submit(r) for r in requests]]
+        for side in (running, plain)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert one.tokens == other.tokens
+    stats = running.stats()
+    assert stats["replays"] > stats["eager_steps"]
+    # What a recorded step cannot hold is uploaded after it.
+    assert stats["uploads"] <= stats["replays"] + 2 * stats["eager_steps"]
+
+
+@pytest.mark.parametrize("step", [3, 4, 7])
+def test_a_step_that_fails_ends_what_runs_and_the_next_request_is_served(
+    engine, recorded, altered, no_overlap, text, collect, step
+):
+    left = [step]
+
+    def forward(batch, view):
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("a cable was pulled")
+        return recorded.model.forward(batch, view)
+
+    running = engine(model=altered(recorded, forward=forward))
+    request = Request("a", tuple(text[:20]), 15)
+    whole = no_overlap([request])[0].tokens
+    failed = collect(running.submit(request))
+    assert "a cable was pulled" in failed.end.error
+    assert failed.tokens == whole[: len(failed.tokens)]
+    assert collect(running.submit(request)).tokens == whole

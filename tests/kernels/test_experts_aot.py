@@ -1,0 +1,141 @@
+"""The experts' kernels compile for every GPU we name, in the shapes of released models.
+
+Launches without their memory, compiled in a process of their own, as this tier's interprets
+kernels; it takes longer than the default tier may.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(900)]
+
+CAPABILITIES = (86, 89, 120)
+SHARED = 99 * 1024
+SPILLED = 160
+"""Bytes a thread."""
+
+LAYERS = {
+    "256 of 512": (256, 512, 2048, "Q4_K", ("Q4_K", "Q6_K")),
+    "128 of 704": (128, 704, 2816, "Q4_K", ("Q5_0", "Q8_0")),
+}
+"""Experts, channels and width, formats of gate and up, and of down."""
+
+
+def empty(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def stack(name, experts, rows, columns):
+    """Planes of the right shape."""
+    from kinfolk_kernels.packing import empty as empty_planes
+
+    return empty_planes(name, experts * rows, columns, "meta").stacked(experts)
+
+
+def shared_expert(layer):
+    from kinfolk_kernels.experts.reference import SharedExpert
+
+    (channels, width), format = (layer.channels, layer.width), "Q8_0"
+    gate, down = stack(format, 1, channels, width)[0], stack(format, 1, width, channels)[0]
+    return SharedExpert(gate, gate, down, empty(width))
+
+
+def layers():
+    from kinfolk_kernels.experts.layer import Experts
+
+    for title, (count, channels, width, upper, lowers) in LAYERS.items():
+        both = stack(upper, count, 2 * channels, width)
+        gate, up = both.part(0, channels), both.part(channels, 2 * channels)
+        bays = empty(count, dtype=torch.int64)
+        for lower in lowers:
+            down = stack(lower, count, width, channels)
+            yield f"{title} {lower}", Experts(gate, up, down, bays, "silu")
+    gate, down = (empty(8, *shape, dtype=torch.bfloat16) for shape in ((512, 2048), (2048, 512)))
+    bays = empty(8, dtype=torch.int64)
+    yield "plain bfloat16", Experts(gate, gate, down, bays, "gelu_tanh")
+    gate, down = empty(8, 512, 2048), empty(8, 2048, 512)
+    yield "plain float32", Experts(gate, gate, down, bays, "gelu_tanh")
+
+
+def launches():
+    from kinfolk_kernels.experts.group_launches import group_launches
+    from kinfolk_kernels.experts.layer import Choice
+    from kinfolk_kernels.experts.pair_launches import pair_launches
+    from kinfolk_kernels.experts.stacks import DENSE, format_of
+    from kinfolk_kernels.route.triton_backend import choose, logits_of_many, route_few
+
+    for title, layer in layers():
+        dense = format_of(layer.gate) == DENSE
+        for rows in (32, 2048) if dense else (1, 4, 32, 512, 2048):
+            choice = Choice(empty(rows, 8, dtype=torch.int64), empty(rows, 8))
+            x = empty(rows, layer.width, dtype=layer.gate.dtype if dense else torch.float16)
+            made = pair_launches if rows <= 4 else group_launches
+            if rows <= 4 and layer.activation == "silu" and not dense:
+                layer = layer.beside(shared_expert(layer))
+            for launch in made(x, choice, layer, empty(rows, layer.width)):
+                yield f"{title}, {rows} rows: {launch.kernel.__name__}", launch
+    x, logits = empty(2048, 2816, dtype=torch.bfloat16), empty(2048, 128)
+    yield "2048 rows: logits", logits_of_many(x, empty(128, 2816), logits)
+    for score in ("softmax", "sigmoid"):
+        ids, weights = empty(4, 8, dtype=torch.int64), empty(4, 8)
+        extras = None if score == "softmax" else empty(256)
+        yield f"choice: {score}", choose(empty(4, 256), score, extras, 2.5, extras, ids, weights)
+        for rows, experts, width in ((1, 256, 2048), (16, 256, 2048), (16, 128, 2816)):
+            ids, weights = empty(rows, 8, dtype=torch.int64), empty(rows, 8)
+            x = empty(rows, width, dtype=torch.bfloat16)
+            extras = None if score == "softmax" else empty(experts)
+            given = (x, empty(experts, width), score, extras, 2.5, extras, ids, weights)
+            yield f"{score}, {rows} of {width}: route", route_few(*given)
+    from kinfolk_kernels.experts.shared_launches import add_shared
+
+    for shared_gate in (None, empty(2816)):
+        narrow = empty(4, 2816, dtype=torch.float16)
+        yield (
+            f"{shared_gate is not None}: add",
+            add_shared(empty(4, 2816), narrow, narrow, shared_gate),
+        )
+
+
+def main(capability: int) -> None:
+    """Compile everything once and write what it takes, as JSON."""
+    from kinfolk_kernels.aot import compile_aot
+
+    found, seen = {}, set()
+    for name, launch in launches():
+        key = repr((launch.kernel.__name__, launch.constants, launch.options))
+        types = repr([(n, getattr(a, "dtype", a)) for n, a in launch.arguments.items()])
+        if (key, types) in seen:
+            continue
+        seen.add((key, types))
+        usage = compile_aot(launch, capability)
+        found[name] = [usage.shared, usage.registers, usage.spilled, usage.loop_spills]
+    sys.stdout.write(json.dumps(found))
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_everything_compiles_into_a_small_shared_memory(capability):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, __file__, str(capability)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    kernels = {name.split(": ")[-1] for name in found}
+    assert len(kernels) == 16
+    too_large = {name: use for name, use in found.items() if use[0] > SHARED or use[2] > SPILLED}
+    assert too_large == {}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,30 @@
+"""The report of a step, number by number."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk_kernels.pack_outputs.reference import pack_outputs
+
+
+def test_numbers_stand_where_they_are_looked_for():
+    hidden = torch.zeros(5, 3)
+    hidden[1, 2] = torch.nan  # the last row of nobody
+    finite = torch.tensor([True, True, False, True])
+    rows = torch.tensor([[0, 1], [2, -1], [3, -1]])
+    kept, following = torch.tensor([2, 1, 1]), torch.tensor([50, 60, 70])
+    path = torch.tensor([[0, 1], [0, -1], [0, -1]])
+    found = pack_outputs(hidden, torch.tensor([0, 2, 4]), finite, rows, kept, following, path)
+    assert found.tolist() == [1, 1, 1, 1, 0, 1, 2, 1, 1, 50, 60, 70, 0, 1, 0, -1, 0, -1]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_step_without_lanes_tells_whose_state_is_sound(bad):
+    hidden = torch.ones(4, 6)
+    hidden[3, 1] = bad
+    none = torch.zeros(0, dtype=torch.int64)
+    found = pack_outputs(
+        hidden, torch.tensor([1, 3]), none.bool(), none[:, None], none, none, none[:, None]
+    )
+    assert found.tolist() == [1, 0]

@@ -1,0 +1,164 @@
+"""The kernels of the delta net and those between matrices compile for every GPU we name.
+
+Launches of the 27B's shape, without their memory. They are compiled in a process of their own, as
+this tier's interprets kernels; it takes longer than the default tier may.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(600)]
+
+CAPABILITIES = (86, 89, 120)
+SHARED = 99 * 1024
+SPILLED = 128
+"""Bytes a thread: some registers of the longest kernel, of thousands of instructions."""
+
+KEY_HEADS, VALUE_HEADS, DIM, WIDTH, HIDDEN = 16, 48, 128, 5120, 17408
+CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * DIM
+ROWS, SEQUENCES, VOCABULARY = 16, 4, 262144
+
+
+def empty(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def ids(*shape):
+    return empty(*shape, dtype=torch.int64)
+
+
+def step(stores=0, longest=16):
+    """A batch and its index."""
+    from kinfolk_kernels.step_index import StepIndex
+
+    table = empty(SEQUENCES, 4, dtype=torch.int32)
+    index = StepIndex(table, ids(ROWS), table, True, longest)
+    rows = SimpleNamespace(
+        store_rows=ids(stores),
+        store_slots=ids(stores),
+        parent_row=ids(ROWS),
+        sequence_of_row=ids(ROWS),
+        slot_of_sequence=ids(SEQUENCES),
+    )
+    return rows, index
+
+
+def delta_launches():
+    from kinfolk_kernels.gated_delta import launches
+    from kinfolk_kernels.gated_delta.reference import DeltaTrace
+
+    mixed, keys = empty(ROWS, CHANNELS), KEY_HEADS * DIM
+    q, k = (mixed[:, i * keys : (i + 1) * keys].view(ROWS, KEY_HEADS, DIM) for i in range(2))
+    out = empty(ROWS, VALUE_HEADS, DIM)
+    inputs = launches.DeltaInputs(
+        q,
+        k,
+        mixed[:, 2 * keys :].view(out.shape),
+        empty(ROWS, VALUE_HEADS),
+        empty(ROWS, VALUE_HEADS),
+        empty(SEQUENCES + 1, VALUE_HEADS, DIM, DIM),
+    )
+    trace = DeltaTrace(
+        empty(ROWS, KEY_HEADS, DIM), out, empty(ROWS, VALUE_HEADS, dtype=torch.float64)
+    )
+    for stores in (0, 2):
+        rows, index = step(stores)
+        yield f"advance, {stores} stores", launches.advance(inputs, out, index, rows)
+        yield f"scan, {stores} stores", launches.scan(inputs, out, index, rows)
+    for longest in (16, 64):
+        yield f"draft {longest}", launches.draft(inputs, out, trace, step(0, longest)[1])
+    path = ids(SEQUENCES, ROWS + 1)
+    yield "commit", launches.commit(trace, inputs.state, path, ids(SEQUENCES), ids(SEQUENCES))
+
+
+def conv_launches():
+    from kinfolk_kernels.causal_conv import triton_backend as conv
+
+    weight, state = empty(CHANNELS, 4), empty(SEQUENCES + 1, 3, CHANNELS)
+    rows, index = step(2)
+    for count in (ROWS, 2048):
+        x = empty(count, CHANNELS, dtype=torch.bfloat16)
+        yield f"convolve {count}", conv.convolve(x, weight, state, x, index, rows)
+    heads = empty(ROWS, VALUE_HEADS)
+    gates = conv.DeltaGates(heads, heads, heads[0], heads[0])
+    mixed, keys = empty(ROWS, CHANNELS), KEY_HEADS * DIM
+    q, k = (mixed[:, i * keys : (i + 1) * keys].view(ROWS, KEY_HEADS, DIM) for i in range(2))
+    v = mixed[:, 2 * keys :].view(ROWS, VALUE_HEADS, DIM)
+    made = conv.DeltaRows(q, k, v, heads, heads)
+    few = x[:ROWS]
+    yield "heads", conv.make_heads(few, weight, state, gates, made, 1e-6, index, rows)
+    yield "convolve slices", conv.advance_slices(x, 4, state, index, rows)
+    path = ids(SEQUENCES, ROWS + 1)
+    yield "convolve commit", conv.commit(x, state, path, ids(SEQUENCES), ids(SEQUENCES))
+
+
+def row_launches():
+    from kinfolk_kernels.gated_product import product
+    from kinfolk_kernels.rms_norm import triton_backend as norm
+    from kinfolk_kernels.rms_norm.branch import NormedRows
+    from kinfolk_kernels.row_outputs import RowOutputs
+    from kinfolk_kernels.softcap.triton_backend import bend
+
+    def outputs(width):
+        return RowOutputs.make(ROWS, width, torch.float16, True, torch.device("meta"))
+
+    residual, weight = empty(ROWS, WIDTH), empty(WIDTH)
+    branch = norm.Branch(residual, weight, 1e-6)
+    one, three = (weight,), (weight, None, weight)
+    yield "norm", norm.norm(residual, one, 1e-6, [outputs(WIDTH)], branch, residual)
+    part = NormedRows(residual, weight, 1e-6)
+    sums, each = norm.Branch((part, part), weight, 1e-6), [outputs(WIDTH)] * 3
+    yield "norms of parts", norm.norm(residual, three, 1e-6, each, sums, residual)
+    heads, gate = empty(ROWS, VALUE_HEADS, DIM), empty(ROWS, VALUE_HEADS * DIM)
+    yield "head norm", norm.norm(heads, (empty(DIM),), 1e-6, [outputs(DIM)])
+    mixed = outputs(VALUE_HEADS * DIM)
+    yield "gated norm", norm.gated_norm(heads, empty(DIM), gate, 1e-6, mixed)
+    half = empty(ROWS, HIDDEN, dtype=torch.float16)
+    for curved in (0, 1):
+        yield f"product {curved}", product(curved, half, half, outputs(HIDDEN))
+    logits = empty(ROWS, VOCABULARY)
+    yield "softcap", bend(logits, 30.0, logits)
+
+
+def main(capability: int) -> None:
+    """Compile everything and write what it takes, as JSON."""
+    from kinfolk_kernels.aot import compile_aot
+
+    found = {}
+    for launches in (delta_launches(), conv_launches(), row_launches()):
+        for name, launch in launches:
+            usage = compile_aot(launch, capability)
+            found[name] = [usage.shared, usage.registers, usage.spilled]
+    sys.stdout.write(json.dumps(found))
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_everything_compiles_into_a_small_shared_memory(capability):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, __file__, str(capability)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 19
+    too_large = {name: use for name, use in found.items() if use[0] > SHARED or use[2] > SPILLED}
+    assert too_large == {}
+    # A row of a state is in one warp: were it in several, they would wait for each other at every
+    # row of a slice.
+    assert [use[0] for name, use in found.items() if name.startswith("scan")] == [0, 0]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
