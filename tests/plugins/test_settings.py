@@ -91,7 +91,7 @@ def test_a_blank_text_is_unset(monkeypatch):
         ("memory", "inf", "must be a number, above 0"),
         ("dtype", "f64", "must be auto, f32, f16 or bf16 (got 'f64')"),
         ("dtype", "BF16", "(got 'BF16'); did you mean bf16?"),
-        ("weights", "plane", "did you mean planes?"),
+        ("weights", "pack", "did you mean packed?"),
         ("device", "gpu", "must be auto, cpu, cuda, or cuda:N for the GPU of number N"),
         ("device", "cuda:", "must be auto, cpu, cuda, or cuda:N for the GPU of number N"),
         ("kv_codec", "q5", "must be f32, f16, bf16, q8_0 or q4_0"),
