@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.experts.group_launches import GROUP_ROWS, FEW_PAIRS, Order, sort
+from kinfolk_kernels.experts.group_launches import FEW_PAIRS, GROUP_ROWS, Order, sort
 
 pytestmark = pytest.mark.interpreter
 
