@@ -76,9 +76,10 @@ YES = Verdict(True)
 class OpBackend:
     """One implementation of one op.
 
-    ``function`` references the implementation, ``supports`` a function with the same arguments
-    that returns a :class:`Verdict`-like value (truthy, with ``reason``), empty = always. Higher
-    ``priority`` is asked first. ``name`` chooses the implementation on the command line
+    ``function`` references the implementation ``(arguments, *operands)`` of a
+    ``kinfolk_kernels.op.Op``, ``supports`` a function ``(arguments)`` that returns a
+    :class:`Verdict`-like value (truthy, with ``reason``), empty = always. Higher ``priority`` is
+    asked first. ``name`` chooses the implementation on the command line
     (``--op OP=NAME``). ``device`` is the type of device that a model must be on for this to be
     asked, empty = any; one that was chosen by name is asked everywhere. ``capturable``: calls may
     be recorded in a CUDA graph, because no number of the step is read on the host, neither from

@@ -31,7 +31,7 @@ METHODS = (
     "read_config weight_plan build hooks chat pretokenizers shapes model_cards convert tiny "
     "bundled_model"
 ).split()
-OPS = ("linear", "rms_norm", "silu_mul", "gated_attention", "sample")
+OPS = ("linear", "rms_norm", "act_and_mul", "gated_attention", "sample")
 
 
 class Unreadable(Exception):

@@ -25,7 +25,7 @@ from kinfolk.testing.driver import Driver
 pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(900)]
 
 OPS = (
-    *("linear", "linears", "silu_mul", "rms_norm", "add_rms_norm"),
+    *("linear", "act_and_mul", "rms_norm", "add_rms_norm"),
     *("delta_inputs", "causal_conv_commit", "gated_delta", "gated_delta_commit"),
     *("qk_rope_write", "gated_attention"),
 )

@@ -9,10 +9,11 @@ import torch
 
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.ops.table import Ops
+from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import group_launches as group
 from kinfolk_kernels.experts import pair_launches as pair
 from kinfolk_kernels.experts import triton_backend as kernels
-from kinfolk_kernels.experts.layer import CURVES, Choice, Experts
+from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.planes import LAYOUTS, PlanesStack, unpack
@@ -32,7 +33,7 @@ FLIPS = (6e-3, 5e-2)
 INT8 = (5e-2, 0.3)
 """Rows of 64 numbers in int8, between them one that is four times as large as usual."""
 
-ACTIVATIONS = pytest.mark.parametrize("activation", CURVES)
+ACTIVATIONS = pytest.mark.parametrize("activation", CODES)
 
 
 @dataclass

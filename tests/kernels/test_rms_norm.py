@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kinfolk_kernels.act_and_mul.reference import product
 from kinfolk_kernels.rms_norm import reference
 from kinfolk_kernels.rms_norm import torch_backend as fast
-from kinfolk_kernels.silu_mul.reference import silu_mul
 
 BACKENDS = pytest.mark.parametrize(
     "rms_norm", [reference.rms_norm, fast.rms_norm], ids=["ref", "torch"]
@@ -66,5 +66,5 @@ def test_a_row_of_zeros_stays_zero(rms_norm):
 def test_the_norm_comes_before_the_gate(rms_norm):
     """x = (3, 4), w = (1, 2), gate = (0, 1), worked out by hand."""
     x, w, z = torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), torch.tensor([[0.0, 1.0]])
-    gated = silu_mul(z, rms_norm(x, w, EPS, torch.float32))
+    gated = product("silu", z, rms_norm(x, w, EPS, torch.float32))
     torch.testing.assert_close(gated, torch.tensor([[0, 1.6541966]]), rtol=1e-6, atol=0)

@@ -60,9 +60,8 @@ class GatedDeltaNet:
         self.layer = layer
         self.shape = shape
         self.weights = weights
-        ops = context.ops
-        self.inputs = Linears(ops, (weights.qkv, weights.z, weights.alpha, weights.beta))
-        self.output = Linear(ops, weights.output)
+        self.inputs = Linears(context, (weights.qkv, weights.z, weights.alpha, weights.beta))
+        self.output = Linear(context, weights.output)
         self.eps, self.dtype = eps, context.dtype
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:

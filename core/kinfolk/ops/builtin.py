@@ -11,7 +11,7 @@ one for GPUs is asked first where there is one."""
 
 PLAIN = frozenset(
     {
-        *("embedding", "linear", "linears", "silu_mul", "gelu_mul", "softcap"),
+        "linear",
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
         *("sample", "accept_drafts", "pack_outputs"),
     }
@@ -34,14 +34,11 @@ def _triton(op: str, folder: str, supports: str = "supports") -> OpBackend:
 
 
 OP_BACKENDS: tuple[OpBackend, ...] = (
-    _backend("embedding", "embedding", "reference", REFERENCE),
+    _triton("act_and_mul", "act_and_mul"),
     _triton("embedding", "embedding"),
-    _backend("linear", "linear", "reference", REFERENCE),
     _backend("linear", "linear", "torch", CPU),
     _triton("linear", "linear"),
-    _backend("linears", "linear", "reference", REFERENCE),
-    _backend("linears", "linear", "torch", CPU),
-    _triton("linears", "linear", "supports_all"),
+    _triton("softcap", "softcap"),
     _backend("rms_norm", "rms_norm", "reference", REFERENCE),
     _backend("rms_norm", "rms_norm", "torch", CPU),
     _triton("rms_norm", "rms_norm"),
@@ -51,12 +48,6 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("gated_rms_norm", "rms_norm", "reference", REFERENCE),
     _backend("gated_rms_norm", "rms_norm", "torch", CPU),
     _triton("gated_rms_norm", "rms_norm", "supports_gated"),
-    _backend("silu_mul", "silu_mul", "reference", REFERENCE),
-    _triton("silu_mul", "silu_mul"),
-    _backend("gelu_mul", "gelu_mul", "reference", REFERENCE),
-    _triton("gelu_mul", "gelu_mul"),
-    _backend("softcap", "softcap", "reference", REFERENCE),
-    _triton("softcap", "softcap"),
     _backend("route", "route", "reference", REFERENCE),
     _backend("route", "route", "torch", CPU),
     _triton("route", "route"),

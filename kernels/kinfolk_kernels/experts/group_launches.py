@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import group_kernels, sort_kernels
-from kinfolk_kernels.experts.layer import COLUMNS, CURVES, Choice, Experts
+from kinfolk_kernels.experts.layer import COLUMNS, Choice, Experts
 from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps, type_of
 from kinfolk_kernels.launch import Launch
 
@@ -153,7 +154,7 @@ def gate_up_groups(
             "K": experts.width,
             "F": experts.channels,
             "TOP_K": choice.top_k,
-            "ACTIVATION": CURVES[experts.activation],
+            "ACTIVATION": CODES[experts.activation],
             **_constants(experts, experts.gate, tile),
         },
         tile.warps,

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kinfolk_kernels.activations import GELU, SILU
-from kinfolk_kernels.experts.reference import Activation, SharedExpert
+from kinfolk_kernels.act_and_mul.reference import Activation
+from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.experts.stacks import Stack
-
-CURVES = {"silu": SILU.value, "gelu_tanh": GELU.value}
 
 COLUMNS = 1024
 """Numbers a program that only moves and adds."""

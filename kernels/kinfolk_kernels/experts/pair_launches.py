@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import triton
 
+from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import pair_kernels
-from kinfolk_kernels.experts.layer import CURVES, Choice, Experts
+from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.experts.stacks import format_of, pointers, steps
 from kinfolk_kernels.int8_rows import GROUP, Int8Rows, made_int8
@@ -145,7 +146,7 @@ def gate_up_pairs(
             "SHARED": shared_form,
             "SHARED_F": experts.shared_channels,
             "GATED": shared_gate is not None,
-            "ACTIVATION": CURVES[experts.activation],
+            "ACTIVATION": CODES[experts.activation],
             "NR": at_once,
             "LANES": lanes,
             "MASKED": any(count % lanes for count in needed),

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from kinfolk_kernels.gelu_mul.reference import gelu_mul
-from kinfolk_kernels.linear.reference import linear
-from kinfolk_kernels.silu_mul.reference import silu_mul
-
-Activation = Literal["silu", "gelu_tanh"]
-ACTIVATIONS = {"silu": silu_mul, "gelu_tanh": gelu_mul}
+from kinfolk_kernels.act_and_mul.reference import Activation, product
+from kinfolk_kernels.linear.reference import product as linear
 
 
 class PackedStack(Protocol):
@@ -59,14 +55,14 @@ def experts(
     for row in range(x.shape[0]):
         for expert, weight in zip(ids[row].tolist(), weights[row], strict=True):
             bay = int(bay_of_expert[expert])
-            inner = ACTIVATIONS[activation](
-                matrix(gate, bay) @ x[row].float(), matrix(up, bay) @ x[row].float()
+            inner = product(
+                activation, matrix(gate, bay) @ x[row].float(), matrix(up, bay) @ x[row].float()
             )
             out[row] += weight * (matrix(down, bay) @ inner)
     if shared is None:
         return out
     wide = x.float()
-    inner = ACTIVATIONS[activation](linear(wide, shared.gate), linear(wide, shared.up))
+    inner = product(activation, linear(wide, shared.gate), linear(wide, shared.up))
     return add_shared(out, linear(inner, shared.down), x, shared.shared_gate)
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.act_and_mul.reference import Activation, product
 from kinfolk_kernels.experts.reference import (
-    ACTIVATIONS,
-    Activation,
     SharedExpert,
     Stack,
     add_shared,
     matrix,
 )
-from kinfolk_kernels.linear.torch_backend import linear
+from kinfolk_kernels.linear.torch_backend import product as linear
 
 TILE = 16
 
@@ -35,7 +34,6 @@ def experts(
     """See the reference."""
     rows, top_k = ids.shape
     tile = 1 if rows == 1 else TILE
-    act = ACTIVATIONS[activation]
     pairs = torch.empty(rows * top_k, x.shape[1], device=x.device)
     order = ids.flatten().argsort(stable=True)
     counts = ids.flatten().bincount(minlength=bay_of_expert.shape[0]).tolist()
@@ -50,7 +48,7 @@ def experts(
         for part in torch.split(mine, tile):
             block = x.new_zeros(tile, x.shape[1])
             block[: part.shape[0]] = x[part // top_k]
-            inner = act(block @ w_gate.T, block @ w_up.T)
+            inner = product(activation, block @ w_gate.T, block @ w_up.T)
             pairs[part] = (inner @ w_down.T)[: part.shape[0]].float()
     found = pairs.view(rows, top_k, -1)
     out = weights[:, 0, None] * found[:, 0]
@@ -58,5 +56,5 @@ def experts(
         out = out + weights[:, k, None] * found[:, k]
     if shared is None:
         return out
-    inner = act(linear(x, shared.gate), linear(x, shared.up))
+    inner = product(activation, linear(x, shared.gate), linear(x, shared.up))
     return add_shared(out, linear(inner, shared.down), x, shared.shared_gate)

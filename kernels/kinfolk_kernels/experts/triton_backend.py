@@ -8,13 +8,15 @@ from __future__ import annotations
 import torch
 import triton
 
+from kinfolk_kernels.act_and_mul.reference import Activation
 from kinfolk_kernels.experts.group_kernels import group_gate_up_kernel
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.layer import Choice, Experts
 from kinfolk_kernels.experts.pair_launches import joins, pair_launches
-from kinfolk_kernels.experts.reference import Activation, SharedExpert
+from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.experts.shared_launches import add_shared, shared_rows
 from kinfolk_kernels.experts.stacks import Stack, format_of, refuses, steps, tensors_of, type_of
+from kinfolk_kernels.linear.op import LinearArguments
 from kinfolk_kernels.linear.triton_backend import supports as supports_linear
 from kinfolk_kernels.planes import GROUP, PlanesStack
 from kinfolk_kernels.sections import out_of_reach
@@ -64,8 +66,8 @@ def supports(
 def _supports_shared(x: torch.Tensor, shared: SharedExpert) -> Verdict:
     if x.shape[1] > WIDEST:
         return no(f"rows of {x.shape[1]}, more than {WIDEST}")
-    verdicts = (supports_linear(x, matrix) for matrix in (shared.gate, shared.up, shared.down))
-    return next((verdict for verdict in verdicts if not verdict), YES)
+    matrices = (shared.gate, shared.up, shared.down)
+    return supports_linear(LinearArguments(matrices, x.dtype, x.device))
 
 
 def experts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.linear.torch_backend import linear
+from kinfolk_kernels.linear.torch_backend import product as linear
 from kinfolk_kernels.route.reference import Score, choice
 
 

@@ -10,7 +10,7 @@ import torch
 import triton
 
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.torch_backend import linear
+from kinfolk_kernels.linear.torch_backend import product as linear
 from kinfolk_kernels.route.kernel import choose_kernel, logits_kernel, route_kernel
 from kinfolk_kernels.route.reference import Score
 from kinfolk_kernels.sections import out_of_reach
