@@ -425,13 +425,15 @@ class Ops:
 
 
 def _by_op(backends: Iterable[OpBackend]) -> dict[str, list[OpBackend]]:
-    """Back ends of each op, by priority, the op's own reference last."""
+    """Back ends of each op, by priority. The op's own reference has priority 0, the last of these:
+    a back end of a negative priority runs only where it is chosen by name."""
     by_op: dict[str, list[OpBackend]] = {}
-    for backend in sorted(backends, key=lambda b: -b.priority):
+    for backend in backends:
         by_op.setdefault(backend.op, []).append(backend)
     for op, registered in by_op.items():
         if all(backend.name != REFERENCE for backend in registered):
             registered.append(_reference(op))
+        registered.sort(key=lambda backend: (-backend.priority, backend.name == REFERENCE))
     return by_op
 
 
