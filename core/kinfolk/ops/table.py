@@ -395,20 +395,6 @@ class Ops:
     ) -> None:
         self._call("gated_delta_commit", trace, state, path, n_keep, slot)
 
-    def sample(self, logits: torch.Tensor, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._call("sample", logits, rows)  # type: ignore[no-any-return]
-
-    def accept_drafts(
-        self,
-        chosen: torch.Tensor,
-        tokens: torch.Tensor,
-        parents: torch.Tensor,
-        budget: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self._call(  # type: ignore[no-any-return]
-            "accept_drafts", chosen, tokens, parents, budget
-        )
-
     def pack_outputs(
         self,
         hidden: torch.Tensor,
