@@ -237,7 +237,7 @@ class Graphs:
                 lanes,
                 forward,
                 logits,
-                RowSampling.over(frame.device, key.sampling, edits, loaded.ops.sample),
+                RowSampling.over(frame.device, key.sampling, edits, loaded.step_ops.sample),
                 drafts=key.kind == "verify",
             )
             return DeviceOutputs(packed, sizes.sequences, sizes.lanes, batch, None, None)

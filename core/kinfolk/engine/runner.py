@@ -236,7 +236,7 @@ class Runner:
         self._eager_uploads += 1
         parameters, kind = sampled.parameters(), kind_of(sampled.samplings)
         rows = RowSampling.uploaded(
-            parameters, sampled.entries(), kind, self.loaded.device, self.loaded.ops.sample
+            parameters, sampled.entries(), kind, self.loaded.device, self.loaded.step_ops.sample
         )
         return sample_and_commit(
             self.loaded,

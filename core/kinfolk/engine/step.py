@@ -62,7 +62,7 @@ def sample_and_commit(
     drafts: bool,
 ) -> torch.Tensor:
     """Choose tokens, advance drafted sequences along what is kept, and report; see above."""
-    step, draft = _drafted(batch, lanes, logits, loaded.ops.accept_drafts)
+    step, draft = _drafted(batch, lanes, logits, loaded.step_ops.accept_drafts)
     kept: Kept = loaded.hooks.verify(step, draft, sampling)
     if drafts:
         commit = commit_batch(lanes, kept.path, kept.n_keep)

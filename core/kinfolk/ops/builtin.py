@@ -13,7 +13,7 @@ PLAIN = frozenset(
     {
         "linear",
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
-        *("sample", "accept_drafts", "pack_outputs"),
+        "pack_outputs",
     }
 )
 """Ops of which every back end is plain tensor arithmetic: a graph can hold them, and nothing that
@@ -69,9 +69,7 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("gated_delta_commit", "gated_delta", "reference", REFERENCE),
     _backend("gated_delta_commit", "gated_delta", "torch", CPU),
     _triton("gated_delta_commit", "gated_delta", "supports_commit"),
-    _backend("sample", "sample", "reference", REFERENCE),
     _triton("sample", "sample"),
-    _backend("accept_drafts", "accept_drafts", "reference", REFERENCE),
     _triton("accept_drafts", "accept_drafts"),
     _backend("pack_outputs", "pack_outputs", "reference", REFERENCE),
     _triton("pack_outputs", "pack_outputs"),

@@ -335,20 +335,6 @@ class Ops:
     ) -> None:
         self._call("gated_delta_commit", trace, state, path, n_keep, slot)
 
-    def sample(self, logits: torch.Tensor, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._call("sample", logits, rows)  # type: ignore[no-any-return]
-
-    def accept_drafts(
-        self,
-        chosen: torch.Tensor,
-        tokens: torch.Tensor,
-        parents: torch.Tensor,
-        budget: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self._call(  # type: ignore[no-any-return]
-            "accept_drafts", chosen, tokens, parents, budget
-        )
-
     def pack_outputs(
         self,
         hidden: torch.Tensor,
@@ -365,13 +351,15 @@ class Ops:
 
 
 def _by_op(backends: Iterable[OpBackend]) -> dict[str, list[OpBackend]]:
-    """Back ends of each op, by priority, the op's own reference last."""
+    """Back ends of each op, by priority. The op's own reference has priority 0, the last of these:
+    a back end of a negative priority runs only where it is chosen by name."""
     by_op: dict[str, list[OpBackend]] = {}
-    for backend in sorted(backends, key=lambda b: -b.priority):
+    for backend in backends:
         by_op.setdefault(backend.op, []).append(backend)
     for op, registered in by_op.items():
         if all(backend.name != REFERENCE for backend in registered):
             registered.append(_reference(op))
+        registered.sort(key=lambda backend: (-backend.priority, backend.name == REFERENCE))
     return by_op
 
 
