@@ -326,8 +326,9 @@ def test_the_choice_of_experts(score, experts, rows):
     for extras in (None, bias):
         ids = torch.full((rows, TOP_K), -1, device="cuda")
         weights = torch.full((rows, TOP_K), torch.nan, device="cuda")
-        choose(logits, score, extras, 2.5, extras, ids, weights).run()
+        given = RouteArguments(None, score, TOP_K, torch.float32, extras, 2.5, extras)
+        choose(given, logits, ids, weights).run()
         on_cpu = None if extras is None else extras.cpu()
-        wanted, shares = choice_by(logits.cpu(), score, TOP_K, on_cpu, 2.5, on_cpu)
+        wanted, shares = choice_by(replace(given, bias=on_cpu, expert_scale=on_cpu), logits.cpu())
         assert torch.equal(ids.cpu(), wanted)
         torch.testing.assert_close(weights.cpu(), shares, rtol=5e-6, atol=1e-7)

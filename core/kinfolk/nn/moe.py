@@ -43,6 +43,7 @@ class MoE:
         activation: Activation = "silu",
         shared: SharedExpert | None = None,
     ) -> None:
+        self.store = store
         self.route = context.ops.bind(
             ROUTE,
             RouteArguments(
