@@ -43,7 +43,7 @@ def test_of_sequences_that_decode_together(distinct, cases):
     assert 0.3 < found["share_of_expected"] < 1.7
 
 
-@pytest.mark.parametrize("family", ["qwen35moe", "laguna"])
+@pytest.mark.parametrize("family", ["qwen35moe", "gemma4moe", "laguna"])
 def test_every_router_of_a_model_is_looked_at(distinct, cases, wrapped_ops, family):
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     settings = load_settings(device="cpu", dtype="f32", context=64, slots=4)
