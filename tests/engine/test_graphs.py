@@ -50,19 +50,12 @@ def assert_same(one, other):
         assert float((one - other).float().norm()) <= 1e-5 * float(other.float().norm())
 
 
-def alone(function):
+def alone(arguments, run):
     """The op on one row at a time: libraries round a product of several rows otherwise."""
 
-    def rows(x, *arguments):
-        return together([function(x[i : i + 1], *arguments) for i in range(len(x))])
-
-    return rows
-
-
-def alone_experts(function):
-    def rows(x, ids, weights, *rest):
-        parts = [slice(i, i + 1) for i in range(len(x))]
-        return together([function(x[p], ids[p], weights[p], *rest) for p in parts])
+    def rows(*operands):
+        rows = range(len(operands[0]))
+        return together([run(*(operand[i : i + 1] for operand in operands)) for i in rows])
 
     return rows
 
@@ -73,23 +66,19 @@ def together(parts):
     return torch.cat(parts)
 
 
-ALONE = {"linear": alone, "linears": alone, "route": alone, "experts": alone_experts}
+ALONE = dict.fromkeys(("linear", "route", "experts"), alone)
 
 
 @pytest.fixture(scope="module")
-def model(registry, cases):
+def model(registry, cases, wrapped_ops):
     """``model(family)``: its small model, every row of which is computed alone."""
     opened = {}
 
     def open_model(family):
         if family not in opened:
             settings = load_settings(device="cpu", dtype="f32", context=512, slots=8, graphs="on")
-            loaded = load_model(cases / f"{family}.gguf", settings, registry)
-            ops = loaded.ops
-            for op, wrap in ALONE.items():
-                backend = ops._backends[op][0]
-                function, supports = ops._load(backend)
-                ops._loaded[op, backend.name] = (wrap(function), supports)
+            with wrapped_ops(**ALONE):
+                loaded = load_model(cases / f"{family}.gguf", settings, registry)
             free = tuple(PoolRule(window, sink=0, tail=0) for window in loaded.plan.windows)
             opened[family] = replace(loaded, mapping=SlotMapping(free))
         return opened[family]

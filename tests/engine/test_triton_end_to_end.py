@@ -169,7 +169,7 @@ def test_the_body_of_a_recording_needs_nothing_of_the_host(model, kind, trees, s
             return body
 
     with torch.inference_mode():
-        Graphs(model, state, Watching(), KernelWarmup(model.ops, model.device))._record(key)
+        Graphs(model, state, Watching(), KernelWarmup(model.ops, model.device))._capture_graph(key)
     (ran,) = recorded
     assert ran.sequences == 4 + (kind == "verify")
     assert (ran.logits is None) == (sampling is not None)

@@ -9,6 +9,7 @@ from kinfolk_kernels.act_and_mul import triton_backend as act_and_mul
 from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
+from kinfolk_kernels.rms_norm.op import RMSNormArguments
 from kinfolk_kernels.softcap import triton_backend as softcap
 from kinfolk_kernels.softcap.op import SoftcapArguments
 
@@ -47,7 +48,7 @@ def check_int8(found, expected):
 def test_norms(numbers, assert_near, poisoned, dtype, shape):
     x, weight = numbers(*shape).to("cuda", dtype), numbers(shape[-1]).cuda()
     with poisoned():
-        found = kernels.rms_norm(x, weight, EPS, dtype)
+        found = kernels.rms_norm(RMSNormArguments(weight, EPS, dtype, x.device), x)
     assert_near(found, exact(x, weight), BOUND[dtype])
 
 

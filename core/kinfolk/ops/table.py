@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from kinfolk.model_api import BlockTable, StepBatch
     from kinfolk_kernels.op import Op
-    from kinfolk_kernels.rms_norm.branch import Branch
 
 log = logging.getLogger(__name__)
 
@@ -242,65 +241,6 @@ class Ops:
         log.info("op %s runs on %s%s", decision.op, decision.backend, why)
 
     # -- the ops; shapes in kinfolk_kernels/<op>/reference.py -------------------------------------
-
-    def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
-    ) -> torch.Tensor:
-        return self._call("rms_norm", x, weight, eps, dtype)  # type: ignore[no-any-return]
-
-    def add_rms_norm(
-        self,
-        residual: torch.Tensor,
-        branch: Branch,
-        weights: tuple[torch.Tensor | None, ...],
-        eps: float,
-        dtypes: tuple[torch.dtype, ...],
-    ) -> tuple[torch.Tensor, ...]:
-        return self._call(  # type: ignore[no-any-return]
-            "add_rms_norm", residual, branch, weights, eps, dtypes
-        )
-
-    def gated_rms_norm(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        gate: torch.Tensor,
-        eps: float,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        return self._call(  # type: ignore[no-any-return]
-            "gated_rms_norm", x, weight, gate, eps, dtype
-        )
-
-    def route(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        score: str,
-        top_k: int,
-        bias: torch.Tensor | None,
-        scale: float,
-        expert_scale: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._call(  # type: ignore[no-any-return]
-            "route", x, weight, score, top_k, bias, scale, expert_scale
-        )
-
-    def experts(
-        self,
-        x: torch.Tensor,
-        ids: torch.Tensor,
-        weights: torch.Tensor,
-        gate: Any,
-        up: Any,
-        down: Any,
-        bay_of_expert: torch.Tensor,
-        activation: str,
-        shared: Any,
-    ) -> torch.Tensor:
-        return self._call(  # type: ignore[no-any-return]
-            "experts", x, ids, weights, gate, up, down, bay_of_expert, activation, shared
-        )
 
     def gated_attention(
         self,
