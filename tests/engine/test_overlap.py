@@ -38,23 +38,23 @@ def no_overlap(run):
 def test_a_step_is_running_before_the_one_before_it_is_read(engine, recorded, text, collect):
     running, order = engine(model=recorded), []
     runner = running._runner
-    start, finish = runner.start, runner.finish
+    launch, collect_step = runner.launch, runner.collect
 
-    def started(plan, *rest):
-        order.append(("start", plan.step_id))
-        return start(plan, *rest)
+    def launched(plan, *rest):
+        order.append(("launch", plan.step_id))
+        return launch(plan, *rest)
 
-    def finished(step):
-        order.append(("finish", step.plan.step_id))
-        return finish(step)
+    def collected(step):
+        order.append(("collect", step.plan.step_id))
+        return collect_step(step)
 
-    runner.start, runner.finish = started, finished
+    runner.launch, runner.collect = launched, collected
     collect(running.submit(Request("a", tuple(text[:20]), 12)))
     steps = max(step for _, step in order)
     assert steps == 12, "no step more than there are tokens"
     # The first is that of the prompt.
     for step in range(2, steps):
-        assert order.index(("start", step + 1)) < order.index(("finish", step))
+        assert order.index(("launch", step + 1)) < order.index(("collect", step))
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "sampled"])
