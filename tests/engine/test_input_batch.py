@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kinfolk.engine.commit_batch import commit_batch, commit_tree_rows
-from kinfolk.engine.input_batch import build_input_batch
+from kinfolk.engine.input_batch import build_input_batch, exact_traits, fill
+from kinfolk.engine.input_buffers import BucketShape, InputBuffers
 from kinfolk.errors import StateError
 from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 from kinfolk.sched.plan import Item, ItemKind
@@ -16,6 +17,8 @@ from kinfolk.state.state import State
 KV = (Section("k", 2, 4, Codec("f32")),)
 PLAN = StatePlan((Paged(KV), Paged(KV, window=70)))
 TREE = (-1, 0, 0, 2, 1)
+ROWS = ("tokens", "positions", "sequence_of_row", "parent_row", "limit", "ancestors", "arena_row")
+SEQUENCES = ("arena_start", "slot_of_sequence", "context_len", "last_row")
 
 
 class Books:
@@ -122,6 +125,36 @@ def test_64_rows_of_a_tree_fill_every_bit(books):
     batch = build_input_batch([item], books.state).batch
     assert batch.ancestors[-1].item() == -1
     assert batch.ancestors[-2].item() == 2**63 - 1
+
+
+def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(books):
+    items = [
+        books.item(ItemKind.DECODE, (token,), start, budget=token)
+        for token, start in ((4, 64), (5, 3), (6, 130))
+    ]
+    exact = build_input_batch(items, books.state)
+    shape = BucketShape(rows=4, sequences=4, sampled=4, logits=4, few=4)
+    buffers = InputBuffers(books.state, shape, single_rows=True, stages=2)
+    for _ in range(2):
+        buffers.clear()
+        fill(buffers, items)
+        buffers.upload()
+    traits = exact_traits(items)
+    batch, sampled = buffers.batch(traits, full_width=False), buffers.sampled(traits)
+    assert batch.segments == exact.batch.segments
+    for name in ("write_row", *ROWS, *SEQUENCES):
+        bucket, own = getattr(batch, name), getattr(exact.batch, name)
+        assert bucket[..., :3].tolist() == own.tolist(), name
+    for name in ("logit", "row", "count", "drafted", "slot", "budget"):
+        assert getattr(sampled, name)[:3].tolist() == getattr(exact.sampled, name).tolist(), name
+    for table, own in zip(batch.tables, exact.batch.tables, strict=True):
+        assert table.lengths == own.lengths
+        assert table.length[:3].tolist() == own.length.tolist()
+        assert table.blocks[:3].tolist() == own.blocks.tolist()
+        assert table.work.first[:3].tolist() == own.work.first.tolist()
+        assert table.work.count.tolist() == [1, 1, 1, 0]
+    assert batch.index.spans.tolist() == [*exact.batch.index.spans.tolist(), [0, 0, 0, 0]]
+    assert batch.write_row[:, 3].tolist() == [3, 3], "padding is written to the dummy block"
 
 
 # -- sampled sequences -----------------------------------------------------------------------------

@@ -166,5 +166,28 @@ def test_a_step_that_fails_ends_what_runs_and_the_next_request_is_served(
     whole = no_overlap([request])[0].tokens
     failed = collect(running.submit(request))
     assert "a cable was pulled" in failed.end.error
-    assert failed.tokens == whole[: len(failed.tokens)]
+    assert failed.tokens == whole[: step - 1], "what was launched before is collected"
     assert collect(running.submit(request)).tokens == whole
+
+
+def test_a_result_that_cannot_be_read_ends_what_runs_and_the_step_launched_behind_it_is_dropped(
+    engine, recorded, no_overlap, text, collect
+):
+    running = engine(model=recorded)
+    runner, collected = running._runner, []
+    read = runner.collect
+
+    def fail(step):
+        collected.append(step.plan.step_id)
+        if len(collected) == 4:
+            raise RuntimeError("a cable was pulled")
+        return read(step)
+
+    runner.collect = fail
+    request = Request("a", tuple(text[:20]), 15)
+    whole = no_overlap([request])[0].tokens
+    failed = collect(running.submit(request))
+    assert "a cable was pulled" in failed.end.error
+    assert failed.tokens == whole[:3]
+    assert collect(running.submit(request)).tokens == whole
+    assert collected[3:5] == [4, 6], "step 5 was launched, and nobody waits for it"

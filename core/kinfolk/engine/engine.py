@@ -145,7 +145,7 @@ class Engine:
             while step is not None:
                 try:
                     following = self._launch_next(step)
-                finally:
+                finally:  # a next step that fails takes nothing from this one
                     self._dispatch(self._scheduler.commit(self._runner.collect(step)))
                 step = following
         except (Exception, SystemExit) as error:

@@ -31,7 +31,7 @@ from kinfolk.state.state import State
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T", covariant=True)
+T = TypeVar("T")
 
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 SEQUENCES = (1, 2, 4, 8, 16, 24, 32)
