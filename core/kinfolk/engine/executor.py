@@ -83,7 +83,7 @@ class EagerExecutor:
         step, model = inputs.batch, self.loaded.model
         kinds = frozenset(item.kind for item in batch.items)
         step_fn = self._step_fn(kinds, step.rows, len(batch.items))
-        # Kernels are made for numbers of rows, and for any number from some on.
+        # Up to a limit, the kernels that are launched depend on the number of rows.
         size = min((step.rows - 1).bit_length(), MAX_WARMUP_SIZE_LOG2)
         if not batch.sampled:
             self.kernel_warmup.before((size, kinds), lambda: step_fn(step, self.state))
@@ -203,7 +203,7 @@ class GraphExecutor:
 
     @property
     def penalties(self) -> PenaltyState:
-        """What was said in each slot, from the first step on that asks for it."""
+        """Tokens counted in each slot; made by the first step that has penalties."""
         if self._penalties is None:
             slots, vocabulary = self.state.limits.slots + 1, self.loaded.info.vocabulary
             self._penalties = PenaltyState(slots, vocabulary, self.state.device)
@@ -213,10 +213,10 @@ class GraphExecutor:
         """Raises :class:`EngineError` if a graph cannot be captured."""
         bucket = Bucket.smallest(batch.items, self.least)
         if bucket is None:
-            self._choose_unseen(batch)
+            self._forget_penalties(batch)
             return self._eager.launch(batch)
         if self._ends_at_logits(batch):
-            self._choose_unseen(batch)
+            self._forget_penalties(batch)
             return self._launch_to_logits(batch, bucket)
         return self._launch_whole(batch, bucket)
 
@@ -224,8 +224,8 @@ class GraphExecutor:
         if self._penalties is not None:
             self._penalties.forget(range(self.state.limits.slots + 1))
 
-    def _choose_unseen(self, batch: ScheduledBatch) -> None:
-        """The tokens of ``batch`` are not counted on the device."""
+    def _forget_penalties(self, batch: ScheduledBatch) -> None:
+        """What the device counts for penalties will lack the tokens of ``batch``."""
         if self._penalties is not None:
             self._penalties.forget(item.lease.slot for item in batch.sampled)
 
@@ -267,8 +267,8 @@ class GraphExecutor:
         fill(buffers, batch.items)
 
     def replay(self, step: CapturedStep[T], tokens: torch.Tensor | None = None) -> T:
-        """From here to the packed outputs the host neither waits nor looks at anything.
-        ``tokens`` int64 [R] on the device, if the host does not know them yet."""
+        """Upload the buffers and replay; the host does not wait. ``tokens`` int64 [R] on the
+        device replace those of the buffers, where the host does not know them yet."""
         step.buffers.upload()
         if tokens is not None:
             step.buffers.device["tokens"][: tokens.shape[0]].copy_(tokens)
