@@ -10,7 +10,7 @@ import pytest
 
 from kinfolk.cli.main import BUILT_IN, cli
 from kinfolk.errors import KinfolkError
-from kinfolk.settings import words_of
+from kinfolk.settings import choices_of
 from kinfolk.version import __version__
 
 GREET = """
@@ -153,7 +153,7 @@ def test_a_log_level_that_is_none_is_told(kinfolk):
 
 def test_help_tells_the_options_of_every_command_and_what_exit_codes_mean(kinfolk):
     output = kinfolk("--help").output
-    assert all(word in output for word in ("--log-level LEVEL", *words_of("log_level")))
+    assert all(word in output for word in ("--log-level LEVEL", *choices_of("log_level")))
     assert all(f" {code} " in output for code in (0, 1, 2, 130, 141))
 
 

@@ -18,7 +18,7 @@ from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.errors import ModelFormatError, SettingsError
 from kinfolk.registry import Registry
-from kinfolk.settings import Settings, load_settings, options_given, unknown_variables
+from kinfolk.settings import Settings, load_settings, typed_options, unknown_variables
 
 if TYPE_CHECKING:
     from kinfolk.engine.loading import LoadedModel
@@ -33,7 +33,7 @@ _MODEL_NAME: Final = re.compile(r"[\w.-]+(/[\w.-]+){0,3}(:[\w.-]+)?")
 
 def read_settings(ctx: click.Context, /, **defaults: Any) -> Settings:
     """Settings of a command: its flags, then the environment, then what suits the command."""
-    settings = load_settings(defaults=defaults, **options_given(ctx))
+    settings = load_settings(defaults=defaults, **typed_options(ctx))
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(levelname)s: %(name)s: %(message)s",

@@ -19,7 +19,7 @@ import click
 
 from kinfolk.cli.streams import OutputLost, guard_streams
 from kinfolk.door import REFUSALS, cause
-from kinfolk.errors import NO_ROOM, KinfolkError, PluginError
+from kinfolk.errors import DISK_FULL, KinfolkError, PluginError
 from kinfolk.version import __version__
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _report(error: Exception, debug: bool) -> int:
         return error.exit_code
     if isinstance(error, MemoryError):
         _say("this machine has not enough memory for that")
-    elif isinstance(error, OSError) and error.errno in NO_ROOM:
+    elif isinstance(error, OSError) and error.errno in DISK_FULL:
         _say(f"{error.filename or 'a file'}: {error.strerror}")
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

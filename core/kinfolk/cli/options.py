@@ -12,7 +12,7 @@ from kinfolk.cli.text_input import text_argument
 from kinfolk.engine.options import UNLIMITED, GenerationOptions
 from kinfolk.errors import SettingsError
 from kinfolk.sched.request import Sampling
-from kinfolk.settings import Settings, flag, variable, words_of
+from kinfolk.settings import Settings, choices_of, flag, variable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,7 +52,7 @@ def setting(field: str) -> Decorator:
         field,
         type=int if integer else str,
         multiple=field in _REPEATED,
-        metavar="|".join(words_of(field)) or None,
+        metavar="|".join(choices_of(field)) or None,
         help=f"{_sentence(info.description or field)} [{variable(field)}]",
     )
 
