@@ -240,7 +240,7 @@ def test_a_misspelt_variable_is_mentioned(kinfolk, model, monkeypatch):
     monkeypatch.setenv("KINFOLK_SLOT", "3")
     result = kinfolk("tokenize", model, "--text", "x")
     assert result.exit_code == 0
-    assert "KINFOLK_SLOT means nothing here; did you mean KINFOLK_SLOTS?" in result.stderr
+    assert "KINFOLK_SLOT is not a setting of kinfolk; did you mean KINFOLK_SLOTS?" in result.stderr
 
 
 @pytest.mark.parametrize("port", [-1, 65536])

@@ -245,5 +245,5 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded(program, tmp_path):
 
 def test_an_open_address_without_a_key_is_warned_about(start, model):
     process = start("serve", "-m", model, "--port", 0, "--host", "0.0.0.0")
-    assert "anybody" in process.stderr.readline()
+    assert "anyone who can reach this address" in process.stderr.readline()
     assert os.getpid() != process.pid

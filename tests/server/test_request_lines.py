@@ -100,7 +100,9 @@ def test_a_client_that_leaves_is_told_in_the_line(
     with httpx.stream("POST", running.url + CHAT, json=user(stream=True)) as response:
         assert next(response.iter_bytes())
     (line,) = lines(1)
-    assert re.search(r"200, \d+ prompt tokens, \d+ completion tokens, the client disconnected, ", line)
+    assert re.search(
+        r"200, \d+ prompt tokens, \d+ completion tokens, the client disconnected, ", line
+    )
 
 
 def test_a_path_cannot_write_lines_of_its_own(run_server, make_service, make_engine, lines):
