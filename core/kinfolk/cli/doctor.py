@@ -223,7 +223,7 @@ def _backends(runtime: Runtime) -> Iterator[Check]:
         detail = ", ".join(decision.backend for decision in ran)
         refused = {pair for decision in ran for pair in decision.refused}
         reasons = [f"{name} refused: {reason}" for name, reason in sorted(refused)]
-        reasons += [f"{name} not asked" for name in others if name not in dict(refused)]
+        reasons += [f"{name} not tried" for name in others if name not in dict(refused)]
         broken = any(known == op for known, _ in ops.broken)
         yield Check("ops", op, "failed" if broken else "ok", "; ".join([detail, *reasons]))
 

@@ -35,10 +35,10 @@ def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: b
     starting point for yours. Existing files are never overwritten.
     """
     family = NewFamily(name)
-    holder = _holder(discover(read_settings(ctx)), name)
-    if holder not in (None, family.distribution):
+    owner = _owner(discover(read_settings(ctx)), name)
+    if owner not in (None, family.distribution):
         raise SettingsError(
-            f"the installed {holder} already has the name or architecture {name!r}; choose another "
+            f"the installed {owner} already has the name or architecture {name!r}; choose another "
             "name, or uninstall it first"
         )
     folder = folder or Path(family.distribution)
@@ -46,8 +46,8 @@ def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: b
     if as_json:
         print_json({"folder": str(folder), "files": [str(path) for path in written]})
         return
-    if holder is not None:
-        note(f"another {holder} is installed; the next command replaces it")
+    if owner is not None:
+        note(f"another {owner} is installed; the next command replaces it")
     click.echo(f"{len(written)} files in {folder}. Next:")
     # pip looks up a bare name in the package index.
     dot = "" if folder.is_absolute() or folder.parts[0] == ".." else "./"
@@ -56,10 +56,10 @@ def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: b
     click.echo(f"{folder / 'README.md'} explains how to adapt it.")
 
 
-def _holder(registry: Registry, name: str) -> str | None:
+def _owner(registry: Registry, name: str) -> str | None:
     """The distribution whose plugin has the name, or whose family has the architecture."""
-    held = {record.name: record.distribution for record in registry.records}
+    owners = {record.name: record.distribution for record in registry.records}
     for family, provided in registry.families.items():
         names = {family, *provided.value.architectures}
-        held |= dict.fromkeys(names, provided.distribution)
-    return held.get(name)
+        owners |= dict.fromkeys(names, provided.distribution)
+    return owners.get(name)

@@ -180,7 +180,7 @@ def choose_types(
     value_index = {name: index for index, name in enumerate(values)}
     layers = 1 + max((layer_of(name) for name in shapes), default=-1)
 
-    def wanted(name: str) -> str:
+    def preferred_type(name: str) -> str:
         local = _local(name)
         if local in mix.overrides:
             return mix.overrides[local]
@@ -193,7 +193,9 @@ def choose_types(
         return mix.attention_output if local == "attn_output.weight" else ""
 
     return {
-        name: type_for_row(wanted(name) or mix.base, shape[-1]) if is_matrix(name, shape) else "F32"
+        name: type_for_row(preferred_type(name) or mix.base, shape[-1])
+        if is_matrix(name, shape)
+        else "F32"
         for name, shape in shapes.items()
     }
 

@@ -14,15 +14,15 @@ from kinfolk.server.service import Service
 from kinfolk.version import __version__
 
 
-def served_name(service: Service, asked: str | None) -> str:
+def served_name(service: Service, name: str | None) -> str:
     """The model's name for a response: the client's, because some clients compare it.
 
     Raises :class:`ApiError` 404 for an unknown name if the server has ``strict_model``.
     """
     own = service.options.model_name
-    if asked and asked != own and service.options.strict_model:
-        raise _unknown_model(asked, own)
-    return asked or own
+    if name and name != own and service.options.strict_model:
+        raise _unknown_model(name, own)
+    return name or own
 
 
 def _unknown_model(name: str, own: str) -> ApiError:

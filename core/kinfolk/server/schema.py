@@ -201,11 +201,11 @@ class ChatBody(GenerationBody):
                 f"modalities: only text can be generated, got {shown(self.modalities)}",
                 "modalities",
             )
-        for name, wanted in (
+        for name, is_set in (
             ("continue_final_message", self.continue_final_message),
             ("add_generation_prompt", self.add_generation_prompt is False),
         ):
-            if wanted:
+            if is_set:
                 raise unsupported(
                     f"{name}: continuing a message is not supported; use /v1/completions with the "
                     "whole text",
