@@ -52,12 +52,6 @@ def case(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def registry() -> Registry:
     return Registry.discover(load_settings())
