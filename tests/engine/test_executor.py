@@ -184,8 +184,9 @@ TWINS = "decoding_beside or verification_beside or way_of_sampling or not_there"
 
 def test_all_of_it_bit_for_bit():
     """The tests of twins again, in a process without vector units."""
+    options = ("-q", "-p", "no:cacheprovider", "-n", "0", "-k", TWINS)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", TWINS, __file__],
+        [sys.executable, "-m", "pytest", *options, __file__],
         env={**os.environ, "ATEN_CPU_CAPABILITY": "default"},
         capture_output=True,
         text=True,
