@@ -7,7 +7,7 @@ as asked is an error, never a skip: what was selected runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
