@@ -7,10 +7,16 @@ as asked is an error, never a skip: what was selected runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+
+# Before torch is imported, here and in the programs that tests start: tests run in a process a
+# core, and tiny matrices lose more time to waking threads than they gain. Where a test asks for
+# several threads, those that wait must not keep the cores of other processes busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import hypothesis
 import numpy as np
@@ -23,13 +29,14 @@ TIERS = ("cpu", "interpreter", "gpu", "packaging", "browser")
 # only the value that the process was started with counts.
 INTERPRET_AT_START = os.environ.get("TRITON_INTERPRET")
 PROBLEM = pytest.StashKey[str]()
+MAX_WORKERS = 8
 
 hypothesis.settings.register_profile("dev", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Tests choose their settings and plugins themselves, whatever this machine is used for.
 
     What this run was told is not meant for the pytest that a test may start. Of installed plugins
@@ -40,6 +47,25 @@ def pytest_configure() -> None:
         del os.environ[name]
     ours = sorted(path.parent.name for path in (REPO / "plugins").glob("*/pyproject.toml"))
     os.environ["KINFOLK_PLUGINS"] = ",".join(ours)
+    if config.option.markexpr in TIERS and not config.option.collectonly:
+        # Before workers start, which could only fail test by test.
+        problem = problem_of({config.option.markexpr})
+        if problem:
+            raise pytest.UsageError(problem)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """`-n auto`: a process a core; none besides this one where one file is named.
+
+    Each has torch loaded (half a gigabyte) and session fixtures of its own, so there are at most
+    eight.
+    """
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    if len(config.args) == 1 and ".py" in config.args[0]:
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, MAX_WORKERS)
 
 
 # -- tiers ----------------------------------------------------------------------------------------
@@ -61,7 +87,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a selection that this process cannot run as meant."""
     if session.config.option.collectonly:
         return
-    problem = problem_of(session.items)
+    problem = next(filter(None, map(two_tiers_of, session.items)), None) or problem_of(
+        {tier for item in session.items for tier in tiers_of(item)}
+    )
     if problem and hasattr(session.config, "workerinput"):
         # A worker of pytest-xdist that stops here takes the controller down without a word.
         session.config.stash[PROBLEM] = problem
@@ -74,14 +102,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(item.config.stash[PROBLEM], pytrace=False)
 
 
-def problem_of(items: Iterable[pytest.Item]) -> str | None:
-    """Why the selected tests cannot run in this process, or None."""
-    selected = set()
-    for item in items:
-        tiers = tiers_of(item)
-        if len(tiers) > 1:
-            return f"{item.nodeid} is in several tiers: {', '.join(tiers)}"
-        selected.update(tiers)
+def two_tiers_of(item: pytest.Item) -> str | None:
+    tiers = tiers_of(item)
+    return f"{item.nodeid} is in several tiers: {', '.join(tiers)}" if len(tiers) > 1 else None
+
+
+def problem_of(selected: Set[str]) -> str | None:
+    """Why the tests of these tiers cannot run in this process, or None."""
     if os.environ.get("TRITON_INTERPRET") != INTERPRET_AT_START:
         return "TRITON_INTERPRET was changed inside the process; set it before pytest starts"
     interpreted = INTERPRET_AT_START == "1"

@@ -21,7 +21,8 @@ def test_device(): pass
 
 @pytest.fixture
 def run_pytest(tmp_path: Path, repo: Path):
-    """Run our configuration and conftest over one file, in a process of its own."""
+    """Run our configuration and conftest over one file, in one process of its own unless ``-n``
+    says otherwise."""
     (tmp_path / "pyproject.toml").write_text((repo / "pyproject.toml").read_text())
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "conftest.py").write_text((repo / "tests" / "conftest.py").read_text())
@@ -34,7 +35,7 @@ def run_pytest(tmp_path: Path, repo: Path):
         if interpret:
             environment["TRITON_INTERPRET"] = interpret
         return subprocess.run(
-            [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *arguments],
+            [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-n", "0", *arguments],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
@@ -74,15 +75,39 @@ def test_other_tiers_refuse_an_interpreting_process(run_pytest):
 
 def test_setting_the_variable_while_collecting_is_refused(run_pytest):
     source = "import os\nos.environ['TRITON_INTERPRET'] = '1'\n" + ONE_OF_EACH
-    result = run_pytest(source, "-m", "interpreter")
+    result = run_pytest(source, "-m", "interpreter and not gpu")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert "changed inside the process" in result.stderr + result.stdout
 
 
 def test_a_worker_of_xdist_fails_what_it_cannot_run(run_pytest):
-    result = run_pytest(ONE_OF_EACH, "-m", "interpreter", "-n", "1")
+    result = run_pytest(ONE_OF_EACH, "-m", "interpreter and not gpu", "-n", "1")
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.stdout
     assert "needs TRITON_INTERPRET=1" in result.stdout
+
+
+def test_a_tier_that_cannot_run_is_refused_before_workers_start(run_pytest):
+    result = run_pytest(ONE_OF_EACH, "-m", "interpreter", "-n", "1")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "needs TRITON_INTERPRET=1" in result.stderr + result.stdout
+    assert "worker" not in result.stdout
+
+
+def test_tests_run_in_a_process_a_core_and_one_file_in_a_single_one(run_pytest):
+    source = (
+        "import os\n"
+        "def test_worker():\n"
+        "    assert 0, f\"workers: {os.environ.get('PYTEST_XDIST_WORKER_COUNT')}\"\n"
+    )
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    assert f"workers: {min(cores, 8)}" in run_pytest(source, "-n", "auto").stdout
+    assert "workers: None" in run_pytest(source, "-n", "auto", "tests/test_it.py").stdout
+
+
+def test_programs_that_tests_start_compute_in_one_thread_each(run_pytest, monkeypatch):
+    source = "import os\ndef test_threads(): assert os.environ['OMP_NUM_THREADS'] == '1'\n"
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert "1 passed" in run_pytest(source).stdout
 
 
 def test_a_test_in_two_tiers_is_an_error(run_pytest):

@@ -216,18 +216,21 @@ def test_names_are_completed_beside_it(kinfolk, wreck):
 def test_plugins_names_each_method_that_fails(kinfolk, install, answer):
     install("aaa", EVERYTHING.format(answer=ANSWERS[answer]))
     listed = {plugin["name"]: plugin for plugin in json.loads(kinfolk("plugins", "--json").stdout)}
-    found = listed.pop("aaa")
-    assert found["status"] == "failed"
-    assert found["provides"]["families"] == ["aaa"]
+    wreck = listed.pop("aaa")
+    assert wreck["status"] == "failed"
+    assert wreck["provides"]["families"] == ["aaa"]
     fails = {"pretokenizers", "shapes", "model_cards"}
     fails |= set() if answer == "nothing" else {"bundled_model"}
-    assert set(re.findall(r"family 'aaa': Family\.(\w+) ", found["reason"])) == fails
-    assert ("command 'aaa': get_short_help_str " in found["reason"]) == (answer != "text")
-    assert ("Traceback" in found["trace"]) == (answer in ("raises", "exits"))
-    assert {plugin["status"] for plugin in listed.values()} == {"ok"}
+    assert set(re.findall(r"family 'aaa': Family\.(\w+) ", wreck["reason"])) == fails
+    assert ("command 'aaa': get_short_help_str " in wreck["reason"]) == (answer != "text")
+    assert ("Traceback" in wreck["trace"]) == (answer in ("raises", "exits"))
+    # Others that are installed here are left out, whatever is wrong with them.
+    asked = [plugin for plugin in listed.values() if plugin["status"] != "skipped"]
+    assert {plugin["status"] for plugin in asked} == {"ok"}
+    assert {plugin["name"] for plugin in asked} >= {"kinfolk", "qwen35"}
     result = kinfolk("plugins")
     assert result.exit_code == 0
-    assert f"  {found['reason']}\n" in result.stdout
+    assert f"  {wreck['reason']}\n" in result.stdout
     assert "aaa  (made-aaa 1.0)  FAILED" in result.stdout
 
 
@@ -406,7 +409,7 @@ def test_a_refusal_of_the_family_is_handed_on_as_it_is(run_own, method):
 def test_running_out_of_memory_is_not_blamed_on_the_family(run_own):
     result = run_own("build", "raise MemoryError")
     assert result.exit_code == 1
-    assert result.stderr == "error: this machine has not enough memory for that\n"
+    assert result.stderr == "error: out of memory: this machine has too little for the command\n"
 
 
 def test_cards_that_fail_cost_the_defaults_and_not_the_answer(run_own, caplog):

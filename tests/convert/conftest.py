@@ -24,12 +24,6 @@ SPLIT = (
 )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def hybrid_config() -> Callable[..., dict[str, Any]]:
     """Sizes of a tiny hybrid decoder in the words of transformers; keywords change them."""

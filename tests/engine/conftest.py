@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from kinfolk.engine.engine import Engine, Ticket
 from kinfolk.engine.loading import LoadedModel, load_model
@@ -25,12 +24,6 @@ from kinfolk.settings import load_settings
 
 PATIENCE = 60.0
 """Seconds until a test that waits for something gives up; nothing takes a hundredth of it."""
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

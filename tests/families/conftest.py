@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from kinfolk.convert.driver import convert
+from kinfolk.descriptors import Family
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor
@@ -51,15 +52,14 @@ def case(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def registry() -> Registry:
     return Registry.discover(load_settings())
+
+
+@pytest.fixture(scope="session")
+def families(registry: Registry) -> list[Family]:
+    return [provided.value for provided in registry.families.values()]
 
 
 @pytest.fixture(scope="session")
@@ -111,14 +111,15 @@ def row_error() -> Callable[[torch.Tensor, torch.Tensor], float]:
 
 @pytest.fixture(scope="session")
 def converted(
-    tmp_path_factory: pytest.TempPathFactory, registry: Registry, load: Callable[..., LoadedModel]
+    tmp_path_factory: pytest.TempPathFactory,
+    families: list[Family],
+    load: Callable[..., LoadedModel],
 ) -> Callable[..., LoadedModel]:
     """``converted(model)``: a model of transformers as ours, by way of a file.
 
     With ``in_memory`` the checkpoint holds the tensors under the names and in the shapes that they
     have in memory, which are not always those that transformers saves.
     """
-    families = [provided.value for provided in registry.families.values()]
 
     def run(model: Any, *, in_memory: bool = False) -> LoadedModel:
         folder = tmp_path_factory.mktemp("model")
@@ -136,21 +137,22 @@ def converted(
 @pytest.fixture(scope="session")
 def same_logits(
     row_error: Callable[[torch.Tensor, torch.Tensor], float],
-) -> Callable[[Any, LoadedModel, int], None]:
-    """``same_logits(model, loaded, length)``: assert that a model of transformers and ours agree on
-    a random text, in one piece and in slices."""
+) -> Callable[..., None]:
+    """``same_logits(model, loaded, length, vocabulary=512)``: assert that a model of transformers
+    and ours agree on a random text of ids below ``vocabulary``, in one piece and in slices."""
 
-    def check(model: Any, loaded: LoadedModel, length: int) -> None:
+    def check(model: Any, loaded: LoadedModel, length: int, vocabulary: int = 512) -> None:
+        assert vocabulary <= loaded.info.vocabulary
         seed = torch.Generator().manual_seed(length)
-        tokens = torch.randint(0, loaded.info.vocabulary, (length,), generator=seed)
+        tokens = torch.randint(0, vocabulary, (length,), generator=seed)
         with torch.inference_mode():
             expected = model(tokens[None]).logits[0]
         drive = Driver(loaded)
         whole, sliced = drive.open(), drive.open()
-        found = drive.feed({whole: tokens.tolist()})[whole]
-        assert row_error(found, expected) <= BOUND
-        found = drive.feed({sliced: tokens.tolist()}, rows=50)[sliced]
-        assert row_error(found, expected) <= BOUND
+        in_one_piece = drive.feed({whole: tokens.tolist()})[whole]
+        assert row_error(in_one_piece, expected) <= BOUND
+        in_slices = drive.feed({sliced: tokens.tolist()}, rows=50)[sliced]
+        assert row_error(in_slices, expected) <= BOUND
 
     return check
 
@@ -244,8 +246,8 @@ def same_file() -> Callable[..., None]:
                 assert same, key
             assert set(ours.inventory) == set(theirs.inventory)
             for name, info in theirs.inventory.items():
-                found = ours.inventory[name]
-                assert (found.shape, found.type_name) == (info.shape, info.type_name), name
+                own = ours.inventory[name]
+                assert (own.shape, own.type_name) == (info.shape, info.type_name), name
                 a, b = ours.inventory.bytes(name), theirs.inventory.bytes(name)
                 if name.endswith(close):
                     np.testing.assert_allclose(a.view("<f4"), b.view("<f4"), rtol=3e-7)

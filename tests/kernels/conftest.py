@@ -29,12 +29,6 @@ collect_ignore_glob = [] if find_spec("triton") else ["*_triton.py", "*_aot.py"]
 CHUNK = 64
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
-
-
 # -- rows -----------------------------------------------------------------------------------------
 
 

@@ -11,12 +11,6 @@ from kinfolk.ops.table import Ops
 from kinfolk.plans import StatePlan
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def context() -> BuildContext:
     return BuildContext(

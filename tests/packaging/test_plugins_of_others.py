@@ -134,7 +134,7 @@ def test_the_op_is_chosen_by_option_shown_by_doctor_and_refuses_with_a_reason(ot
     assert checks["act_and_mul"]["detail"].startswith("inplace")
     usual = json.loads(run(others, *words[:-2]).stdout)
     (unasked,) = (check["detail"] for check in usual if check["name"] == "act_and_mul")
-    assert "inplace not asked" in unasked
+    assert "inplace not tried" in unasked
     refused = run(others, *words, "--dtype", "bf16", code=1).stdout
     assert "inplace: needs float32, not torch.bfloat16" in refused
 

@@ -12,12 +12,6 @@ import torch
 from kinfolk.sched.request import Sampling
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def chance_of() -> Callable[[npt.ArrayLike, npt.ArrayLike], float]:
     """``chance_of(counts, probabilities)``: that a fair draw is at least as far off (chi-square).

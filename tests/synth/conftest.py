@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from kinfolk.convert.hybrid.keys import metadata
 from kinfolk.convert.hybrid.shape import HybridShape, interval_layers
@@ -52,12 +51,6 @@ def outline(layers: int) -> ModelOutline:
         group=2,
         ranges={"ssm_a": (-1.5, -0.05), "ssm_dt.bias": (-4.0, -1.0)},
     )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from kinfolk.descriptors import Family
 from kinfolk.registry import Registry
@@ -19,12 +18,6 @@ from kinfolk.scaffold.write import NewFamily, write_family
 from kinfolk.testing.kit import Kit
 
 NAME = "olive"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny matrices lose more time to waking threads than they gain."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
