@@ -13,7 +13,7 @@ from kinfolk.cli.bench import Workload, measure
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime
 from kinfolk.nn.moe import MoE
-from kinfolk.ops.table import Ops
+from kinfolk.ops.binding import Ops
 from kinfolk.sched.limits import SchedulerLimits
 
 Route = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]

@@ -150,7 +150,7 @@ def wrapped_ops() -> Callable[..., AbstractContextManager[None]]:
 
     @contextmanager
     def wrapped(**wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-        from kinfolk.ops.table import Ops
+        from kinfolk.ops.binding import Ops
 
         bind = Ops.bind
 

@@ -12,8 +12,8 @@ import torch
 
 from kinfolk.descriptors import OpBackend, Verdict
 from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
+from kinfolk.ops.binding import Decision, NotPrecompilableError, Ops
 from kinfolk.ops.builtin import OP_BACKENDS
-from kinfolk.ops.table import Decision, NotPrecompilableError, Ops
 from kinfolk_kernels import compiling
 from kinfolk_kernels.act_and_mul.op import ACT_AND_MUL, ActAndMulArguments
 from kinfolk_kernels.verdict import Verdict as KernelVerdict
