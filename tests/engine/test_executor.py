@@ -414,7 +414,7 @@ def test_alone_or_at_any_place_beside_seven_others_bit_for_bit(invariant, text):
 def refuse(monkeypatch, loaded, op):
     """As on a GPU, where a back end of ``loaded`` cannot be captured."""
     reasons = {op: "its back end reads numbers on the host"}
-    monkeypatch.setattr("kinfolk.engine.model_runner.uncapturable_ops", lambda executor: reasons)
+    monkeypatch.setattr("kinfolk.engine.model_runner.uncapturable_ops", lambda loaded: reasons)
     return reasons
 
 

@@ -79,8 +79,7 @@ class ModelRunner:
         eager = EagerExecutor(loaded, state, KernelWarmup(loaded.ops, loaded.device))
         self.executor: Executor = eager
         if loaded.graphs:
-            if loaded.device.type == "cuda":
-                self.uncapturable_ops = loaded.ops.uncapturable()
+            self.uncapturable_ops = uncapturable_ops(loaded)
             if not self.uncapturable_ops:
                 least = min(state.limits.slots, self._max_sequences or 1)
                 self.executor = GraphExecutor(eager, capture_for(loaded.device), least=least)
@@ -168,6 +167,11 @@ class ModelRunner:
         self._counters["rows"] += plan.rows
         self._counters["prefill_rows"] += sum(len(item.tokens) for item in prefill)
         self._counters["decode_steps"] += len(prefill) < len(plan.items)
+
+
+def uncapturable_ops(loaded: LoadedModel) -> Mapping[str, str]:
+    """Ops of a model that no CUDA graph can hold, with the reason; elsewhere nothing is captured."""
+    return loaded.ops.uncapturable() if loaded.device.type == "cuda" else {}
 
 
 def _allocations(device: torch.device) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from kinfolk.descriptors import OpBackend, resolve
+from kinfolk.descriptors import REFERENCE, OpBackend, resolve
 from kinfolk.door import ask, behind, cause
 from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
 
@@ -25,9 +25,6 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
-
-REFERENCE: Final = "reference"
-"""Name of every op's own reference, the back end of last resort."""
 
 
 @dataclass(frozen=True, slots=True)
