@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from kinfolk.cli.bench import Workload, measure
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime
+from kinfolk.nn.moe import MoE
 from kinfolk.ops.table import Ops
 from kinfolk.sched.limits import SchedulerLimits
+
+Route = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""The op ``route``, bound."""
 
 STEPS = 4
 """Decoding steps that are looked at."""
@@ -47,7 +50,10 @@ def distinct_experts(
     Nothing is recorded for these steps, so they hold the rows of sequences and no padding.
     """
     loaded = replace(runtime.loaded, graphs=False)
-    with Engine(loaded, limits) as engine, _choices(loaded.ops, work.sequences) as found:
+    with (
+        Engine(loaded, limits) as engine,
+        _choices(loaded.model, loaded.ops, work.sequences) as found,
+    ):
         measure(replace(runtime, engine=engine), replace(work, generate=STEPS + 1), seed)
     if not found:
         return None
@@ -62,19 +68,39 @@ def distinct_experts(
 
 
 @contextmanager
-def _choices(ops: Ops, rows: int) -> Iterator[list[Choices]]:
-    """What is chosen inside, in calls of ``rows`` rows."""
-    found: list[Choices] = []
-    route = ops.route
+def _choices(model: object, ops: Ops, rows: int) -> Iterator[list[Choices]]:
+    """What the routers of a model choose inside, in calls of ``rows`` rows."""
+    choices: list[Choices] = []
 
-    def watched(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
-        ids, weights = route(x, weight, *rest)
-        if ids.shape[0] == rows and not ops.launches_suppressed:
-            found.append(Choices(int(weight.shape[0]), ids.clone()))
-        return ids, weights
+    def watched(moe: MoE, route: Route) -> Route:
+        def watch(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            ids, weights = route(x)
+            if ids.shape[0] == rows and not ops.launches_suppressed:
+                choices.append(Choices(len(moe.store.bay_of_expert), ids.clone()))
+            return ids, weights
 
-    ops.route = watched  # type: ignore[assignment, method-assign]
+        return watch
+
+    routes = {moe: moe.route for moe in _mixtures(model, set())}
+    for moe, route in routes.items():
+        moe.route = watched(moe, route)
     try:
-        yield found
+        yield choices
     finally:
-        del ops.route
+        for moe, route in routes.items():
+            moe.route = route
+
+
+def _mixtures(part: object, seen: set[int]) -> Iterator[MoE]:
+    """The mixtures of experts among the parts of a model."""
+    if id(part) in seen or isinstance(part, torch.Tensor):
+        return
+    seen.add(id(part))
+    if isinstance(part, MoE):
+        yield part
+    elif isinstance(part, list | tuple):
+        for one in part:
+            yield from _mixtures(one, seen)
+    elif type(part).__module__.startswith("kinfolk"):
+        for one in getattr(part, "__dict__", {}).values():
+            yield from _mixtures(one, seen)

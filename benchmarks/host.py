@@ -84,7 +84,7 @@ def measure(
                 profile.enable()
 
     with Engine(loaded, limits, drafter) as engine:
-        engine._runner.graphs.capture = Still()
+        engine._runner.executor.capture = Still()
         for number in range(sequences):
             prompt = tuple(range(1, PROMPT + 1))
             request = Request(str(number), prompt, steps + WARM_UP, sampling)

@@ -7,8 +7,10 @@ as asked is an error, never a skip: what was selected runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 # Before torch is imported, here and in the programs that tests start: tests run in a process a
 # core, and tiny matrices lose more time to waking threads than they gain. Where a test asks for
@@ -139,6 +141,28 @@ def repo() -> Path:
 def cases() -> Path:
     """Folder of the reference cases: `<family>.gguf` with its `<family>.npz` of ids and logits."""
     return REPO / "tests" / "data" / "cases"
+
+
+@pytest.fixture(scope="session")
+def wrapped_ops() -> Callable[..., AbstractContextManager[None]]:
+    """``with wrapped_ops(op=wrap):`` inside, binding the op gives ``wrap(arguments, run)``, where
+    ``run(*operands)`` is what it gives otherwise."""
+
+    @contextmanager
+    def wrapped(**wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+        from kinfolk.ops.table import Ops
+
+        bind = Ops.bind
+
+        def bound(self: Ops, op: Any, arguments: Any) -> Callable[..., Any]:
+            run = bind(self, op, arguments)
+            return wrap[op.name](arguments, run) if op.name in wrap else run
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Ops, "bind", bound)
+            yield
+
+    return wrapped
 
 
 @pytest.fixture

@@ -18,14 +18,16 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from timing import copy_bandwidth, replay_seconds
 
+from kinfolk_kernels.act_and_mul.reference import Activation
+from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import GroupTile, group_launches
-from kinfolk_kernels.experts.layer import Choice, Experts
+from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.experts.triton_backend import PAIRED_ROWS
@@ -34,6 +36,8 @@ from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import PlanesStack, unpack
+from kinfolk_kernels.route.op import RouteArguments
+from kinfolk_kernels.route.reference import Score
 from kinfolk_kernels.route.triton_backend import (
     FEW_ROWS,
     MANY_ROWS,
@@ -61,8 +65,8 @@ class Shape:
     width: int
     upper: str
     lower: str
-    score: str
-    activation: str
+    score: Score
+    activation: Activation
     shared: tuple[str, str] | None = None
     """Formats of the shared expert: gate and up, and down."""
     top_k: int = 8
@@ -98,14 +102,16 @@ def random_stack(name: str, experts: int, rows: int, columns: int) -> PlanesStac
     return planes.stacked(experts)
 
 
-def random_layer(shape: Shape) -> Experts:
+def random_layer(shape: Shape) -> ExpertsArguments[PlanesStack]:
     upper = random_stack(shape.upper, shape.experts, 2 * shape.channels, shape.width)
-    return Experts(
+    return ExpertsArguments(
         upper.part(0, shape.channels),
         upper.part(shape.channels, 2 * shape.channels),
         random_stack(shape.lower, shape.experts, shape.width, shape.channels),
         torch.randperm(shape.experts, device="cuda"),
-        shape.activation,  # type: ignore[arg-type]
+        shape.activation,
+        shape.top_k,
+        torch.float16,
     )
 
 
@@ -132,34 +138,18 @@ class Step:
         logits = torch.zeros(rows, shape.experts, device="cuda")
         return Step(x, logits, Choice(ids, weights), torch.empty_like(x).float())
 
-    def route(self, shape: Shape, router: torch.Tensor) -> None:
+    def route(self, router: RouteArguments) -> None:
+        ids, weights = self.choice.ids, self.choice.weights
         if self.x.shape[0] <= FEW_ROWS:
-            self.route_few(shape, router).run()
+            route_few(router, self.x, ids, weights).run()
             return
         if self.x.shape[0] >= MANY_ROWS:
-            logits_of_many(self.x, router, self.logits).run()
+            logits_of_many(self.x, router.weight, self.logits).run()
         else:
-            torch.mm(self.x.float(), router.T, out=self.logits)
-        self.choose(shape).run()
+            torch.mm(self.x.float(), router.weight.T, out=self.logits)
+        choose(router, self.logits, ids, weights).run()
 
-    def route_few(self, shape: Shape, router: torch.Tensor) -> Launch:
-        made = self.choice
-        return route_few(
-            self.x,
-            router,
-            shape.score,
-            None,
-            1.0,
-            None,
-            made.ids,
-            made.weights,  # type: ignore[arg-type]
-        )
-
-    def choose(self, shape: Shape) -> Launch:
-        chosen = self.choice
-        return choose(self.logits, shape.score, None, 1.0, None, chosen.ids, chosen.weights)  # type: ignore[arg-type]
-
-    def launches(self, layer: Experts, way: str) -> list[Launch]:
+    def launches(self, layer: ExpertsArguments[PlanesStack], way: str) -> list[Launch]:
         if way in TILES:
             return list(group_launches(self.x, self.choice, layer, self.y, TILES[way]))
         # The norm before leaves up to four rows as int8.
@@ -210,9 +200,9 @@ def stages(launches: Sequence[Launch]) -> dict[str, slice]:
 
 def measure(
     shape: Shape,
-    layer: Experts,
+    layer: ExpertsArguments[PlanesStack],
     shared: SharedExpert | None,
-    router: torch.Tensor,
+    router: RouteArguments,
     rows: int,
     rates: tuple[float, float],
 ) -> dict[str, object]:
@@ -221,23 +211,23 @@ def measure(
     count = int(min(MOST_STEPS, max(FEWEST_STEPS, CACHE // (one * shape.top_k * rows) + 1)))
     steps = [Step.make(shape, rows) for _ in range(count)]
     for step in steps:
-        step.route(shape, router)
+        step.route(router)
     distinct = statistics.mean(len(step.choice.ids.unique()) for step in steps)
     work = 2 * 3 * rows * shape.top_k * shape.channels * shape.width
     floor = max(distinct * one / rates[0], work / rates[1])
     found: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
-    found["router"] = each([lambda s=s: s.route(shape, router) for s in steps])  # type: ignore[misc]
+    found["router"] = each([lambda s=s: s.route(router) for s in steps])  # type: ignore[misc]
     results = {}
     for way in ("beside", "pairs", *TILES):
         if (way not in TILES and rows > 64) or (way == "beside" and shared is None):
             continue
         if TILES.get(way) is not None and rows <= 64:
             continue
-        taken = layer.beside(shared) if way == "beside" else layer
+        taken = replace(layer, shared=shared) if way == "beside" else layer
         made = [step.launches(taken, way) for step in steps]
 
         def run(step: Step, launches: list[Launch]) -> None:
-            step.route(shape, router)
+            step.route(router)
             run_all(launches)
 
         whole = each([lambda s=s, m=m: run(s, m) for s, m in zip(steps, made, strict=True)])  # type: ignore[misc]
@@ -286,7 +276,8 @@ def main() -> None:
     for title in options.shape:
         shape = SHAPES[title]
         layer = random_layer(shape)
-        router = torch.randn(shape.experts, shape.width, device="cuda") / shape.width**0.5
+        matrix = torch.randn(shape.experts, shape.width, device="cuda") / shape.width**0.5
+        router = RouteArguments(matrix, shape.score, shape.top_k, torch.float16)
         shared = random_shared(shape, shape.shared) if shape.shared else None
         table[title] = {}
         for rows in options.rows:

@@ -1,6 +1,6 @@
 """kinfolk: a local LLM runtime in which model families drop in as plugins.
 
-Importing this package loads nothing heavy: every name below is resolved on first use.
+Importing this package is cheap: every name below is imported on first use.
 """
 
 from __future__ import annotations

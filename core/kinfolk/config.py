@@ -1,4 +1,4 @@
-"""The part of a model's configuration that the core reads; families add their own fields."""
+"""Model configuration: the fields that the core reads; families add their own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Frozen(BaseModel):
 
 
 class Yarn(Frozen):
-    """Context extension of rotary embeddings (Peng et al., 2023), as the file states it."""
+    """YaRN context extension of rotary embeddings (Peng et al., 2023), as in the file."""
 
     factor: float = Field(gt=0)
     original_context: int = Field(gt=0)
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     magnitude: float | None = None
-    """Factor on cosine and sine; ``None`` = the usual one."""
+    """Factor on cosine and sine; ``None`` = ``usual_magnitude``."""
 
     @property
     def usual_magnitude(self) -> float:
@@ -32,7 +32,7 @@ class Yarn(Frozen):
 
 
 class Rope(Frozen):
-    """Rotary embedding of the first ``dims`` dimensions of a head, in half-split pairs."""
+    """Rotary embedding of the first ``dims`` dimensions of a head, paired as (i, i + dims / 2)."""
 
     dims: int = Field(gt=0, multiple_of=2)
     base: float = Field(gt=0)
@@ -41,10 +41,10 @@ class Rope(Frozen):
 
 
 class ModelConfig(Frozen):
-    """What every model has. ``layers`` counts the blocks of the trunk.
+    """Configuration of any model. ``layers`` counts the blocks of the trunk.
 
-    ``experts`` holds the number of experts of each layer, 0 where the layer has none; empty = none
-    anywhere.
+    ``experts`` [layers] is the number of experts of each layer, 0 for a dense layer; empty = all
+    layers are dense.
     """
 
     architecture: str
@@ -60,40 +60,41 @@ class ModelConfig(Frozen):
 Activation = Literal["silu", "gelu_tanh"]
 
 MOST_LAYERS: Final = 1024
-"""Several times what any model has: more are a damaged number, for each of which something would be
-made before a tensor is missed."""
+"""Several times the depth of any model. A damaged count is refused here, before per-layer objects
+are allocated for it."""
 
-MOST_EXPERT_SCALE: Final = 1000.0
-"""Files state 1 to 3 or so."""
+MAX_EXPERT_SCALE: Final = 1000.0
+"""Published files have values from 1 to about 3."""
 
 
 def common_fields(meta: Metadata) -> dict[str, Any]:
-    """The fields of :class:`ModelConfig` that all files state alike: all but layers and experts."""
+    """The fields of :class:`ModelConfig` whose keys all architectures share: all but ``layers`` and
+    ``experts``."""
     key = meta.arch_key
     return {
         "architecture": meta.architecture,
         "name": meta.string("general.name", default=meta.architecture),
         "width": meta.integer(key("embedding_length"), minimum=1),
         "vocabulary": vocabulary(meta),
-        # A prompt of one token, and one that answers it.
+        # One token of prompt and one of answer.
         "context": meta.integer(key("context_length"), minimum=2),
         "norm_eps": meta.number(key("attention.layer_norm_rms_epsilon"), above=0, maximum=1),
     }
 
 
 def expert_scale(meta: Metadata) -> float:
-    """What the weights of a row's experts are multiplied by; 1 if the file does not say."""
+    """The factor on the routing weights of a row's experts; 1 if the file has no key for it."""
     key = meta.arch_key("expert_weights_scale")
-    return meta.number(key, default=1.0, above=0, maximum=MOST_EXPERT_SCALE)
+    return meta.number(key, default=1.0, above=0, maximum=MAX_EXPERT_SCALE)
 
 
 def layer_count(meta: Metadata) -> int:
-    """The blocks of the file. Read it before anything that has an entry for each."""
+    """The number of blocks in the file. Read it before any per-layer key: it is range-checked."""
     return meta.integer(meta.arch_key("block_count"), minimum=1, maximum=MOST_LAYERS)
 
 
 def vocabulary(meta: Metadata) -> int:
-    """Rows of the token table: the tokens of the file, or a stated size where there are none."""
+    """Rows of the token embedding: the number of listed tokens, else the key ``vocab_size``."""
     if "tokenizer.ggml.tokens" in meta:
         return len(meta.strings("tokenizer.ggml.tokens"))
     return meta.integer(meta.arch_key("vocab_size"), minimum=1)

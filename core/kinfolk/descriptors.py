@@ -76,17 +76,17 @@ YES = Verdict(True)
 class OpBackend:
     """One implementation of one op.
 
-    ``function`` references the implementation, ``supports`` a function with the same arguments
-    that returns a :class:`Verdict`-like value (truthy, with ``reason``), empty = always. Higher
-    ``priority`` is asked first. ``name`` chooses the implementation on the command line
-    (``--op OP=NAME``). ``device`` is the type of device that a model must be on for this to be
-    asked, empty = any; one that was chosen by name is asked everywhere. ``capturable``: calls may
-    be recorded in a CUDA graph, because no number of the step is read on the host, neither from
-    tensors nor from segments and lengths, and the same shapes lead to the same launches.
-    ``precompilable``: calls may be traced with launches suppressed, so that kernels compile before
-    the first step, because all that outlives a call is written by launches of
-    ``kinfolk_kernels.launch``. ``source`` is set where it is registered: who brings it, for
-    messages; empty = the core.
+    ``function`` references the implementation ``(arguments, *operands)`` of a
+    ``kinfolk_kernels.op.Op``, ``supports`` a function ``(arguments)`` that returns a
+    :class:`Verdict`-like value (truthy, with ``reason``), empty = always. Higher ``priority`` is
+    asked first; the op's own reference has priority 0, so a back end of a negative priority runs
+    only where it is chosen by ``name`` (``--op OP=NAME``). ``device`` is the type of device that a
+    model must be on for this to be asked, empty = any; one that was chosen by name is asked
+    everywhere. ``capturable``: a CUDA graph can hold its calls, because they read no number of the
+    step on the host and the same shapes lead to the same launches. ``precompilable``: its calls can
+    be traced with launches suppressed, so that kernels compile before the first step, because all
+    that outlives a call is written by launches of ``kinfolk_kernels.launch``. ``source`` is set
+    where it is registered: who brings it, for messages; empty = the core.
     """
 
     op: str

@@ -1,7 +1,7 @@
-"""Every error a user can cause. Each message says what is wrong, where, and what to do.
+"""Errors that a user can cause. Each message says what is wrong, where, and what to do.
 
-The command line turns a :class:`KinfolkError` into one line and ``exit_code``; the server turns it
-into an error body with ``http_status``. Anything else that escapes is a bug of ours.
+The command line prints a :class:`KinfolkError` as one line and exits with ``exit_code``; the server
+answers with an error body and ``http_status``. Any other exception that escapes is a bug.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import reprlib
 from pathlib import Path
 from typing import Final
 
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What the system says where a disk, a quota or a limit is full."""
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""``errno`` of a full disk, an exhausted quota, or a file beyond the size limit."""
 
 
 class KinfolkError(Exception):
-    """Base of all errors that are answered without a traceback."""
+    """Base of all errors that are reported without a traceback."""
 
     exit_code = 2
     http_status = 500
 
 
 class SettingsError(KinfolkError):
-    """An option or environment variable has a value that cannot work; the message names it.
+    """An option or environment variable has an invalid value; the message names it.
 
-    ``field`` is what the option is called where values come from, if one is at fault.
+    ``field`` is the name of the setting or request field at fault, ``None`` if there is no single
+    one.
     """
 
     http_status = 400
@@ -41,7 +42,7 @@ class SettingsError(KinfolkError):
 class ModelFormatError(KinfolkError):
     """A model file is damaged or incomplete.
 
-    ``path`` is the file, ``key`` the metadata key or tensor name at fault, if one can be named.
+    ``path`` is the file, ``key`` the metadata key or tensor name at fault; ``None`` if unknown.
     """
 
     def __init__(self, message: str, *, path: Path | str | None = None, key: str | None = None):
@@ -55,20 +56,20 @@ class ConversionError(KinfolkError):
 
 
 class OutputError(KinfolkError):
-    """A file cannot be written where it was asked for."""
+    """An output file cannot be written."""
 
     @classmethod
     def of(cls, path: Path, error: OSError) -> OutputError:
-        """What the system said of ``path``; a full disk is no mistake of the command, and ends the
-        program with 1."""
-        made = cls(f"{path}: cannot be written: {error.strerror or error}")
-        if error.errno in NO_ROOM:
-            made.exit_code = 1
-        return made
+        """The error for an ``OSError`` on ``path``. Its exit code is 1 for a full disk, because the
+        command line itself was right, and 2 otherwise."""
+        output_error = cls(f"{path}: cannot be written: {error.strerror or error}")
+        if error.errno in DISK_FULL:
+            output_error.exit_code = 1
+        return output_error
 
 
 class UnsupportedModelError(KinfolkError):
-    """A well-formed model asks for something this runtime does not implement."""
+    """A well-formed model needs a feature that this runtime does not implement."""
 
 
 class UnknownArchitectureError(UnsupportedModelError):
@@ -83,32 +84,32 @@ class FamilyConflictError(KinfolkError):
 
 
 class PluginError(KinfolkError):
-    """A plugin is broken. Reported by ``kinfolk plugins``; takes nothing else down."""
+    """A plugin is broken. ``kinfolk plugins`` reports it; everything else goes on working."""
 
 
 class HookValueError(PluginError):
-    """A hook returned a value that the core cannot use; names the hook and the plugins asked."""
+    """A hook returned an invalid value; the message names the hook and the plugins called."""
 
 
 # -- capacity, requests, running ------------------------------------------------------------------
 
 
 class CapacityError(KinfolkError):
-    """Something does not fit; the message carries the arithmetic."""
+    """Memory, disk or a pool is too small; the message shows the arithmetic."""
 
     http_status = 503
 
 
 class PoolExhausted(CapacityError):
-    """A pool of blocks, slots or checkpoints has no free place."""
+    """A pool of blocks, slots or checkpoints has no free entry."""
 
 
 class StateError(KinfolkError):
-    """The bookkeeping of sequences was used wrongly, or an integrity check failed."""
+    """Sequence state was used out of order, or an integrity check failed."""
 
 
 class RequestError(KinfolkError):
-    """A request cannot be served as it stands. ``field`` names the part at fault, if it is one."""
+    """A request is invalid. ``field`` names the field at fault, if there is a single one."""
 
     http_status = 400
 
@@ -118,11 +119,14 @@ class RequestError(KinfolkError):
 
 
 class RequestTypeError(RequestError, TypeError):
-    """A part of a request has the wrong type: Python callers may expect Python's own error."""
+    """A request field has the wrong type. Also a ``TypeError``, as Python callers expect."""
 
 
 class ContextLengthExceeded(RequestError):
-    """Prompt plus requested tokens exceed the context; both counts if they are known."""
+    """Prompt plus requested tokens exceed the context.
+
+    ``prompt_tokens`` and ``context`` are counts of tokens, ``None`` if unknown.
+    """
 
     def __init__(
         self,
@@ -138,18 +142,18 @@ class ContextLengthExceeded(RequestError):
 
 
 class TemplateError(RequestError):
-    """The chat template refused the messages or failed."""
+    """The chat template rejected the messages, or failed."""
 
 
 class EngineError(KinfolkError):
-    """A step failed; the requests in it end with this error."""
+    """A step failed; the requests in it fail with this error."""
 
 
 # -- messages -------------------------------------------------------------------------------------
 
 
-class _Shown(reprlib.Repr):
-    """Cuts what is long; an integer with more digits than Python writes is described."""
+class _ShortRepr(reprlib.Repr):
+    """``repr`` cut to 60 characters; an integer of too many digits is described by their number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,9 +165,9 @@ class _Shown(reprlib.Repr):
         return repr(x) if digits <= self.maxlong else f"an integer of about {digits} digits"
 
 
-_SHOWN: Final = _Shown()
+_SHORT_REPR: Final = _ShortRepr()
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it: whatever it is, the message stays short."""
-    return _SHOWN.repr(value)
+    """``repr`` of a value for a message, cut short whatever its size."""
+    return _SHORT_REPR.repr(value)

@@ -1,8 +1,8 @@
-"""Settings: the only reader of the environment.
+"""Settings: the only module that reads the environment.
 
-Every field is an environment variable with the prefix ``KINFOLK_`` and, where the command line has
-it, a flag of the same name (``step_tokens`` = ``KINFOLK_STEP_TOKENS`` = ``--step-tokens``). A flag
-wins over the variable. Objects are frozen; nothing else in the project looks at ``os.environ``.
+Every field is an environment variable with the prefix ``KINFOLK_`` and, on commands that have it, a
+flag of the same name (``step_tokens`` = ``KINFOLK_STEP_TOKENS`` = ``--step-tokens``). A flag wins
+over the variable. :class:`Settings` is frozen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _pairs(value: object) -> object:
+def _overrides(value: object) -> object:
     """``"rope=torch,rms_norm=reference"`` or a sequence of ``NAME=OPTION`` -> a mapping."""
     parts = _split(value)
     if not isinstance(parts, tuple | list):
@@ -85,14 +85,14 @@ OptionalNames = Annotated[
 Overrides = Annotated[
     Mapping[str, str],
     NoDecode,
-    BeforeValidator(_pairs),
+    BeforeValidator(_overrides),
     AfterValidator(lambda pairs: MappingProxyType(dict(pairs))),
 ]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_is_unset)]
 
 
 class Settings(BaseSettings):
-    """What the user asked for. Build it with :func:`load_settings`."""
+    """Options of the user, from flags and environment. Built by :func:`load_settings`."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=False
@@ -100,131 +100,136 @@ class Settings(BaseSettings):
 
     # -- plugins
     plugins: OptionalNames = Field(
-        None, description="plugins to load: unset = all installed, empty = none, or exact names"
+        None, description="plugins to load by exact name: unset = all installed, empty = none"
     )
-    strict_plugins: bool = Field(False, description="a broken plugin is an error")
-    trace_plugins: bool = Field(False, description="log every call of a hook and who answered")
+    strict_plugins: bool = Field(False, description="fail if a plugin is broken")
+    trace_plugins: bool = Field(
+        False, description="log every hook call and the plugin that answered it"
+    )
     model_family: OptionalText = Field(
-        None, description="family to use where several claim the file's architecture, or none does"
+        None, description="family to use if several claim the file's architecture, or none does"
     )
-    policy: Names = Field((), description="policies asked before the family, in this order")
+    policy: Names = Field(
+        (), description="policies whose hooks are called before the family's, in this order"
+    )
 
     # -- process
     cache_dir: Path = Field(
-        default_factory=_default_cache_dir, description="where derived files are kept"
+        default_factory=_default_cache_dir, description="directory of derived files"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "warning", description="least severity of log lines that are shown"
+        "warning", description="lowest severity of log lines to print"
     )
     device: Annotated[str, BeforeValidator(_device)] = Field(
-        "auto", description="auto, cpu, cuda or cuda:N"
+        "auto", description="device of the model: auto, cpu, cuda or cuda:N"
     )
     dtype: Literal["auto", "f32", "f16", "bf16"] = Field(
-        "auto", description="numbers in which the model computes"
+        "auto", description="dtype of activations and dense weights"
     )
     memory: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="GiB of the device to use at most; unset = what is free",
+        description="most GiB of device memory to use; unset = all that is free",
     )
     weights: Literal["auto", "packed", "blocks", "dense"] = Field(
         "auto",
-        description="quantised matrices in memory: planes = repacked for kernels, blocks = as in "
-        "the file, numbers = dequantised; auto = planes on a GPU, else numbers if they fit",
+        description="quantised matrices in memory: packed = repacked for kernels, blocks = as in "
+        "the file, dense = dequantised; auto = packed on a GPU, else dense if it fits",
     )
     activations: Literal["int8", "f16"] = Field(
         "int8",
-        description="what up to 16 rows are rounded to before they meet a matrix in planes: "
-        "int8 = fastest, f16 = nearer to the numbers",
+        description="activations in a product of up to 16 rows with a packed matrix: "
+        "int8 = fastest, f16 = more accurate",
     )
     op: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),
-        description="back end of an op, NAME=OPTION",
+        description="back end of an op, as NAME=OPTION",
     )
 
     # -- engine
-    slots: int = Field(8, ge=1, le=1024, description="sequences that can be in flight at once")
+    slots: int = Field(8, ge=1, le=1024, description="sequences that run at once")
     context: int | None = Field(
-        None, ge=1, description="positions a sequence may have; unset = what the model states"
+        None, ge=1, description="most positions of a sequence; unset = the model's own limit"
     )
     step_tokens: int | None = Field(
-        None, ge=1, description="rows in one step over all sequences; unset = by device"
+        None, ge=1, description="most rows in a step, over all sequences; unset = by device"
     )
     quantum: int = Field(
-        16, ge=1, description="tokens a sequence may emit before others that wait get its place"
+        16, ge=1, description="tokens a sequence may emit before a waiting one gets its slot"
     )
     checkpoints: int = Field(
-        8, ge=0, description="states kept for prompts that begin alike, over all sequences"
+        8, ge=0, description="checkpoints for prompts with a common prefix, over all sequences"
     )
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
         None,
-        description="storage of keys and values: numbers, or 8 or 4 bits with a scale for 32; "
-        "unset = the numbers the model computes in",
+        description="storage of keys and values: a float dtype, or 8 or 4 bits with one scale per "
+        "32 numbers; unset = the model's dtype",
     )
     v_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
-        None, description="storage of values where it is to differ from that of keys"
+        None, description="storage of values; unset = that of keys"
     )
     graphs: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="decode in steps of a few fixed sizes, recorded as CUDA graphs; auto = on a "
-        "GPU. On a CPU the same steps are not recorded, and only cost their padding",
+        description="decode in steps of a few fixed sizes, captured as CUDA graphs; auto = on a "
+        "GPU. On a CPU the steps are padded alike but not captured, which only costs time",
     )
     batch_invariant: bool = Field(
         False,
-        description="a sequence's numbers do not depend on others beside it or before it: every "
-        "decoding step is as large as --slots asks for, and on a CPU each sequence has its own; "
-        "prompts are read one by one and from their start, nothing is drafted",
+        description="compute a sequence independently of the other sequences, bit for bit: every "
+        "decoding step is padded to --slots, or on a CPU runs one sequence; prompts are read one "
+        "by one, from their start; no drafts",
     )
     no_overlap: bool = Field(
         False,
-        description="start no step before the one before it has been read; otherwise one starts "
-        "where every sequence goes on by one token, and nothing but time is changed by it",
+        description="launch a step only when the result of the step before it was read; by default "
+        "a step of one token for each sequence is launched earlier, which changes only the speed",
     )
     drafter: OptionalText = Field(None, description="drafter for speculative decoding")
-    draft_tokens: int = Field(8, ge=1, le=63, description="most tokens drafted for a sequence")
+    draft_tokens: int = Field(
+        8, ge=1, le=63, description="most tokens drafted for a sequence in a step"
+    )
 
     _defaults: frozenset[str] = PrivateAttr(default=frozenset())
 
     def asked(self, field: str) -> bool:
-        """Whether somebody set a field, and not the command for want of a wish."""
+        """Whether the user set the field; false for a default of the command or of the field."""
         return field in self.model_fields_set and field not in self._defaults
 
 
 def load_settings(*, defaults: Mapping[str, Any] | None = None, **options: Any) -> Settings:
-    """Settings from the environment and ``options``, which win; an option ``None`` is not set.
+    """Settings from ``options``, then the environment, then ``defaults``, in order of precedence.
 
-    ``defaults`` hold where neither says anything. Raises :class:`SettingsError` naming the flag or
+    An option that is ``None`` counts as unset. Raises :class:`SettingsError` naming the flag or
     variable at fault.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    flags = {name: value for name, value in options.items() if value is not None}
     try:
-        settings = Settings(**given)
-        rest = {
+        settings = Settings(**flags)
+        unset = {
             name: value
             for name, value in (defaults or {}).items()
             if name not in settings.model_fields_set
         }
-        if rest:
-            settings = Settings(**given, **rest)
-            settings._defaults = frozenset(rest)
+        if unset:
+            settings = Settings(**flags, **unset)
+            settings._defaults = frozenset(unset)
     except ValidationError as error:
-        raise SettingsError(_explain(error, given)) from error
+        raise SettingsError(_explain(error, flags)) from error
     return settings
 
 
-def options_given(context: click.Context) -> dict[str, Any]:
-    """The settings that the user really typed, before the command or behind it.
+def typed_options(context: click.Context) -> dict[str, Any]:
+    """The settings that the user typed, before or after the command's name.
 
-    Parameters left at their default are absent, so that a default of the command line cannot hide
-    an environment variable.
+    A parameter at its default is left out, so that it does not hide an environment variable.
     """
-    given = {} if context.parent is None else options_given(context.parent)
+    typed = {} if context.parent is None else typed_options(context.parent)
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
         if name in Settings.model_fields and source is not None and source.name == "COMMANDLINE":
-            given[name] = value
-    return given
+            typed[name] = value
+    return typed
 
 
 def flag(field: str) -> str:
@@ -236,19 +241,20 @@ def variable(field: str) -> str:
 
 
 def unknown_variables() -> dict[str, str]:
-    """Variables with our prefix that mean nothing, each with the closest one that does, or ""."""
+    """Environment variables named ``KINFOLK_...`` that are no setting, each with the most similar
+    variable that is one, or ""."""
     known = [field.upper() for field in Settings.model_fields]
-    found: dict[str, str] = {}
+    suggestions: dict[str, str] = {}
     for name in sorted(os.environ):
         rest = name.upper().removeprefix(PREFIX)
         if name.upper().startswith(PREFIX) and rest not in known:
             close = difflib.get_close_matches(rest, known, n=1)
-            found[name] = variable(close[0]) if close else ""
-    return found
+            suggestions[name] = variable(close[0]) if close else ""
+    return suggestions
 
 
-def words_of(field: str) -> tuple[str, ...]:
-    """The words that a field is limited to; none if it is not."""
+def choices_of(field: str) -> tuple[str, ...]:
+    """The values of a field of type ``Literal``; empty for any other type."""
     annotation = Settings.model_fields[field].annotation
     for kind in (annotation, *get_args(annotation)):
         if get_origin(kind) is Literal:
@@ -256,24 +262,24 @@ def words_of(field: str) -> tuple[str, ...]:
     return ()
 
 
-def _explain(error: ValidationError, given: Mapping[str, object]) -> str:
-    """One line for all the problems: where, what, and the value."""
+def _explain(error: ValidationError, flags: Mapping[str, object]) -> str:
+    """All problems in one line: the flag or variable, the rule, and the value."""
     lines = []
     for problem in error.errors():
         field = str(problem["loc"][0]) if problem["loc"] else ""
-        where = flag(field) if field in given else variable(field)
+        where = flag(field) if field in flags else variable(field)
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{field!r} is no setting of kinfolk")
+            lines.append(f"{field!r} is not a setting of kinfolk")
             continue
         own = problem["type"] == "value_error"
         rule = problem["msg"].removeprefix("Value error, ") if own else _rule(field)
-        lines.append(f"{where}: {rule} (got {_shown(problem['input'])}){_meant(field, problem)}")
+        lines.append(f"{where}: {rule} (got {_typed(problem['input'])}){_hint(field, problem)}")
     return "; ".join(lines)
 
 
 def _rule(field: str) -> str:
-    """What a value of a field must be."""
-    if words := words_of(field):
+    """What a value of the field must be, in words."""
+    if words := choices_of(field):
         return f"must be {', '.join(words[:-1])} or {words[-1]}"
     info = Settings.model_fields[field]
     kinds = {info.annotation, *get_args(info.annotation)}
@@ -291,11 +297,11 @@ def _rule(field: str) -> str:
     return f"must be {what}" + (f", {rule}" if rule else "")
 
 
-def _shown(value: object) -> str:
-    """A value as it was typed; that of a flag that may be repeated is a tuple."""
+def _typed(value: object) -> str:
+    """A value as the user typed it; a flag that may be repeated has a tuple."""
     return repr(",".join(map(str, value))) if isinstance(value, tuple) else repr(value)
 
 
-def _meant(field: str, problem: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(str(problem["input"]).lower(), words_of(field), n=1)
+def _hint(field: str, problem: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(str(problem["input"]).lower(), choices_of(field), n=1)
     return f"; did you mean {close[0]}?" if close else ""

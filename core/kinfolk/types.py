@@ -1,4 +1,4 @@
-"""Names for the integers that travel through plans. No torch here."""
+"""Ids and constants of step plans: integers, without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHUNK = 64
 """Logical positions in one chunk of a sequence, and rows in one block of a pool."""
 
 DUMMY = 0
-"""Slot and block 0 belong to padding rows; they are never handed out."""
+"""Slot 0 and block 0 take the writes of padding rows; no sequence ever gets them."""
 
 NO_PARENT = -1
-"""Parent of a row whose predecessor is the committed context."""
+"""Parent of a row that directly follows the committed context."""

@@ -1,3 +1,3 @@
-"""The version of the distribution and of everything shipped with it."""
+"""The version of kinfolk and of the packages released with it."""
 
 __version__ = "0.1.0"

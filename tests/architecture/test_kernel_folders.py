@@ -34,21 +34,23 @@ def test_every_op_has_a_test_file(folders, repo):
     assert [f.name for f in folders if not (tests / f"test_{f.name}.py").is_file()] == []
 
 
-def test_every_registered_op_falls_back_on_its_reference():
-    ops = {backend.op for backend in OP_BACKENDS}
-    assert ops == {backend.op for backend in OP_BACKENDS if backend.name == "reference"}
-    lowest = {op: min(b.priority for b in OP_BACKENDS if b.op == op) for op in ops}
-    for backend in OP_BACKENDS:
-        assert (backend.priority == lowest[backend.op]) == (backend.name == "reference"), backend
-
-
-def test_every_implementation_takes_what_its_reference_takes(folders, repo):
+def test_every_back_end_has_the_signature_of_its_reference(folders, repo):
     by_folder = {folder.name: signatures(folder / "reference.py") for folder in folders}
     for backend in OP_BACKENDS:
         module, _, function = backend.function.partition(":")
         _, folder, name = module.split(".")
         found = signatures(repo / "kernels/kinfolk_kernels" / folder / f"{name}.py")
         assert found[function] == by_folder[folder][function], backend.function
+
+
+def test_back_ends_are_asked_about_the_arguments_alone(folders, repo):
+    for backend in OP_BACKENDS:
+        if backend.supports:
+            module, _, function = backend.supports.partition(":")
+            _, folder, name = module.split(".")
+            if (repo / "kernels/kinfolk_kernels" / folder / "op.py").is_file():
+                found = signatures(repo / "kernels/kinfolk_kernels" / folder / f"{name}.py")
+                assert found[function] == ["arguments"], backend.supports
 
 
 def test_every_reference_is_registered(folders):

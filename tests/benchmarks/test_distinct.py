@@ -11,6 +11,7 @@ import torch
 from kinfolk.cli.bench import Workload
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.runtime import Runtime, scheduler_limits
+from kinfolk.nn.moe import MoE
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 
@@ -20,16 +21,19 @@ def distinct(repo):
     return runpy.run_path(str(repo / "benchmarks/distinct.py"))
 
 
+def routes(distinct, model):
+    return [moe.route for moe in distinct["_mixtures"](model, set())]
+
+
 def counted(distinct, path, sequences):
     settings = load_settings(device="cpu", dtype="f32", context=64, slots=4)
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     with Runtime.open(path, settings, registry) as runtime:
-        ops = runtime.loaded.ops
+        loaded = runtime.loaded
+        before = routes(distinct, loaded.model)
         work = Workload(8, 8, sequences, 0.0)
-        found = distinct["distinct_experts"](
-            runtime, scheduler_limits(runtime.loaded, settings), work
-        )
-        assert "route" not in vars(ops)
+        found = distinct["distinct_experts"](runtime, scheduler_limits(loaded, settings), work)
+        assert routes(distinct, loaded.model) == before
     return found
 
 
@@ -39,12 +43,26 @@ def test_of_sequences_that_decode_together(distinct, cases):
     assert 0.3 < found["share_of_expected"] < 1.7
 
 
+@pytest.mark.parametrize("family", ["qwen35moe", "gemma4moe", "laguna"])
+def test_every_router_of_a_model_is_looked_at(distinct, cases, wrapped_ops, family):
+    registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
+    settings = load_settings(device="cpu", dtype="f32", context=64, slots=4)
+    bound = []
+    with (
+        wrapped_ops(route=lambda arguments, run: bound.append(run) or run),
+        Runtime.open(cases / f"{family}.gguf", settings, registry) as runtime,
+    ):
+        assert routes(distinct, runtime.loaded.model) == bound != []
+
+
 def test_the_results_of_a_warmup_are_no_choice(distinct):
-    given = (torch.tensor([[0, 1]]), torch.ones(1, 2))
-    ops = SimpleNamespace(launches_suppressed=True, route=lambda x, weight: given)
-    with distinct["_choices"](ops, 1) as found:
+    moe = object.__new__(MoE)
+    moe.store = SimpleNamespace(bay_of_expert=torch.arange(8))
+    moe.route = lambda x: (torch.tensor([[0, 1]]), torch.ones(1, 2))
+    ops = SimpleNamespace(launches_suppressed=True)
+    with distinct["_choices"]([moe], ops, 1) as found:
         for ops.launches_suppressed in (True, False):
-            ops.route(torch.zeros(1, 4), torch.zeros(8, 4))
+            moe.route(torch.zeros(1, 4))
     assert [choices.distinct for choices in found] == [2]
 
 

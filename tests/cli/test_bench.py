@@ -46,7 +46,7 @@ def test_it_starts_when_every_sequence_has_its_first_token():
 
 def test_steps_that_have_no_room_for_all_rows_are_not_measured():
     work = bench.Workload(3, 3, 1, 0.0, rows=4)
-    assert work.asked == 6
+    assert work.max_new == 6
     run = watch(work, *[emitted("a")] * 6, finished("a", 6))
     assert run == bench.Run(prompt=1, decode=2, steps=2)
 
@@ -58,5 +58,5 @@ def test_a_draft_that_is_accepted_after_all_is_no_step():
 
 
 def test_a_request_that_ends_early_is_an_error():
-    with pytest.raises(EngineError, match="before its time"):
+    with pytest.raises(EngineError, match="ended too early"):
         watch(bench.Workload(3, 3, 1, 0.0), emitted("a"), finished("a", 1))

@@ -130,4 +130,4 @@ def test_a_model_that_was_not_made_for_it_is_mentioned(kinfolk, chat_model, tmp_
     copy.with_suffix(".card.json").write_text('{"name": "code", "chat": false}')
     result = kinfolk("chat", "-m", copy, *GREEDY, stdin="one\n")
     assert result.exit_code == 0
-    assert "not made for conversations" in result.stderr
+    assert "is not a chat model" in result.stderr

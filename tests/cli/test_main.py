@@ -10,7 +10,7 @@ import pytest
 
 from kinfolk.cli.main import BUILT_IN, cli
 from kinfolk.errors import KinfolkError
-from kinfolk.settings import words_of
+from kinfolk.settings import choices_of
 from kinfolk.version import __version__
 
 GREET = """
@@ -153,7 +153,7 @@ def test_a_log_level_that_is_none_is_told(kinfolk):
 
 def test_help_tells_the_options_of_every_command_and_what_exit_codes_mean(kinfolk):
     output = kinfolk("--help").output
-    assert all(word in output for word in ("--log-level LEVEL", *words_of("log_level")))
+    assert all(word in output for word in ("--log-level LEVEL", *choices_of("log_level")))
     assert all(f" {code} " in output for code in (0, 1, 2, 130, 141))
 
 
@@ -240,7 +240,7 @@ def test_a_misspelt_variable_is_mentioned(kinfolk, model, monkeypatch):
     monkeypatch.setenv("KINFOLK_SLOT", "3")
     result = kinfolk("tokenize", model, "--text", "x")
     assert result.exit_code == 0
-    assert "KINFOLK_SLOT means nothing here; did you mean KINFOLK_SLOTS?" in result.stderr
+    assert "KINFOLK_SLOT is not a setting of kinfolk; did you mean KINFOLK_SLOTS?" in result.stderr
 
 
 @pytest.mark.parametrize("port", [-1, 65536])

@@ -53,7 +53,7 @@ def test_what_is_no_file_is_not_replaced(kinfolk, model, tokens, tmp_path, comma
     }[command]
     result = kinfolk(*arguments)
     assert result.exit_code == 2
-    assert f"{pipe} is neither a file nor free" in result.stderr
+    assert f"{pipe} exists and is not a regular file" in result.stderr
     assert pipe.is_fifo()
 
 

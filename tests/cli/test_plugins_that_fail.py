@@ -31,7 +31,7 @@ METHODS = (
     "read_config weight_plan build hooks chat pretokenizers shapes model_cards convert tiny "
     "bundled_model"
 ).split()
-OPS = ("linear", "rms_norm", "silu_mul", "gated_attention", "sample")
+OPS = ("linear", "rms_norm", "act_and_mul", "gated_attention", "sample")
 
 
 class Unreadable(Exception):
@@ -409,7 +409,7 @@ def test_a_refusal_of_the_family_is_handed_on_as_it_is(run_own, method):
 def test_running_out_of_memory_is_not_blamed_on_the_family(run_own):
     result = run_own("build", "raise MemoryError")
     assert result.exit_code == 1
-    assert result.stderr == "error: this machine has not enough memory for that\n"
+    assert result.stderr == "error: out of memory: this machine has too little for the command\n"
 
 
 def test_cards_that_fail_cost_the_defaults_and_not_the_answer(run_own, caplog):

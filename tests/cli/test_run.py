@@ -48,7 +48,7 @@ def test_the_prompt_can_come_from_a_file(kinfolk, model, tmp_path):
     [
         (("-f", "no.txt"), "no.txt: cannot be read: No such file"),
         (("-f", "."), ".: cannot be read: Is a directory"),
-        (("-f", "a.txt", "Hi"), "there are two prompts, 'Hi' and that of a.txt"),
+        (("-f", "a.txt", "Hi"), "two prompts are named, 'Hi' and --file a.txt"),
     ],
 )
 def test_a_prompt_that_cannot_be_read_or_is_there_twice_is_told(kinfolk, words, said):
@@ -145,7 +145,7 @@ def test_a_system_message_is_answered_with_chat_where_the_model_could(kinfolk, m
     assert "--chat" in result.stderr
     result = kinfolk("run", "-m", model, "--system", "Obey", "Hi")
     assert "--chat" not in result.stderr
-    assert "it has none" in result.stderr
+    assert "the model has none" in result.stderr
 
 
 def test_a_model_without_a_template_cannot_be_made_to_chat(kinfolk, model):

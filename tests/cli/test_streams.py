@@ -9,7 +9,7 @@ import sys
 import pytest
 
 FULL = "/dev/full"
-READER_GONE = 141
+EXIT_BROKEN_PIPE = 141
 
 
 @pytest.fixture
@@ -85,11 +85,11 @@ def test_a_closed_stdout_loses_nothing_in_silence(shell, printing):
 
 def test_a_reader_that_has_left_ends_the_program_quietly(shell, printing):
     done = shell(*printing, stdout="broken")
-    assert (done.returncode, done.stderr) == (READER_GONE, "")
+    assert (done.returncode, done.stderr) == (EXIT_BROKEN_PIPE, "")
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("full", 1), ("closed", 1), ("broken", READER_GONE)], ids=str
+    ("how", "code"), [("full", 1), ("closed", 1), ("broken", EXIT_BROKEN_PIPE)], ids=str
 )
 def test_an_answer_that_cannot_be_printed_is_no_success(shell, model, how, code):
     done = shell("run", "-m", model, "-n", 3, "--temperature", 0, "Hi", stdout=how)

@@ -151,8 +151,8 @@ def test_logits_leave_no_half_file(kinfolk, model, tmp_path, case, monkeypatch):
 @pytest.mark.parametrize(
     ("tokens", "word"),
     [
-        (np.array([1.5, 2.5]), "whole numbers"),
-        (np.array([[1, 2]]), "whole numbers"),
+        (np.array([1.5, 2.5]), "expected integers [n]"),
+        (np.array([[1, 2]]), "expected integers [n]"),
         (np.array([], np.int32), "holds no tokens"),
         (np.array([1, 768]), "between 0 and 767"),
         (np.array([-1, 2]), "between 0 and 767"),
@@ -252,7 +252,7 @@ def test_bench_reports_medians_of_fresh_repeats(kinfolk, model):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--prompt", 5000), "--prompt 5000 with --generate 128 takes 5128 positions"),
+        (("--prompt", 5000), "--prompt 5000 with --generate 128 needs 5128 positions"),
         (("--prompt", 50, "-c", 60), "which is more than --context 60"),
     ],
 )
@@ -352,15 +352,15 @@ def test_doctor_has_nothing_against_a_choice_of_plugins(kinfolk, model, monkeypa
     monkeypatch.setenv("KINFOLK_PLUGINS", "qwen35")
     result = kinfolk("doctor", "-m", model)
     assert re.search(r"gemma4 +skipped: not named in KINFOLK_PLUGINS\n", result.stdout)
-    assert result.stdout.endswith("all is well\n")
+    assert result.stdout.endswith("all checks passed\n")
 
 
 def test_doctor_does_not_say_that_all_is_well_below_a_warning(kinfolk, model, monkeypatch):
-    assert kinfolk("doctor", "-m", model).stdout.endswith("all is well\n")
+    assert kinfolk("doctor", "-m", model).stdout.endswith("all checks passed\n")
     monkeypatch.setenv("KINFOLK_SLOT", "3")
     result = kinfolk("doctor", "-m", model)
     assert result.exit_code == 0
-    assert result.stdout.endswith("\n1 to look at\n")
+    assert result.stdout.endswith("\n1 warning\n")
 
 
 def test_doctor_finds_a_device_that_computes_wrong_numbers(kinfolk, model, monkeypatch):

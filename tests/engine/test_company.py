@@ -13,7 +13,7 @@ import torch
 
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import load_model
-from kinfolk.engine.runner import Runner
+from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.sched.plan import Item, ItemKind, StepPlan
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
@@ -52,7 +52,7 @@ class Together:
 
     def __init__(self, loaded, prompts):
         self.ledger, self.state = loaded.new_state()
-        self.runner = Runner(loaded, self.state)
+        self.runner = ModelRunner(loaded, self.state)
         self.histories, self.steps = {}, 0
         self.leases = [self.ledger.open(300) for _ in prompts]
         for lease in self.leases:

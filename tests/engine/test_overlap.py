@@ -38,23 +38,23 @@ def no_overlap(run):
 def test_a_step_is_running_before_the_one_before_it_is_read(engine, recorded, text, collect):
     running, order = engine(model=recorded), []
     runner = running._runner
-    start, finish = runner.start, runner.finish
+    launch, collect_step = runner.launch, runner.collect
 
-    def started(plan, *rest):
-        order.append(("start", plan.step_id))
-        return start(plan, *rest)
+    def launched(plan, *rest):
+        order.append(("launch", plan.step_id))
+        return launch(plan, *rest)
 
-    def finished(step):
-        order.append(("finish", step.plan.step_id))
-        return finish(step)
+    def collected(step):
+        order.append(("collect", step.plan.step_id))
+        return collect_step(step)
 
-    runner.start, runner.finish = started, finished
+    runner.launch, runner.collect = launched, collected
     collect(running.submit(Request("a", tuple(text[:20]), 12)))
     steps = max(step for _, step in order)
     assert steps == 12, "no step more than there are tokens"
     # The first is that of the prompt.
     for step in range(2, steps):
-        assert order.index(("start", step + 1)) < order.index(("finish", step))
+        assert order.index(("launch", step + 1)) < order.index(("collect", step))
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "sampled"])
@@ -166,5 +166,28 @@ def test_a_step_that_fails_ends_what_runs_and_the_next_request_is_served(
     whole = no_overlap([request])[0].tokens
     failed = collect(running.submit(request))
     assert "a cable was pulled" in failed.end.error
-    assert failed.tokens == whole[: len(failed.tokens)]
+    assert failed.tokens == whole[: step - 1], "what was launched before is collected"
     assert collect(running.submit(request)).tokens == whole
+
+
+def test_a_result_that_cannot_be_read_ends_what_runs_and_the_step_launched_behind_it_is_dropped(
+    engine, recorded, no_overlap, text, collect
+):
+    running = engine(model=recorded)
+    runner, collected = running._runner, []
+    read = runner.collect
+
+    def fail(step):
+        collected.append(step.plan.step_id)
+        if len(collected) == 4:
+            raise RuntimeError("a cable was pulled")
+        return read(step)
+
+    runner.collect = fail
+    request = Request("a", tuple(text[:20]), 15)
+    whole = no_overlap([request])[0].tokens
+    failed = collect(running.submit(request))
+    assert "a cable was pulled" in failed.end.error
+    assert failed.tokens == whole[:3]
+    assert collect(running.submit(request)).tokens == whole
+    assert collected[3:5] == [4, 6], "step 5 was launched, and nobody waits for it"

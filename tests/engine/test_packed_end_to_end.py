@@ -76,7 +76,7 @@ def scores(model: LoadedModel, rows: int, count: int) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def expected(load) -> torch.Tensor:
-    return scores(load(weights="dense", op="linear=reference,linears=reference"), 8, 8)
+    return scores(load(weights="dense", op="linear=reference"), 8, 8)
 
 
 def error(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -99,10 +99,10 @@ def test_matrices_of_other_widths_stay_numbers(load):
 
 
 def test_eight_rows_on_the_matrix_unit(load, expected):
-    model = load(weights="packed", op="linear=triton,linears=triton,embedding=triton")
+    model = load(weights="packed", op="linear=triton,embedding=triton")
     assert EXACT < error(scores(model, 8, 8), expected) <= INT8 * 1.5  # the worst of eight
     ran = {(d.op, d.backend) for d in model.ops.decisions.values()}
-    assert {("linear", "triton"), ("linears", "triton"), ("embedding", "triton")} <= ran
+    assert {("linear", "triton"), ("embedding", "triton")} <= ran
 
 
 @pytest.mark.parametrize(("activations", "bound"), [("int8", INT8), ("f16", HALF)])

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kinfolk.engine.capture import EagerCapture
+from kinfolk.engine.cuda_graph import EagerCapture
 from kinfolk.engine.engine import Engine
-from kinfolk.engine.graphs import GraphKey, Graphs
+from kinfolk.engine.executor import Bucket, EagerExecutor, GraphExecutor
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import load_model
 from kinfolk.sched.events import Finished
@@ -25,7 +25,7 @@ from kinfolk.testing.driver import Driver
 pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(900)]
 
 OPS = (
-    *("linear", "linears", "silu_mul", "rms_norm", "add_rms_norm"),
+    *("linear", "act_and_mul", "rms_norm", "add_rms_norm"),
     *("delta_inputs", "causal_conv_commit", "gated_delta", "gated_delta_commit"),
     *("qk_rope_write", "gated_attention"),
 )
@@ -158,18 +158,24 @@ def test_the_body_of_a_recording_needs_nothing_of_the_host(model, kind, trees, s
     if sampling is not None and kind == "verify":
         sampling = replace(sampling, edited=False)
     _, state = model.new_state()
-    width = 4 if kind == "verify" else 1
-    key = GraphKey(kind, 4, 4, width, trees, sampling)
-    recorded = []
+    bucket = Bucket(kind, 4, 4, 4 if kind == "verify" else 1, trees)
+    captured = []
 
     class Watching(EagerCapture):
         def capture(self, body):
             with NothingFromTheHost():
-                recorded.append(body())
+                captured.append(body())
             return body
 
+    eager = EagerExecutor(model, state, KernelWarmup(model.ops, model.device))
+    executor = GraphExecutor(eager, Watching())
     with torch.inference_mode():
-        Graphs(model, state, Watching(), KernelWarmup(model.ops, model.device))._record(key)
-    (ran,) = recorded
-    assert ran.sequences == 4 + (kind == "verify")
-    assert (ran.logits is None) == (sampling is not None)
+        if sampling is None:
+            executor.capture_to_logits(bucket)
+        else:
+            executor.capture_whole(bucket, sampling)
+    (outputs,) = captured
+    if sampling is None:
+        assert len(outputs.logits) == 4
+    else:
+        assert outputs.sequences == outputs.sampled == 4 + (kind == "verify")

@@ -11,14 +11,16 @@ import pytest
 import torch
 
 from kinfolk_kernels.experts import triton_backend as kernels
+from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import group_launches
-from kinfolk_kernels.experts.layer import Choice, Experts
+from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.int8_rows import dequantize
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, unpack
+from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.route.reference import choice as choice_by
 from kinfolk_kernels.route.triton_backend import choose, logits_of_many
 from kinfolk_kernels.route.triton_backend import route as route_on_gpu
@@ -62,7 +64,8 @@ def random_layer(experts, channels, width, upper, lower, activation):
     both = random_stack(upper, experts, 2 * channels, width)
     gate, up = both.part(0, channels), both.part(channels, 2 * channels)
     bays = torch.randperm(experts, device="cuda")
-    return Experts(gate, up, random_stack(lower, experts, width, channels), bays, activation)
+    down = random_stack(lower, experts, width, channels)
+    return ExpertsArguments(gate, up, down, bays, activation, TOP_K, torch.float16)
 
 
 @pytest.fixture(scope="module", params=SHAPES)
@@ -106,7 +109,7 @@ def exact(x, choice, layer, rows, rounded=as_numbers, between=as_numbers):
     for i, row in enumerate(rows):
         mine = rounded(x[row])
         for expert, share in zip(choice.ids[row].tolist(), choice.weights[row], strict=True):
-            bay = int(layer.bays[expert])
+            bay = int(layer.bay_of_expert[expert])
             gate, up, down = (unpack(s[bay]).double() for s in (layer.gate, layer.up, layer.down))
             curved = gate @ mine
             if layer.activation == "silu":
@@ -177,11 +180,11 @@ def test_plain_numbers(assert_near, dtype, rows):
 
     gate, up, down = stack(32, 512, 2048), stack(32, 512, 2048), stack(32, 2048, 512)
     bays = torch.randperm(32, device="cuda")
-    x, choice = random_rows(rows, Experts(gate, up, down, bays, "silu"))
+    arguments = ExpertsArguments(gate, up, down, bays, "silu", TOP_K, dtype)
+    x, choice = random_rows(rows, arguments)
     x = x.to(dtype)
-    arguments = (x, choice.ids, choice.weights, gate, up, down, bays, "silu", None)
-    assert kernels.supports(*arguments)
-    y = kernels.experts(*arguments)
+    assert kernels.supports(arguments)
+    y = run(x, choice, arguments)
     for row in sample(rows):
         chosen = bays[choice.ids[row]]
         mine, (g, u, d) = x[row].double(), (s[chosen].double() for s in (gate, up, down))
@@ -204,15 +207,14 @@ def test_neighbours_and_bays_change_no_bit_and_neither_do_other_runs(layer, rows
     moved.ids[there], moved.weights[there] = choice.ids[place], choice.weights[place]
     assert torch.equal(run(others, moved, layer)[there], first[place])
     order = torch.randperm(layer.count, device="cuda")
-    stacks = [stack.select(layer.bays[order]) for stack in (layer.gate, layer.up, layer.down)]
-    again = Experts(*stacks, order.argsort(), layer.activation)
+    place_of = layer.bay_of_expert[order]
+    gate, up, down = (stack.select(place_of) for stack in (layer.gate, layer.up, layer.down))
+    again = replace(layer, gate=gate, up=up, down=down, bay_of_expert=order.argsort())
     assert torch.equal(run(x, choice, again), first)
 
 
 def run(x, choice, layer):
-    stacks = (layer.gate, layer.up, layer.down)
-    given = (x, choice.ids, choice.weights, *stacks, layer.bays, layer.activation, layer.shared)
-    return kernels.experts(*given)
+    return kernels.experts(layer, x, choice.ids, choice.weights)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 64, 2048])
@@ -220,8 +222,10 @@ def test_a_graph_replays_the_bits_of_a_plain_run_with_other_rows(layer, rows):
     x, _ = random_rows(rows, layer)
     router = torch.randn(layer.count, layer.width, device="cuda") / layer.width**0.5
 
+    arguments = RouteArguments(router, "softmax", TOP_K, x.dtype)
+
     def step():
-        ids, weights = route_on_gpu(x, router, "softmax", TOP_K, None, 1.0, None)
+        ids, weights = route_on_gpu(arguments, x)
         return run(x, Choice(ids, weights), layer)
 
     step()
@@ -244,8 +248,9 @@ def test_a_graph_replays_the_bits_of_a_plain_run_with_other_rows(layer, rows):
 
 def test_activations_decide_how_few_rows_are_rounded(layer, assert_near):
     x, choice = random_rows(4, layer)
-    exact_stacks = [replace(s, activations="f16") for s in (layer.gate, layer.up, layer.down)]
-    found = run(x, choice, Experts(*exact_stacks, layer.bays, layer.activation))
+    stacks = {"gate": layer.gate, "up": layer.up, "down": layer.down}
+    exact_stacks = {name: replace(stack, activations="f16") for name, stack in stacks.items()}
+    found = run(x, choice, replace(layer, **exact_stacks))
     assert_near(found, exact(x, choice, layer, range(4)), HALF)
 
 
@@ -257,7 +262,7 @@ def test_products_and_choice(rows, experts, width, dtype):
     weight = torch.randn(experts, width, device="cuda") / width**0.5
     for _ in range(3):
         x = torch.randn(rows, width, device="cuda").to(dtype)
-        ids, weights = route_on_gpu(x, weight, "softmax", TOP_K, None, 1.0, None)
+        ids, weights = route_on_gpu(RouteArguments(weight, "softmax", TOP_K, dtype), x)
         logits = x.double() @ weight.double().T
         scores = logits.softmax(1).gather(1, ids)
         # Whoever was chosen is not worse than the best eight by more than rounding.
@@ -278,7 +283,7 @@ def test_the_shared_expert(assert_near, upper, lower, gated, rows):
     gate, up = (random_stack(upper, 1, 512, 2048)[0] for _ in range(2))
     shared_gate = torch.randn(2048, device="cuda") / 2048**0.5 if gated else None
     shared = SharedExpert(gate, up, random_stack(lower, 1, 2048, 512)[0], shared_gate)
-    found, alone = (run(x, choice, made) for made in (layer.beside(shared), layer))
+    found, alone = (run(x, choice, made) for made in (replace(layer, shared=shared), layer))
     wide = x.double()
     if rows <= 16:
         wide = torch.stack([as_int8(row) for row in x])
@@ -321,8 +326,9 @@ def test_the_choice_of_experts(score, experts, rows):
     for extras in (None, bias):
         ids = torch.full((rows, TOP_K), -1, device="cuda")
         weights = torch.full((rows, TOP_K), torch.nan, device="cuda")
-        choose(logits, score, extras, 2.5, extras, ids, weights).run()
+        given = RouteArguments(None, score, TOP_K, torch.float32, extras, 2.5, extras)
+        choose(given, logits, ids, weights).run()
         on_cpu = None if extras is None else extras.cpu()
-        wanted, shares = choice_by(logits.cpu(), score, TOP_K, on_cpu, 2.5, on_cpu)
+        wanted, shares = choice_by(replace(given, bias=on_cpu, expert_scale=on_cpu), logits.cpu())
         assert torch.equal(ids.cpu(), wanted)
         torch.testing.assert_close(weights.cpu(), shares, rtol=5e-6, atol=1e-7)

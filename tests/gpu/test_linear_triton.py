@@ -7,6 +7,7 @@ import torch
 
 from kinfolk.weights import packer
 from kinfolk_kernels.dependent import one_after_the_other
+from kinfolk_kernels.embedding.op import EmbeddingArguments
 from kinfolk_kernels.embedding.triton_backend import embedding
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, quantize
 from kinfolk_kernels.int8_rows import dequantize as numbers_of
@@ -48,6 +49,10 @@ def matrix(random_planes, on_gpu):
         return planes, unpack(planes).double()
 
     return make
+
+
+def product(x, weight):
+    return kernels.products(x, (weight,))[0]
 
 
 def error(found, expected):
@@ -101,7 +106,7 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     parts = (("Q5_K", 10240), ("Q4_K", 6144), ("Q8_0", 48), ("Q8_0", 48), ("Q6_K", 130))
     weights = [on_gpu(random_planes(n, size, 5120, seed=i)) for i, (n, size) in enumerate(parts)]
     x = numbers(rows, 5120).cuda().bfloat16()
-    found = kernels.linears(x, weights)
+    found = kernels.products(x, weights)
     seen = numbers_of(quantize(x)) if rows <= MAX_INT8_ROWS else x
     tile_for = warps_for if rows == 1 else int8_tile_for
     for y, planes in zip(found, weights, strict=True):
@@ -110,7 +115,7 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
         # More rows of matrices in a launch may mean fewer parts of each, which sum otherwise.
         together = weights[: segments.MOST] if planes is not weights[-1] else [planes]
         if rows <= MAX_INT8_ROWS and tile_for([planes]) == tile_for(together):
-            assert torch.equal(y, kernels.linear(x, planes))
+            assert torch.equal(y, product(x, planes))
 
 
 @EVERY
@@ -123,7 +128,7 @@ def test_slices_of_numbers_are_the_definitions_bit_for_bit(matrix, name):
     dequantize([planes[8:41]], [half]).run()
     assert torch.equal(half, exact[8:41].bfloat16())
     tokens = torch.tensor([planes.rows - 1, 0, 5, 5, 2], device="cuda")
-    assert torch.equal(embedding(tokens, planes), exact[tokens].float())
+    assert torch.equal(embedding(EmbeddingArguments(planes), tokens), exact[tokens].float())
 
 
 def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
@@ -131,10 +136,10 @@ def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
     x = numbers(16, planes.columns).cuda()
     tile = int8_tile_for([planes])
     assert tile.share < tile.span
-    first, one = kernels.linear(x, planes), kernels.linear(x[:1], planes)
+    first, one = product(x, planes), product(x[:1], planes)
     for _ in range(20):
-        assert torch.equal(kernels.linear(x, planes), first)
-        assert torch.equal(kernels.linear(x[:1], planes), one)
+        assert torch.equal(product(x, planes), first)
+        assert torch.equal(product(x[:1], planes), one)
     assert torch.equal(kernels.linear(x[:4], planes), first[:4])
     assert torch.equal(kernels.linear(x[3:12], planes), first[3:12])
 
@@ -143,10 +148,10 @@ def test_a_graph_replays_the_bits_of_the_launches(matrix, numbers):
     planes, _ = matrix("Q5_K")
     for rows in (1, 16, 100):
         x = numbers(rows, planes.columns).cuda().bfloat16()
-        expected = kernels.linear(x, planes)
+        expected = product(x, planes)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = kernels.linear(x, planes)
+            found = product(x, planes)
         for _ in range(3):
             found.fill_(torch.nan)
             graph.replay()
@@ -162,7 +167,7 @@ def test_launches_that_start_early_give_the_same_bits(random_planes, numbers, on
     def run():
         x = first
         for planes in chain:
-            x = kernels.linear(x, planes) * 1e-2
+            x = product(x, planes) * 1e-2
         return x
 
     with one_after_the_other():
@@ -178,7 +183,7 @@ def test_rows_of_any_size(random_planes, on_gpu, name):
     for size in (1e-6, 1e6):
         x = torch.linspace(-1, 1, 16 * 512, device="cuda").view(16, 512) * size
         expected = x.double() @ unpack(planes).double().T
-        assert error(kernels.linear(x, planes), expected) <= HALF
+        assert error(product(x, planes), expected) <= HALF
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.gelu_mul import triton_backend as gelu
+from kinfolk_kernels.act_and_mul import triton_backend as act_and_mul
 from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
-from kinfolk_kernels.silu_mul import triton_backend as silu
+from kinfolk_kernels.rms_norm.op import RMSNormArguments
 from kinfolk_kernels.softcap import triton_backend as softcap
+from kinfolk_kernels.softcap.op import SoftcapArguments
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -47,7 +48,7 @@ def check_int8(found, expected):
 def test_norms(numbers, assert_near, poisoned, dtype, shape):
     x, weight = numbers(*shape).to("cuda", dtype), numbers(shape[-1]).cuda()
     with poisoned():
-        found = kernels.rms_norm(x, weight, EPS, dtype)
+        found = kernels.rms_norm(RMSNormArguments(weight, EPS, dtype, x.device), x)
     assert_near(found, exact(x, weight), BOUND[dtype])
 
 
@@ -103,17 +104,16 @@ def test_the_gate_comes_after_the_norm(numbers, assert_near, poisoned, dtype, ro
 
 @DTYPES
 @pytest.mark.parametrize(("rows", "width"), [(1, 17408), (16, 17408), (300, 512), (4, 704)])
-@pytest.mark.parametrize("name", ["silu", "gelu"])
-def test_gated_products(numbers, assert_near, poisoned, dtype, rows, width, name):
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated_products(numbers, assert_near, poisoned, dtype, rows, width, activation):
     both = numbers(rows, 2 * width).to("cuda", dtype)
     gate, up = both.chunk(2, 1)
-    if name == "silu":
-        product, curved = silu.silu_mul_rows, torch.nn.functional.silu(gate.double())
+    if activation == "silu":
+        curved = torch.nn.functional.silu(gate.double())
     else:
-        product = gelu.gelu_mul_rows
         curved = torch.nn.functional.gelu(gate.double(), approximate="tanh")
     with poisoned():
-        found = product(gate, up, dtype, int8=True)
+        found = act_and_mul.multiply_rows(activation, gate, up, dtype, int8=True)
     bound = (2 * BOUND[dtype][0], 50 * BOUND[dtype][1])
     assert_near(found.values, curved * up.double(), bound)
     check_int8(found.int8, curved * up.double())
@@ -123,7 +123,7 @@ def test_gated_products(numbers, assert_near, poisoned, dtype, rows, width, name
 def test_bent_logits(numbers, poisoned, rows):
     logits = 20 * numbers(rows, 262144).cuda()
     with poisoned():
-        found = softcap.softcap(logits, 30.0)
+        found = softcap.softcap(SoftcapArguments(30.0, logits.device), logits)
     exact = 30 * (logits.double() / 30).tanh()
     # Near zero what is lost is some 2^-24 of the cap, not of the logit.
     torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=6e-6)

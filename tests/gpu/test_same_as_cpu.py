@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from kinfolk.cli.main import BUILT_IN
-from kinfolk.descriptors import OpBackend
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
 from kinfolk.ops.table import Ops
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
+from kinfolk_kernels.route.op import RouteArguments
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -78,6 +78,10 @@ def files(registry, cases, tmp_path_factory) -> Callable[[str], Path]:
     return find
 
 
+Route = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""The op ``route``, bound."""
+
+
 @dataclass
 class Routes:
     """Expert ids int64 [rows, K] of every layer of a run, in order, and runs that must use them.
@@ -89,48 +93,45 @@ class Routes:
     ids: list[torch.Tensor] = field(default_factory=list)
     gaps: list[torch.Tensor] = field(default_factory=list)
 
-    def record(self, ops: Ops) -> None:
-        route = ops.route
-
-        def recorded(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            ids, weights = route(*arguments)
+    def record(self, arguments: RouteArguments, run: Route) -> Route:
+        def recorded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            ids, weights = run(x)
             self.ids.append(ids.cpu())
             return ids, weights
 
-        ops.route = recorded
+        return recorded
 
-    def follow(self, ops: Ops) -> None:
-        route, given = ops.route, iter(self.ids)
-
-        def followed(x, weight, score, top_k, bias, scale, expert_scale):
-            own, _ = route(x, weight, score, top_k, bias, scale, expert_scale)
-            ids = next(given).to(x.device)
-            scores = x.float() @ weight.T
-            likely = scores.softmax(1) if score == "softmax" else scores.sigmoid()
-            ranked = likely if bias is None else likely + bias
+    def follow(self, arguments: RouteArguments, run: Route) -> Route:
+        def followed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            own, _ = run(x)
+            ids = self.ids[len(self.gaps)].to(x.device)
+            scores = x.float() @ arguments.weight.T
+            likely = scores.softmax(1) if arguments.score == "softmax" else scores.sigmoid()
+            ranked = likely if arguments.bias is None else likely + arguments.bias
             least, granted = (ranked.gather(1, which).amin(1) for which in (own, ids))
             self.gaps.append(((least - granted) / least).cpu())
             weights = likely.gather(1, ids)
-            weights = weights / weights.sum(1, keepdim=True) * scale
+            weights = weights / weights.sum(1, keepdim=True) * arguments.scale
+            expert_scale = arguments.expert_scale
             return ids, weights if expert_scale is None else weights * expert_scale[ids]
 
-        ops.route = followed
+        return followed
 
 
 @pytest.fixture(scope="module")
-def score(registry, files) -> Callable[..., torch.Tensor]:
+def score(registry, files, wrapped_ops) -> Callable[..., torch.Tensor]:
     """float32 logits [rows, vocabulary] of the same random tokens, on the CPU."""
 
     def run(
         name: str,
         device: str,
         dtype: str,
-        prepare: Callable[[Ops], None] = lambda _: None,
+        route: Callable[[RouteArguments, Route], Route] = lambda _, run: run,
         **more: Any,
     ) -> torch.Tensor:
         settings = load_settings(device=device, dtype=dtype, **more)
-        loaded = load_model(files(name), settings, registry)
-        prepare(loaded.ops)
+        with wrapped_ops(route=route):
+            loaded = load_model(files(name), settings, registry)
         tokens = np.random.default_rng(0).integers(0, loaded.info.vocabulary, ROWS).tolist()
         return torch.cat([part.cpu() for part in logits(loaded, tokens)])
 
@@ -145,12 +146,10 @@ def scored(score) -> Callable[..., torch.Tensor]:
 @pytest.fixture(scope="module")
 def like_the_cpu(registry) -> dict[str, Any]:
     """Settings with which a GPU runs what a CPU would."""
-    chosen: dict[str, OpBackend] = {}
-    for backend in (provided.value for provided in registry.op_backends):
-        best = chosen.get(backend.op)
-        if backend.device != "cuda" and (best is None or backend.priority > best.priority):
-            chosen[backend.op] = backend
-    return {"weights": "dense", "op": {op: backend.name for op, backend in chosen.items()}}
+    backends = [provided.value for provided in registry.op_backends]
+    ops = Ops(backends, device="cpu")
+    first = {backend.op: ops.backends(backend.op)[0] for backend in backends}
+    return {"weights": "dense", "op": first}
 
 
 # The case is so narrow that bfloat16 changes it by more than the limit on any device.

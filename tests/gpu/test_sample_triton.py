@@ -1,5 +1,5 @@
-"""Sampling, walks and reports on the GPU, over vocabularies of released models: every token is one
-that its random number points at, up to rounding."""
+"""Sampling, accepted drafts and packed outputs on the GPU, over vocabularies of released models:
+every token is one that its random number points at, up to rounding."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ import pytest
 import torch
 
 from kinfolk_kernels.accept_drafts import triton_backend as accept_drafts_kernel
+from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
 from kinfolk_kernels.accept_drafts.reference import accept_drafts
 from kinfolk_kernels.pack_outputs import triton_backend as pack_outputs_kernel
 from kinfolk_kernels.pack_outputs.reference import pack_outputs
 from kinfolk_kernels.sample import triton_backend as kernel
+from kinfolk_kernels.sample.op import SampleArguments
 from kinfolk_kernels.sample.philox import uniforms
 from kinfolk_kernels.sample.reference import argmax, candidates, sample
+
+SAMPLE_ON_GPU = SampleArguments(torch.device("cuda"))
+ACCEPT_ON_GPU = AcceptDraftsArguments(torch.device("cuda"))
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -72,7 +77,7 @@ def test_every_kind_of_row(poisoned, vocabulary, n):
     rng = np.random.default_rng(vocabulary + n)
     logits, rows = random_logits(rng, n, vocabulary), every_kind(rng, n, vocabulary)
     with poisoned():
-        tokens, finite = kernel.sample(logits, rows)
+        tokens, finite = kernel.sample(SAMPLE_ON_GPU, logits, rows)
     assert finite.all()
     assert_pointed_at(tokens, logits, rows)
 
@@ -82,7 +87,7 @@ def test_ties(poisoned, grain):
     rng = np.random.default_rng(5)
     logits, rows = random_logits(rng, 4, 40_009, grain), every_kind(rng, 4, 40_009)
     with poisoned():
-        tokens, _ = kernel.sample(logits, rows)
+        tokens, _ = kernel.sample(SAMPLE_ON_GPU, logits, rows)
     assert_pointed_at(tokens, logits, rows)
 
 
@@ -92,7 +97,7 @@ def test_greedy_rows(poisoned, n):
     logits = random_logits(rng, n, 248320, 0.25)
     rows = Rows(*([torch.zeros(n, device="cuda")] * 6), greedy=True)
     with poisoned():
-        tokens, finite = kernel.sample(logits, rows)
+        tokens, finite = kernel.sample(SAMPLE_ON_GPU, logits, rows)
     assert torch.equal(tokens, argmax(logits))
     assert finite.all()
 
@@ -100,22 +105,24 @@ def test_greedy_rows(poisoned, n):
 def test_company_and_repetition_change_no_draw():
     rng = np.random.default_rng(9)
     logits, rows = random_logits(rng, 16, 248320), every_kind(rng, 16, 248320)
-    first, _ = kernel.sample(logits, rows)
+    first, _ = kernel.sample(SAMPLE_ON_GPU, logits, rows)
     for _ in range(5):
-        assert torch.equal(kernel.sample(logits, rows)[0], first)
+        assert torch.equal(kernel.sample(SAMPLE_ON_GPU, logits, rows)[0], first)
     columns = ("temperature", "top_k", "top_p", "min_p", "seed", "position")
     for i in range(16):
         alone = Rows(*(getattr(rows, name)[i : i + 1] for name in columns))
-        assert torch.equal(kernel.sample(logits[i : i + 1], alone)[0], first[i : i + 1])
+        assert torch.equal(
+            kernel.sample(SAMPLE_ON_GPU, logits[i : i + 1], alone)[0], first[i : i + 1]
+        )
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_rows_that_are_not_finite_spoil_no_other(bad):
     rng = np.random.default_rng(11)
     logits, rows = random_logits(rng, 4, 50_001), every_kind(rng, 4, 50_001)
-    expected, _ = kernel.sample(logits, rows)
+    expected, _ = kernel.sample(SAMPLE_ON_GPU, logits, rows)
     logits[1], logits[2, 40_000] = bad, bad
-    tokens, finite = kernel.sample(logits, rows)
+    tokens, finite = kernel.sample(SAMPLE_ON_GPU, logits, rows)
     assert finite.tolist() == [True, False, False, True]
     assert tokens[[0, 3]].tolist() == expected[[0, 3]].tolist()
     assert ((tokens >= 0) & (tokens < 50_001)).all()
@@ -126,13 +133,13 @@ def test_the_reference_draws_the_same_where_nothing_is_near(poisoned):
     rng = np.random.default_rng(13)
     logits, rows = random_logits(rng, 64, 200), every_kind(rng, 64, 200)
     with poisoned():
-        tokens, _ = kernel.sample(logits, rows)
-    assert torch.equal(tokens, sample(logits, rows)[0])
+        tokens, _ = kernel.sample(SAMPLE_ON_GPU, logits, rows)
+    assert torch.equal(tokens, sample(SAMPLE_ON_GPU, logits, rows)[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("lanes", "width"), [(1, 1), (16, 1), (4, 16), (0, 1)])
-def test_reports(poisoned, dtype, lanes, width):
+def test_packed_outputs(poisoned, dtype, lanes, width):
     generator = torch.Generator().manual_seed(lanes)
     n = lanes * width + 1
     hidden = torch.randn(n + 3, 5120, generator=generator)
@@ -154,9 +161,9 @@ def test_reports(poisoned, dtype, lanes, width):
 
 @pytest.mark.parametrize("most_rows", [2, 4, 16, 64])
 @pytest.mark.parametrize("seed", range(4))
-def test_walks_equal_the_reference(drafted_lanes, poisoned, seed, most_rows):
+def test_accepted_drafts_equal_the_reference(drafted_lanes, poisoned, seed, most_rows):
     given = [part.cuda() for part in drafted_lanes(seed, most_rows)]
     with poisoned():
-        found = accept_drafts_kernel.accept_drafts(*given)
-    for part, expected in zip(found, accept_drafts(*given), strict=True):
+        found = accept_drafts_kernel.accept_drafts(ACCEPT_ON_GPU, *given)
+    for part, expected in zip(found, accept_drafts(ACCEPT_ON_GPU, *given), strict=True):
         assert torch.equal(part, expected)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
 from kinfolk_kernels.accept_drafts.reference import accept_drafts
+
+CPU = AcceptDraftsArguments(torch.device("cpu"))
 
 
 def search(chosen, tokens, parents, budget):
@@ -27,13 +30,13 @@ def search(chosen, tokens, parents, budget):
 @pytest.mark.parametrize("seed", range(6))
 def test_is_the_search(drafted_lanes, seed, most_rows):
     given = drafted_lanes(seed, most_rows)
-    path, n_keep, following = accept_drafts(*given)
+    path, n_keep, following = accept_drafts(CPU, *given)
     for lane, expected in enumerate(map(search, *(x.tolist() for x in given))):
         assert (path[lane].tolist(), int(n_keep[lane]), int(following[lane])) == expected
 
 
 def test_a_chain_that_was_wanted_is_kept_whole():
     tokens = torch.arange(16)[None]
-    path, n_keep, following = accept_drafts(tokens + 1, tokens, tokens - 1, torch.tensor([16]))
+    path, n_keep, following = accept_drafts(CPU, tokens + 1, tokens, tokens - 1, torch.tensor([16]))
     assert torch.equal(path, tokens)
     assert (int(n_keep), int(following)) == (16, 16)

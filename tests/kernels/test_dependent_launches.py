@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import kinfolk_kernels
+from kinfolk_kernels.act_and_mul.triton_backend import act_and_mul_kernel
+from kinfolk_kernels.act_and_mul.triton_backend import launch as act_and_mul
 from kinfolk_kernels.aot import compiled_for
 from kinfolk_kernels.dependent import one_after_the_other, overlaps
-from kinfolk_kernels.gated_product import gated_product_kernel, product
 from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_small import gemm_small
@@ -125,17 +126,17 @@ def test_the_choice_of_experts_is_there_when_the_product_down_begins():
 
 
 def test_the_check_can_fail():
-    statements = body_of(gated_product_kernel)
+    statements = body_of(act_and_mul_kernel)
     without = [one for one in statements if WAIT not in calls(one)]
     assert len(without) == len(statements) - 1
-    assert not waits(gated_product_kernel, without)
-    assert not waits(gated_product_kernel, [*without, *statements])
+    assert not waits(act_and_mul_kernel, without)
+    assert not waits(act_and_mul_kernel, [*without, *statements])
 
 
 def launch():
     half = torch.empty(2, 2048, dtype=torch.float16, device="meta")
     outputs = RowOutputs.make(2, 2048, torch.float16, True, half.device)
-    return product(0, half, half, outputs)
+    return act_and_mul("silu", half, half, outputs)
 
 
 def test_matrices_do_not_begin_early():

@@ -13,10 +13,23 @@ from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk_kernels.experts import reference
 from kinfolk_kernels.experts import torch_backend as fast
+from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.reference import SharedExpert
 
+
+def experts_by(backend):
+    """``experts(x, ids, weights, gate, up, down, bays, activation=, shared=)`` of a back end."""
+
+    def experts(x, ids, weights, *stacks, activation="silu", shared=None):
+        arguments = ExpertsArguments(*stacks, activation, ids.shape[1], x.dtype, shared)
+        return backend.experts(arguments, x, ids, weights)
+
+    return experts
+
+
+fast_experts = experts_by(fast)
 BACKENDS = pytest.mark.parametrize(
-    "experts", [reference.experts, fast.experts], ids=["ref", "torch"]
+    "experts", [experts_by(reference), fast_experts], ids=["ref", "torch"]
 )
 EXPERTS, WIDTH, CHANNELS = 9, 32, 64
 
@@ -81,7 +94,7 @@ def exact(x, ids, weights, stacks, activation):
 def test_equals_float64(stacks, assert_near, experts, activation, rows, top_k):
     x = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
     ids, weights = choice(rows, top_k)
-    found = experts(x, ids, weights, *stacks.placed(), activation, None)
+    found = experts(x, ids, weights, *stacks.placed(), activation=activation)
     assert found.dtype == torch.float32
     assert_near(found, exact(x, ids, weights, stacks, activation), F32)
 
@@ -91,7 +104,7 @@ def test_equals_float64(stacks, assert_near, experts, activation, rows, top_k):
 def test_narrow_rows(stacks, assert_near, experts, dtype):
     x = torch.randn(20, WIDTH, generator=torch.Generator().manual_seed(1)).to(dtype)
     ids, weights = choice(20, 3)
-    found = experts(x, ids, weights, *stacks.placed(), "silu", None)
+    found = experts(x, ids, weights, *stacks.placed())
     assert found.dtype == torch.float32
     assert_near(found, exact(x, ids, weights, stacks, "silu"), NARROW[dtype])
 
@@ -108,7 +121,7 @@ def test_packed_experts_equal_their_numbers(stacks, assert_near, experts):
     x = torch.randn(7, WIDTH, generator=torch.Generator().manual_seed(2))
     ids, weights = choice(7, 3)
     plain = Stacks(*(stack[stacks.bays] for stack in dense), stacks.bays)
-    found = experts(x, ids, weights, *packed, stacks.bays, "silu", None)
+    found = experts(x, ids, weights, *packed, stacks.bays)
     assert_near(found, exact(x, ids, weights, plain, "silu"), F32)
 
 
@@ -116,11 +129,11 @@ def test_packed_experts_equal_their_numbers(stacks, assert_near, experts):
 def test_the_bay_of_an_expert_changes_no_bit(stacks, experts):
     x = torch.randn(33, WIDTH, generator=torch.Generator().manual_seed(3))
     ids, weights = choice(33, 4)
-    found = experts(x, ids, weights, *stacks.placed(), "silu", None)
+    found = experts(x, ids, weights, *stacks.placed())
     for seed in (1, 2):
         moved = torch.randperm(EXPERTS, generator=torch.Generator().manual_seed(seed))
         again = Stacks(stacks.gate, stacks.up, stacks.down, moved)
-        assert torch.equal(experts(x, ids, weights, *again.placed(), "silu", None), found)
+        assert torch.equal(experts(x, ids, weights, *again.placed()), found)
 
 
 @BACKENDS
@@ -128,10 +141,10 @@ def test_company_changes_no_bit(stacks, experts):
     """Whoever is beside a row, and however many share its experts."""
     x = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(5))
     ids, weights = choice(40, 2)
-    found = experts(x, ids, weights, *stacks.placed(), "silu", None)
+    found = experts(x, ids, weights, *stacks.placed())
     for rows in (range(2), range(3, 20), range(39, 5, -3), [7] * 18):
         part = list(rows)
-        alone = experts(x[part], ids[part], weights[part], *stacks.placed(), "silu", None)
+        alone = experts(x[part], ids[part], weights[part], *stacks.placed())
         assert torch.equal(alone, found[part])
 
 
@@ -161,7 +174,7 @@ def test_at_equal_row_count_neighbours_and_bays_change_no_bit(wide, dtype, rows)
         x[place], ids[place], weights[place] = mine, chosen, shares
         bays = torch.randperm(EXPERTS, generator=generator)
         moved = Stacks(*(s.to(dtype) for s in (wide.gate, wide.up, wide.down)), bays)
-        results.append(fast.experts(x, ids, weights, *moved.placed(), "silu", None)[place])
+        results.append(fast_experts(x, ids, weights, *moved.placed())[place])
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -176,10 +189,10 @@ def test_packed_experts_may_lie_in_any_bay(stacks, experts):
     gate, up, down = (packed(stack) for stack in (stacks.gate, stacks.up, stacks.down))
     x = torch.randn(19, WIDTH, generator=torch.Generator().manual_seed(6))
     ids, weights = choice(19, 3)
-    found = experts(x, ids, weights, gate, up, down, torch.arange(EXPERTS), "silu", None)
+    found = experts(x, ids, weights, gate, up, down, torch.arange(EXPERTS))
     order = stacks.bays.argsort()
     moved = (gate.select(order), up.select(order), down.select(order))
-    assert torch.equal(experts(x, ids, weights, *moved, stacks.bays, "silu", None), found)
+    assert torch.equal(experts(x, ids, weights, *moved, stacks.bays), found)
 
 
 @BACKENDS
@@ -188,9 +201,7 @@ def test_experts_that_nobody_chose_are_not_read(stacks, experts):
     weights = torch.ones(2, 2)
     for stack in (stacks.gate, stacks.up, stacks.down):
         stack[[1, 2, 4, 6, 7, 8]] = torch.nan
-    assert (
-        experts(torch.ones(2, WIDTH), ids, weights, *stacks.placed(), "silu", None).isfinite().all()
-    )
+    assert experts(torch.ones(2, WIDTH), ids, weights, *stacks.placed()).isfinite().all()
 
 
 @BACKENDS
@@ -198,7 +209,7 @@ def test_a_row_that_is_not_finite_spoils_no_other(stacks, experts):
     x = torch.ones(5, WIDTH)
     x[2] = torch.nan
     ids, weights = choice(5, 4)
-    found = experts(x, ids, weights, *stacks.placed(), "silu", None)
+    found = experts(x, ids, weights, *stacks.placed())
     assert found[2].isnan().all()
     assert found[[0, 1, 3, 4]].isfinite().all()
 
@@ -213,7 +224,7 @@ def test_the_shared_expert_is_added_to_every_row(stacks, assert_near, experts, g
     x = torch.randn(6, WIDTH, generator=generator)
     ids, weights = choice(6, 3)
     shared = SharedExpert(gate, up, down, shared_gate)
-    found = experts(x, ids, weights, *stacks.placed(), "gelu_tanh", shared)
+    found = experts(x, ids, weights, *stacks.placed(), activation="gelu_tanh", shared=shared)
     wide = x.double()
     curved = torch.nn.functional.gelu(wide @ gate.double().T, approximate="tanh")
     added = (curved * (wide @ up.double().T)) @ down.double().T

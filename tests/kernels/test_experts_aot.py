@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,27 +49,29 @@ def shared_expert(layer):
 
 
 def layers():
-    from kinfolk_kernels.experts.layer import Experts
+    from kinfolk_kernels.experts.op import ExpertsArguments
 
+    half, single, plain = torch.float16, torch.float32, torch.bfloat16
     for title, (count, channels, width, upper, lowers) in LAYERS.items():
         both = stack(upper, count, 2 * channels, width)
         gate, up = both.part(0, channels), both.part(channels, 2 * channels)
         bays = empty(count, dtype=torch.int64)
         for lower in lowers:
             down = stack(lower, count, width, channels)
-            yield f"{title} {lower}", Experts(gate, up, down, bays, "silu")
-    gate, down = (empty(8, *shape, dtype=torch.bfloat16) for shape in ((512, 2048), (2048, 512)))
+            yield f"{title} {lower}", ExpertsArguments(gate, up, down, bays, "silu", 8, half)
+    gate, down = (empty(8, *shape, dtype=plain) for shape in ((512, 2048), (2048, 512)))
     bays = empty(8, dtype=torch.int64)
-    yield "plain bfloat16", Experts(gate, gate, down, bays, "gelu_tanh")
+    yield "plain bfloat16", ExpertsArguments(gate, gate, down, bays, "gelu_tanh", 8, plain)
     gate, down = empty(8, 512, 2048), empty(8, 2048, 512)
-    yield "plain float32", Experts(gate, gate, down, bays, "gelu_tanh")
+    yield "plain float32", ExpertsArguments(gate, gate, down, bays, "gelu_tanh", 8, single)
 
 
 def launches():
+    from kinfolk_kernels.experts.choice import Choice
     from kinfolk_kernels.experts.group_launches import group_launches
-    from kinfolk_kernels.experts.layer import Choice
     from kinfolk_kernels.experts.pair_launches import pair_launches
     from kinfolk_kernels.experts.stacks import DENSE, format_of
+    from kinfolk_kernels.route.op import RouteArguments
     from kinfolk_kernels.route.triton_backend import choose, logits_of_many, route_few
 
     for title, layer in layers():
@@ -78,7 +81,7 @@ def launches():
             x = empty(rows, layer.width, dtype=layer.gate.dtype if dense else torch.float16)
             made = pair_launches if rows <= 4 else group_launches
             if rows <= 4 and layer.activation == "silu" and not dense:
-                layer = layer.beside(shared_expert(layer))
+                layer = replace(layer, shared=shared_expert(layer))
             for launch in made(x, choice, layer, empty(rows, layer.width)):
                 yield f"{title}, {rows} rows: {launch.kernel.__name__}", launch
     x, logits = empty(2048, 2816, dtype=torch.bfloat16), empty(2048, 128)
@@ -86,13 +89,15 @@ def launches():
     for score in ("softmax", "sigmoid"):
         ids, weights = empty(4, 8, dtype=torch.int64), empty(4, 8)
         extras = None if score == "softmax" else empty(256)
-        yield f"choice: {score}", choose(empty(4, 256), score, extras, 2.5, extras, ids, weights)
+        arguments = RouteArguments(empty(256, 8), score, 8, torch.float16, extras, 2.5, extras)
+        yield f"choice: {score}", choose(arguments, empty(4, 256), ids, weights)
         for rows, experts, width in ((1, 256, 2048), (16, 256, 2048), (16, 128, 2816)):
             ids, weights = empty(rows, 8, dtype=torch.int64), empty(rows, 8)
             x = empty(rows, width, dtype=torch.bfloat16)
             extras = None if score == "softmax" else empty(experts)
-            given = (x, empty(experts, width), score, extras, 2.5, extras, ids, weights)
-            yield f"{score}, {rows} of {width}: route", route_few(*given)
+            router = empty(experts, width)
+            arguments = RouteArguments(router, score, 8, torch.float16, extras, 2.5, extras)
+            yield f"{score}, {rows} of {width}: route", route_few(arguments, x, ids, weights)
     from kinfolk_kernels.experts.shared_launches import add_shared
 
     for shared_gate in (None, empty(2816)):

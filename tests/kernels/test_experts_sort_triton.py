@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.experts.group_launches import CHUNK, FEW_PAIRS, Order, sort
+from kinfolk_kernels.experts.group_launches import FEW_PAIRS, GROUP_ROWS, Order, sort
 
 pytestmark = pytest.mark.interpreter
 
@@ -40,7 +40,7 @@ def test_pairs_of_an_expert_lie_together_in_their_own_order(rows, top_k, experts
         assert torch.equal(part.long(), wanted)
 
 
-@pytest.mark.parametrize("rows", [FEW_PAIRS, FEW_PAIRS + 1, 2 * CHUNK + 100])
+@pytest.mark.parametrize("rows", [FEW_PAIRS, FEW_PAIRS + 1, 2 * GROUP_ROWS + 100])
 @pytest.mark.parametrize("crowd", ["one", "last"])
 def test_all_pairs_may_have_the_same_expert(rows, crowd):
     ids = torch.full((rows, 1), 3 if crowd == "one" else 8)
@@ -50,7 +50,7 @@ def test_all_pairs_may_have_the_same_expert(rows, crowd):
 
 
 def test_more_chunks_than_are_added_up_at_a_time():
-    ids = torch.randint(0, 5, (34 * CHUNK, 1), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(0, 5, (34 * GROUP_ROWS, 1), generator=torch.Generator().manual_seed(1))
     found = sorted_pairs(ids, 5, 64)
     for part, wanted in zip(found.parts, expected(ids, 5, 64), strict=True):
         assert torch.equal(part.long(), wanted)

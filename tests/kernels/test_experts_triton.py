@@ -9,10 +9,12 @@ import torch
 
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.ops.table import Ops
+from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import group_launches as group
 from kinfolk_kernels.experts import pair_launches as pair
 from kinfolk_kernels.experts import triton_backend as kernels
-from kinfolk_kernels.experts.layer import CURVES, Choice, Experts
+from kinfolk_kernels.experts.choice import Choice
+from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments
 from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.planes import LAYOUTS, PlanesStack, unpack
@@ -32,22 +34,22 @@ FLIPS = (6e-3, 5e-2)
 INT8 = (5e-2, 0.3)
 """Rows of 64 numbers in int8, between them one that is four times as large as usual."""
 
-ACTIVATIONS = pytest.mark.parametrize("activation", CURVES)
+ACTIVATIONS = pytest.mark.parametrize("activation", CODES)
 
 
 @dataclass
 class Layer:
     """Experts in bays, and the matrices of each expert as float64."""
 
-    experts: Experts
+    experts: ExpertsArguments
     gate: torch.Tensor
     up: torch.Tensor
     down: torch.Tensor
 
-    @property
-    def stacks(self):
-        e = self.experts
-        return e.gate, e.up, e.down, e.bays, e.activation, None
+    def run(self, x, choice, **changes):
+        """What the op gives."""
+        arguments = replace(self.experts, **changes)
+        return kernels.experts(arguments, x, choice.ids, choice.weights)
 
     def inner(self, x, expert):
         gate, up = self.gate[expert] @ x, self.up[expert] @ x
@@ -94,7 +96,8 @@ def placed(gate, up, down, activation="silu", seed=0):
     """The stacks as the bays hold them; expert e lies in a bay of its own."""
     bays = torch.randperm(gate.shape[0], generator=torch.Generator().manual_seed(seed))
     dense = (numbers_of(stack)[bays] for stack in (gate, up, down))
-    return Layer(Experts(gate, up, down, bays, activation), *dense)
+    experts = ExpertsArguments(gate, up, down, bays, activation, 2, torch.float16)
+    return Layer(experts, *dense)
 
 
 @pytest.fixture
@@ -226,9 +229,9 @@ def test_the_shared_expert_is_one_more_pair(
     gate, up = (random_planes(upper, channels, 64, seed) for seed in (4, 5))
     shared_gate = numbers(64) / 64 if gated else None
     shared = SharedExpert(gate, up, random_planes(lower, 64, channels, 6), shared_gate)
-    assert pair.joins(shared, chosen, made.experts)
+    assert pair.joins(replace(made.experts, shared=shared), chosen)
     y = torch.full((rows, 64), torch.nan)
-    for launch in pair.pair_launches(x, chosen, made.experts.beside(shared), y, asm=False):
+    for launch in pair.pair_launches(x, chosen, replace(made.experts, shared=shared), y, asm=False):
         launch.run()
     wide = dequantize(quantize(x)).double()
     inner = wide @ unpack(gate).double().T
@@ -246,14 +249,14 @@ def test_a_shared_expert_that_is_not_in_planes_or_too_long_stays_alone(layer, ra
     def fits(channels, **changes):
         gate = random_planes("Q8_0", channels, 128)
         shared = SharedExpert(gate, gate, random_planes("Q8_0", 128, channels))
-        return pair.joins(shared._replace(**changes), chosen, made.experts)
+        return pair.joins(replace(made.experts, shared=shared._replace(**changes)), chosen)
 
     assert fits(64)
     assert not fits(192)
     assert not fits(64, gate=torch.zeros(64, 128))
     assert not fits(64, gate=random_planes("Q4_0", 64, 128))
     assert not fits(64, down=random_planes("Q8_0", 128, 64, activations="f16"))
-    assert not pair.joins(None, chosen, made.experts)
+    assert not pair.joins(made.experts, chosen)
 
 
 # -- pairs of an expert together ------------------------------------------------------------------
@@ -292,8 +295,8 @@ def test_down_may_be_plain_where_the_others_are_in_planes(planes_stack, numbers,
     gate, up = (planes_stack("Q8_0", 4, 40, 64, seed) for seed in (1, 2))
     made = placed(gate, up, numbers(4, 64, 40).clamp(-4, 4) / 6)
     x, chosen = rows_of(numbers, rows, made).half(), choice(rows, 2, 4)
-    assert kernels.supports(x, chosen.ids, chosen.weights, *made.stacks)
-    y = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
+    assert kernels.supports(made.experts)
+    y = made.run(x, chosen)
     assert_near(y, made.exact(x, chosen.ids, chosen.weights), HALF)
 
 
@@ -311,8 +314,8 @@ def test_halves_of_a_fused_stack_are_read_in_place(planes_stack, numbers, assert
     assert made.experts.up.q.storage_offset() > 0
     for rows in (1, 18):
         x, chosen = rows_of(numbers, rows, made).half(), choice(rows, 2, 4)
-        assert kernels.supports(x, chosen.ids, chosen.weights, *made.stacks)
-        y = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
+        assert kernels.supports(made.experts)
+        y = made.run(x, chosen)
         rounding = {"round": as_int8, "between": as_lanes("Q8_0")} if rows == 1 else {}
         expected = made.exact(x, chosen.ids, chosen.weights, **rounding)
         assert_near(y, expected, FLIPS if rows == 1 else HALF)
@@ -322,7 +325,7 @@ def test_what_is_between_the_products_ends_at_the_largest_float16(numbers):
     gate, up = torch.full((1, 64, 64), 10.0).half(), torch.full((1, 64, 64), 10.0).half()
     made = placed(gate, up, torch.full((1, 64, 64), 1e-3).half())
     x, chosen = torch.full((2, 64), 5.0), choice(2, 1, 1)
-    assert kernels.experts(x, chosen.ids, chosen.weights, *made.stacks).isfinite().all()
+    assert made.run(x, chosen).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
@@ -358,8 +361,10 @@ def test_at_equal_row_count_neighbours_and_bays_change_no_bit(layer, numbers, ro
         x[place], chosen.ids[place], chosen.weights[place] = mine, own, shares
         order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
         old = made.experts
-        moved = [stack.select(old.bays[order]) for stack in (old.gate, old.up, old.down)]
-        y = kernels.experts(x, chosen.ids, chosen.weights, *moved, order.argsort(), "silu", None)
+        place_of = old.bay_of_expert[order]
+        gate, up, down = (stack.select(place_of) for stack in (old.gate, old.up, old.down))
+        bays = order.argsort()
+        y = made.run(x, chosen, gate=gate, up=up, down=down, bay_of_expert=bays)
         found.append(y[place])
     assert all(torch.equal(one, found[0]) for one in found)
 
@@ -368,8 +373,8 @@ def test_few_rows_give_the_bits_of_one_row_in_another_company(layer, numbers):
     """Up to 16 rows int8 products do not see the number of rows, from 3 on."""
     made = layer("Q8_0", "Q4_0")
     x, chosen = rows_of(numbers, 5, made), choice(5, 2, 5)
-    y = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
-    part = kernels.experts(x[1:4], chosen.ids[1:4], chosen.weights[1:4], *made.stacks)
+    y = made.run(x, chosen)
+    part = made.run(x[1:4], Choice(chosen.ids[1:4], chosen.weights[1:4]))
     assert torch.equal(part, y[1:4])
 
 
@@ -381,58 +386,62 @@ def test_activations_of_the_matrices_decide_between_int8_and_float16(layer, numb
     x, chosen = rows_of(numbers, 2, made), choice(2, 2, 5)
     expected = made.exact(x, chosen.ids, chosen.weights)
     old = made.experts
-    exact = [replace(stack, activations="f16") for stack in (old.gate, old.up, old.down)]
-    found = kernels.experts(x, chosen.ids, chosen.weights, *exact, old.bays, "silu", None)
+    stacks = {"gate": old.gate, "up": old.up, "down": old.down}
+    exact = {name: replace(stack, activations="f16") for name, stack in stacks.items()}
+    found = made.run(x, chosen, **exact)
     assert_near(found, expected, HALF)
-    rounded = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
+    rounded = made.run(x, chosen)
     assert float((rounded - expected).norm() / expected.norm()) > HALF[0]
 
 
-def test_it_says_what_it_cannot(layer, numbers):
-    made = layer("Q4_K", "Q8_0")
-    x, chosen = rows_of(numbers, 2, made).half(), choice(2, 2, 5)
-    old = made.experts
+def test_it_says_what_it_cannot(layer):
+    made = layer("Q4_K", "Q8_0").experts
 
     def reason(**changes):
-        given = {"x": x, "gate": old.gate, "up": old.up, "down": old.down}
-        given = {**given, "shared": None, **changes}
-        return kernels.supports(
-            given["x"], chosen.ids, chosen.weights, given["gate"], given["up"], given["down"],
-            old.bays, "silu", given["shared"],
-        ).reason  # fmt: skip
+        return kernels.supports(replace(made, **changes)).reason
 
     assert reason() == ""
     assert "differently" in reason(up=layer("Q5_K", "Q8_0").experts.up)
     assert "neither" in reason(down=object())
-    assert "multiple of 64" in reason(down=replace(old.down, columns=96))
+    assert "multiple of 64" in reason(down=replace(made.down, columns=96))
     assert "differently" in reason(gate=torch.zeros(5, 64, 256), up=torch.zeros(5, 64, 256).half())
-    assert "not contiguous" in reason(x=x.T.contiguous().T)
+    assert "not contiguous" in reason(bay_of_expert=made.bay_of_expert.repeat_interleave(2)[::2])
     assert "int64" in reason(down=torch.zeros(5, 256, 64, dtype=torch.int64))
-    assert "bfloat16" in reason(x=x.bfloat16())
+    assert "33 of 5 experts" in reason(top_k=33)
+    assert "bfloat16" in reason(dtype=torch.bfloat16)
+    assert "bfloat16" in reason(down=torch.zeros(5, 256, 64, dtype=torch.bfloat16))
     matrix = torch.zeros(64, 256)
     assert reason(shared=SharedExpert(matrix, matrix, matrix.T)) == ""
     assert "neither" in reason(shared=SharedExpert(matrix, object(), matrix.T))
 
 
-def test_rows_of_float32_are_not_rounded(layer, numbers):
+@pytest.mark.parametrize("rows", [3, 18])
+def test_strided_operands_are_read_like_contiguous_ones(layer, numbers, rows):
+    made = layer("Q8_0", "Q5_0")
+    wide, chosen = numbers(rows, 128).clamp(-4, 4).half(), choice(rows, 4, 5)
+    strided = Choice(chosen.ids[:, ::2], chosen.weights[:, ::2])
+    plain = Choice(strided.ids.contiguous(), strided.weights.contiguous())
+    assert torch.equal(made.run(wide[:, ::2], strided), made.run(wide[:, ::2].contiguous(), plain))
+
+
+def test_rows_of_float32_are_not_rounded(layer):
     """Whoever computes in float32 wants its precision; plain float32 matrices give it."""
-    made = layer("Q4_K", "Q8_0")
-    x, chosen = rows_of(numbers, 2, made), choice(2, 2, 5)
-    verdict = kernels.supports(x, chosen.ids, chosen.weights, *made.stacks)
-    assert "float32 are not rounded" in verdict.reason
-    assert kernels.supports(x.half(), chosen.ids, chosen.weights, *made.stacks)
-    plain = [torch.zeros(5, 64, 256), torch.zeros(5, 64, 256), torch.zeros(5, 256, 64)]
-    given = (x, chosen.ids, chosen.weights, *plain, made.experts.bays, "silu", None)
-    assert kernels.supports(*given)
-    half = [stack.half() for stack in plain]
-    assert not kernels.supports(*given[:3], *half, *given[6:])
+    made = replace(layer("Q4_K", "Q8_0").experts, dtype=torch.float32)
+    assert "float32 are not rounded" in kernels.supports(made).reason
+    assert kernels.supports(replace(made, dtype=torch.float16))
+    upper, lower = torch.zeros(5, 64, 256), torch.zeros(5, 256, 64)
+    plain = replace(made, gate=upper, up=upper, down=lower)
+    assert kernels.supports(plain)
+    half = upper.half()
+    assert not kernels.supports(replace(plain, gate=half, up=half, down=lower.half()))
 
 
 def test_the_next_back_end_takes_rows_of_float32_and_says_why(layer, numbers, assert_near):
     made = layer("Q4_0", "Q8_0")
     x, chosen = rows_of(numbers, 2, made), choice(2, 2, 5)
     ops = Ops(OP_BACKENDS, device="cuda")
-    found = ops.experts(x, chosen.ids, chosen.weights, *made.stacks)
+    experts = ops.bind(EXPERTS, replace(made.experts, dtype=torch.float32))
+    found = experts(x, chosen.ids, chosen.weights)
     assert_near(found, made.exact(x, chosen.ids, chosen.weights), EXACT)
     (decision,) = ops.decisions.values()
     assert decision.backend == "torch"
@@ -452,8 +461,8 @@ def test_the_shared_expert_may_be_beside_the_others_or_apart(
     if not packed:
         matrices = [unpack(matrix) for matrix in matrices]
     shared = SharedExpert(*matrices, numbers(64) / 64)
-    y = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks[:-1], shared)
-    alone = kernels.experts(x, chosen.ids, chosen.weights, *made.stacks)
+    y = made.run(x, chosen, shared=shared)
+    alone = made.run(x, chosen)
     gate, up, down = (m.double() if not packed else unpack(m).double() for m in matrices)
     wide = x.double()
     inner = wide @ gate.T

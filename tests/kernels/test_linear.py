@@ -10,8 +10,11 @@ from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk_kernels.linear import reference
 from kinfolk_kernels.linear import torch_backend as fast
+from kinfolk_kernels.linear.op import LinearArguments
 
-BACKENDS = pytest.mark.parametrize("linear", [reference.linear, fast.linear], ids=["ref", "torch"])
+BACKENDS = pytest.mark.parametrize(
+    "linear", [reference.product, fast.product], ids=["ref", "torch"]
+)
 
 # (relative L2 of a row, largest error / rms). Sums of 300 products in float32; inputs have tails,
 # so terms cancel. Three times what was measured.
@@ -75,5 +78,6 @@ def test_no_rows_give_no_rows(numbers, linear):
 @pytest.mark.parametrize("module", [reference, fast])
 def test_several_matrices_are_each_multiplied_alone(module, numbers):
     x, weights = numbers(3, 16), [numbers(rows, 16) for rows in (5, 1, 7)]
-    for y, weight in zip(module.linears(x, weights), weights, strict=True):
-        assert torch.equal(y, module.linear(x, weight))
+    arguments = LinearArguments(tuple(weights), x.dtype, x.device)
+    for y, weight in zip(module.linear(arguments, x), weights, strict=True):
+        assert torch.equal(y, module.product(x, weight))

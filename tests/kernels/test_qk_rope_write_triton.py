@@ -7,7 +7,7 @@ import torch
 
 from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import Coded, encode
-from kinfolk_kernels.qk_rope_write import reference, triton
+from kinfolk_kernels.qk_rope_write import reference, triton_backend
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.triton_backend import qk_rope_write, supports
 
@@ -107,8 +107,8 @@ def test_programs_of_several_heads(both, assert_near, monkeypatch, at_once):
     def make(blocks, dim, place):
         return plain(blocks, dim)
 
-    monkeypatch.setattr(triton, "FEW_ROWS", 0)
-    monkeypatch.setattr(triton, "HEADS_AT_ONCE", at_once)
+    monkeypatch.setattr(triton_backend, "FEW_ROWS", 0)
+    monkeypatch.setattr(triton_backend, "HEADS_AT_ONCE", at_once)
     found, expected = both((32, 32), 16, NORMS["query and key"], make)
     assert_near(found[0], expected[0], F32)
     assert_memory_is_near(found[1], expected[1], assert_near)

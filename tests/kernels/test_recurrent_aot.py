@@ -101,11 +101,11 @@ def conv_launches():
 
 
 def row_launches():
-    from kinfolk_kernels.gated_product import product
+    from kinfolk_kernels.act_and_mul.triton_backend import launch as product
     from kinfolk_kernels.rms_norm import triton_backend as norm
     from kinfolk_kernels.rms_norm.branch import NormedRows
     from kinfolk_kernels.row_outputs import RowOutputs
-    from kinfolk_kernels.softcap.triton_backend import bend
+    from kinfolk_kernels.softcap.triton_backend import launch as softcap
 
     def outputs(width):
         return RowOutputs.make(ROWS, width, torch.float16, True, torch.device("meta"))
@@ -122,10 +122,10 @@ def row_launches():
     mixed = outputs(VALUE_HEADS * DIM)
     yield "gated norm", norm.gated_norm(heads, empty(DIM), gate, 1e-6, mixed)
     half = empty(ROWS, HIDDEN, dtype=torch.float16)
-    for curved in (0, 1):
-        yield f"product {curved}", product(curved, half, half, outputs(HIDDEN))
+    for activation in ("silu", "gelu_tanh"):
+        yield f"product {activation}", product(activation, half, half, outputs(HIDDEN))
     logits = empty(ROWS, VOCABULARY)
-    yield "softcap", bend(logits, 30.0, logits)
+    yield "softcap", softcap(30.0, logits, logits)
 
 
 def main(capability: int) -> None:

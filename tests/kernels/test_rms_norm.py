@@ -5,14 +5,26 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kinfolk_kernels.act_and_mul.reference import product
 from kinfolk_kernels.rms_norm import reference
 from kinfolk_kernels.rms_norm import torch_backend as fast
-from kinfolk_kernels.silu_mul.reference import silu_mul
+from kinfolk_kernels.rms_norm.op import RMSNormArguments
+
+EPS = 1e-6
+
+
+def norm_by(backend):
+    """``rms_norm(x, weight, dtype)``: the op of a back end."""
+
+    def rms_norm(x, weight, dtype=torch.float32):
+        return backend.rms_norm(RMSNormArguments(weight, EPS, dtype, x.device), x)
+
+    return rms_norm
+
 
 BACKENDS = pytest.mark.parametrize(
-    "rms_norm", [reference.rms_norm, fast.rms_norm], ids=["ref", "torch"]
+    "rms_norm", [norm_by(reference), norm_by(fast)], ids=["ref", "torch"]
 )
-EPS = 1e-6
 
 # (relative L2 of a row, largest error / rms): one reduction in float32 and two roundings; then one
 # rounding to the output type.
@@ -36,7 +48,7 @@ def exact(x, weight, eps=EPS):
 def test_equals_float64(numbers, assert_near, rms_norm, dtype, shape, weighted):
     x = numbers(*shape)
     weight = numbers(shape[-1]) if weighted else None
-    found = rms_norm(x, weight, EPS, dtype)
+    found = rms_norm(x, weight, dtype)
     assert found.dtype == dtype
     assert_near(found, exact(x, weight), BOUND[dtype])
 
@@ -46,25 +58,25 @@ def test_equals_float64(numbers, assert_near, rms_norm, dtype, shape, weighted):
 def test_narrow_input_is_squared_wide(numbers, assert_near, rms_norm, dtype):
     """300 squared does not fit float16."""
     x = (300 * numbers(3, 40).clamp(-2, 2)).to(dtype)
-    assert_near(rms_norm(x, None, EPS, torch.float32), exact(x, None), BOUND[torch.float32])
+    assert_near(rms_norm(x, None), exact(x, None), BOUND[torch.float32])
 
 
 @BACKENDS
 def test_eps_counts_for_small_rows(numbers, assert_near, rms_norm):
     x = 1e-4 * torch.randn(4, 33)
-    found = rms_norm(x, None, EPS, torch.float32)
+    found = rms_norm(x, None)
     assert_near(found, exact(x, None), BOUND[torch.float32])
     assert float(found.square().mean()) < 0.1
 
 
 @BACKENDS
 def test_a_row_of_zeros_stays_zero(rms_norm):
-    assert torch.equal(rms_norm(torch.zeros(2, 8), None, EPS, torch.float32), torch.zeros(2, 8))
+    assert torch.equal(rms_norm(torch.zeros(2, 8), None), torch.zeros(2, 8))
 
 
 @BACKENDS
 def test_the_norm_comes_before_the_gate(rms_norm):
     """x = (3, 4), w = (1, 2), gate = (0, 1), worked out by hand."""
     x, w, z = torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), torch.tensor([[0.0, 1.0]])
-    gated = silu_mul(z, rms_norm(x, w, EPS, torch.float32))
+    gated = product("silu", z, rms_norm(x, w))
     torch.testing.assert_close(gated, torch.tensor([[0, 1.6541966]]), rtol=1e-6, atol=0)

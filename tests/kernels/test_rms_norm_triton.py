@@ -9,6 +9,11 @@ from kinfolk_kernels.int8_rows import GROUP, MAX_INT8_ROWS, dequantize, made_int
 from kinfolk_kernels.rms_norm import reference
 from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
+from kinfolk_kernels.rms_norm.op import (
+    AddRMSNormArguments,
+    GatedRMSNormArguments,
+    RMSNormArguments,
+)
 
 pytestmark = pytest.mark.interpreter
 
@@ -39,6 +44,10 @@ def guarded(numbers):
     return draw
 
 
+def rms_norm(x, weight, dtype=torch.float32):
+    return kernels.rms_norm(RMSNormArguments(weight, EPS, dtype, x.device), x)
+
+
 def exact(x, weight, eps=EPS):
     wide = x.double()
     normed = wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt()
@@ -60,7 +69,7 @@ def check_int8(found, expected):
 def test_equals_float64(numbers, assert_near, dtype, shape, weighted):
     x = numbers(*shape)
     weight = numbers(shape[-1]) if weighted else None
-    found = kernels.rms_norm(x, weight, EPS, dtype)
+    found = rms_norm(x, weight, dtype)
     assert found.dtype == dtype
     assert_near(found, exact(x, weight), BOUND[dtype])
 
@@ -68,21 +77,21 @@ def test_equals_float64(numbers, assert_near, dtype, shape, weighted):
 def test_views_are_read_where_they_lie(numbers, guarded, assert_near):
     """Every other head of a projection, as of a query that comes with its gate."""
     x = guarded(3, 8 * 32).view(3, 4, 2, 32)[:, :, 0]
-    found = kernels.rms_norm(x, None, EPS, torch.float32)
+    found = rms_norm(x, None)
     assert_near(found, exact(x, None), BOUND[torch.float32])
 
 
 def test_narrow_input_is_squared_wide(numbers, assert_near):
     """300 squared does not fit float16."""
     x = (300 * numbers(3, 40).clamp(-2, 2)).half()
-    found = kernels.rms_norm(x, None, EPS, torch.float32)
+    found = rms_norm(x, None)
     assert_near(found, exact(x, None), BOUND[torch.float32])
 
 
 def test_rows_of_zeros_and_small_rows(assert_near):
     x = 1e-4 * torch.randn(4, 33, generator=torch.Generator().manual_seed(1))
     x[1] = 0
-    found = kernels.rms_norm(x, None, EPS, torch.float32)
+    found = rms_norm(x, None)
     assert not found[1].any()
     kept = [0, 2, 3]
     assert_near(found[kept], exact(x[kept], None), BOUND[torch.float32])
@@ -90,8 +99,8 @@ def test_rows_of_zeros_and_small_rows(assert_near):
 
 def test_a_row_does_not_depend_on_how_many_there_are(numbers):
     x, weight = numbers(9, 128), numbers(128)
-    together = kernels.rms_norm(x, weight, EPS, torch.float32)
-    alone = [kernels.rms_norm(row[None], weight, EPS, torch.float32) for row in x]
+    together = rms_norm(x, weight)
+    alone = [rms_norm(row[None], weight) for row in x]
     assert torch.equal(together, torch.cat(alone))
 
 
@@ -205,20 +214,45 @@ def test_worked_example():
 
 
 def test_refusals_say_why(numbers):
-    verdict = kernels.supports(numbers(2, 4).bfloat16(), None, EPS, torch.float32)
-    assert verdict.reason == "Triton's interpreter computes wrong numbers from bfloat16"
-    odd = kernels.supports_gated(
-        numbers(2, 3, 96), numbers(96), numbers(2, 288), EPS, torch.float32
-    )
-    assert odd.reason == "heads of 96 numbers, not a power of two from 64 to 1024"
-    wide = kernels.supports_add(
-        numbers(2, 8), Branch(numbers(2, 16)[:, ::2]), (None,), EPS, (torch.float32,)
-    )
-    assert wide.reason == "a branch that is no contiguous row of floating point numbers"
-    many = kernels.supports_add(
-        numbers(2, 8), Branch(numbers(2, 8)), (None,) * 4, EPS, (torch.float32,) * 4
-    )
-    assert many.reason == "4 norms of one sum, more than 3"
+    cpu, single, half = torch.device("cpu"), torch.float32, torch.bfloat16
+    interpreted = "Triton's interpreter computes wrong numbers from bfloat16"
+
+    def reason(weight=None, dtype=single):
+        return kernels.supports(RMSNormArguments(weight, EPS, dtype, cpu)).reason
+
+    def reason_of_sum(weights=(None,), dtypes=(single,), branch=single):
+        return kernels.supports_add(AddRMSNormArguments(weights, EPS, dtypes, branch, cpu)).reason
+
+    def reason_of_gated(dim):
+        arguments = GatedRMSNormArguments(numbers(dim), EPS, single, cpu)
+        return kernels.supports_gated(arguments).reason
+
+    assert reason() == reason(numbers(64)) == reason_of_sum() == reason_of_gated(64) == ""
+    assert reason(dtype=half) == interpreted
+    assert reason(dtype=torch.float64) == "rows of torch.float64"
+    assert reason(torch.ones(16385)) == "a row has 16385 numbers, more than 16384"
+    assert reason_of_gated(96) == "heads of 96 numbers, not a power of two from 64 to 1024"
+    assert reason_of_sum(branch=half) == reason_of_sum(dtypes=(half,)) == interpreted
+    four = reason_of_sum((None,) * 4, (single,) * 4)
+    assert four == "4 norms of one sum, more than 3"
+
+
+def test_strided_operands_are_read_like_contiguous_ones(numbers):
+    """Columns that are not neighbours: a branch, a gate, heads."""
+    residual, wide, weight = numbers(3, 64), numbers(3, 128), numbers(64)
+    added = AddRMSNormArguments((weight,), EPS, (torch.float32,), torch.float32, residual.device)
+    strided = kernels.add_rms_norm(added, residual, Branch(wide[:, ::2]))
+    for one, other in zip(
+        strided,
+        kernels.add_rms_norm(added, residual, Branch(wide[:, ::2].contiguous())),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+    gated = GatedRMSNormArguments(weight, EPS, torch.float32, residual.device)
+    heads = wide[:, None, ::2]
+    one = kernels.gated_rms_norm(gated, heads, wide[:, ::2])
+    other = kernels.gated_rms_norm(gated, heads.contiguous(), wide[:, ::2].contiguous())
+    assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +266,7 @@ def test_refusals_say_why(numbers):
 )
 def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
     x, weight = numbers(*shape), numbers(shape[-1])
-    found = kernels.rms_norm(x, weight, EPS, torch.float32)
+    found = rms_norm(x, weight)
     made = made_int8(found)
     assert (made is not None) == beside
     if made is not None:
@@ -243,13 +277,15 @@ def test_the_fused_ops_mean_what_their_references_do(numbers):
     for rows in (3, MAX_INT8_ROWS + 1):
         x, branch, weight = numbers(rows, 192), numbers(rows, 192), numbers(192)
         branch = Branch(branch, weight, EPS, numbers(1))
-        norms = (weight, None), EPS, (torch.float32, torch.float16)
-        found = kernels.add_rms_norm(x, branch, *norms)
-        expected = reference.add_rms_norm(x, branch, *norms)
+        dtypes = (torch.float32, torch.float16)
+        norms = AddRMSNormArguments((weight, None), EPS, dtypes, torch.float32, x.device)
+        found = kernels.add_rms_norm(norms, x, branch)
+        expected = reference.add_rms_norm(norms, x, branch)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         assert (made_int8(found[1]) is not None) == (rows == 3)
         heads, gate, weight = numbers(rows, 3, 64), numbers(rows, 192), numbers(64)
-        one = kernels.gated_rms_norm(heads, weight, gate, EPS, torch.float32)
-        other = reference.gated_rms_norm(heads, weight, gate, EPS, torch.float32)
+        gated = GatedRMSNormArguments(weight, EPS, torch.float32, x.device)
+        one = kernels.gated_rms_norm(gated, heads, gate)
+        other = reference.gated_rms_norm(gated, heads, gate)
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.route import triton_backend as kernel
+from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.route.reference import choice, route
 
 pytestmark = pytest.mark.interpreter
@@ -16,11 +17,16 @@ WEIGHT = 2e-6
 SCORES = pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 
 
-def chosen(logits, score, top_k, bias=None, scale=1.0, expert_scale=None):
+def arguments(weight, score, top_k, bias=None, scale=1.0, expert_scale=None):
+    return RouteArguments(weight, score, top_k, torch.float32, bias, scale, expert_scale)
+
+
+def chosen(logits, *rest):
     """What the kernel writes over ids of no expert and weights that are no numbers."""
-    ids = torch.full((logits.shape[0], top_k), -12345)
-    weights = torch.full((logits.shape[0], top_k), torch.nan)
-    kernel.choose(logits, score, bias, scale, expert_scale, ids, weights).run()
+    given = arguments(None, *rest)
+    ids = torch.full((logits.shape[0], given.top_k), -12345)
+    weights = torch.full((logits.shape[0], given.top_k), torch.nan)
+    kernel.choose(given, logits, ids, weights).run()
     return ids, weights
 
 
@@ -33,7 +39,8 @@ def test_equals_the_reference(numbers, score, experts, top_k, extras):
     expert_scale = 0.5 + torch.rand(experts) if extras else None
     scale = 2.5 if extras else 1.0
     ids, weights = chosen(logits, score, top_k, bias, scale, expert_scale)
-    expected_ids, expected = choice(logits, score, top_k, bias, scale, expert_scale)
+    given = arguments(None, score, top_k, bias, scale, expert_scale)
+    expected_ids, expected = choice(given, logits)
     # Scores of huge logits are all 0 or 1 and equal: they come in the order of their ids too.
     assert torch.equal(ids, expected_ids)
     torch.testing.assert_close(weights, expected, rtol=WEIGHT, atol=1e-30)
@@ -46,7 +53,7 @@ def test_of_equal_logits_the_lowest_ids_are_chosen(score, experts):
     logits = torch.randint(0, 3, (20, experts), generator=generator).float()
     for bias in (None, torch.randint(0, 2, (experts,), generator=generator).float()):
         ids, _ = chosen(logits, score, 4, bias)
-        assert torch.equal(ids, choice(logits, score, 4, bias, 1.0, None)[0])
+        assert torch.equal(ids, choice(arguments(None, score, 4, bias), logits)[0])
 
 
 def test_rows_of_a_wider_tensor_are_read_in_place(numbers):
@@ -81,8 +88,9 @@ def test_few_rows_are_one_launch_and_many_are_not(numbers, score, rows, experts,
     scales = None if score == "sigmoid" else 0.5 + torch.rand(experts)
     top_k = min(5, experts)
     for _ in range(2):  # the counter is left as it was
-        ids, weights = kernel.route(x, weight, score, top_k, bias, 2.5, scales)
-        wanted, shares = route(x, weight, score, top_k, bias, 2.5, scales)
+        given = arguments(weight, score, top_k, bias, 2.5, scales)
+        ids, weights = kernel.route(given, x)
+        wanted, shares = route(given, x)
         assert torch.equal(ids, wanted)
         torch.testing.assert_close(weights, shares, rtol=1e-4, atol=1e-20)
 
@@ -94,26 +102,35 @@ def test_many_rows_meet_the_matrix_unit(numbers, experts, width):
     kernel.logits_of_many(x, weight, logits).run()
     exact = x.double() @ weight.double().T
     assert float((logits - exact).abs().max()) <= 1e-6 * float(exact.abs().max())
-    ids, weights = kernel.route(x, weight, "softmax", 3, None, 1.0, None)
-    wanted, shares = route(x, weight, "softmax", 3, None, 1.0, None)
+    ids, weights = kernel.route(arguments(weight, "softmax", 3), x)
+    wanted, shares = route(arguments(weight, "softmax", 3), x)
     assert torch.equal(ids, wanted)
     torch.testing.assert_close(weights, shares, rtol=1e-4, atol=0)
 
 
 def test_rows_may_lie_in_a_wider_tensor(numbers):
     wide, weight = numbers(3, 200), numbers(9, 128) / 128
-    ids, weights = kernel.route(wide[:, 40:168], weight, "softmax", 3, None, 1.0, None)
-    again, same = kernel.route(wide[:, 40:168].contiguous(), weight, "softmax", 3, None, 1.0, None)
+    ids, weights = kernel.route(arguments(weight, "softmax", 3), wide[:, 40:168])
+    again, same = kernel.route(arguments(weight, "softmax", 3), wide[:, 40:168].contiguous())
+    assert torch.equal(ids, again)
+    assert torch.equal(weights, same)
+
+
+def test_strided_rows_are_read_like_contiguous_ones(numbers):
+    wide, weight = numbers(3, 256), numbers(9, 128) / 128
+    given = arguments(weight, "softmax", 3)
+    ids, weights = kernel.route(given, wide[:, ::2])
+    again, same = kernel.route(given, wide[:, ::2].contiguous())
     assert torch.equal(ids, again)
     assert torch.equal(weights, same)
 
 
 def test_a_row_does_not_see_the_others(numbers):
     x, weight = numbers(16, 64), numbers(20, 64) / 64
-    ids, weights = kernel.route(x, weight, "softmax", 4, None, 1.0, None)
+    ids, weights = kernel.route(arguments(weight, "softmax", 4), x)
     others = numbers(16, 64)
     others[5] = x[11]
-    moved, same = kernel.route(others, weight, "softmax", 4, None, 1.0, None)
+    moved, same = kernel.route(arguments(weight, "softmax", 4), others)
     assert torch.equal(moved[5], ids[11])
     assert torch.equal(same[5], weights[11])
 
@@ -121,13 +138,14 @@ def test_a_row_does_not_see_the_others(numbers):
 def test_the_op_makes_its_outputs_and_says_what_it_cannot(numbers):
     x, weight = numbers(3, 64), numbers(12, 64)
 
-    def reason(x=x, weight=weight, bias=None):
-        return kernel.supports(x, weight, "softmax", 2, bias, 1.0, None).reason
+    def reason(dtype=torch.float32, weight=weight, bias=None):
+        return kernel.supports(RouteArguments(weight, "softmax", 2, dtype, bias)).reason
 
     assert reason() == ""
-    ids, weights = kernel.route(x, weight, "softmax", 2, None, 1.0, None)
+    ids, weights = kernel.route(arguments(weight, "softmax", 2), x)
     assert (ids.dtype, weights.dtype) == (torch.int64, torch.float32)
     assert "float16" in reason(weight=weight.half())
     assert "bias" in reason(bias=torch.zeros(12).half())
-    assert "bfloat16" in reason(x=x.bfloat16())
+    assert "float64" in reason(torch.float64)
+    assert "bfloat16" in reason(torch.bfloat16)
     assert "1025 experts" in reason(weight=torch.zeros(1025, 64))

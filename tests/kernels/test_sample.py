@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from kinfolk_kernels.sample.op import SampleArguments
 from kinfolk_kernels.sample.philox import philox, uniforms
 from kinfolk_kernels.sample.reference import sample
+
+CPU = SampleArguments(torch.device("cpu"))
 
 ONES = 0xFFFFFFFF
 # Known answers of Random123: counter, key, result.
@@ -98,5 +101,5 @@ def test_numbers_are_uniform_and_neighbours_unrelated(axis):
 def test_a_row_that_is_not_finite_is_known(bad):
     logits = torch.zeros(3, 9)
     logits[1, 7] = bad
-    _, finite = sample(logits, SimpleNamespace(greedy=True))
+    _, finite = sample(CPU, logits, SimpleNamespace(greedy=True))
     assert finite.tolist() == [True, False, True]

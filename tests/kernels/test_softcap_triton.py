@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.softcap import triton_backend as kernels
+from kinfolk_kernels.softcap.op import SoftcapArguments
 
 pytestmark = pytest.mark.interpreter
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.interpreter
 def test_equals_float64(numbers, shape, cap):
     logits = 20 * numbers(*shape)
     before = logits.clone()
-    found = kernels.softcap(logits, cap)
+    found = kernels.softcap(SoftcapArguments(cap, logits.device), logits)
     assert torch.equal(logits, before)
     exact = cap * (logits.double() / cap).tanh()
     # Near zero what is lost is some 2^-24 of the cap, not of the logit.
@@ -23,11 +24,10 @@ def test_equals_float64(numbers, shape, cap):
 
 
 def test_what_is_no_number_stays_so():
-    found = kernels.softcap(torch.tensor([[-1e30, torch.nan, torch.inf]]), 30.0)
+    arguments = SoftcapArguments(30.0, torch.device("cpu"))
+    found = kernels.softcap(arguments, torch.tensor([[-1e30, torch.nan, torch.inf]]))
     torch.testing.assert_close(found, torch.tensor([[-30, torch.nan, 30]]), equal_nan=True)
 
 
-def test_refusals_say_why(numbers):
-    assert kernels.supports(numbers(2, 8), 30.0).reason == ""
-    strided = kernels.supports(numbers(2, 8)[:, ::2], 30.0)
-    assert strided.reason == "the logits are not contiguous float32 (torch.float32)"
+def test_the_interpreter_supports_any_device():
+    assert kernels.supports(SoftcapArguments(30.0, torch.device("cpu")))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kinfolk.nn.decoder import Decoder, PreNormLayer
-from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.norm import NormGroup, RMSNorm
 from kinfolk.nn.residual import Normed, Residual
 from kinfolk.nn.sandwich import Sandwich, SandwichLayer
 
@@ -126,7 +126,7 @@ def test_norms_of_a_stream_add_two_normed_rows(norm, weights):
     parts = (Normed(weights(3, WIDTH), norm()), Normed(weights(3, WIDTH), norm()))
     stream = Residual(weights(3, WIDTH), parts, norm(), torch.tensor([0.3]))
     readers = norm(), norm()
-    total, *normed = stream.normed(*readers)
+    total, *normed = stream.normed(NormGroup(*readers))
     first, second = (part.norm(part.rows) for part in parts)
     expected = (stream.total + stream.after(first + second)) * 0.3
     torch.testing.assert_close(total, expected)
@@ -135,8 +135,14 @@ def test_norms_of_a_stream_add_two_normed_rows(norm, weights):
         torch.testing.assert_close(found, reader(expected))
 
 
-def test_norms_of_one_sum_have_one_eps(norm, weights):
-    other = norm()
-    other.eps = 2 * other.eps
+def test_norms_of_a_stream_without_a_branch(norm, weights):
+    x, readers = weights(3, WIDTH), (norm(), norm(torch.float16))
+    total, *normed = Residual(x).normed(NormGroup(*readers))
+    assert torch.equal(total, x)
+    for result, reader in zip(normed, readers, strict=True):
+        assert torch.equal(result, reader(x))
+
+
+def test_norms_of_one_sum_have_one_eps(context, norm):
     with pytest.raises(ValueError, match="norms of one sum have eps"):
-        Residual(weights(3, WIDTH), weights(3, WIDTH)).normed(norm(), other)
+        NormGroup(norm(), RMSNorm(context, None, 2e-5))

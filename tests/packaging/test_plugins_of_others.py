@@ -86,7 +86,7 @@ def test_all_three_are_found_and_usable(others):
     for name, kind, brought in (
         ("qwen3", "families", "qwen3"),
         ("policy-demo", "policies", "lenient"),
-        ("op-demo", "op_backends", "silu_mul=inplace"),
+        ("op-demo", "op_backends", "act_and_mul=inplace"),
     ):
         assert found[name]["status"] == "ok", found[name]["reason"]
         assert found[name]["provides"][kind] == [brought]
@@ -129,12 +129,12 @@ def test_the_family_is_less_than_two_hundred_lines(repo):
 
 
 def test_the_op_is_chosen_by_option_shown_by_doctor_and_refuses_with_a_reason(others):
-    words = ("kinfolk", "doctor", "--json", "--device", "cpu", "--op", "silu_mul=inplace")
+    words = ("kinfolk", "doctor", "--json", "--device", "cpu", "--op", "act_and_mul=inplace")
     checks = {check["name"]: check for check in json.loads(run(others, *words).stdout)}
-    assert checks["silu_mul"]["detail"].startswith("inplace")
+    assert checks["act_and_mul"]["detail"].startswith("inplace")
     usual = json.loads(run(others, *words[:-2]).stdout)
-    (unasked,) = (check["detail"] for check in usual if check["name"] == "silu_mul")
-    assert "inplace not asked" in unasked
+    (unasked,) = (check["detail"] for check in usual if check["name"] == "act_and_mul")
+    assert "inplace not tried" in unasked
     refused = run(others, *words, "--dtype", "bf16", code=1).stdout
     assert "inplace: needs float32, not torch.bfloat16" in refused
 

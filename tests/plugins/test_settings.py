@@ -14,7 +14,7 @@ from kinfolk.settings import (
     Settings,
     flag,
     load_settings,
-    options_given,
+    typed_options,
     unknown_variables,
     variable,
 )
@@ -91,7 +91,7 @@ def test_a_blank_text_is_unset(monkeypatch):
         ("memory", "inf", "must be a number, above 0"),
         ("dtype", "f64", "must be auto, f32, f16 or bf16 (got 'f64')"),
         ("dtype", "BF16", "(got 'BF16'); did you mean bf16?"),
-        ("weights", "plane", "did you mean planes?"),
+        ("weights", "pack", "did you mean packed?"),
         ("device", "gpu", "must be auto, cpu, cuda, or cuda:N for the GPU of number N"),
         ("device", "cuda:", "must be auto, cpu, cuda, or cuda:N for the GPU of number N"),
         ("kv_codec", "q5", "must be f32, f16, bf16, q8_0 or q4_0"),
@@ -127,7 +127,7 @@ def test_every_bad_value_is_named_in_one_line(monkeypatch):
 
 
 def test_an_option_that_is_no_setting_is_named():
-    with pytest.raises(SettingsError, match="'colour' is no setting of kinfolk"):
+    with pytest.raises(SettingsError, match="'colour' is not a setting of kinfolk"):
         load_settings(colour="red")
 
 
@@ -158,7 +158,7 @@ def test_only_typed_options_count_so_a_default_cannot_hide_a_variable(monkeypatc
     @click.option("--colour", default="red")
     @click.pass_context
     def command(context, **parameters):
-        seen.append(options_given(context))
+        seen.append(typed_options(context))
 
     CliRunner().invoke(command, ["--quantum", "4", "--colour", "blue"], catch_exceptions=False)
     assert seen == [{"quantum": 4}]

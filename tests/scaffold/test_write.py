@@ -167,7 +167,7 @@ def test_the_folder_can_be_chosen(tmp_path):
 def test_a_name_that_an_installed_plugin_has_is_refused(name, tmp_path):
     done = invoke("new-family", name, str(tmp_path / "here"))
     assert isinstance(done.exception, SettingsError)
-    assert "is or claims" in str(done.exception)
+    assert "already has the name or architecture" in str(done.exception)
     assert not (tmp_path / "here").exists()
 
 

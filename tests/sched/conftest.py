@@ -89,17 +89,18 @@ class ToyEngine:
         self.epochs = [0] * (limits.slots + 1)
         self.fresh = [False] * (limits.slots + 1)
 
-    def run(
-        self, plan: StepPlan, *, failing: frozenset[str] = frozenset(), fatal: bool = False
-    ) -> StepResult:
+    def run(self, plan: StepPlan, *, failing: frozenset[str] = frozenset()) -> StepResult:
         for operation in plan.operations:
             self._apply(operation)
-        if fatal:
-            self._poison_all()
-            return StepResult(plan.step_id, (), fatal="the toy burnt down")
         return StepResult(
             plan.step_id, tuple(self._item(item, item.request_id in failing) for item in plan.items)
         )
+
+    def lose(self, plan: StepPlan) -> None:
+        """A step that fails with everything that is on the device."""
+        for operation in plan.operations:
+            self._apply(operation)
+        self._poison_all()
 
     def _apply(self, operation: StateOperation) -> None:
         match operation:
@@ -275,6 +276,10 @@ class World:
         if plan is not None:
             self.take(self.scheduler.commit(self.engine.run(plan, **faults)))
         return plan
+
+    def lose(self, plan: StepPlan) -> None:
+        self.engine.lose(plan)
+        self.take(self.scheduler.fail_all("the toy burnt down"))
 
     def ahead(self, result: StepResult, **faults: Any) -> StepResult | None:
         """What a step comes to that runs before ``result`` is committed, on the tokens in it."""

@@ -380,7 +380,7 @@ def test_a_lost_step_ends_all_with_a_slot_and_those_in_line_run_afterwards(make_
     for request in requests:
         world.submit(request)
     world.step()
-    world.step(fatal=True)
+    world.lose(world.plan())
     assert sorted(world.finished) == ["a", "b"]
     world.drain()
     assert world.streams["c"] == world.expected(requests[2])

@@ -139,7 +139,7 @@ def test_the_first_signal_is_answered_with_what_is_in_flight(
 ):
     said, _ = told
     running = run_server(make_service(make_engine("Hello", 0.6), grace=7.5))
-    running.server._tell = said.append
+    running.server._notify = said.append
     # Three answers to one request are one request.
     asking = [ask(running, user(n=3)) for _ in range(requests)]
     while running.service.requests < requests:
@@ -151,7 +151,7 @@ def test_the_first_signal_is_answered_with_what_is_in_flight(
     else:
         count = ["1 request", "2 requests"][requests - 1]
         assert told_so == (
-            f"stopping: {count} in flight, with 7.5 s to finish; Ctrl-C again cuts them off"
+            f"stopping: {count} in flight, with 7.5 s to finish; Ctrl-C again aborts them"
         )
     running.thread.join(10)
     for each in asking:
@@ -168,7 +168,7 @@ def test_a_second_signal_ends_every_answer_with_an_error(
     said, left = told
     engine = make_engine("Hello", *([0.05, " word"] * 600))
     running = run_server(make_service(engine, grace=600.0))
-    running.server._tell = said.append
+    running.server._notify = said.append
     body = {**(user() if path == CHAT else {"prompt": "Hi"}), "stream": stream, "max_tokens": 200}
     asking = ask(running, body, path)
     time.sleep(0.4)
@@ -176,7 +176,7 @@ def test_a_second_signal_ends_every_answer_with_an_error(
     wait_for(said, 1)
     assert running.thread.is_alive()
     running.server.handle_exit(signal.SIGTERM, None)
-    assert wait_for(said, 2) == "1 request cut off; Ctrl-C again leaves at once"
+    assert wait_for(said, 2) == "1 request aborted; Ctrl-C again exits immediately"
     running.thread.join(10)
     assert not running.thread.is_alive()
     asking.join(5)

@@ -100,7 +100,9 @@ def test_a_client_that_leaves_is_told_in_the_line(
     with httpx.stream("POST", running.url + CHAT, json=user(stream=True)) as response:
         assert next(response.iter_bytes())
     (line,) = lines(1)
-    assert re.search(r"200, \d+ prompt tokens, \d+ completion tokens, the client left, ", line)
+    assert re.search(
+        r"200, \d+ prompt tokens, \d+ completion tokens, the client disconnected, ", line
+    )
 
 
 def test_a_path_cannot_write_lines_of_its_own(run_server, make_service, make_engine, lines):
@@ -122,7 +124,7 @@ def test_a_client_that_leaves_while_it_sends_is_one_line_for_those_who_look_clos
         sock.sendall(head.encode() + sent)
         time.sleep(0.2)
     (line,) = lines(1, logging.DEBUG)
-    assert line.startswith(f"POST {CHAT} 499, the client left while it was sending, ")
+    assert line.startswith(f"POST {CHAT} 499, the client disconnected while sending, ")
     time.sleep(0.1)
     assert "Traceback" not in caplog.text
     assert {record.name for record in from_us(caplog.records)} == {"kinfolk.server.request_log"}

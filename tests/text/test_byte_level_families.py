@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.text.chat import ChatTemplate
-from kinfolk.text.pretokenizers import find, split_steps
+from kinfolk.text.pretokenizers import find_pretokenizer, split_steps
 from kinfolk.text.tokenizer import Tokenizer
 from kinfolk_laguna.family import Laguna
 from kinfolk_qwen35.family import Qwen35
@@ -126,7 +126,7 @@ def test_no_piece_of_laguna_holds_a_newline_beside_anything_else(text):
 def test_families_that_share_a_vocabulary_cut_alike():
     """Each works alone; together they must not contradict each other."""
     assert Qwen35Moe().pretokenizers() == Qwen35().pretokenizers()
-    assert find("qwen35", [Qwen35Moe(), Qwen35()]) == Qwen35().pretokenizers()[0]
+    assert find_pretokenizer("qwen35", [Qwen35Moe(), Qwen35()]) == Qwen35().pretokenizers()[0]
 
 
 # -- turns ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from kinfolk.errors import PluginError, UnsupportedModelError
-from kinfolk.text.pretokenizers import GENERIC, find, split_steps
+from kinfolk.text.pretokenizers import GENERIC, find_pretokenizer, split_steps
 from kinfolk_qwen35.text import PRETOKENIZERS
 
 QWEN35, QWEN2 = PRETOKENIZERS
@@ -101,22 +101,22 @@ def test_qwen35_cuts_as_another_regex_engine_does(text: str) -> None:
 
 
 def test_a_family_brings_its_own(stub_family) -> None:
-    assert find("qwen35", [stub_family("a", (QWEN35,))]) is QWEN35
+    assert find_pretokenizer("qwen35", [stub_family("a", (QWEN35,))]) is QWEN35
 
 
 def test_generic_ids_need_no_family() -> None:
-    assert find("gpt-2", []) is GENERIC["gpt-2"]
+    assert find_pretokenizer("gpt-2", []) is GENERIC["gpt-2"]
 
 
 def test_a_family_may_redefine_a_generic_id(stub_family, make_pre) -> None:
     mine = make_pre("gpt-2", r"\d+")
-    assert find("gpt-2", [stub_family("a", (mine,))]) is mine
+    assert find_pretokenizer("gpt-2", [stub_family("a", (mine,))]) is mine
 
 
 def test_an_unclaimed_id_names_itself_the_file_and_who_claims_what(stub_family, make_pre) -> None:
     families = [stub_family("b", (make_pre("two"), make_pre("one"))), stub_family("a", ())]
     with pytest.raises(UnsupportedModelError) as caught:
-        find("odd", families, path="some/model.gguf")
+        find_pretokenizer("odd", families, path="some/model.gguf")
     message = str(caught.value)
     assert "some/model.gguf" in message
     assert "'odd'" in message
@@ -129,29 +129,29 @@ def test_a_vocabulary_that_nobody_reads_is_named_by_its_own_key(stub_family, mak
     """A claim for byte-level vocabularies is none for another kind that is called the same."""
     families = [stub_family("a", (make_pre("t5"),))]
     with pytest.raises(UnsupportedModelError) as caught:
-        find("t5", families, path="some/model.gguf", byte_level=False)
+        find_pretokenizer("t5", families, path="some/model.gguf", byte_level=False)
     assert "some/model.gguf: key 'tokenizer.ggml.model' is 't5'" in str(caught.value)
     assert "tokenizer.ggml.pre" not in str(caught.value)
     characters = replace(make_pre("t5"), symbols="characters")
     both = [*families, stub_family("b", (characters,))]
-    assert find("t5", both, byte_level=False) == characters
-    assert find("t5", both) == make_pre("t5")
+    assert find_pretokenizer("t5", both, byte_level=False) == characters
+    assert find_pretokenizer("t5", both) == make_pre("t5")
 
 
 def test_families_may_agree(stub_family, make_pre) -> None:
     families = [stub_family("a", (make_pre("x"),)), stub_family("b", (make_pre("x"),))]
-    assert find("x", families) == make_pre("x")
+    assert find_pretokenizer("x", families) == make_pre("x")
 
 
 def test_families_that_disagree_are_named(stub_family, make_pre) -> None:
     families = [stub_family("b", (make_pre("x", "1"),)), stub_family("a", (make_pre("x", "2"),))]
     with pytest.raises(PluginError, match=r"'x'.*a, b"):
-        find("x", families)
+        find_pretokenizer("x", families)
 
 
 def test_the_models_own_family_decides(stub_family, make_pre) -> None:
     families = [stub_family("b", (make_pre("x", "1"),)), stub_family("a", (make_pre("x", "2"),))]
-    assert find("x", families, own="b") == make_pre("x", "1")
+    assert find_pretokenizer("x", families, own="b") == make_pre("x", "1")
 
 
 class Failing:
@@ -163,24 +163,24 @@ class Failing:
 
 def test_the_models_own_family_is_asked_alone(stub_family, make_pre, caplog) -> None:
     families = [Failing(), stub_family("a", (make_pre("x"),))]
-    assert find("x", families, own="a") == make_pre("x")
+    assert find_pretokenizer("x", families, own="a") == make_pre("x")
     assert not caplog.records
 
 
 def test_another_family_that_fails_is_left_out(stub_family, make_pre, caplog) -> None:
     families = [Failing(), stub_family("a", ()), stub_family("b", (make_pre("x"),))]
-    assert find("x", families, own="a") == make_pre("x")
-    assert find("gpt-2", families, own="a") is GENERIC["gpt-2"]
+    assert find_pretokenizer("x", families, own="a") == make_pre("x")
+    assert find_pretokenizer("gpt-2", families, own="a") is GENERIC["gpt-2"]
     said = "family 'broken': Family.pretokenizers failed; it is left out"
     assert [record.message for record in caplog.records] == [said, said]
     with pytest.raises(UnsupportedModelError, match=r"known: b: x; built in"):
-        find("odd", families, own="a")
+        find_pretokenizer("odd", families, own="a")
 
 
 def test_a_failure_of_the_models_own_family_is_not_covered_up() -> None:
     """What it would have said about a name that we know too may be something else."""
     with pytest.raises(PluginError, match=r"Family\.pretokenizers failed"):
-        find("gpt-2", [Failing()], own="broken")
+        find_pretokenizer("gpt-2", [Failing()], own="broken")
 
 
 def test_a_pattern_that_is_no_regular_expression_is_named(make_pre) -> None:

@@ -348,7 +348,7 @@ def test_what_nothing_spells_is_the_unknown_token(make, caplog) -> None:
     listed = {"a": -1.0, "b": -2.0}
     tokenizer = make(listed, [("<unk>", UNKNOWN)], bytes_=0, unknown_token_id=2)
     assert texts(tokenizer, "aéèb") == ["a", "<unk>", "b"]
-    assert "makes them '<unk>'" in caplog.text
+    assert "replaces them by '<unk>'" in caplog.text
 
 
 # -- scores that cannot be used, or say little ----------------------------------------------------

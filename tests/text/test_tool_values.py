@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.text.tool_values import coerced, types_of
+from kinfolk.text.tool_values import coerce, types_of
 
 NESTED = "[" * 5000
 
@@ -55,7 +55,7 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "types", "value"), CASES)
 def test_a_text_becomes_the_value_its_type_asks_for(text, types, value):
-    found = json.loads(coerced(text, types))
+    found = json.loads(coerce(text, types))
     assert found == value
     assert type(found) is type(value)
 
@@ -68,7 +68,7 @@ def test_a_text_becomes_the_value_its_type_asks_for(text, types, value):
     ).map(tuple),
 )
 def test_any_text_becomes_json_that_can_be_sent(text, types):
-    sent = coerced(text, types)
+    sent = coerce(text, types)
     sent.encode()
     json.loads(sent, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 

@@ -1,4 +1,4 @@
-"""``kinfolk bench``: how fast a model reads prompts and writes answers, through the engine."""
+"""``kinfolk bench``: prefill and decode speed of a model, measured through the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import ProgressBar, print_json, table
-from kinfolk.cli.loading import Demand, open_runtime, read_settings
+from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``sequences`` prompts of ``prompt`` tokens at once, each answered with ``generate``; every
-    step of an answer has ``rows`` rows, of which all but the first are drafts nobody accepts."""
+    """``sequences`` concurrent prompts of ``prompt`` tokens, each answered with ``generate``
+    tokens.
+
+    Every decode step of a sequence has ``rows`` rows; all but the first are random drafts, which
+    are rejected.
+    """
 
     prompt: int
     generate: int
@@ -44,16 +48,16 @@ class Workload:
     rows: int = 1
 
     @property
-    def asked(self) -> int:
-        """Tokens that a request is for: no step has more rows than it may emit, so that the last
-        ones, which have fewer, are not measured."""
+    def max_new(self) -> int:
+        """Tokens to request. A step never has more rows than tokens left to emit, so the last steps
+        are narrower; they come after the measured ``generate`` tokens."""
         return self.generate + self.rows - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds of one repeat: until every first token was there, and from there to the last that is
-    measured; and the steps of a sequence in that time."""
+    """One repeat: seconds until all sequences have their first token, seconds from there to the
+    last measured token, and the most steps of a sequence in the latter."""
 
     prompt: float
     decode: float
@@ -71,26 +75,34 @@ Examples:
 )
 @model_argument
 @click.option(
-    "--prompt", type=click.IntRange(min=1), default=512, show_default=True, help="Tokens to read."
+    "--prompt",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="Tokens of a prompt.",
 )
 @click.option(
     "--generate",
     type=click.IntRange(min=2),
     default=128,
     show_default=True,
-    help="Tokens to write.",
+    help="Tokens of an answer.",
 )
 @click.option(
     "--sequences",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many of them at once.",
+    help="Sequences that run at once.",
 )
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Times to measure."
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Measured repeats.",
 )
-@sampling_value("temperature", default=0.0, show_default=True, help="0 = no sampling.")
+@sampling_value("temperature", default=0.0, show_default=True, help="0 = greedy.")
 @sampling_value("top_p", default=1.0, show_default=True, help="1 = all tokens.")
 @click.option(
     "--rows",
@@ -118,16 +130,16 @@ def bench(
 ) -> None:
     """Measure the model in FILE, or the bundled one: the median speed of several repeats.
 
-    Every repeat and every sequence reads fresh random tokens, so nothing is reused; the model's own
-    end of text is ignored. A prompt's time ends when its first token has reached the host. One
-    repeat before the first is not counted.
+    Every sequence of every repeat has its own random prompt, so no prefix is reused; end-of-text
+    tokens do not end an answer. The prompt's time ends when the first token is on the host. A
+    warm-up repeat is not counted.
     """
     work = Workload(prompt, generate, sequences, temperature, top_p, rows)
     drafts = {} if rows == 1 else {"drafter": "random", "draft_tokens": rows - 1}
-    needed = prompt + work.asked
+    needed = prompt + work.max_new
     settings = read_settings(ctx, slots=sequences, checkpoints=0, context=needed, **drafts)
-    demand = Demand(positions=needed, what=f"--prompt {prompt} with --generate {generate}")
-    with open_runtime(settings, model, demand) as runtime:
+    need = Requirements(positions=needed, what=f"--prompt {prompt} with --generate {generate}")
+    with open_runtime(settings, model, need) as runtime:
         runs = []
         with ProgressBar("measuring") as progress:
             for repeat in range(repeats + 1):
@@ -141,7 +153,7 @@ def bench(
 
 
 def measure(runtime: Runtime, work: Workload, seed: int) -> Run:
-    """One repeat. Raises :class:`EngineError` if any of the requests fails."""
+    """Run one repeat. Raises :class:`EngineError` if a request fails."""
     inbox: SimpleQueue[Event] = SimpleQueue()
     requests = [_request(runtime, work, seed, number) for number in range(work.sequences)]
     started = time.perf_counter()
@@ -162,8 +174,8 @@ def _watch(next_event: Callable[[], Event], work: Workload, started: float) -> R
         now, request = time.perf_counter(), event.request_id
         if isinstance(event, Finished):
             waiting -= 1
-            if event.usage.emitted != work.asked:
-                raise EngineError(event.error or "a request ended before its time")
+            if event.usage.emitted != work.max_new:
+                raise EngineError(event.error or "a request ended too early")
             continue
         if request not in emitted:
             first = last = now
@@ -185,7 +197,7 @@ def _request(runtime: Runtime, work: Workload, seed: int, number: int) -> Reques
     return Request(
         id=f"bench-{seed}-{number}",
         prompt=tuple(source.randrange(vocabulary) for _ in range(work.prompt)),
-        max_new=work.asked,
+        max_new=work.max_new,
         sampling=Sampling(temperature=work.temperature, top_p=work.top_p, seed=number),
     )
 
@@ -237,13 +249,13 @@ def _as_text(report: dict[str, Any]) -> str:
         ("prompt", f"{report['prompt_tokens_per_second']} tok/s"),
         ("generate", f"{report['generate_tokens_per_second']} tok/s"),
         ("first token", f"{report['first_token_seconds']} s"),
-        ("step", f"{report['step_milliseconds']} ms, {work['rows']} rows a sequence"),
-        ("steps", _counted(report["engine"])),
+        ("step", f"{report['step_milliseconds']} ms, {work['rows']} rows per sequence"),
+        ("steps", _engine_counters(report["engine"])),
         *((f"no graph: {name}", why) for name, why in report["uncapturable_ops"].items()),
     ]
     return table(rows)
 
 
-def _counted(stats: dict[str, int]) -> str:
+def _engine_counters(stats: dict[str, int]) -> str:
     names = ("steps", "replays", "eager_steps", "captures", "uploads", "waits", "allocations")
     return ", ".join(f"{stats[name]} {name.replace('_', ' ')}" for name in names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kinfolk.cli.console import dim, note
-from kinfolk.cli.loading import Demand, open_runtime, read_settings
+from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
 
 HELP: Final = """\
-/system TEXT  start again with TEXT as the system message; without TEXT, with none
-/reset        forget the conversation, keep the system message
+/system TEXT  clear the conversation and set the system message; without TEXT, remove it
+/reset        clear the conversation, keep the system message
 /stats        switch the line about speed on or off
-/help         this list
-/exit         leave; so does Ctrl-D
-Ctrl-C stops an answer. What was said until then stays part of the conversation."""
+/help         show this list
+/exit         leave, like Ctrl-D
+Ctrl-C stops an answer; its text so far stays in the conversation."""
 
 PROMPT: Final = "> "
 
@@ -49,27 +49,26 @@ Examples:
 @click.option(
     "--system", callback=text_argument, metavar="TEXT", help="System message of the conversation."
 )
-@click.option("--stats", is_flag=True, help="Say how fast each answer was.")
+@click.option("--stats", is_flag=True, help="Print the speed of each answer.")
 @sampling_options
 @settings_options(*LOADING, *ENGINE)
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **params: Any) -> None:
-    """Talk to the model in FILE: it remembers what was said until /reset or /exit.
+    """Talk to the model in FILE, or to the bundled model; /reset clears the conversation.
 
-    Without FILE it is the bundled model. Type /help for what else can be done. Lines on stdin work
-    too, one question a line.
+    /help lists the commands. If stdin is not a terminal, each line of it is a question.
     """
     settings = read_settings(ctx, slots=1)
-    with open_runtime(settings, model, Demand(to_chat=True)) as runtime:
+    with open_runtime(settings, model, Requirements(chat_template=True)) as runtime:
         if runtime.card is not None and not runtime.card.chat:
-            note(f"warning: {runtime.name!r} was not made for conversations")
+            note(f"warning: {runtime.name!r} is not a chat model")
         options = generation_options(params)
         conversation = Conversation(runtime, options, params["system"], params["stats"])
-        conversation.hold(Lines(params["errors"]))
+        conversation.run(Lines(params["errors"]))
 
 
 class Conversation:
-    """What was said so far, and the loop that adds to it."""
+    """The messages so far, and the loop that reads questions and answers them."""
 
     def __init__(
         self, runtime: Runtime, options: GenerationOptions, system: str | None, stats: bool
@@ -84,7 +83,7 @@ class Conversation:
     def reset(self) -> None:
         self._messages = [{"role": "system", "content": self._system}] if self._system else []
 
-    def hold(self, lines: Lines) -> None:
+    def run(self, lines: Lines) -> None:
         """Read and answer until the end of input or /exit."""
         if sys.stdin.isatty():
             note(dim(f"{self._runtime.name}: /help for help, Ctrl-D to leave"))
@@ -93,11 +92,11 @@ class Conversation:
                 continue
             if not line.startswith("/"):
                 self._answer(line)
-            elif not self._obey(*line[1:].partition(" ")[::2]):
+            elif not self._execute(*line[1:].partition(" ")[::2]):
                 return
 
-    def _obey(self, command: str, rest: str) -> bool:
-        """Execute a command; false to leave."""
+    def _execute(self, command: str, rest: str) -> bool:
+        """Execute a command; false = leave."""
         if command in ("exit", "quit"):
             return False
         if command == "reset":
@@ -121,26 +120,26 @@ class Conversation:
         except KeyboardInterrupt:
             note(dim("\n(stopped)"))
         except KinfolkError as error:
-            # A question that cannot be answered is taken back, and the conversation goes on.
-            note(f"error: {self._told(error)}")
+            # Drop the question that failed and go on.
+            note(f"error: {self._error_message(error)}")
             self._messages.pop()
             return
         self._messages.append(answer)
 
-    def _told(self, error: KinfolkError) -> str:
-        """What is said of an error: where no prompt was typed, none can be shortened."""
+    def _error_message(self, error: KinfolkError) -> str:
+        """The message of an error; for a full context, advice in terms of the conversation."""
         if not isinstance(error, ContextLengthExceeded):
             return str(error)
         limit = f"the maximum context length is {error.context} tokens"
-        larger = ", or start with a larger --context" if self._could_hold_more() else ""
+        larger = ", or start with a larger --context" if self._can_enlarge_context() else ""
         if any(message["role"] == "assistant" for message in self._messages):
             return (
                 f"{limit}, and with this question the conversation has {error.prompt_tokens}; "
-                f"forget what was said with /reset{larger}"
+                f"clear it with /reset{larger}"
             )
         return f"{limit}, and the question has {error.prompt_tokens}; shorten it{larger}"
 
-    def _could_hold_more(self) -> bool:
+    def _can_enlarge_context(self) -> bool:
         return bool(self._runtime.info.context < self._runtime.config.context)
 
     def _generate(self, answer: dict[str, str]) -> None:
@@ -157,7 +156,7 @@ class Conversation:
                     self._end(piece)
                     return
                 if not isinstance(piece, Piece):
-                    continue  # a call; no tools are offered here
+                    continue  # a tool call: this command offers no tools
                 if piece.kind != last:
                     click.echo("\n\n" if last == "reasoning" else "", nl=False)
                     last = piece.kind
@@ -170,16 +169,16 @@ class Conversation:
         raise_failure(end)
         click.echo()
         if end.usage.prompt + end.tokens >= self._runtime.info.context:
-            note(dim("(cut off: the context is full; /reset forgets what was said)"))
+            note(dim("(cut off: the context is full; /reset clears the conversation)"))
         if self._stats:
             note(dim(speed(end)))
 
 
 def _read_line(lines: Lines) -> str | None:
-    """The next line, or ``None`` at the end. Ctrl-C throws away what was typed."""
+    """The next line, or ``None`` at the end. Ctrl-C discards the typed line."""
     if not sys.stdin.isatty():
         return lines.read()
-    with suppress(ImportError):  # gives input() editing and history, where there is one
+    with suppress(ImportError):  # line editing and history for input(), if available
         import readline  # noqa: F401
     while True:
         try:

@@ -1,4 +1,4 @@
-"""``kinfolk check``: the conformance kit on an installed family."""
+"""``kinfolk check``: runs the conformance kit on an installed family."""
 
 from __future__ import annotations
 
@@ -26,33 +26,32 @@ Examples:
 )
 @click.argument("name")
 @click.option("-k", "select", default="", metavar="EXPRESSION", help="Only checks that match.")
-@click.option("--trace", is_flag=True, help="Show all that is known about each failure.")
+@click.option("--trace", is_flag=True, help="Show the traceback of each failure.")
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, name: str, select: str, trace: bool, as_json: bool) -> None:
     """Check the installed model family NAME with the conformance kit.
 
-    A tiny model of the family is written, run in every way the runtime may run it, and compared
-    with what the family says it must be. Leaves with exit code 1 if a check fails. Needs the extra
-    'testing'.
+    Writes a tiny model of the family, runs it in every mode of the runtime and compares it with the
+    family's own declarations. The exit code is 1 if a check fails. Needs the extra 'testing'.
     """
     registry = discover(read_settings(ctx))
     if name not in registry.families:
-        there = ", ".join(sorted(registry.families)) or "none"
+        installed = ", ".join(sorted(registry.families)) or "none"
         broken = [problem for problem in registry.problems() if name in problem]
         why = f"; {broken[0]}" if broken else ""
-        raise SettingsError(f"no family {name!r} is installed; installed: {there}{why}")
-    say = (lambda result: None) if as_json else _say
-    results = run_checks(name, select=select, on_result=say)
+        raise SettingsError(f"no family {name!r} is installed; installed: {installed}{why}")
+    on_result = (lambda result: None) if as_json else _print_result
+    results = run_checks(name, select=select, on_result=on_result)
     if as_json:
         print_json(_report(name, results))
     else:
-        _summarise(results, trace)
+        _print_summary(results, trace)
     if any(result.status == "failed" for result in results):
         ctx.exit(1)
 
 
-def _say(result: Result) -> None:
+def _print_result(result: Result) -> None:
     name, bracket, parameter = result.check.removeprefix("test_").partition("[")
     detail = f": {result.detail}" if result.detail else ""
     title = name.replace("_", " ") + bracket + parameter
@@ -60,7 +59,7 @@ def _say(result: Result) -> None:
     click.echo(dim(line) if result.status == "not applicable" else line)
 
 
-def _summarise(results: Sequence[Result], trace: bool) -> None:
+def _print_summary(results: Sequence[Result], trace: bool) -> None:
     failed = [result for result in results if result.status == "failed"]
     for result in failed:
         click.echo(f"\n{result.check}\n  {result.title}\n  {result.detail}")
@@ -72,7 +71,7 @@ def _summarise(results: Sequence[Result], trace: bool) -> None:
     }
     click.echo("\n" + ", ".join(f"{count} {status}" for status, count in counts.items()))
     if failed and not trace:
-        note("--trace shows where; -k NAME runs a check by itself")
+        note("--trace shows tracebacks; -k NAME runs a single check")
 
 
 def _report(name: str, results: Sequence[Result]) -> dict[str, Any]:

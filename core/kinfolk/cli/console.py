@@ -1,4 +1,4 @@
-"""What commands say beside their output: on stderr, and lively only on a terminal."""
+"""Console output of commands: notes and progress bars on stderr, tables, JSON."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _SHOW_AFTER: Final = 0.5
-"""Seconds a step may take before a bar appears; most are over by then."""
+"""Seconds before a progress bar appears."""
 
 
 def on_terminal() -> bool:
-    """Whether somebody is looking at stderr."""
+    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def note(message: str) -> None:
-    """A line for whoever is watching, not part of the output; above a bar, if one is shown."""
+    """Print a line on stderr, above the progress bar if one is shown."""
     click.echo(message, file=sys.stderr)
 
 
@@ -38,7 +38,7 @@ def print_json(data: Any) -> None:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, two spaces apart; the last column is as wide as it is."""
+    """Rows as lines of aligned columns, two spaces apart; the last column is not padded."""
     if not rows:
         return ""
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
@@ -50,7 +50,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def size(nbytes: int) -> str:
-    """``15.6 GiB``"""
+    """Bytes in binary units: ``15.6 GiB``."""
     amount = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -60,17 +60,17 @@ def size(nbytes: int) -> str:
 
 
 class NoteHandler(logging.Handler):
-    """Log lines as notes."""
+    """A log handler that prints with :func:`note`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(self.format(record))
 
 
 class ProgressBar:
-    """A bar for a long step, gone when it is over. Silent when nobody is looking.
+    """A progress bar that is erased at the end; silent if stderr is not a terminal.
 
-    Call it with the amount done, the amount in total and what was just finished. It appears when
-    the step has taken a while, or ``at_once`` if that is sure to happen.
+    Call it with the amount done, the total and a label. It appears after half a second, or with
+    ``at_once`` immediately.
     """
 
     def __init__(self, title: str, *, at_once: bool = False):
@@ -82,7 +82,7 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         if self._visible and self._at_once and self._open().console.is_dumb_terminal:
-            note(self._title)  # where nothing can be taken back there is no bar
+            note(self._title)  # a dumb terminal cannot erase a bar
         return self
 
     def __call__(self, done: int, total: int, what: str = "") -> None:

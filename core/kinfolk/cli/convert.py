@@ -1,4 +1,4 @@
-"""``kinfolk convert``: from a Hugging Face directory to a GGUF file."""
+"""``kinfolk convert``: converts a Hugging Face model directory to a GGUF file."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Examples:
     default="bf16",
     show_default=True,
     metavar="TYPE",
-    help="Number format or mix of formats, such as f32, f16, bf16, q8_0, q4_0, q4_k_m.",
+    help="Tensor type or mix of types, such as f32, f16, bf16, q8_0, q4_0, q4_k_m.",
 )
-@click.option("--name", default="", help="Name of the model in the file. Default: the directory's.")
+@click.option("--name", default="", help="Model name in the file. Default: the directory's name.")
 @click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer out.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--workers", type=click.IntRange(min=1), help="Threads. Default: one a core.")
+@click.option("--workers", type=click.IntRange(min=1), help="Threads. Default: one per core.")
 @json_option
 @settings_options("model_family")
 @click.pass_context
@@ -50,8 +50,7 @@ def convert(
 ) -> None:
     """Convert the Hugging Face model in DIRECTORY to the GGUF file OUT.
 
-    The installed family that knows the model decides how. OUT appears under its name when it is
-    complete.
+    The installed family of the model defines the conversion. OUT gets its name when it is complete.
     """
     settings = read_settings(ctx)
     registry = discover(settings)
@@ -60,12 +59,12 @@ def convert(
         families = [family for family in families if family.name == settings.model_family]
         if not families:
             raise SettingsError(f"--model-family {settings.model_family}: no such family")
-    from kinfolk.convert.driver import convert as run
+    from kinfolk.convert.driver import convert as convert_model
     from kinfolk.quant.formats import QuantFormats
 
     formats = QuantFormats([provided.value for provided in registry.quant_formats])
     with ProgressBar("converting") as progress:
-        done = run(
+        result = convert_model(
             directory,
             out,
             outtype=outtype,
@@ -80,13 +79,13 @@ def convert(
     if as_json:
         print_json(
             {
-                "path": str(done.path),
-                "family": done.family,
-                "bytes": done.nbytes,
-                "parameters": done.parameters,
-                "types": dict(done.types),
+                "path": str(result.path),
+                "family": result.family,
+                "bytes": result.nbytes,
+                "parameters": result.parameters,
+                "types": dict(result.types),
             }
         )
         return
-    types = ", ".join(f"{count} {name}" for name, count in done.types.items())
-    note(f"{done.path}: {done.family}, {size(done.nbytes)}, tensors: {types}")
+    types = ", ".join(f"{count} {name}" for name, count in result.types.items())
+    note(f"{result.path}: {result.family}, {size(result.nbytes)}, tensors: {types}")

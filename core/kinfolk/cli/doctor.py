@@ -1,4 +1,4 @@
-"""``kinfolk doctor``: is this installation sound, and what will run on what."""
+"""``kinfolk doctor``: checks of the installation, and the back end of every op."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMOKE_TOKENS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report: ``area`` groups lines, ``detail`` says what was found."""
+    """One line of the report; lines of one ``area`` form a group."""
 
     area: str
     name: str
@@ -55,10 +55,10 @@ Examples:
 @settings_options(*LOADING, "plugins")
 @click.pass_context
 def doctor(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -> None:
-    """Check versions, devices, plugins and op back ends, and compute a few tokens.
+    """Check versions, devices, plugins and op back ends, and generate a few tokens.
 
-    Names for every op the back end that ran it and why others did not. Leaves with exit code 1 if
-    something is wrong.
+    For every op, lists the back end that ran it and why the others did not. The exit code is 1 if a
+    check fails.
     """
     settings = read_settings(ctx)
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
@@ -101,7 +101,7 @@ def _missing(name: str) -> Check:
 def _has_gpu() -> bool:
     try:
         import torch
-    except Exception:  # told where devices are checked
+    except Exception:  # _devices reports it
         return False
     return torch.cuda.is_available()
 
@@ -109,7 +109,7 @@ def _has_gpu() -> bool:
 def _environment() -> Iterator[Check]:
     for name, close in unknown_variables().items():
         hint = f"; did you mean {close}?" if close else ""
-        yield Check("settings", name, "warning", f"means nothing here{hint}")
+        yield Check("settings", name, "warning", f"is not a setting of kinfolk{hint}")
 
 
 def _plugins(registry: Registry) -> Iterator[Check]:
@@ -124,10 +124,10 @@ def _plugins(registry: Registry) -> Iterator[Check]:
 def _devices() -> Iterator[Check]:
     try:
         import torch
-    except Exception as error:  # a broken installation fails in its own ways
+    except Exception as error:  # a broken installation can raise anything
         yield Check("devices", "torch", "failed", f"cannot be imported: {error}")
         return
-    yield _computes(torch.device("cpu"), f"{torch.get_num_threads()} threads")
+    yield _matmul_check(torch.device("cpu"), f"{torch.get_num_threads()} threads")
     if not torch.cuda.is_available():
         built = torch.version.cuda
         why = f"torch is built for CUDA {built}, which finds no device" if built else "torch is CPU"
@@ -138,42 +138,42 @@ def _devices() -> Iterator[Check]:
         memory = properties.total_memory / 2**30
         capability = f"{properties.major}.{properties.minor}"
         detail = f"{properties.name}, {memory:.0f} GiB, compute capability {capability}"
-        yield _computes(torch.device("cuda", index), detail)
+        yield _matmul_check(torch.device("cuda", index), detail)
 
 
-def _computes(device: torch.device, detail: str) -> Check:
-    """Whether a device multiplies matrices, and correctly."""
+def _matmul_check(device: torch.device, detail: str) -> Check:
+    """Whether a device multiplies matrices correctly."""
     import torch
 
     try:
         ones = torch.ones(64, 64, device=device)
-        right = bool((ones @ ones == 64).all())
+        correct = bool((ones @ ones == 64).all())
     except RuntimeError as error:
         return Check("devices", str(device), "failed", f"{detail}; cannot compute: {error}")
-    if not right:
+    if not correct:
         return Check("devices", str(device), "failed", f"{detail}; computes wrong numbers")
     return Check("devices", str(device), "ok", detail)
 
 
 def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterator[Check]:
-    """Load a model, generate a little, and say what ran on what."""
+    """Load a model, generate a few tokens, and report weights, back ends and graphs."""
     runtime: Runtime | None = None
     try:
         path = registry.bundled_model() if model is None else find_model(model)
         if path is None:
-            detail = "no installed family brings a model of its own; name one with -m to try it"
+            detail = "no installed family bundles a model; name one with -m to run it"
             yield Check("computation", "model", "warning", detail)
             return
-        from kinfolk.engine.runtime import Runtime as Opened
+        from kinfolk.engine.runtime import Runtime as RuntimeClass
 
-        runtime = Opened.open(path, settings, registry)
+        runtime = RuntimeClass.open(path, settings, registry)
         yield _generate(runtime)
         yield from _weights(runtime.loaded)
         yield from _backends(runtime)
         yield _graphs(runtime)
     except KinfolkError as error:
         yield Check("computation", "model", "failed", str(error))
-    except Exception as error:  # whatever is broken, the report is to be printed
+    except Exception as error:  # any failure belongs in the report
         yield Check("computation", "model", "failed", f"{type(error).__name__}: {error}")
     finally:
         if runtime is not None:
@@ -202,13 +202,13 @@ def _generate(runtime: Runtime) -> Check:
 
 
 def _weights(loaded: LoadedModel) -> Iterator[Check]:
-    """What was repacked for kernels, and what could not be."""
+    """Tensors that were repacked for kernels, and tensors that could not be, with the reason."""
     if loaded.packed:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(loaded.packed.items()))
-        yield Check("weights", "planes", "ok", f"tensors repacked for kernels: {counts}")
+        yield Check("weights", "packed", "ok", f"tensors repacked for kernels: {counts}")
     kept = str(loaded.dtype).removeprefix("torch.")
     for (name, reason), count in sorted(loaded.refused.items()):
-        detail = f"{count} tensors are kept as {kept}: {reason}"
+        detail = f"{count} tensors stay {kept}: {reason}"
         yield Check("weights", name, "warning", detail)
 
 
@@ -218,18 +218,18 @@ def _backends(runtime: Runtime) -> Iterator[Check]:
         ran = [decision for (name, _), decision in sorted(ops.decisions.items()) if name == op]
         others = [name for name in ops.backends(op) if name not in {d.backend for d in ran}]
         if not ran:
-            yield Check("ops", op, "ok", f"not needed; installed: {', '.join(others)}")
+            yield Check("ops", op, "ok", f"not used by this model; installed: {', '.join(others)}")
             continue
         detail = ", ".join(decision.backend for decision in ran)
         refused = {pair for decision in ran for pair in decision.refused}
         reasons = [f"{name} refused: {reason}" for name, reason in sorted(refused)]
-        reasons += [f"{name} not asked" for name in others if name not in dict(refused)]
+        reasons += [f"{name} not tried" for name in others if name not in dict(refused)]
         broken = any(known == op for known, _ in ops.broken)
         yield Check("ops", op, "failed" if broken else "ok", "; ".join([detail, *reasons]))
 
 
 def _graphs(runtime: Runtime) -> Check:
-    """Whether steps are recorded, and what keeps them from it."""
+    """Whether steps are captured as CUDA graphs, and if not, why."""
     if not runtime.loaded.graphs:
         why = "--graphs off" if runtime.loaded.device.type == "cuda" else "there is no GPU"
         return Check("graphs", "decoding", "ok", f"not in fixed sizes: {why}")
@@ -238,21 +238,23 @@ def _graphs(runtime: Runtime) -> Check:
         detail = "; ".join(f"{name}: {why}" for name, why in reasons.items())
         return Check("graphs", "decoding", "warning", f"every step runs eagerly; {detail}")
     stats = runtime.engine.stats()
-    detail = f"{stats['captures']} recorded, {stats['replays']} replays"
+    detail = f"{stats['captures']} captured, {stats['replays']} replays"
     return Check("graphs", "decoding", "ok", detail)
 
 
 def _as_text(checks: list[Check]) -> str:
     lines = []
     for area in dict.fromkeys(check.area for check in checks):
-        rows = [(f"  {check.name}", _told(check)) for check in checks if check.area == area]
+        rows = [(f"  {check.name}", _with_status(check)) for check in checks if check.area == area]
         lines += [area, table(rows)]
     bad = sum(check.status == "failed" for check in checks)
     warned = sum(check.status == "warning" for check in checks)
-    counts = [f"{bad} failed"] * bool(bad) + [f"{warned} to look at"] * bool(warned)
-    lines.append(", ".join(counts) or "all is well")
+    counts = [f"{bad} failed"] * bool(bad) + [f"{warned} warning{'s' * (warned > 1)}"] * bool(
+        warned
+    )
+    lines.append(", ".join(counts) or "all checks passed")
     return "\n".join(lines)
 
 
-def _told(check: Check) -> str:
+def _with_status(check: Check) -> str:
     return check.detail if check.status == "ok" else f"{check.status.upper()} {check.detail}"

@@ -1,4 +1,4 @@
-"""``kinfolk inspect``: what is in a model file."""
+"""``kinfolk inspect``: shows metadata and tensors of a model file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from kinfolk.registry import Registry
     from kinfolk.settings import Settings
 
-_SHOWN: Final = 8
-"""Entries of an array that are shown."""
+_MAX_ITEMS: Final = 8
+"""Most items of an array to print."""
 
-_WIDTH: Final = 100
-"""Characters of a text that are shown."""
+_MAX_WIDTH: Final = 100
+"""Most characters of a value to print."""
 
 
 @click.command(
@@ -43,9 +43,9 @@ Examples:
 def inspect(
     ctx: click.Context, /, model: str | None, tensors: bool, as_json: bool, **rest: Any
 ) -> None:
-    """Show the metadata, tensors and types of FILE, and which installed family claims it.
+    """Show metadata, tensors and tensor types of FILE, and the installed family that loads it.
 
-    Reads the head of the file only, however large it is. Without FILE it is the bundled model.
+    Reads only the header of the file. Without FILE: the bundled model.
     """
     settings = read_settings(ctx)
     registry = discover(settings)
@@ -64,7 +64,7 @@ def inspect(
 
 
 def describe(file: GGUFFile, registry: Registry, settings: Settings) -> dict[str, Any]:
-    """The file as plain data; long arrays are shortened to their beginning."""
+    """Header and tensors of a file as JSON-compatible data; long arrays are truncated."""
     architecture = file.metadata.architecture
     family, problem = _family(registry, settings, architecture)
     types: Counter[str] = Counter()
@@ -95,7 +95,7 @@ def describe(file: GGUFFile, registry: Registry, settings: Settings) -> dict[str
 def _family(
     registry: Registry, settings: Settings, architecture: str
 ) -> tuple[str | None, str | None]:
-    """The name of the family that loads the file, or what stands in the way."""
+    """(name of the family that loads the file, ``None``) or (``None``, reason)."""
     try:
         return registry.family_for(architecture, settings.model_family).name, None
     except KinfolkError as error:
@@ -106,14 +106,14 @@ def _plain(value: Value) -> Any:
     content: Any = value.content
     if not value.is_array:
         return _scalar(content)
-    first = [_scalar(item) for item in content[:_SHOWN]]
-    if len(value) <= _SHOWN:
+    first = [_scalar(item) for item in content[:_MAX_ITEMS]]
+    if len(value) <= _MAX_ITEMS:
         return first
     return {"type": f"array of {value.type}", "length": len(value), "first": first}
 
 
 def _scalar(item: Any) -> Any:
-    """JSON has no word for NaN and infinities."""
+    """A scalar for JSON; NaN and infinities, which JSON lacks, as text."""
     plain = item.item() if hasattr(item, "item") else item
     return str(plain) if isinstance(plain, float) and not isfinite(plain) else plain
 
@@ -145,7 +145,7 @@ def _metadata_rows(items: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
             text += ", ".join(repr(item) for item in value["first"]) + ", ..."
         else:
             text = repr(value)
-        rows.append((key, text if len(text) <= _WIDTH else text[: _WIDTH - 4] + " ..."))
+        rows.append((key, text if len(text) <= _MAX_WIDTH else text[: _MAX_WIDTH - 4] + " ..."))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""From the options of a command to settings, plugins and a loaded model."""
+"""Settings, plugins and the loaded model of a command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.errors import ModelFormatError, SettingsError
 from kinfolk.registry import Registry
-from kinfolk.settings import Settings, load_settings, options_given, unknown_variables
+from kinfolk.settings import Settings, load_settings, typed_options, unknown_variables
 
 if TYPE_CHECKING:
     from kinfolk.engine.loading import LoadedModel
@@ -32,20 +32,22 @@ _MODEL_NAME: Final = re.compile(r"[\w.-]+(/[\w.-]+){0,3}(:[\w.-]+)?")
 
 
 def read_settings(ctx: click.Context, /, **defaults: Any) -> Settings:
-    """Settings of a command: its flags, then the environment, then what suits the command."""
-    settings = load_settings(defaults=defaults, **options_given(ctx))
+    """Settings of a command, from its flags, the environment and ``defaults``, in order of
+    precedence. Configures logging and warns about unknown variables."""
+    settings = load_settings(defaults=defaults, **typed_options(ctx))
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(levelname)s: %(name)s: %(message)s",
         handlers=[NoteHandler()],
     )
     for name, close in unknown_variables().items():
-        note(f"warning: {name} means nothing here" + (f"; did you mean {close}?" if close else ""))
+        hint = f"; did you mean {close}?" if close else ""
+        note(f"warning: {name} is not a setting of kinfolk{hint}")
     return settings
 
 
 def discover(settings: Settings) -> Registry:
-    """The installed plugins. Broken ones are mentioned, and are no reason to stop."""
+    """The installed plugins; prints a warning for a broken one."""
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     for problem in registry.problems():
         note(f"warning: plugin {problem}")
@@ -53,79 +55,80 @@ def discover(settings: Settings) -> Registry:
 
 
 def model_path(name: str | None, registry: Registry) -> Path:
-    """The file that was named, or that of the bundled model."""
+    """The model file ``name``, or the bundled model for ``None``."""
     return bundled_model(registry) if name is None else find_model(name)
 
 
 def find_model(name: str) -> Path:
-    """The model file; :class:`ModelFormatError` with what was probably meant if there is none."""
+    """The path of a model file. Raises :class:`ModelFormatError`, with a suggestion, if there is no
+    such file."""
     path = Path(name).expanduser()
     if path.is_dir():
-        raise ModelFormatError(f"is a folder, not a model file; {_held(path)}", path=path)
+        raise ModelFormatError(f"is a folder, not a model file; {_folder_hint(path)}", path=path)
     if path.is_file():
         return path
     if path.exists():
         raise ModelFormatError("is neither a file nor a folder; name a GGUF file", path=path)
-    beside = [file.name for file in path.parent.glob("*.gguf")]
-    close = difflib.get_close_matches(path.name, beside, n=3, cutoff=0.5)
-    # Somebody who leaves out the suffix, or half of a long name, means this one.
-    close += [other for other in beside if other.startswith(path.name) and other not in close]
+    siblings = [file.name for file in path.parent.glob("*.gguf")]
+    close = difflib.get_close_matches(path.name, siblings, n=3, cutoff=0.5)
+    # Also names that the given one is a prefix of: users omit the suffix or half of a long name.
+    close += [other for other in siblings if other.startswith(path.name) and other not in close]
     if close:
-        there = " or ".join(str(path.parent / other) for other in close)
-        raise ModelFormatError(f"no such file; did you mean {there}?", path=path)
+        suggestion = " or ".join(str(path.parent / other) for other in close)
+        raise ModelFormatError(f"no such file; did you mean {suggestion}?", path=path)
     if "://" in name or (path.suffix != ".gguf" and _MODEL_NAME.fullmatch(name)):
         raise ModelFormatError(
-            "no such file. kinfolk reads GGUF files and downloads nothing: for a model of that "
-            "name fetch its GGUF file, then give the path, as in -m path/to/model.gguf",
+            "no such file. kinfolk reads GGUF files and downloads nothing: download the model's "
+            "GGUF file, then name its path, as in -m path/to/model.gguf",
             path=name,
         )
     where = "" if path.parent.is_dir() else f"; there is no folder {path.parent}"
     raise ModelFormatError(f"no such file{where}", path=path)
 
 
-def _held(folder: Path) -> str:
-    """What of a folder may have been meant."""
-    held = sorted(file.name for file in folder.glob("*.gguf"))
-    if held:
-        return f"it holds {', '.join(held[:5])}" + (" and others" if len(held) > 5 else "")
+def _folder_hint(folder: Path) -> str:
+    """The model files in a folder, or the command that converts it."""
+    names = sorted(file.name for file in folder.glob("*.gguf"))
+    if names:
+        return f"it holds {', '.join(names[:5])}" + (" and others" if len(names) > 5 else "")
     if (folder / "config.json").is_file():
-        return f"'kinfolk convert {folder} OUT.gguf' makes one of the model in it"
+        return f"'kinfolk convert {folder} OUT.gguf' converts the model in it"
     return "it holds no .gguf file"
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What a command needs of a model: room for the positions that ``what`` takes, and perhaps a
-    chat template."""
+class Requirements:
+    """Requirements of a command on a model: a context of ``positions`` (needed by ``what``), and
+    a chat template."""
 
     positions: int = 0
     what: str = ""
-    to_chat: bool = False
+    chat_template: bool = False
 
     def check(self, file: GGUFFile, settings: Settings) -> None:
-        """Raise :class:`SettingsError` if a file is surely not enough."""
+        """Raise :class:`SettingsError` if a model file does not meet the requirements."""
         from kinfolk.text.chat import TEMPLATE
 
-        if self.to_chat and TEMPLATE not in file.metadata:
+        if self.chat_template and TEMPLATE not in file.metadata:
             raise SettingsError(
-                f"{file.path}: the model has no chat template and cannot be talked to; name a "
-                "chat model, or complete a text with 'kinfolk run --raw'"
+                f"{file.path}: the model has no chat template; name a chat model, or complete a "
+                "text with 'kinfolk run --raw'"
             )
-        takes = f"{self.what} takes {self.positions} positions"
+        needs = f"{self.what} needs {self.positions} positions"
         if settings.context is not None and settings.context < self.positions:
-            raise SettingsError(f"{takes}, which is more than --context {settings.context}")
+            raise SettingsError(f"{needs}, which is more than --context {settings.context}")
         key = f"{file.metadata.architecture}.context_length"
         if key in file.metadata and file.metadata.integer(key) < self.positions:
             raise SettingsError(
-                f"{takes}; {file.path} was made for a context of {file.metadata.integer(key)}"
+                f"{needs}; {file.path} has a context of {file.metadata.integer(key)}"
             )
 
 
 def check_model(
-    path: Path, settings: Settings, registry: Registry, demand: Demand | None = None
+    path: Path, settings: Settings, registry: Registry, need: Requirements | None = None
 ) -> None:
-    """Find what cannot work before torch is imported, which takes seconds: the file, the family,
-    the device, and every name that a plugin would have brought."""
+    """Check file, family, device and every name of a plugin's object, before the import of torch,
+    which takes seconds. Raises the :class:`KinfolkError` that loading would raise."""
     from kinfolk.engine.devices import refuse_missing_device
     from kinfolk.gguf.file import GGUFFile
     from kinfolk.ops.table import Ops
@@ -140,17 +143,17 @@ def check_model(
     formats = QuantFormats([provided.value for provided in registry.quant_formats])
     with GGUFFile.open(path, formats.tensor_types()) as file:
         registry.family_for(file.metadata.architecture, settings.model_family)
-        (demand or Demand()).check(file, settings)
+        (need or Requirements()).check(file, settings)
 
 
 @contextmanager
 def open_runtime(
-    settings: Settings, model: str | None, demand: Demand | None = None
+    settings: Settings, model: str | None, need: Requirements | None = None
 ) -> Iterator[Runtime]:
-    """The model with its engine, loaded with a progress bar; the bundled one if ``None``."""
+    """The model with its engine, loaded with a progress bar; ``None`` = the bundled model."""
     registry = discover(settings)
     path = model_path(model, registry)
-    check_model(path, settings, registry, demand)
+    check_model(path, settings, registry, need)
     with loading(path) as progress:
         from kinfolk.engine.runtime import Runtime
 
@@ -162,12 +165,12 @@ def open_runtime(
 
 @contextmanager
 def open_model(
-    settings: Settings, model: str | None, demand: Demand | None = None
+    settings: Settings, model: str | None, need: Requirements | None = None
 ) -> Iterator[LoadedModel]:
-    """The model without an engine, for scoring."""
+    """The model without an engine, for scoring; ``None`` = the bundled model."""
     registry = discover(settings)
     path = model_path(model, registry)
-    check_model(path, settings, registry, demand)
+    check_model(path, settings, registry, need)
     with loading(path) as progress:
         from kinfolk.engine.loading import load_model
 
@@ -179,7 +182,7 @@ def open_model(
 
 @contextmanager
 def loading(path: Path) -> Iterator[ProgressBar]:
-    """Say that it loads from the first moment on: the imports alone take seconds."""
+    """A progress bar shown at once, because the imports alone take seconds."""
     log.info("loading %s", path)
     with ProgressBar(f"loading {path.name}", at_once=True) as progress:
         yield progress

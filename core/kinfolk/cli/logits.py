@@ -1,4 +1,4 @@
-"""``kinfolk logits``: the logits of every position, for comparison with other implementations."""
+"""``kinfolk logits``: writes the logits of every position, to compare implementations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import ProgressBar, note
-from kinfolk.cli.loading import Demand, open_model, read_settings
+from kinfolk.cli.loading import Requirements, open_model, read_settings
 from kinfolk.cli.options import LOADING, model_argument, settings_options
 from kinfolk.errors import OutputError, RequestError
 from kinfolk.gguf.output import PARTIAL, check_target
@@ -28,9 +28,9 @@ Examples:
   kinfolk logits model.gguf --tokens ids.npy --out logits.npy --dtype f32 --chunk 64"""
 )
 @model_argument
-@click.option("--tokens", required=True, metavar="FILE", help="Token ids: a .npy file, [n].")
-@click.option("--out", required=True, metavar="FILE", help="Written: .npy, float32 [n, vocab].")
-@click.option("--chunk", type=click.IntRange(min=1), help="Tokens in one step, at most.")
+@click.option("--tokens", required=True, metavar="FILE", help="Token ids [n], a .npy file.")
+@click.option("--out", required=True, metavar="FILE", help="Output: .npy, float32 [n, vocab].")
+@click.option("--chunk", type=click.IntRange(min=1), help="Most tokens in a step.")
 @settings_options(*LOADING, "context", "kv_codec", "v_codec")
 @click.pass_context
 def logits(
@@ -42,21 +42,21 @@ def logits(
     chunk: int | None,
     **rest: Any,
 ) -> None:
-    """Write the logits of the model in FILE for given tokens: float32, a row for every position.
+    """Write the logits of the model in FILE for the tokens in a file: float32 [n, vocab].
 
-    Row i is what follows tokens 0 to i. Without FILE it is the bundled model. The output appears
-    under its name when it is complete.
+    Row i predicts token i + 1 from tokens 0 to i. Without FILE: the bundled model. The output gets
+    its name when it is complete.
     """
     ids = read_tokens(Path(tokens))
     settings = read_settings(ctx, slots=1, checkpoints=0, context=len(ids))
     target = Path(out)
     check_target(target, overwrite=True)
-    demand = Demand(positions=len(ids), what=f"{tokens} with its {len(ids)} tokens")
-    with open_model(settings, model, demand) as loaded:
+    need = Requirements(positions=len(ids), what=f"{tokens} with its {len(ids)} tokens")
+    with open_model(settings, model, need) as loaded:
         vocabulary = loaded.info.vocabulary
         if ids.min() < 0 or ids.max() >= vocabulary:
             raise RequestError(
-                f"{tokens}: ids must be between 0 and {vocabulary - 1}, found "
+                f"{tokens}: ids must be between 0 and {vocabulary - 1}, but are "
                 f"{ids.min()} to {ids.max()}"
             )
         from kinfolk.engine.score import logits as score
@@ -68,7 +68,7 @@ def logits(
 
 
 def read_tokens(path: Path) -> npt.NDArray[np.int64]:
-    """Ids [n], at least one; :class:`RequestError` if the file holds something else."""
+    """Token ids int64 [n], n > 0. Raises :class:`RequestError` if the file has no such array."""
     import numpy as np
 
     try:
@@ -76,15 +76,16 @@ def read_tokens(path: Path) -> npt.NDArray[np.int64]:
     except (OSError, ValueError, EOFError) as error:
         raise RequestError(f"{path}: cannot be read as a .npy file: {error}") from None
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
-        found = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, np.ndarray) else "an archive"
-        raise RequestError(f"{path}: expected whole numbers [n], found {found}")
+        actual = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, np.ndarray) else "an archive"
+        raise RequestError(f"{path}: expected integers [n], got {actual}")
     if ids.size == 0:
         raise RequestError(f"{path}: holds no tokens")
     return ids.astype(np.int64)
 
 
 def write_rows(path: Path, parts: Iterable[torch.Tensor], shape: tuple[int, int]) -> None:
-    """Write parts one below the other as they come, and give the file its name at the end."""
+    """Write float32 ``shape`` as .npy, from ``parts`` [rows, columns] as they arrive. The file gets
+    its name at the end. Raises :class:`OutputError`."""
     from numpy.lib import format as npy
 
     partial = path.with_name(path.name + PARTIAL)

@@ -1,7 +1,7 @@
-"""The command line: finds commands, and turns what goes wrong into one line and an exit code.
+"""Entry point of the command line: finds commands, and maps errors to one line and an exit code.
 
-Importing this loads no command. A command's module is imported when it runs or is asked for help;
-plugins are asked for commands only when help lists them or a name is none of ours.
+A command's module is imported when the command runs or shows its help. Plugins are discovered only
+to list commands in the help or to resolve a name that is not built in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import click
 
 from kinfolk.cli.streams import OutputLost, guard_streams
 from kinfolk.door import REFUSALS, cause
-from kinfolk.errors import NO_ROOM, KinfolkError, PluginError
+from kinfolk.errors import DISK_FULL, KinfolkError, PluginError
 from kinfolk.version import __version__
 
 if TYPE_CHECKING:
@@ -30,48 +30,48 @@ if TYPE_CHECKING:
 BUILT_IN: Final[Mapping[str, str]] = {
     "run": "Complete a prompt, or answer it with a chat model.",
     "chat": "Talk to a model.",
-    "serve": "Answer OpenAI clients over HTTP.",
-    "bench": "Measure how fast a model reads and writes.",
-    "inspect": "Show what a model file holds.",
-    "plan": "Show what a model will take of the device's memory, and what fits.",
-    "tokenize": "Cut a text into the tokens of a model.",
+    "serve": "Serve a model over HTTP with the OpenAI API.",
+    "bench": "Measure prefill and decode speed.",
+    "inspect": "Show metadata and tensors of a model file.",
+    "plan": "Show how a model would divide the device's memory, and what fits.",
+    "tokenize": "Split a text into the tokens of a model.",
     "logits": "Write a model's logits for given tokens to a file.",
     "perplexity": "Score a text: perplexity and bits per byte.",
-    "convert": "Make a GGUF file of a Hugging Face model.",
-    "synth": "Make a model file of a released shape with random weights.",
-    "new-family": "Write a plugin for a new model family, ready to be changed.",
+    "convert": "Convert a Hugging Face model to a GGUF file.",
+    "synth": "Write a model file of a released shape with random weights.",
+    "new-family": "Write a plugin for a new model family, as a starting point.",
     "check": "Check an installed model family with the conformance kit.",
-    "plugins": "List installed plugins, what they bring, and what is wrong with them.",
+    "plugins": "List installed plugins, what they provide, and their problems.",
     "doctor": "Check this installation and machine.",
 }
-"""Command -> what help says of it. That of ``x-y`` is ``kinfolk.cli.x_y:x_y``."""
+"""Command -> its line in the help. The command ``x-y`` is ``kinfolk.cli.x_y:x_y``."""
 
-INTERRUPTED: Final = 130
-UNEXPECTED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+EXIT_UNEXPECTED: Final = 1
 DEBUG: Final = "--debug"
 LOG_LEVEL: Final = "--log-level"
 
-_BROUGHT: Final = f"{__name__}.plugin_commands"
-_LEAVING: Final = (
+_PLUGIN_COMMANDS: Final = f"{__name__}.plugin_commands"
+_EXIT_EXCEPTIONS: Final = (
     *(click.ClickException, click.Abort, click.exceptions.Exit),
     *(EOFError, OutputLost, BrokenPipeError, *REFUSALS),
 )
-"""What a command may raise to end the program."""
+"""Exceptions by which a command ends the program; :meth:`CommandLine.main` maps them to a code."""
 
 
 class CommandLine(click.Group):
-    """The top of the command line: our commands, and those of plugins."""
+    """The root command: built-in commands, and those of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*BUILT_IN, *_shown(ctx)]
+        return [*BUILT_IN, *_visible_names(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in BUILT_IN:
             module = cmd_name.replace("-", "_")
             command: click.Command = getattr(import_module(f"kinfolk.cli.{module}"), module)
             return command
-        brought = _plugin_commands(ctx).get(cmd_name)
-        return None if brought is None else brought.command
+        guarded = _plugin_commands(ctx).get(cmd_name)
+        return None if guarded is None else guarded.command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -82,10 +82,10 @@ class CommandLine(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. What one of a plugin raises is blamed on the plugin."""
+        """Run a command. An exception of a plugin's command becomes a :class:`PluginError`."""
         try:
             return super().invoke(ctx)
-        except _LEAVING:
+        except _EXIT_EXCEPTIONS:
             raise
         except Exception as error:
             if ctx.invoked_subcommand is None or ctx.invoked_subcommand in BUILT_IN:
@@ -94,23 +94,26 @@ class CommandLine(click.Group):
             raise PluginError(f"{who} failed: {cause(error)}") from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands and options that begin like this; no command is imported for it."""
+        """Commands and options that begin with ``incomplete``, without importing any command."""
         from click.shell_completion import CompletionItem
 
-        helps = {**BUILT_IN, **dict.fromkeys(_shown(ctx))}
-        found = [CompletionItem(name, help=helps[name]) for name in helps]
-        found = [item for item in found if item.value.startswith(incomplete)]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        helps = {**BUILT_IN, **dict.fromkeys(_visible_names(ctx))}
+        commands = [
+            CompletionItem(name, help=text)
+            for name, text in helps.items()
+            if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(BUILT_IN.items()))
-        shown = _shown(ctx)
-        if shown:
+        names = _visible_names(ctx)
+        if names:
             with formatter.section("Commands of plugins"):
-                limit = formatter.width - 6 - max(map(len, shown))
-                brought = _plugin_commands(ctx)
-                formatter.write_dl([(name, _line_of_help(brought[name], limit)) for name in shown])
+                limit = formatter.width - 6 - max(map(len, names))
+                commands = _plugin_commands(ctx)
+                formatter.write_dl([(name, _short_help(commands[name], limit)) for name in names])
 
     def main(
         self,
@@ -121,25 +124,25 @@ class CommandLine(click.Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run, and leave the process with the exit code unless ``standalone_mode`` is off."""
-        given = list(sys.argv[1:] if args is None else args)
-        given, debug = _globals_first(given)
+        """Run, and end the process with the exit code unless ``standalone_mode`` is off."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        arguments, debug = _globals_first(arguments)
         if not standalone_mode:
-            return super().main(given, prog_name, complete_var, False, **extra)
+            return super().main(arguments, prog_name, complete_var, False, **extra)
         try:
-            result = super().main(given, prog_name, complete_var, False, **extra)
+            result = super().main(arguments, prog_name, complete_var, False, **extra)
             sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except click.ClickException as error:
-            code = _show(error)
+            code = _print_click_error(error)
         except click.Abort:
-            code = INTERRUPTED
+            code = EXIT_INTERRUPTED
         except OutputLost as lost:
             if str(lost):
-                _say(str(lost))
+                _print_error(str(lost))
             code = lost.exit_code
         except Exception as error:
-            code = _report(error, debug)
+            code = _print_exception(error, debug)
         sys.exit(code)
 
 
@@ -152,24 +155,30 @@ Examples:
   kinfolk run -m model.gguf "Why is the sky blue?"
   kinfolk chat -m model.gguf
   kinfolk serve -m model.gguf --port 8080
-  kinfolk COMMAND --help                      more about each command""",
+  kinfolk COMMAND --help                      options and examples of a command""",
 )
 @click.version_option(__version__, prog_name="kinfolk", message="%(prog)s %(version)s")
 @click.option(DEBUG, is_flag=True, help="Show the traceback of an error.")
 @click.option(
     LOG_LEVEL,
     metavar="LEVEL",
-    help="Least severity of log lines that are shown: debug, info, warning or error. "
+    help="Lowest severity of log lines to print: debug, info, warning or error. "
     "[KINFOLK_LOG_LEVEL]",
 )
 def cli(debug: bool, log_level: str | None) -> None:
     """Run language models on this machine.
 
-    Model families are plugins: whatever file an installed family claims can be loaded.
+    Model families are plugins: kinfolk loads every file that an installed family supports.
 
-    Options of this page may stand behind a command too. Exit codes: 0 done; 1 it failed: a disk is
-    full, stdout closed, a check not passed; 2 a mistake in what was asked; 130 interrupted; 141
-    nobody reads the output any more.
+    The options on this page may also follow the command.
+
+    \b
+    Exit codes:
+      0    success
+      1    failure, such as a full disk, a closed stdout or a failed check
+      2    invalid arguments or input
+      130  interrupted
+      141  stdout is a pipe that nothing reads any more
     """
 
 
@@ -180,50 +189,50 @@ def main() -> None:
 
 
 def _globals_first(args: list[str]) -> tuple[list[str], bool]:
-    """The arguments with the options of the program itself in front of the command, wherever up to
-    a ``--`` they stood; and whether ``--debug`` is among them."""
+    """The arguments with the global options moved to the front (up to a ``--``), and whether
+    ``--debug`` is among them."""
     end = args.index("--") if "--" in args else len(args)
-    ours: list[str] = []
+    global_options: list[str] = []
     rest: list[str] = []
     words = iter(args[:end])
     for word in words:
         if word == LOG_LEVEL:
-            ours += [word, *islice(words, 1)]
+            global_options += [word, *islice(words, 1)]
         elif word == DEBUG or word.startswith(f"{LOG_LEVEL}="):
-            ours.append(word)
+            global_options.append(word)
         else:
             rest.append(word)
-    return ours + rest + args[end:], DEBUG in ours
+    return global_options + rest + args[end:], DEBUG in global_options
 
 
-def _show(error: click.ClickException) -> int:
-    """Show an error as click does, with the usage of the command; the exit code."""
+def _print_click_error(error: click.ClickException) -> int:
+    """Print an error as click does, with the usage of the command; returns the exit code."""
     try:
         error.show()
-    except Exception:  # a command of a plugin may fail to say how it is used
-        _say(error.format_message())
+    except Exception:  # a plugin's command may fail to format its usage
+        _print_error(error.format_message())
     return error.exit_code
 
 
-def _report(error: Exception, debug: bool) -> int:
-    """Say what went wrong on stderr; the exit code."""
+def _print_exception(error: Exception, debug: bool) -> int:
+    """Print an exception on stderr; returns the exit code."""
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KinfolkError):
-        _say(str(error))
+        _print_error(str(error))
         return error.exit_code
     if isinstance(error, MemoryError):
-        _say("this machine has not enough memory for that")
-    elif isinstance(error, OSError) and error.errno in NO_ROOM:
-        _say(f"{error.filename or 'a file'}: {error.strerror}")
+        _print_error("out of memory: this machine has too little for the command")
+    elif isinstance(error, OSError) and error.errno in DISK_FULL:
+        _print_error(f"{error.filename or 'a file'}: {error.strerror}")
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        hint = "" if debug else f"; add {DEBUG} to see where"
-        _say(f"unexpected {text}; this is a bug of kinfolk or of a plugin{hint}")
-    return UNEXPECTED
+        hint = "" if debug else f"; add {DEBUG} to see the traceback"
+        _print_error(f"unexpected {text}; this is a bug of kinfolk or of a plugin{hint}")
+    return EXIT_UNEXPECTED
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     click.echo("error: " + " ".join(message.split("\n")), err=True)
 
 
@@ -231,18 +240,18 @@ def _fail_on_unknown(ctx: click.Context, name: str) -> NoReturn:
     if Path(name).is_file() or name.endswith(".gguf"):
         hint = f'To load a model: kinfolk run -m {name} "your prompt"'
     else:
-        close = difflib.get_close_matches(name, [*BUILT_IN, *_shown(ctx)], n=1)
+        close = difflib.get_close_matches(name, [*BUILT_IN, *_visible_names(ctx)], n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "'kinfolk --help' lists all commands."
     ctx.fail(f"No such command {name!r}. {hint}")
 
 
-def _shown(ctx: click.Context) -> list[str]:
-    """Names of plugins' commands, but for hidden ones."""
-    brought = _plugin_commands(ctx)
-    return sorted(name for name, command in brought.items() if not command.hidden)
+def _visible_names(ctx: click.Context) -> list[str]:
+    """Names of plugins' commands that are not hidden."""
+    commands = _plugin_commands(ctx)
+    return sorted(name for name, command in commands.items() if not command.hidden)
 
 
-def _line_of_help(command: GuardedCommand, limit: int) -> str:
+def _short_help(command: GuardedCommand, limit: int) -> str:
     try:
         return command.short_help(limit)
     except PluginError:
@@ -250,14 +259,13 @@ def _line_of_help(command: GuardedCommand, limit: int) -> str:
 
 
 def _plugin_commands(ctx: click.Context) -> Mapping[str, GuardedCommand]:
-    """Commands that installed plugins bring, asked for once; a plugin that is broken brings none.
-
-    What is wrong with it is told by ``kinfolk plugins``: help must work whatever is installed.
+    """Commands of installed plugins, discovered once. A broken plugin has none here, so that help
+    works whatever is installed; ``kinfolk plugins`` reports its problem.
     """
-    if _BROUGHT not in ctx.meta:
-        ctx.meta[_BROUGHT] = _discover_commands()
-    found: Mapping[str, GuardedCommand] = ctx.meta[_BROUGHT]
-    return found
+    if _PLUGIN_COMMANDS not in ctx.meta:
+        ctx.meta[_PLUGIN_COMMANDS] = _discover_commands()
+    commands: Mapping[str, GuardedCommand] = ctx.meta[_PLUGIN_COMMANDS]
+    return commands
 
 
 def _discover_commands() -> Mapping[str, GuardedCommand]:

@@ -1,4 +1,4 @@
-"""``kinfolk new-family``: a plugin with a model family, ready to be changed."""
+"""``kinfolk new-family``: writes the scaffold of a family plugin."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ Examples:
 def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: bool) -> None:
     """Write a plugin for a new model family NAME into FOLDER, by default kinfolk-NAME.
 
-    What is written installs, runs and passes 'kinfolk check NAME' as it is: a plain decoder, to be
-    changed into yours. Nothing is ever overwritten.
+    The plugin installs, runs and passes 'kinfolk check NAME' unchanged: a plain decoder, as a
+    starting point for yours. Existing files are never overwritten.
     """
     family = NewFamily(name)
-    holder = _holder(discover(read_settings(ctx)), name)
-    if holder not in (None, family.distribution):
+    owner = _owner(discover(read_settings(ctx)), name)
+    if owner not in (None, family.distribution):
         raise SettingsError(
-            f"{holder}, which is installed, is or claims {name!r}; choose another name, or "
-            "uninstall it first"
+            f"the installed {owner} already has the name or architecture {name!r}; choose another "
+            "name, or uninstall it first"
         )
     folder = folder or Path(family.distribution)
     written = write_family(family, folder)
     if as_json:
         print_json({"folder": str(folder), "files": [str(path) for path in written]})
         return
-    if holder is not None:
-        note(f"another {holder} is installed; the next command puts this one in its place")
+    if owner is not None:
+        note(f"another {owner} is installed; the next command replaces it")
     click.echo(f"{len(written)} files in {folder}. Next:")
-    # pip takes a bare name for one of the package index.
+    # pip looks up a bare name in the package index.
     dot = "" if folder.is_absolute() or folder.parts[0] == ".." else "./"
     click.echo(f'  pip install -e "{dot}{folder}[test]"')
     click.echo(f"  kinfolk check {name}")
-    click.echo(f"{folder / 'README.md'} says how to make it yours.")
+    click.echo(f"{folder / 'README.md'} explains how to adapt it.")
 
 
-def _holder(registry: Registry, name: str) -> str | None:
-    """The distribution whose plugin has the name, or whose family claims the architecture."""
-    held = {record.name: record.distribution for record in registry.records}
+def _owner(registry: Registry, name: str) -> str | None:
+    """The distribution whose plugin has the name, or whose family has the architecture."""
+    owners = {record.name: record.distribution for record in registry.records}
     for family, provided in registry.families.items():
         names = {family, *provided.value.architectures}
-        held |= dict.fromkeys(names, provided.distribution)
-    return held.get(name)
+        owners |= dict.fromkeys(names, provided.distribution)
+    return owners.get(name)

@@ -12,7 +12,7 @@ from kinfolk.cli.text_input import text_argument
 from kinfolk.engine.options import UNLIMITED, GenerationOptions
 from kinfolk.errors import SettingsError
 from kinfolk.sched.request import Sampling
-from kinfolk.settings import Settings, flag, variable, words_of
+from kinfolk.settings import Settings, choices_of, flag, variable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,7 +36,7 @@ _SHORT: Final = {"context": "-c"}
 
 
 def setting(field: str) -> Decorator:
-    """The flag of a field of the settings. It has no default, so that the environment counts."""
+    """The flag of a settings field. No default, so that the environment variable applies."""
     info = Settings.model_fields[field]
     integer = int in (info.annotation, *get_args(info.annotation))
     if info.annotation is bool:
@@ -52,7 +52,7 @@ def setting(field: str) -> Decorator:
         field,
         type=int if integer else str,
         multiple=field in _REPEATED,
-        metavar="|".join(words_of(field)) or None,
+        metavar="|".join(choices_of(field)) or None,
         help=f"{_sentence(info.description or field)} [{variable(field)}]",
     )
 
@@ -71,7 +71,7 @@ def settings_options(*fields: str) -> Decorator:
 
 
 def model_option(command: F) -> F:
-    """``-m FILE``, where what stands without a flag is something else."""
+    """``-m FILE``, for commands whose arguments are not the model."""
     return click.option(
         "-m",
         "--model",
@@ -81,7 +81,7 @@ def model_option(command: F) -> F:
 
 
 def model_argument(command: F) -> F:
-    """FILE or ``-m FILE``: both are the parameter ``model``, and at most one may be given."""
+    """FILE or ``-m FILE``, at most one of them; both set the parameter ``model``."""
 
     @click.argument("file", required=False)
     @model_option
@@ -93,7 +93,7 @@ def model_argument(command: F) -> F:
 
 
 def one_model(file: str | None, model: str | None) -> str | None:
-    """The model of which one was given; :class:`click.UsageError` for two."""
+    """``file`` or ``model``, whichever is set. Raises :class:`click.UsageError` for both."""
     if file is not None and model is not None:
         raise click.UsageError(f"two models are named, {file} and, with -m, {model}; name one")
     return model if file is None else file
@@ -104,12 +104,12 @@ def json_option(command: F) -> F:
 
 
 def sampling_value(field: str, **attributes: Any) -> Decorator:
-    """The flag of a field of :class:`Sampling`; a bad value is refused while flags are read."""
+    """The flag of a field of :class:`Sampling`, checked while the command line is parsed."""
     kind = type(getattr(Sampling(), field))
-    return click.option(flag(field), field, type=kind, callback=_checked_by_sampling, **attributes)
+    return click.option(flag(field), field, type=kind, callback=_check_sampling, **attributes)
 
 
-def _checked_by_sampling(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+def _check_sampling(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if value is None:
         return None
     try:
@@ -120,7 +120,7 @@ def _checked_by_sampling(ctx: click.Context, param: click.Parameter, value: Any)
 
 
 def _token_count(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
-    """1 or more tokens, or -1 for as many as fit."""
+    """A count of at least 1, or -1 for as many as fit."""
     if value is not None and value < 1 and value != -1:
         raise click.BadParameter(f"{value} must be 1 or more, or -1 for as many as fit")
     return UNLIMITED if value == -1 else value
@@ -134,37 +134,37 @@ _SAMPLING: Final = (
         "--max-tokens",
         type=int,
         callback=_token_count,
-        help="Tokens to generate at most, -1 = until the context is full. Default: what the "
-        "model's card says, else what fits.",
+        help="Most tokens to generate, -1 = until the context is full. Default: that of the "
+        "model's card, else as many as fit.",
     ),
-    sampling_value("temperature", help="0 = always the likeliest token."),
-    sampling_value("top_k", help="Sample from the K likeliest tokens, 0 = all."),
-    sampling_value("top_p", help="Sample from the likeliest tokens of this mass."),
-    sampling_value("min_p", help="Leave out tokens less likely than this part of the likeliest."),
-    sampling_value("repetition_penalty", help="Above 1: tokens that occurred are less likely."),
-    sampling_value("presence_penalty", help="Taken from the logit of tokens written before."),
-    sampling_value("frequency_penalty", help="The same for each time they were written."),
+    sampling_value("temperature", help="0 = greedy: always the most likely token."),
+    sampling_value("top_k", help="Sample from the K most likely tokens, 0 = all."),
+    sampling_value("top_p", help="Sample from the most likely tokens of this total probability."),
+    sampling_value("min_p", help="Drop tokens below this fraction of the highest probability."),
+    sampling_value("repetition_penalty", help="Above 1: repeated tokens are less likely."),
+    sampling_value("presence_penalty", help="Subtracted from the logits of generated tokens."),
+    sampling_value("frequency_penalty", help="Subtracted once for each occurrence."),
     click.option("--seed", type=SEED, help="Same seed, same answer."),
     click.option(
         "--stop",
         callback=text_argument,
         multiple=True,
         metavar="TEXT",
-        help="End before this text. May be repeated.",
+        help="Stop before this text. May be repeated.",
     ),
-    click.option("--ignore-eos", is_flag=True, help="Go on past the model's own end of text."),
+    click.option("--ignore-eos", is_flag=True, help="Do not stop at end-of-text tokens."),
 )
 
 
 def sampling_options(command: F) -> F:
-    """Options of :class:`GenerationOptions`; what is not given is left to the model's card."""
+    """The flags of :class:`GenerationOptions`; the model's card supplies the defaults."""
     for option in reversed(_SAMPLING):
         command = option(command)
     return command
 
 
 def generation_options(params: dict[str, Any]) -> GenerationOptions:
-    """The generation options among a command's parameters."""
+    """The :class:`GenerationOptions` in a command's parameters."""
     return GenerationOptions(
         max_tokens=params["max_tokens"],
         temperature=params["temperature"],

@@ -1,4 +1,4 @@
-"""``kinfolk perplexity``: how well a model predicts a text."""
+"""``kinfolk perplexity``: perplexity and bits per byte of a text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kinfolk.text.tokenizer import Tokenizer
 
 WINDOW: Final = 2048
-"""Tokens of a window where nobody says how many."""
+"""Default length of a window in tokens."""
 
 
 @click.command(
@@ -42,8 +42,8 @@ Examples:
 @click.option(
     "--stride",
     type=click.IntRange(min=1),
-    help="Tokens from one window to the next. Default: the window's length, so that every token "
-    "is read once; less gives every token more before it.",
+    help="Tokens from the start of one window to the next. Default: the window's length. A smaller "
+    "stride gives every token a longer context.",
 )
 @errors_option
 @json_option
@@ -61,10 +61,10 @@ def perplexity(
 ) -> None:
     """Score the text in the file TEXT with the model in FILE, or with the bundled model.
 
-    The text is cut into windows of --context tokens (default 2048). Every token but the first of
-    the text's first window, and with the default stride the first of each, is predicted from those
-    before it in its window and counted once. Bits per byte divide by the bytes of FILE that the
-    counted tokens stand for, so models with different vocabularies can be compared.
+    The text is split into windows of --context tokens (default 2048). Every token is scored once,
+    from the tokens before it in its window; the first token of a window is scored only if an
+    earlier window covers it. Bits per byte divide by the bytes of TEXT that the scored tokens
+    cover, so models with different vocabularies can be compared.
     """
     model, name = _model_and_text(files, model)
     raw = read_bytes(name)
@@ -96,7 +96,7 @@ def perplexity(
 
 
 def _model_and_text(files: tuple[str, ...], model: str | None) -> tuple[str | None, str]:
-    """The model that was named, if one was, and the file of the text."""
+    """(model or ``None``, file of the text)."""
     if not 1 <= len(files) <= 2:
         raise click.UsageError("name the text to score, and in front of it the model")
     file, text = (None, *files)[-2:]
@@ -109,14 +109,14 @@ def _model_and_text(files: tuple[str, ...], model: str | None) -> tuple[str | No
 def _check_stride(stride: int | None, window: int) -> None:
     if stride is not None and stride > window:
         raise SettingsError(
-            f"--stride {stride} is larger than the windows of {window} tokens, so what is between "
+            f"--stride {stride} is larger than the windows of {window} tokens, so tokens between "
             "them would not be scored; choose a smaller --stride or a larger --context"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Sum of -ln p over ``tokens`` tokens that stand for ``bytes`` bytes."""
+    """``loss`` is the sum of -ln p over ``tokens`` tokens, which cover ``bytes`` bytes."""
 
     loss: float = 0.0
     tokens: int = 0
@@ -135,10 +135,9 @@ class Score:
 
 
 def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """Spans (start, stop, first counted token) over ``count`` tokens.
+    """Windows (start, stop, first scored token) over ``count`` tokens.
 
-    The first token of a window has nothing before it in the window and is never counted; no token
-    is counted twice.
+    The first token of a window has no context and is not scored in it; no token is scored twice.
     """
     counted = 0
     for start in range(0, count, stride):
@@ -152,14 +151,14 @@ def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, in
 
 
 def written_sizes(tokenizer: Tokenizer, tokens: list[int]) -> list[int]:
-    """How many bytes each token of an encoded text writes: none for the BOS put in front of it."""
+    """Bytes that each token of an encoded text decodes to; 0 for an added BOS."""
     pairs = zip([None, *tokens], tokens, strict=False)
     sizes = [len(tokenizer.bytes_after(before, token)) for before, token in pairs]
     return [0, *sizes[1:]] if tokenizer.adds_bos else sizes
 
 
 def token_losses(loaded: LoadedModel, tokens: list[int]) -> list[float]:
-    """-ln p of each token but the first, given those before it."""
+    """-ln p of each token but the first, given the tokens before it: [len(tokens) - 1]."""
     import torch
 
     from kinfolk.engine.score import logits

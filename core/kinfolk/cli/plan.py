@@ -1,4 +1,4 @@
-"""``kinfolk plan``: what a model will take of a device's memory, without loading it."""
+"""``kinfolk plan``: memory plan of a model on a device, without loading it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ Examples:
 @settings_options(*LOADING, *ENGINE, "checkpoints")
 @click.pass_context
 def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -> None:
-    """Show how the model in FILE would divide the memory of the device, and what state fits.
+    """Show how the model in FILE would divide the device's memory, and how much state fits.
 
-    Reads the head of the file only; without FILE it is the bundled model. The same plan is made
-    whenever a model is loaded: what it says is what `run` and `serve` will do. A wish that does not
-    fit is refused with the arithmetic.
+    Reads only the header of the file. Without FILE: the bundled model. `run` and `serve` follow the
+    same plan. Options that do not fit are refused with the arithmetic.
     """
     settings = read_settings(ctx)
     registry = discover(settings)
@@ -81,7 +80,7 @@ def _as_text(ready: Prepared) -> str:
 
 
 def _storage(plan: StatePlan) -> str:
-    """How the sections of a plan are stored: one format, or those of each section by name."""
+    """Storage format of keys and values: one for all, or one for each section by name."""
     formats: dict[str, set[str]] = {}
     for layer in plan.layers:
         for section in layer.sections if isinstance(layer, Paged) else ():
@@ -89,4 +88,4 @@ def _storage(plan: StatePlan) -> str:
     different = set().union(*formats.values())
     if len(different) < 2:
         return "".join(different) or "there are none"
-    return ", ".join(f"{name} {'/'.join(sorted(found))}" for name, found in formats.items())
+    return ", ".join(f"{name} {'/'.join(sorted(used))}" for name, used in formats.items())

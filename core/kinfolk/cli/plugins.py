@@ -1,4 +1,4 @@
-"""``kinfolk plugins``: what is installed, what it brings, what is wrong."""
+"""``kinfolk plugins``: lists installed plugins, what they provide, and their problems."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Examples:
 @json_option
 @click.pass_context
 def plugins(ctx: click.Context, /, as_json: bool) -> None:
-    """List installed plugins, what they bring, and what is wrong with them.
+    """List installed plugins, what they provide, and their problems.
 
-    A plugin that is broken is listed with the reason; everything else goes on working. What needs
-    no file is tried: what families say they bring, and the help of commands.
+    A broken plugin is listed with the reason. Checks everything that needs no model file: what
+    families declare, and the help of commands.
     """
     settings = read_settings(ctx)
     from kinfolk.registry import Registry, describe
 
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
-    found = describe(registry.examined())
+    descriptions = describe(registry.examined())
     if as_json:
-        print_json(found)
+        print_json(descriptions)
         return
-    for plugin in found:
+    for plugin in descriptions:
         click.echo(_line(plugin))
         if plugin["reason"]:
             click.echo(f"  {plugin['reason']}")

@@ -1,4 +1,4 @@
-"""``kinfolk run``: one prompt, one answer."""
+"""``kinfolk run``: completes or answers one prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import dim, note, on_terminal, print_json
-from kinfolk.cli.loading import Demand, open_runtime, read_settings
+from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
@@ -47,13 +47,13 @@ Examples:
     "-f",
     "--file",
     metavar="FILE",
-    help="Read the prompt from a file, or with - from stdin, to its last byte.",
+    help="Read the prompt from a file, - = stdin. No line end is removed.",
 )
 @click.option(
     "--raw/--chat",
     default=None,
-    help="Complete the text as it stands, or answer it through the model's chat template. "
-    "Default: what the model's card says; chat if the file has a template.",
+    help="Complete the plain text, or answer it with the model's chat template. "
+    "Default: by the model's card, else chat if the file has a template.",
 )
 @click.option(
     "--system",
@@ -66,9 +66,7 @@ Examples:
     default=None,
     help="Repeat the prompt before its completion. Default: only with --raw.",
 )
-@click.option(
-    "--stats/--no-stats", default=None, help="Say how fast it was. Default: on a terminal."
-)
+@click.option("--stats/--no-stats", default=None, help="Print the speed. Default: on a terminal.")
 @json_option
 @sampling_options
 @settings_options(*LOADING, *ENGINE)
@@ -84,20 +82,20 @@ def run(
     """Complete PROMPT, or answer it with a chat model.
 
     Without PROMPT the text is read from stdin. Without -m the bundled model completes Python. The
-    output goes to stdout as it is made; Ctrl-C stops it.
+    answer is streamed to stdout; Ctrl-C stops it.
     """
     if params["raw"] and params["system"]:
-        raise SettingsError("--system needs the chat template, which --raw leaves out")
+        raise SettingsError("--system needs the chat template, which --raw does not use")
     text = _prompt_text(prompt, file, model, params["errors"])
-    # One sequence is all this needs.
     settings = read_settings(ctx, slots=1, checkpoints=0)
     options = generation_options(params)
     started = time.perf_counter()
-    with open_runtime(settings, model, Demand(to_chat=params["raw"] is False)) as runtime:
+    need = Requirements(chat_template=params["raw"] is False)
+    with open_runtime(settings, model, need) as runtime:
         from kinfolk.engine.generation import Generation
 
         loading = time.perf_counter() - started
-        raw = wants_raw(runtime, params["raw"])
+        raw = is_raw(runtime, params["raw"])
         start = _start(runtime, text, params["system"], raw)
         generation = Generation(runtime, start, options)
         if params["as_json"]:
@@ -110,10 +108,10 @@ def run(
         note(dim(speed(end)))
 
 
-def wants_raw(runtime: Runtime, asked: bool | None) -> bool:
-    """Whether a prompt is completed as it stands: as asked, else what suits the model."""
-    if asked is not None:
-        return asked
+def is_raw(runtime: Runtime, option: bool | None) -> bool:
+    """Whether to complete the plain text: by the option, else by the model's card and template."""
+    if option is not None:
+        return option
     return runtime.chat is None or (runtime.card is not None and not runtime.card.chat)
 
 
@@ -131,7 +129,7 @@ def speed(end: Ended) -> str:
 def _prompt_text(words: tuple[str, ...], file: str | None, model: str | None, errors: str) -> str:
     if file is not None:
         if words:
-            raise click.UsageError(f"there are two prompts, {' '.join(words)!r} and that of {file}")
+            raise click.UsageError(f"two prompts are named, {' '.join(words)!r} and --file {file}")
         return read_text(file, errors)
     if len(words) == 1 and model is None and _is_file(words[0]):
         raise SettingsError(
@@ -141,7 +139,7 @@ def _prompt_text(words: tuple[str, ...], file: str | None, model: str | None, er
     if words:
         return " ".join(words)
     if sys.stdin.isatty():
-        raise click.UsageError('Say what to complete, such as: kinfolk run "def fibonacci(n):"')
+        raise click.UsageError('name a prompt, as in: kinfolk run "def fibonacci(n):"')
     return read_stdin(errors)
 
 
@@ -160,8 +158,8 @@ def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt
     if raw:
         if system:
             raise SettingsError(
-                f"{runtime.name!r} completes text, and --system needs a chat template; "
-                + ("ask it through its own with --chat" if runtime.chat else "it has none")
+                f"{runtime.name!r} completes plain text, but --system needs a chat template; "
+                + ("use the model's with --chat" if runtime.chat else "the model has none")
             )
         return text_prompt(runtime, text)
     messages = [{"role": "system", "content": system}] if system else []
@@ -169,7 +167,7 @@ def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt
 
 
 def _write(generation: Generation) -> Ended:
-    """Print the answer as it comes. Reasoning goes to stderr, for whoever is watching."""
+    """Print the answer as it arrives; reasoning goes to stderr, on a terminal only."""
     from kinfolk.engine.answer import Ended, Piece
 
     thinking = False
@@ -180,7 +178,7 @@ def _write(generation: Generation) -> Ended:
                 raise_failure(piece)
                 return piece
             if not isinstance(piece, Piece):
-                continue  # a call; no tools are offered here
+                continue  # a tool call: this command offers no tools
             if piece.kind == "content":
                 if thinking:
                     note("\n")
@@ -193,7 +191,7 @@ def _write(generation: Generation) -> Ended:
 
 
 def raise_failure(end: Ended) -> None:
-    """Raise :class:`EngineError` if the engine failed."""
+    """Raise :class:`EngineError` if the answer ended with an error."""
     if end.error is not None:
         raise EngineError(end.error)
 

@@ -1,4 +1,4 @@
-"""``kinfolk serve``: a model behind the OpenAI API."""
+"""``kinfolk serve``: serves a model with the OpenAI API."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kinfolk.errors import SettingsError
 if TYPE_CHECKING:
     from kinfolk.server.options import ServerOptions
 
-_LONGEST: Final = 86400
+_MAX_SECONDS: Final = 86400
 
 
 class Seconds(click.FloatRange):
-    """A time in seconds that comes to an end."""
+    """A time in seconds, at most a day; refuses NaN and infinity."""
 
     name = "seconds"
 
@@ -28,8 +28,8 @@ class Seconds(click.FloatRange):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         seconds: float = super().convert(value, param, ctx)
-        if not seconds <= _LONGEST:
-            self.fail(f"{value} is not a number of at most {_LONGEST} seconds.", param, ctx)
+        if not seconds <= _MAX_SECONDS:
+            self.fail(f"{value} is not a number of at most {_MAX_SECONDS} seconds.", param, ctx)
         return seconds
 
 
@@ -50,30 +50,30 @@ Examples:
     type=click.IntRange(0, 65535),
     default=8080,
     show_default=True,
-    help="0 = any that is free.",
+    help="Port to listen on, 0 = any free port.",
 )
-@click.option("--name", help="Name under which the model is served. Default: that of the file.")
-@click.option("--api-key", multiple=True, metavar="KEY", help="Ask for this key. May be repeated.")
+@click.option("--name", help="Model name in the API. Default: the name in the file.")
+@click.option("--api-key", multiple=True, metavar="KEY", help="Require this key. May be repeated.")
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Keys, one a line: unlike --api-key not seen in the list of processes.",
+    help="File of keys, one per line; unlike --api-key not visible in the list of processes.",
 )
 @click.option(
     "--cors",
     default="localhost",
     show_default=True,
     metavar="off|localhost|*|ORIGIN,...",
-    help="Web pages of which origins may ask.",
+    help="Origins of web pages that may send requests.",
 )
-@click.option("--strict-model", is_flag=True, help="Answer other model names with 404.")
-@click.option("--metrics-public", is_flag=True, help="Show /metrics without a key.")
+@click.option("--strict-model", is_flag=True, help="Answer 404 to other model names.")
+@click.option("--metrics-public", is_flag=True, help="Serve /metrics without a key.")
 @click.option(
     "--max-queue",
     type=click.IntRange(min=0),
     default=64,
     show_default=True,
-    help="Answers that may wait for a slot; more are refused with 429.",
+    help="Most answers that wait for a slot; further ones are refused with 429.",
 )
 @click.option(
     "--max-body-mb",
@@ -81,7 +81,7 @@ Examples:
     default=64,
     show_default=True,
     metavar="MIB",
-    help="Larger requests are refused with 413.",
+    help="Largest request body; larger ones are refused with 413.",
 )
 @click.option(
     "--ping",
@@ -89,7 +89,7 @@ Examples:
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="A silent stream sends a comment so often.",
+    help="Silence after which a stream sends a comment.",
 )
 @click.option(
     "--shutdown-grace",
@@ -97,16 +97,16 @@ Examples:
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="Running answers may finish within this time after Ctrl-C.",
+    help="Time for running answers to finish after Ctrl-C.",
 )
 @settings_options(*LOADING, *ENGINE, "checkpoints")
 @click.pass_context
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
 
-    Several requests are answered at once, as many as there are --slots; others wait. When one has
-    been answered a line on stderr says so, unless --log-level is given and above info. Ctrl-C lets
-    running answers finish, a second one cuts them off with an error, and the exit code is 130.
+    Up to --slots answers run at once; others wait. Each finished request is logged on stderr,
+    unless --log-level is above info. Ctrl-C lets running answers finish; a second Ctrl-C aborts
+    them with an error, and the exit code is 130.
     """
     settings = read_settings(ctx)
     if "log_level" not in settings.model_fields_set:
@@ -123,7 +123,7 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         server = GracefulServer(Service(runtime, options, runtime.loaded.limits.slots), note)
         host, port = sock.getsockname()[:2]
         if not keys and params["host"] not in LOOPBACK:
-            note("warning: anybody who can reach this address may ask; set --api-key")
+            note("warning: anyone who can reach this address can send requests; set --api-key")
         where = f"[{host}]" if ":" in host else host
         note(f"{options.model_name} at http://{where}:{port}/v1  (Ctrl-C to stop)")
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -132,8 +132,8 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         ctx.exit(server.exit_code)
 
 
-def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
-    keys = list(given)
+def _keys(flags: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
+    keys = list(flags)
     if file is not None:
         try:
             text = file.read_text("utf-8")
@@ -143,9 +143,9 @@ def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
         if not keys:
             raise SettingsError(f"--api-key-file {file}: holds no key")
     if any(not key.strip() for key in keys):
-        raise SettingsError("--api-key: an empty key would let anybody in")
+        raise SettingsError("--api-key: a key must not be empty")
     if not all(key.isascii() for key in keys):
-        raise SettingsError("--api-key: a key travels in a header and must be plain ASCII")
+        raise SettingsError("--api-key: a key is sent in a header and must be ASCII")
     return tuple(keys)
 
 

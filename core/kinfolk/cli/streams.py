@@ -1,4 +1,4 @@
-"""Stdin, stdout and stderr as the shell left them: closed, full, or a pipe that nobody reads."""
+"""Guards for stdin, stdout and stderr that are closed, full, or a pipe without a reader."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from kinfolk.errors import RequestError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-READER_GONE: Final = 141
-"""What a shell reports of a program that SIGPIPE ended; Python's own do not receive it."""
+EXIT_BROKEN_PIPE: Final = 141
+"""Exit code that a shell reports for a program killed by SIGPIPE (which Python ignores)."""
 
-LOST: Final = 1
+EXIT_OUTPUT_LOST: Final = 1
 
 
 class OutputLost(Exception):
-    """Nothing more reaches stdout; the message is empty if nobody reads it any longer.
+    """Stdout cannot be written. The message is empty if its reader has closed the pipe.
 
-    Not a :class:`KinfolkError`: a command may go on after one of those, but not without stdout.
+    Not a :class:`KinfolkError`: a command may handle those and go on, but not without stdout.
     """
 
     @property
     def exit_code(self) -> int:
-        return LOST if str(self) else READER_GONE
+        return EXIT_OUTPUT_LOST if str(self) else EXIT_BROKEN_PIPE
 
 
 def guard_streams() -> None:
-    """Put guards in place of the program's own streams, before it opens any file.
+    """Replace the standard streams by guarded ones. Call it before the program opens any file.
 
-    A stream that is closed gets a descriptor of which every use fails. Without it the next file
-    to be opened would take its number, and what libraries print would be written into that file.
+    A closed stream gets a descriptor on which every operation fails. Otherwise the next opened file
+    would get its number, and prints of libraries would end up in that file.
     """
     guards = (("stdin", 0, _Stdin), ("stdout", 1, _Stdout), ("stderr", 2, _Stderr))
     for name, number, guard in guards:
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
-            continue  # whoever put another one there reads or shows it
+            continue  # replaced by the caller, e.g. a test runner
         if stream is None:
             wrong_way = os.O_WRONLY if guard is _Stdin else os.O_RDONLY
             number = os.open(os.devnull, wrong_way)
@@ -51,13 +51,13 @@ def guard_streams() -> None:
 def _guarded(
     guard: type[io.FileIO], number: int, stream: io.TextIOWrapper | None
 ) -> io.TextIOWrapper:
-    """A text stream over a guarded descriptor that is otherwise like ``stream``."""
+    """A text stream over a guarded descriptor, with the encoding and buffering of ``stream``."""
     mode = "r" if guard is _Stdin else "w"
     raw = guard(number, mode, closefd=False)
     buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
     if stream is None:
         return io.TextIOWrapper(buffer, "utf-8", "backslashreplace")
-    # A name of a file may hold what is no text: it is shown somehow rather than not at all.
+    # File names may hold bytes that are not text: print them escaped instead of failing.
     unprintable = mode == "w" and stream.errors == "strict"
     return io.TextIOWrapper(
         buffer,
@@ -69,31 +69,31 @@ def _guarded(
 
 
 class _Stdin(io.FileIO):
-    """Says in words why nothing can be read."""
+    """Stdin that raises :class:`RequestError` if it cannot be read."""
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
         try:
             return super().readinto(buffer)
         except OSError as error:
-            raise RequestError(_told("stdin", error)) from None
+            raise RequestError(_reason("stdin", error)) from None
 
     def readall(self) -> bytes:
         try:
             return super().readall()
         except OSError as error:
-            raise RequestError(_told("stdin", error)) from None
+            raise RequestError(_reason("stdin", error)) from None
 
 
 class _Output(io.FileIO):
     def _put(self, data: ReadableBuffer) -> int:
-        """Write some of the data, and wait where the other side of a pipe asks for patience."""
+        """Write part of the data; waits while a non-blocking pipe is full."""
         while (written := super().write(data)) is None:
             select.select([], [self], [])
         return written
 
 
 class _Stdout(_Output):
-    """Raises :class:`OutputLost`, once: what is still in a buffer then has nowhere to go."""
+    """Stdout that raises :class:`OutputLost` on the first failure and discards later writes."""
 
     _lost = False
 
@@ -104,12 +104,12 @@ class _Stdout(_Output):
             return self._put(data)
         except OSError as error:
             self._lost = True
-            reason = "" if isinstance(error, BrokenPipeError) else _told("stdout", error)
+            reason = "" if isinstance(error, BrokenPipeError) else _reason("stdout", error)
             raise OutputLost(reason) from None
 
 
 class _Stderr(_Output):
-    """Never fails: what is beside the output is no reason to do without the output."""
+    """Stderr that ignores failures: messages must not prevent the output on stdout."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -118,5 +118,5 @@ class _Stderr(_Output):
             return memoryview(data).nbytes
 
 
-def _told(name: str, error: OSError) -> str:
+def _reason(name: str, error: OSError) -> str:
     return f"{name} is closed" if error.errno == errno.EBADF else f"{name}: {error.strerror}"

@@ -1,4 +1,5 @@
-"""``kinfolk synth``: a full-size file with random weights, for measuring and testing."""
+"""``kinfolk synth``: writes a full-size model file with random weights, for benchmarks and
+tests."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ Examples:
 @click.argument("out", required=False, type=click.Path(path_type=Path))
 @click.option("--list", "listing", is_flag=True, help="List the shapes of installed families.")
 @click.option("--layers", type=click.IntRange(min=1), help="Layers. Default: as released.")
-@click.option("--mix", default="", help="Mix of number formats. Default: the published one.")
+@click.option("--mix", default="", help="Mix of tensor types. Default: the published one.")
 @click.option(
     "--seed",
     type=SEED,
@@ -51,10 +52,10 @@ def synth(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Write OUT: a model file of the released SHAPE, its weights random and well scaled.
+    """Write OUT: a model file of the released SHAPE with random, well-scaled weights.
 
-    Types, sizes and vocabulary are those of the published file, so it loads and runs as fast; what
-    it says means nothing.
+    Types, sizes and vocabulary are those of the published file, so loading and speed are the same;
+    its text is meaningless.
     """
     registry = discover(read_settings(ctx))
     families = [provided.value for provided in registry.families.values()]
@@ -89,7 +90,7 @@ def synth(
 
 def _list(families: Sequence[Family], as_json: bool) -> None:
     answers = ask_each(families, lambda family: family.shapes())
-    found = [(shape, family.name) for family, shapes in answers for shape in shapes]
+    listed = [(shape, family.name) for family, shapes in answers for shape in shapes]
     if as_json:
         print_json(
             [
@@ -99,12 +100,12 @@ def _list(families: Sequence[Family], as_json: bool) -> None:
                     "layers": shape.layers,
                     "mixes": list(shape.mixes),
                 }
-                for shape, family in found
+                for shape, family in listed
             ]
         )
         return
     rows = [
         (shape.name, family, f"{shape.layers} layers", ", ".join(shape.mixes))
-        for shape, family in found
+        for shape, family in listed
     ]
     click.echo(table(rows))

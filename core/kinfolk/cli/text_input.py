@@ -1,4 +1,4 @@
-"""Text from outside: files, stdin and arguments. It must be UTF-8 unless errors are replaced."""
+"""Text input from files, stdin and arguments: UTF-8, or with invalid bytes replaced."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from kinfolk.text.utf8 import fault
 STRICT: Final = "strict"
 REPLACE: Final = "replace"
 ESCAPE: Final = "surrogateescape"
-"""How Python keeps bytes of arguments that it cannot read."""
+"""Python's error handler that keeps undecodable bytes of arguments."""
 
 errors_option: Final = click.option(
     "--errors",
     type=click.Choice([STRICT, REPLACE]),
     default=STRICT,
     show_default=True,
-    is_eager=True,  # arguments are read by it
-    help="What becomes of bytes that are not UTF-8: an error, or U+FFFD in their place.",
+    is_eager=True,  # the callbacks of arguments need its value
+    help="Bytes that are not UTF-8: strict = an error, replace = U+FFFD in their place.",
 )
 
 
 def decode(raw: bytes, source: str, errors: str) -> str:
-    """Bytes as text; :class:`RequestError` with ``source`` and offset if they are not UTF-8."""
+    """Bytes as text. Raises :class:`RequestError`, with ``source`` and offset, if not UTF-8."""
     try:
         return raw.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise RequestError(
-            f"{source}: {fault(error)}; give it as UTF-8, or read U+FFFD in place of such bytes "
-            f"with --errors {REPLACE}"
+            f"{source}: {fault(error)}; convert it to UTF-8, or replace such bytes by U+FFFD with "
+            f"--errors {REPLACE}"
         ) from None
 
 
 def read_bytes(path: str) -> bytes:
-    """All of a file, or of stdin, which ``-`` stands for; :class:`RequestError` if that fails."""
+    """All bytes of a file, ``-`` = stdin. Raises :class:`RequestError`."""
     if path == "-":
         return sys.stdin.buffer.read()
     try:
@@ -49,43 +49,44 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_text(path: str, errors: str) -> str:
-    """All of a file as text, or of stdin, which ``-`` stands for."""
+    """All text of a file, ``-`` = stdin. Raises :class:`RequestError`."""
     return decode(read_bytes(path), "stdin" if path == "-" else path, errors)
 
 
 def read_stdin(errors: str) -> str:
-    """All of stdin as text."""
+    """All text of stdin. Raises :class:`RequestError`."""
     return read_text("-", errors)
 
 
 class Lines:
-    """Lines of stdin, one after the other, without their ends."""
+    """Reads stdin line by line, without line ends."""
 
     def __init__(self, errors: str):
         self._errors = errors
         self._number = 0
 
     def read(self) -> str | None:
-        """The next line, ``None`` at the end; :class:`RequestError` names a bad one by number."""
+        """The next line, ``None`` at the end. Raises :class:`RequestError` with the line's
+        number."""
         raw = sys.stdin.buffer.readline()
         self._number += 1
         line = decode(raw, f"line {self._number} of stdin", self._errors)
         return line.rstrip("\r\n") if raw else None
 
     def ask(self, prompt: str) -> str:
-        """The line that is typed behind ``prompt``."""
+        """The line that the user types after ``prompt``. Raises ``EOFError`` at the end."""
         if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors != ESCAPE:
             sys.stdin.reconfigure(errors=ESCAPE)
-        return unescaped(input(prompt), "what was typed", self._errors)
+        return unescaped(input(prompt), "the typed line", self._errors)
 
 
 def unescaped(text: str, source: str, errors: str) -> str:
-    """A text in which Python may have kept bytes that it could not read."""
+    """A text with the undecodable bytes that Python kept in it decoded by ``errors``."""
     return decode(text.encode("utf-8", ESCAPE), source, errors)
 
 
 def text_argument(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """The callback of arguments that are text, of commands with ``--errors``."""
+    """Callback that decodes text arguments, for commands with ``--errors``."""
     if isinstance(value, tuple):
         return tuple(text_argument(ctx, param, one) for one in value)
     if value is None:

@@ -1,4 +1,4 @@
-"""``kinfolk tokenize``: a text as the tokens of a model."""
+"""``kinfolk tokenize``: splits a text into the tokens of a model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Examples:
   kinfolk tokenize model.gguf --text "<|im_end|>" --no-special"""
 )
 @model_argument
-@click.option("--text", callback=text_argument, help="The text. Default: stdin, to its last byte.")
+@click.option("--text", callback=text_argument, help="The text. Default: all of stdin.")
 @errors_option
 @click.option(
     "--special/--no-special",
     default=True,
-    help="Whether texts of special tokens become those tokens.",
+    help="Encode the texts of special tokens as those tokens, or as plain text.",
 )
 @json_option
 @settings_options("model_family")
@@ -41,10 +41,9 @@ def tokenize(
     as_json: bool,
     **rest: Any,
 ) -> None:
-    """Cut a text into the tokens of the model in FILE, or of the bundled model.
+    """Split a text into the tokens of the model in FILE, or of the bundled model.
 
-    Prints ids and what they stand for; with --json, a list of ids. No token for the beginning of a
-    text is added.
+    Prints token ids and their texts; with --json, a list of ids. No BOS is added.
     """
     settings = read_settings(ctx)
     registry = discover(settings)
@@ -63,7 +62,7 @@ def tokenize(
 
 
 def _piece(raw: bytes) -> str | bytes:
-    """As text if it is text; a token may be a part of a character."""
+    """The bytes as text, or unchanged if they are not UTF-8: a token may be part of a character."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -13,11 +13,10 @@ from kinfolk.descriptors import Drafter
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel
-from kinfolk.engine.runner import PendingStep, Runner
+from kinfolk.engine.model_runner import ModelRunner, PendingStep
 from kinfolk.errors import EngineError, RequestError, RequestTypeError, shown
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.state.prefix import PrefixCache
@@ -67,7 +66,7 @@ class Engine:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
         self._ledger, state = loaded.new_state()
-        self._runner = Runner(loaded, state)
+        self._runner = ModelRunner(loaded, state)
         self._scheduler = Scheduler(
             limits, self._ledger, PrefixCache(self._ledger, loaded.limits.checkpoints), drafter
         )
@@ -116,8 +115,8 @@ class Engine:
         }
 
     def uncapturable_ops(self) -> Mapping[str, str]:
-        """What no graph can hold, and why, if that was found out: then every step runs eagerly."""
-        return dict(self._runner.graphs.refused)
+        """Ops whose back ends no CUDA graph can hold, and why: then every step runs eagerly."""
+        return dict(self._runner.uncapturable_ops)
 
     def close(self) -> None:
         """Cancel everything and stop. Safe to call twice."""
@@ -136,45 +135,31 @@ class Engine:
     # -- the loop -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Plan, run, commit; where it can, the next step is running before this one is committed.
-        False when there is nothing to do."""
+        """Plan, launch, collect, commit; the next step is launched before this one is collected
+        where it can be. False when there is nothing to do."""
         plan = self._scheduler.plan()
-        step = None if plan is None else self._start(plan)
-        if step is None:
+        if plan is None:
             return False
-        while step is not None:
-            following = self._start_next(step)
-            self._dispatch(self._commit(self._finish(step)))
-            step = following
+        try:
+            step: PendingStep | None = self._runner.launch(plan, self._histories)
+            while step is not None:
+                try:
+                    following = self._launch_next(step)
+                finally:  # a next step that fails takes nothing from this one
+                    self._dispatch(self._scheduler.commit(self._runner.collect(step)))
+                step = following
+        except (Exception, SystemExit) as error:
+            log.exception("a step failed")
+            self._dispatch(self._scheduler.fail_all(explain(error)))
         return True
 
-    def _start(self, plan: StepPlan, after: PendingStep | None = None) -> PendingStep | StepResult:
-        try:
-            return self._runner.start(plan, self._histories, after)
-        except (Exception, SystemExit) as error:
-            return _lost(plan, error)
-
-    def _start_next(self, step: PendingStep | StepResult) -> PendingStep | StepResult | None:
-        """The step after one that is running, unless somebody wants something in between."""
-        if isinstance(step, StepResult) or step.chosen is None or self._inbox or self._closing:
+    def _launch_next(self, step: PendingStep) -> PendingStep | None:
+        """Overlap: launch the step after one that is running, unless its tokens are not on the
+        device or a client has posted something."""
+        if step.next_tokens is None or self._inbox or self._closing:
             return None
         plan = self._scheduler.plan_next()
-        return None if plan is None else self._start(plan, step)
-
-    def _finish(self, step: PendingStep | StepResult) -> StepResult:
-        if isinstance(step, StepResult):
-            return step
-        try:
-            return self._runner.finish(step)
-        except (Exception, SystemExit) as error:
-            return _lost(step.plan, error)
-
-    def _commit(self, result: StepResult) -> Sequence[Event]:
-        try:
-            return self._scheduler.commit(result)
-        except EngineError as error:
-            log.exception("the result of step %d does not fit its plan", result.step_id)
-            return self._scheduler.fail_all(str(error))
+        return None if plan is None else self._runner.launch(plan, self._histories, step)
 
     def _loop(self) -> None:
         while True:
@@ -234,9 +219,3 @@ class Engine:
                 raise EngineError("the engine has stopped")
             self._inbox.append(action)
             self._wake.notify()
-
-
-def _lost(plan: StepPlan, error: BaseException) -> StepResult:
-    """Called in an ``except`` block."""
-    log.exception("step %d failed", plan.step_id)
-    return StepResult(plan.step_id, (), fatal=explain(error))

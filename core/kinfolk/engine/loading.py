@@ -11,6 +11,7 @@ import torch
 
 from kinfolk.descriptors import Family
 from kinfolk.engine.preparing import prepare_model
+from kinfolk.engine.step_ops import StepOps
 from kinfolk.errors import SettingsError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.hooks import ModelHookCaller
@@ -38,6 +39,7 @@ class LoadedModel:
     model: Model
     hooks: ModelHookCaller
     ops: Ops
+    step_ops: StepOps
     plan: StatePlan
     limits: StateLimits
     mapping: SlotMapping
@@ -103,6 +105,7 @@ def load_model(
         model=ready.family.build(config, weights, context),
         hooks=ready.hooks,
         ops=ready.ops,
+        step_ops=StepOps.bind(ready.ops, ready.device),
         plan=ready.plan,
         limits=limits,
         mapping=ready.hooks.map_slots(ready.plan, limits),

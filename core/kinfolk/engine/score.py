@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from kinfolk.engine.batch import build_batch
+from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.errors import ContextLengthExceeded
 from kinfolk.sched.plan import Item, ItemKind
@@ -38,7 +38,7 @@ def logits(
         ledger.extend(lease, start + len(part))
         state.apply(ledger.take_operations())
         item = Item(lease, "score", ItemKind.PREFILL, part, start)
-        batch = build_batch([item], state, all_logits=True)
+        batch = build_input_batch([item], state, all_logits=True).batch
         forward = loaded.model.forward(batch, state)
         yield loaded.model.head(forward.hidden)
         ledger.advance(lease, start + len(part))

@@ -1,4 +1,4 @@
-"""A checked reading position in a mapped file: nothing is read or allocated beyond its end."""
+"""Bounds-checked reader of GGUF's primitive values in a mapped file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _U64 = struct.Struct("<Q")
 
 
 class Cursor:
-    """Reads GGUF's primitive values from ``data``, uint8 [size of the file], front to back.
+    """Reads GGUF's primitive values from ``data``, uint8 [bytes of the file], front to back.
 
-    Every method raises :class:`ModelFormatError` when the file does not hold what it announces.
+    Nothing is read or allocated beyond the end of the file: every method raises
+    :class:`ModelFormatError` if a count or length exceeds it. ``what`` names the value in messages.
     """
 
     def __init__(self, data: ByteArray, path: Path):
@@ -44,7 +45,7 @@ class Cursor:
         return value
 
     def count(self, what: str, least_bytes: int) -> int:
-        """A u64 count of things that take at least ``least_bytes`` each."""
+        """A u64 count of elements of at least ``least_bytes`` bytes each."""
         value = self.u64(what)
         if value * least_bytes > self.remaining:
             raise self.fail(
@@ -64,7 +65,7 @@ class Cursor:
             ) from None
 
     def value(self, key: str) -> Value:
-        """The type and content of the value of ``key``."""
+        """The typed value of ``key``."""
         kind = self.u32(f"the type of key {key!r}")
         if kind == ARRAY:
             return self._array(key)
@@ -105,7 +106,8 @@ class Cursor:
         return self._data[start : self.position].view(dtype)
 
     def _string_starts(self, count: int, key: str) -> npt.NDArray[np.int64]:
-        """Offsets of the texts. A loop, because each length says where the next one stands."""
+        """Offsets int64 [count] of the texts. A loop, because each text's length gives the offset
+        of the next."""
         starts = array("q")
         unpack, view, end = _U64.unpack_from, self._view, len(self._data)
         position = self.position
@@ -123,7 +125,7 @@ class Cursor:
         return np.frombuffer(starts, np.int64) if count else np.empty(0, np.int64)
 
     def _advance(self, size: int, what: str) -> int:
-        """Step over ``size`` bytes and return where they start."""
+        """Skip ``size`` bytes; returns their offset."""
         start = self.position
         if size > self.remaining:
             raise self.fail(

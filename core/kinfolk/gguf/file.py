@@ -1,4 +1,4 @@
-"""A model file, or the parts of a split one, opened for reading."""
+"""An open GGUF model: one file, or all parts of a split model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PART_NAME: Final = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{
 
 
 class GGUFFile:
-    """An open model: ``metadata`` of the first part, ``inventory`` over all parts.
+    """An open model: ``metadata`` of the first part, ``inventory`` of all parts.
 
-    Nothing is read before it is used: arrays and tensors are views into the mapped files, and stay
-    valid after ``close`` for as long as somebody holds them.
+    Arrays and tensors are views into the mapped files and are read on first use. A view stays valid
+    after ``close``.
     """
 
     def __init__(self, parts: tuple[Part, ...]):
@@ -37,39 +37,40 @@ class GGUFFile:
         self.paths = tuple(part.path for part in parts)
         self.metadata = Metadata(first.metadata, first.path)
         self._maps = [part.data for part in parts]
-        # Not a method: a file that is part of a cycle stays mapped, and on its disk when deleted,
-        # until the collector comes by.
+        # Not a bound method: it would make a reference cycle, and the file would stay mapped, its
+        # disk space in use, until the next garbage collection.
         read = partial(_read, self._maps, first.path)
         tensors = (tensor for part in parts for tensor in part.tensors)
         self.inventory = Inventory(tensors, read, first.path)
 
     @classmethod
     def open(cls, path: Path | str, types: Mapping[int, TensorType] = TENSOR_TYPES) -> GGUFFile:
-        """Open and check a file; of a split model, the first part. ``types`` are those accepted.
+        """Open and check a model; ``path`` of a split model is its first part.
 
-        Raises :class:`ModelFormatError`; then nothing stays open.
+        ``types`` are the tensor types to accept, by type id. Raises :class:`ModelFormatError`, and
+        then leaves no file open.
         """
         first = read_part(Path(path), 0, types)
         meta = Metadata(first.metadata, first.path)
-        # 0 is what merging parts leaves in a file.
+        # Merging the parts of a split model leaves a count of 0.
         count = meta.integer(SPLIT_COUNT, default=1, minimum=0)
         if count <= 1:
             return cls((first,))
         parts = [first]
         for index, name in enumerate(_part_paths(meta, count)[1:], start=1):
             parts.append(_next_part(name, index, count, types))
-        found = sum(len(part.tensors) for part in parts)
+        tensors = sum(len(part.tensors) for part in parts)
         expected = meta.integer(SPLIT_TENSORS, minimum=0)
-        if found != expected:
+        if tensors != expected:
             raise ModelFormatError(
-                f"the {count} parts hold {found} tensors, key {SPLIT_TENSORS!r} says {expected}",
+                f"the {count} parts hold {tensors} tensors, key {SPLIT_TENSORS!r} says {expected}",
                 path=first.path,
                 key=SPLIT_TENSORS,
             )
         return cls(tuple(parts))
 
     def close(self) -> None:
-        """Let go of the maps; a map ends with the last view of it."""
+        """Release the maps; a file is unmapped with the last view of it."""
         self._maps.clear()
 
     def __enter__(self) -> GGUFFile:
@@ -91,7 +92,7 @@ def _read(maps: Sequence[ByteArray], path: Path, tensor: TensorInfo) -> ByteArra
 
 
 def _part_paths(meta: Metadata, count: int) -> list[Path]:
-    """The files of a split model, from the name of its first part."""
+    """The paths of all parts of a split model, from the name of its first part."""
     path = meta.path
     assert path is not None
     match = _PART_NAME.fullmatch(path.name)

@@ -1,9 +1,8 @@
-"""Which type each tensor of a quantised file gets: the mixes known as Q4_K_M and the like.
+"""Quantisation mixes such as Q4_K_M: the type of each tensor in a quantised file.
 
-The rules follow the public quantiser of llama.cpp, without an importance matrix: matrices get the
-base type, the tensors whose error costs most get more bits in some of the layers, and vectors,
-norms, short convolutions and routers are never quantised. Tensors are told apart by their GGUF
-names.
+The rules follow llama.cpp's quantiser without an importance matrix: matrices get the base type,
+sensitive matrices more bits in some layers, and vectors, norms, short convolutions and routers stay
+F32. A tensor's role is read from its GGUF name.
 """
 
 from __future__ import annotations
@@ -37,40 +36,40 @@ FALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
         "IQ4_XS": "IQ4_NL",
     }
 )
-"""What stands in for a type whose blocks do not divide the rows of a tensor."""
+"""Type -> its replacement for a tensor whose rows are not whole blocks."""
 
 _BLOCK: Final = {kind.name: kind.block for kind in TENSOR_TYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor stands among ``count`` of its kind; ``group`` query heads share a key."""
+class TensorOrdinal:
+    """Tensor ``index`` of ``count`` of its role; ``group`` query heads share a key head."""
 
     index: int
     count: int
     group: int
 
 
-Rule = Callable[[Place], str]
-"""A type for a tensor, empty = the base type."""
+Rule = Callable[[TensorOrdinal], str]
+"""The type name of a tensor; empty = the base type."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeMix:
-    """A named mix. ``file_type`` is the number of ``general.file_type``.
+    """A named quantisation mix. ``file_type`` is the value of ``general.file_type``.
 
-    ``base`` is the type of matrices, ``output`` that of the output matrix (of the embeddings, if
-    one is the output matrix too). ``values`` decides for the tensors that make attention values,
-    counted over the file; ``down`` for the ones that leave a feed-forward, counted by layer.
-    ``overrides`` maps a name without ``blk.N.`` to a type; the tensors named there are not counted.
+    ``base`` is the type of matrices, ``output`` that of the output matrix (of the embedding, if the
+    model ties them). ``values`` is the rule for value projections (also fused QKV), with the index
+    counted over all of them; ``down`` the rule for down projections, with the index of the layer.
+    ``overrides`` maps a name without ``blk.N.`` to a type; tensors named there are not counted.
     """
 
     name: str
     file_type: int
     base: str
     output: str = "Q6_K"
-    values: Rule = field(default=lambda place: "")
-    down: Rule = field(default=lambda place: "")
+    values: Rule = field(default=lambda tensor: "")
+    down: Rule = field(default=lambda tensor: "")
     attention_output: str = ""
     overrides: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,7 +78,7 @@ class TypeMix:
         return self.base not in PLAIN_TYPES
 
     def overridden(self, overrides: Mapping[str, str], name: str = "") -> TypeMix:
-        """The same mix with more overrides; no change for a mix of plain numbers."""
+        """The mix with further overrides; an unquantised mix is returned unchanged."""
         if not self.quantised:
             return self
         return replace(self, name=name or self.name, overrides={**self.overrides, **overrides})
@@ -89,30 +88,31 @@ class TypeMix:
 
 
 def more_bits(index: int, count: int) -> bool:
-    """The first and the last eighth of the layers, and every third between them."""
+    """llama.cpp's ``use_more_bits``: the first and last eighth of the layers, and every third
+    between them."""
     eighth = count // 8
     return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
 
 
 def _always(kind: str) -> Rule:
-    return lambda place: kind
+    return lambda tensor: kind
 
 
 def _in_more_bits(kind: str) -> Rule:
-    return lambda place: kind if more_bits(place.index, place.count) else ""
+    return lambda tensor: kind if more_bits(tensor.index, tensor.count) else ""
 
 
 def _first(number: int, kind: str, rest: str = "") -> Rule:
-    return lambda place: kind if place.index < number else rest
+    return lambda tensor: kind if tensor.index < number else rest
 
 
 def _first_part(divisor: int, kind: str, rest: str = "") -> Rule:
-    return lambda place: kind if place.index < place.count // divisor else rest
+    return lambda tensor: kind if tensor.index < tensor.count // divisor else rest
 
 
-def _if_shared(kind: str, rest: str = "") -> Rule:
-    """Value tensors are small, and worth more bits, where four or more heads share a key."""
-    return lambda place: kind if place.group >= 4 else rest
+def _if_grouped(kind: str, rest: str = "") -> Rule:
+    """More bits for value tensors if at least four query heads share a key head: they are small."""
+    return lambda tensor: kind if tensor.group >= 4 else rest
 
 
 def _by_name(*mixes: TypeMix) -> Mapping[str, TypeMix]:
@@ -132,7 +132,7 @@ MIXES: Final = _by_name(
         "q2_k",
         10,
         "Q2_K",
-        values=_if_shared("Q4_K", "Q3_K"),
+        values=_if_grouped("Q4_K", "Q3_K"),
         down=_always("Q3_K"),
         attention_output="Q3_K",
     ),
@@ -158,10 +158,10 @@ MIXES: Final = _by_name(
     TypeMix("q5_k_s", 16, "Q5_K"),
     TypeMix("q5_k_m", 17, "Q5_K", values=_in_more_bits("Q6_K"), down=_in_more_bits("Q6_K")),
     TypeMix("q6_k", 18, "Q6_K"),
-    TypeMix("iq4_nl", 25, "IQ4_NL", values=_if_shared("Q5_K"), down=_first_part(8, "Q5_K")),
-    TypeMix("iq4_xs", 30, "IQ4_XS", values=_if_shared("Q5_K"), down=_first_part(8, "Q5_K")),
+    TypeMix("iq4_nl", 25, "IQ4_NL", values=_if_grouped("Q5_K"), down=_first_part(8, "Q5_K")),
+    TypeMix("iq4_xs", 30, "IQ4_XS", values=_if_grouped("Q5_K"), down=_first_part(8, "Q5_K")),
 )
-"""The mixes by the name a user gives; numbers of ``general.file_type`` as in llama.cpp."""
+"""Mixes by the name used in ``--outtype``; ``general.file_type`` as in llama.cpp."""
 
 
 # -- choosing -------------------------------------------------------------------------------------
@@ -170,36 +170,38 @@ MIXES: Final = _by_name(
 def choose_types(
     tensors: Iterable[tuple[str, Shape]], mix: TypeMix, *, group: int = 1
 ) -> dict[str, str]:
-    """The type name of every tensor, by name; shapes are in torch order.
+    """Tensor name -> type name.
 
-    ``tensors`` come in the order of their layers. ``group`` is the number of query heads that
-    share one key head.
+    ``tensors`` are (name, shape in torch order) in the order of layers. ``group`` is the number of
+    query heads that share a key head.
     """
     shapes = dict(tensors)
     values = [name for name in shapes if _local(name) in _VALUES - set(mix.overrides)]
     value_index = {name: index for index, name in enumerate(values)}
     layers = 1 + max((layer_of(name) for name in shapes), default=-1)
 
-    def wanted(name: str) -> str:
+    def preferred_type(name: str) -> str:
         local = _local(name)
         if local in mix.overrides:
             return mix.overrides[local]
         if name == OUTPUT or (name in EMBEDDINGS and OUTPUT not in shapes):
             return mix.output
         if local in _VALUES:
-            return mix.values(Place(value_index[name], len(values), group))
+            return mix.values(TensorOrdinal(value_index[name], len(values), group))
         if local in _DOWN:
-            return mix.down(Place(layer_of(name), layers, group))
+            return mix.down(TensorOrdinal(layer_of(name), layers, group))
         return mix.attention_output if local == "attn_output.weight" else ""
 
     return {
-        name: fitting(wanted(name) or mix.base, shape[-1]) if is_matrix(name, shape) else "F32"
+        name: type_for_row(preferred_type(name) or mix.base, shape[-1])
+        if is_matrix(name, shape)
+        else "F32"
         for name, shape in shapes.items()
     }
 
 
 def is_matrix(name: str, shape: Shape) -> bool:
-    """Whether the tensor is stored in anything but float32."""
+    """Whether the tensor may be stored in another type than F32."""
     return (
         len(shape) > 1
         and name.endswith("weight")
@@ -208,17 +210,17 @@ def is_matrix(name: str, shape: Shape) -> bool:
 
 
 def layer_of(name: str) -> int:
-    """The N of ``blk.N.``, or -1."""
+    """The layer N of a tensor ``blk.N.*``, -1 for any other name."""
     match = _IN_BLOCK.fullmatch(name)
     return int(match[1]) if match else -1
 
 
-def fitting(kind: str, row: int) -> str:
-    """``kind``, or what stands in for it if its blocks do not divide rows of ``row`` numbers."""
+def type_for_row(kind: str, row: int) -> str:
+    """``kind``, or its fallback if a row of ``row`` numbers is not whole blocks of it."""
     if row % _BLOCK[kind] == 0:
         return kind
-    other = FALLBACKS.get(kind, "F16")
-    return other if row % _BLOCK[other] == 0 else "F16"
+    fallback = FALLBACKS.get(kind, "F16")
+    return fallback if row % _BLOCK[fallback] == 0 else "F16"
 
 
 def _local(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The tensors of a model file: where each one stands, how large it is, and its bytes."""
+"""Tensor inventory of a model file: name, shape, type, offset and bytes of each tensor."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kinfolk.gguf.values import ByteArray
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor as the file states it.
+    """One entry of the tensor table.
 
-    ``shape`` is in torch order, rows of ``shape[-1]`` numbers. ``offset`` counts bytes from the
+    ``shape`` is in torch order, ``shape[-1]`` the numbers of a row. ``offset`` is in bytes from the
     start of ``path``; ``part`` is the index of that file among the parts of a split model.
     """
 
@@ -30,7 +30,7 @@ class TensorInfo:
 
     @property
     def rows(self) -> int:
-        """All leading dimensions flattened."""
+        """Rows of the tensor: the product of all dimensions but the last."""
         return prod(self.shape[:-1])
 
     @property
@@ -41,8 +41,8 @@ class TensorInfo:
 class Inventory(Mapping[str, TensorInfo]):
     """Tensors by name, in the order of the file.
 
-    ``read`` maps a tensor to its bytes, a flat uint8 view; an inventory of names and shapes alone
-    has none. Raises :class:`ModelFormatError` when a name occurs twice.
+    ``read`` returns the bytes of a tensor as a flat uint8 view; ``None`` for an inventory of names
+    and shapes alone. Raises :class:`ModelFormatError` if a name occurs twice.
     """
 
     def __init__(
@@ -76,7 +76,11 @@ class Inventory(Mapping[str, TensorInfo]):
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def bytes(self, name: str) -> ByteArray:
-        """The stored bytes of a tensor, a read-only view [rows, row_bytes] into the map."""
+        """The stored bytes of a tensor: a read-only view uint8 [rows, row_bytes] into the map.
+
+        Raises ``KeyError`` for an unknown name, ``ValueError`` for an inventory without bytes or a
+        closed file.
+        """
         tensor = self._tensors[name]
         if self._read is None:
             raise ValueError(f"this inventory lists tensor {name!r} but holds no bytes")

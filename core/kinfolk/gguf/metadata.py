@@ -1,5 +1,5 @@
-"""Typed access to GGUF metadata; every complaint names the key, the file, what is there and what
-was expected."""
+"""Typed access to GGUF metadata. An error names the file, the key, its value and the
+expectation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NUMBERS: Final = _INTEGERS | _FLOATS
 class Metadata:
     """Keys and values of one model file.
 
-    A key that is missing is an error unless ``default`` is given, which is returned as it is.
-    ``allowed`` lists the values that can be used; ``minimum``, ``maximum``, ``above`` and ``below``
-    are the ends of their range. All methods raise :class:`ModelFormatError`.
+    A missing key returns ``default``, unchecked, and is an error if there is none. ``allowed``
+    lists the accepted values; ``minimum`` and ``maximum`` are the closed, ``above`` and ``below``
+    the open ends of their range. All methods raise :class:`ModelFormatError`.
     """
 
     def __init__(self, values: Mapping[str, Value], path: Path | None = None):
@@ -47,7 +47,7 @@ class Metadata:
         return len(self._values)
 
     def value(self, key: str) -> Value:
-        """The value as the file has it, with its type."""
+        """The value with its stored type, unconverted."""
         if key not in self._values:
             raise self.fail(f"key {key!r} is missing", key)
         return self._values[key]
@@ -57,7 +57,7 @@ class Metadata:
         return self.string(ARCHITECTURE_KEY)
 
     def arch_key(self, name: str) -> str:
-        """``name`` under the prefix of the file's architecture."""
+        """``name`` prefixed with the architecture: ``llama.block_count``."""
         return f"{self.architecture}.{name}"
 
     # -- scalars ----------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Metadata:
         above: float | None = None,
         below: float | None = None,
     ) -> float:
-        """A finite float; integers are accepted."""
+        """A finite float, from a stored float or integer."""
         if default is not None and key not in self:
             return default
         result = float(self._scalar(key, _NUMBERS, "a number"))
@@ -114,14 +114,14 @@ class Metadata:
     def integers(
         self, key: str, *, default: Sequence[int] | None = None
     ) -> npt.NDArray[np.integer[Any]]:
-        """A view of the stored integers, of the stored width."""
+        """Integers [n]: a view of the stored array, in the stored width."""
         array = self._numeric_array(key, default, _INTEGERS, "integers")
         return array if array.size else array.astype(np.int64)
 
     def numbers(
         self, key: str, *, default: Sequence[float] | None = None
     ) -> npt.NDArray[np.floating[Any] | np.integer[Any]]:
-        """A view of the stored numbers, of the stored type."""
+        """Numbers [n]: a view of the stored array, in the stored type."""
         array: npt.NDArray[Any] = self._numeric_array(key, default, _NUMBERS, "numbers")
         return array
 
@@ -130,7 +130,7 @@ class Metadata:
         return array.astype(np.bool_, copy=False)
 
     def strings(self, key: str, *, default: Sequence[str] | None = None) -> Sequence[str]:
-        """The stored texts, decoded one by one when they are asked for."""
+        """Texts [n]; each is decoded on access."""
         if default is not None and key not in self:
             return default
         value = self._array(key, {"string"}, "strings")
@@ -145,7 +145,7 @@ class Metadata:
         minimum: int | None = None,
         maximum: int | None = None,
     ) -> tuple[int, ...]:
-        """An integer for each layer, stored as one for all or as an array of ``layers``."""
+        """Integers [layers], from a stored scalar for all layers or an array [layers]."""
         if not (key in self and self.value(key).is_array):
             each = self.integer(key, default=default, minimum=minimum, maximum=maximum)
             return (each,) * layers
@@ -161,7 +161,7 @@ class Metadata:
     def per_layer_flags(
         self, key: str, layers: int, *, default: bool | None = None
     ) -> tuple[bool, ...]:
-        """A bool for each layer, stored as one for all or as an array of ``layers``."""
+        """Bools [layers], from a stored scalar for all layers or an array [layers]."""
         if key in self and self.value(key).is_array:
             array = self.booleans(key)
             self._check_length(key, len(array), layers)
@@ -171,17 +171,18 @@ class Metadata:
     # -- errors -----------------------------------------------------------------------------------
 
     def fail(self, message: str, key: str) -> ModelFormatError:
-        """An error about ``key`` of this file, to be raised by the caller."""
+        """The error for a bad value of ``key``; the caller raises it."""
         return ModelFormatError(message, path=self.path, key=key)
 
     def unsupported(self, message: str) -> UnsupportedModelError:
-        """An error about what a sound file asks for and nobody runs; ``message`` names the key."""
+        """The error for a valid file with an unsupported feature; ``message`` names the key and the
+        caller raises it."""
         return UnsupportedModelError(message if self.path is None else f"{self.path}: {message}")
 
     def _scalar(self, key: str, types: Collection[str], expected: str) -> Scalar:
         value = self.value(key)
         if value.is_array or value.type not in types:
-            raise self.fail(f"key {key!r} is {_phrase(value)}, expected {expected}", key)
+            raise self.fail(f"key {key!r} is {_with_article(value)}, expected {expected}", key)
         assert isinstance(value.content, int | float | str)
         return value.content
 
@@ -190,7 +191,7 @@ class Metadata:
         # An empty list has no element type of its own.
         if not value.is_array or (value.type not in types and len(value) > 0):
             raise self.fail(
-                f"key {key!r} is {_phrase(value)}, expected an array of {expected}", key
+                f"key {key!r} is {_with_article(value)}, expected an array of {expected}", key
             )
         return value
 
@@ -201,24 +202,24 @@ class Metadata:
             return np.asarray(default)
         return np.asarray(self._array(key, types, expected).content)
 
-    def _check_length(self, key: str, found: int, layers: int) -> None:
-        if found != layers:
+    def _check_length(self, key: str, entries: int, layers: int) -> None:
+        if entries != layers:
             raise self.fail(
-                f"key {key!r} has {found} entries, expected one for each of {layers} layers", key
+                f"key {key!r} has {entries} entries, expected one for each of {layers} layers", key
             )
 
-    def _check_range(self, key: str, found: float, known: Range, where: str = "") -> None:
-        if found not in known:
-            wanted = known.wanted(found)
-            raise self.fail(f"key {key!r} is {shown(found)}{where}, expected {wanted}", key)
+    def _check_range(self, key: str, number: float, bounds: Range, where: str = "") -> None:
+        if number not in bounds:
+            expected = bounds.wanted(number)
+            raise self.fail(f"key {key!r} is {shown(number)}{where}, expected {expected}", key)
 
-    def _check_allowed(self, key: str, found: Scalar, allowed: Collection[Scalar] | None) -> None:
-        if allowed is not None and found not in allowed:
+    def _check_allowed(self, key: str, value: Scalar, allowed: Collection[Scalar] | None) -> None:
+        if allowed is not None and value not in allowed:
             options = ", ".join(repr(item) for item in allowed)
-            raise self.fail(f"key {key!r} is {found!r}, expected one of {options}", key)
+            raise self.fail(f"key {key!r} is {value!r}, expected one of {options}", key)
 
 
-def _phrase(value: Value) -> str:
+def _with_article(value: Value) -> str:
     """``an array of 3 i32``, ``a string``, ``a u32``."""
     text = value.describe()
     return f"an {text}" if text[0] in "ai" else f"a {text}"

@@ -1,4 +1,4 @@
-"""A model file being written: complete under its own name, or not there at all."""
+"""Atomic writer of GGUF files: a file gets its name when it is complete."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from kinfolk.gguf.reader import DEFAULT_ALIGNMENT
 from kinfolk.gguf.values import ByteArray, Value, value_of
 
 PARTIAL: Final = ".partial"
-"""Added to the name of a file until it is complete."""
+"""Suffix of the name of an incomplete file."""
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the bytes of tensors written and to be written."""
+"""Callback (bytes of tensors written so far, bytes of all tensors)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """A tensor to be written: ``shape`` in torch order, ``nbytes`` in the file."""
+    """A tensor to write: ``shape`` in torch order, ``nbytes`` bytes in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class OutputTensor:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A stretch of a tensor: ``produce()`` gives the bytes from ``offset`` on, in any thread."""
+    """A range of a tensor: ``produce()`` returns its bytes from ``offset`` on, from any thread."""
 
     tensor: str
     offset: int
@@ -46,15 +46,14 @@ class Job:
 
 
 class GGUFOutput:
-    """Writes a GGUF file whose tensors may come in any order and from several threads.
+    """Writes a GGUF file whose tensors arrive in any order and from several threads.
 
-    ``metadata`` holds plain values or :class:`Value`; keys are written in their order. Until the
-    ``with`` block ends without an exception the file is called ``NAME.partial``; otherwise it is
-    removed, so an interrupted run leaves nothing behind and a killed one only the partial file,
-    which the next run replaces.
+    ``metadata`` holds plain values or :class:`Value`; keys keep their order. The file is called
+    ``NAME.partial`` until the ``with`` block ends. If the block raises, the file is removed; a
+    killed process leaves the partial file, which the next run replaces.
 
-    Raises :class:`OutputError` when the file exists (unless ``overwrite``) or cannot be written,
-    :class:`CapacityError` when the disk has no room for it.
+    Raises :class:`OutputError` if the file exists (unless ``overwrite``) or cannot be written,
+    :class:`CapacityError` if the disk is too small.
     """
 
     def __init__(
@@ -118,7 +117,10 @@ class GGUFOutput:
             raise OutputError.of(self.path, failure) from None
 
     def write(self, name: str, data: ByteArray, offset: int = 0) -> None:
-        """Write ``data`` from byte ``offset`` of the tensor on; every byte exactly once."""
+        """Write ``data`` to the tensor from byte ``offset`` on. Every byte must be written once.
+
+        Raises ``ValueError`` for more bytes than the tensor has.
+        """
         view = np.ascontiguousarray(data).reshape(-1).data.cast("B")
         with self._lock:
             self._missing[name] -= len(view)
@@ -133,9 +135,9 @@ class GGUFOutput:
             raise OutputError.of(self.path, error) from None
 
     def run(self, jobs: Iterable[Job], *, workers: int, progress: Progress | None = None) -> None:
-        """Execute the jobs in ``workers`` threads, a few at a time, and report after each.
+        """Run the jobs in ``workers`` threads, at most ``2 * workers + 1`` queued at a time.
 
-        The first job to fail ends the run with its exception.
+        Raises the exception of the first job that fails.
         """
         total, done = self.nbytes, 0
         report = progress or (lambda done, total: None)
@@ -161,7 +163,7 @@ class GGUFOutput:
         return data.nbytes
 
     def _place(self, header: int) -> int:
-        """Assign every tensor its start; returns the size of the file."""
+        """Assign an offset to every tensor; returns the size of the file in bytes."""
         position = _aligned(header)
         for tensor in self._tensors:
             self._starts[tensor.name] = position
@@ -184,11 +186,11 @@ class GGUFOutput:
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Refuse a place where no new file can be put. Raises :class:`OutputError`."""
+    """Raise :class:`OutputError` if no file can be created at ``path``."""
     if path.is_dir():
         raise OutputError(f"{path} is a directory; name the file to write")
     if path.exists() and not path.is_file():
-        raise OutputError(f"{path} is neither a file nor free; choose another name")
+        raise OutputError(f"{path} exists and is not a regular file; choose another name")
     if path.exists() and not overwrite:
         raise OutputError(f"{path} exists; choose another name, or replace it with --overwrite")
     if not path.parent.is_dir():
@@ -220,7 +222,7 @@ _WRITER_TYPES: Final = {
 def _write_header(
     path: Path, metadata: Mapping[str, Value], tensors: Iterable[OutputTensor]
 ) -> None:
-    """Everything before the tensors' bytes, written by gguf-py."""
+    """Write magic, metadata and tensor table, with gguf-py."""
     from gguf import GGUFValueType, GGUFWriter
 
     writer = GGUFWriter(None, str(metadata[ARCHITECTURE_KEY].content))
@@ -232,7 +234,7 @@ def _write_header(
         elif len(value):
             writer.add_key_value(key, _items(value), GGUFValueType.ARRAY, kind)
     for tensor in tensors:
-        # The type of the numpy array is ignored where the raw type is given.
+        # The raw type takes precedence over the numpy dtype.
         writer.add_tensor_info(
             tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, tensor.ggml_type
         )

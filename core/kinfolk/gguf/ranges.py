@@ -1,4 +1,4 @@
-"""Ranges of numbers in metadata: which values of a key can be used, and how a complaint says so."""
+"""Accepted ranges of metadata numbers, and their wording in error messages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST: Final = 2**31 - 1
-"""Integers of a file lie between minus this and this unless a narrower range is stated: no size,
-count or position of a model does not."""
+"""Default bound of the magnitude of an integer: larger than any size, count or position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Finite numbers of at least ``minimum`` or ``above`` a bound, at most ``maximum`` or ``below``
-    one; a bound that is ``None`` is none."""
+    """Finite numbers within bounds: ``minimum`` and ``maximum`` inclusive, ``above`` and ``below``
+    exclusive; ``None`` = unbounded."""
 
     minimum: float | None = None
     maximum: float | None = None
@@ -22,7 +21,7 @@ class Range:
 
     @classmethod
     def of_integers(cls, minimum: int | None, maximum: int | None) -> Range:
-        """A range of integers, which has two ends."""
+        """A range of integers; a missing end is -``MOST`` or ``MOST``."""
         return cls(-MOST if minimum is None else minimum, MOST if maximum is None else maximum)
 
     def __contains__(self, number: float) -> bool:
@@ -34,10 +33,11 @@ class Range:
             and (self.below is None or number < self.below)
         )
 
-    def wanted(self, found: float) -> str:
-        """``1 to 1024``, ``at least 1``, ``above 0 and at most 1``, ``a finite number``: what was
-        expected in place of ``found``. The ends that all integers have are shown to these alone."""
-        usual = abs(found) <= MOST
+    def wanted(self, number: float) -> str:
+        """The range in words, for an error about ``number``: ``1 to 1024``, ``at least 1``, ``above
+        0 and at most 1``, ``a finite number``. Default ends are named only if ``number`` is beyond
+        them."""
+        usual = abs(number) <= MOST
         minimum = None if usual and self.minimum == -MOST else self.minimum
         maximum = None if usual and self.maximum == MOST else self.maximum
         if minimum is not None and maximum is not None:
@@ -53,5 +53,5 @@ class Range:
 
 
 def shown(number: float) -> str:
-    """A number of a file for messages: a float of it in the digits that float32 has."""
+    """A number for messages; a float with the 7 digits of float32."""
     return str(number) if isinstance(number, int) else f"{number:.7g}"

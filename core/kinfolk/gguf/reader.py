@@ -1,4 +1,4 @@
-"""Parses one GGUF file, version 2 or 3, without copying what it holds.
+"""Parser of one GGUF file, version 2 or 3; arrays and tensors stay in the map.
 
 Layout (public GGUF specification): magic, version, tensor count, metadata count; the metadata; the
 tensor table with dimensions innermost first; padding to the alignment; the tensors' bytes.
@@ -28,14 +28,14 @@ ALIGNMENT_KEY: Final = "general.alignment"
 DEFAULT_ALIGNMENT: Final = 32
 MAX_DIMENSIONS: Final = 4
 
-# The least a metadata entry and a tensor entry can take: they bound the announced counts.
+# Smallest possible metadata entry and tensor entry: they bound the counts in the header.
 _ENTRY_BYTES: Final = 8 + 4 + 1
 _TENSOR_BYTES: Final = 8 + 1 + 4 + 4 + 8
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One parsed file: its map, uint8 [size], and what its header says."""
+    """One parsed file: its map ``data``, uint8 [bytes], and its header."""
 
     path: Path
     data: ByteArray
@@ -46,10 +46,10 @@ class Part:
 
 
 def map_file(path: Path) -> ByteArray:
-    """The file as uint8 [size], read-only, loaded page by page when touched.
+    """The file as read-only uint8 [bytes], memory-mapped.
 
-    The map lives as long as any view of it. Raises :class:`ModelFormatError` if there is no such
-    file or it cannot be read.
+    The map lives as long as any view of it. Raises :class:`ModelFormatError` if the file is
+    missing, unreadable or shorter than the magic number.
     """
     try:
         with path.open("rb") as file:
@@ -63,9 +63,10 @@ def map_file(path: Path) -> ByteArray:
 
 
 def read_part(path: Path, index: int, types: Mapping[int, TensorType]) -> Part:
-    """Parse the file; ``index`` is its place among the parts of a split model.
+    """Parse a file; ``index`` is its index among the parts of a split model, ``types`` the accepted
+    tensor types by type id.
 
-    Raises :class:`ModelFormatError` on anything that does not follow the format.
+    Raises :class:`ModelFormatError` if the file violates the format.
     """
     data = map_file(path)
     cursor = Cursor(data, path)
@@ -76,9 +77,9 @@ def read_part(path: Path, index: int, types: Mapping[int, TensorType]) -> Part:
     alignment = _alignment(cursor, metadata)
     tensors = [_tensor(cursor, number, index, types) for number in range(tensor_count)]
     start = -(-cursor.position // alignment) * alignment
-    placed = tuple(_placed(cursor, tensor, start, alignment) for tensor in tensors)
-    _check_disjoint(cursor, placed)
-    return Part(path, data, version, alignment, metadata, placed)
+    located = tuple(_located(cursor, tensor, start, alignment) for tensor in tensors)
+    _check_disjoint(cursor, located)
+    return Part(path, data, version, alignment, metadata, located)
 
 
 def _version(cursor: Cursor) -> int:
@@ -123,7 +124,7 @@ def _alignment(cursor: Cursor, metadata: Mapping[str, Value]) -> int:
 
 
 def _tensor(cursor: Cursor, number: int, part: int, types: Mapping[int, TensorType]) -> TensorInfo:
-    """One entry of the tensor table, its offset still relative to the data."""
+    """The next entry of the tensor table; its offset is relative to the data section."""
     name = cursor.text(f"the name of tensor {number}")
     if not name:
         raise cursor.fail(f"tensor {number} has an empty name")
@@ -156,8 +157,8 @@ def _tensor(cursor: Cursor, number: int, part: int, types: Mapping[int, TensorTy
     return TensorInfo(name, shape, type_id, kind.name, cursor.path, part, offset, nbytes)
 
 
-def _placed(cursor: Cursor, tensor: TensorInfo, start: int, alignment: int) -> TensorInfo:
-    """The tensor with its offset from the start of the file, checked against the file."""
+def _located(cursor: Cursor, tensor: TensorInfo, start: int, alignment: int) -> TensorInfo:
+    """The tensor with its offset relative to the file, checked for alignment and bounds."""
     if tensor.offset % alignment:
         raise cursor.fail(
             f"tensor {tensor.name!r} is at offset {tensor.offset}, which is not aligned to "

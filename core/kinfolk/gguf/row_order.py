@@ -1,8 +1,8 @@
-"""In which order files hold the rows of query and key projections, which no key of theirs states.
+"""Rope row order of GGUF files: how query and key rows pair up, by architecture.
 
-A rotary embedding turns the dimensions of a head in pairs: neighbours 2i and 2i + 1, or i and
-i + half. Converters order the rows for the way that llama.cpp computes (its function
-``llama_model_rope_type``: ``NORM`` or ``NEOX``), whatever the checkpoint's order was.
+A rotary embedding rotates pairs of dimensions of a head: neighbours (2i, 2i + 1), or halves
+(i, i + half). No key of the file states which. Converters order the rows as llama.cpp expects them
+(``llama_model_rope_type``: ``NORM`` = neighbours, ``NEOX`` = halves).
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ NEIGHBOURS: Final = frozenset(
         "xverse",
     )
 )
-"""Architectures whose files hold neighbours. Most others hold halves; one that is in no list of
-ours may do either."""
+"""Architectures whose rows pair as neighbours. Most others pair as halves; an architecture unknown
+to kinfolk may do either."""

@@ -1,7 +1,7 @@
-"""The element types of GGUF tensors: how many numbers a block holds, and in how many bytes.
+"""GGUF tensor types: numbers and bytes of a block.
 
-Source: the table of ``ggml_type`` in the public GGUF specification. Knowing a type's size is what
-it takes to place a tensor in a file; reading its numbers is the business of ``kinfolk.quant``.
+Source: the table of ``ggml_type`` in the public GGUF specification. ``kinfolk.quant`` decodes the
+blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class TensorType(NamedTuple):
-    """``block`` numbers are stored in ``bytes`` bytes."""
+    """A block of ``block`` numbers takes ``bytes`` bytes."""
 
     name: str
     block: int

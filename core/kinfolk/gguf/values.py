@@ -1,4 +1,4 @@
-"""Values of GGUF metadata: a type name and a Python value, a numpy view or a lazy string array."""
+"""GGUF metadata values: a type name with a Python scalar, a numpy view or a lazy string array."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ NUMERIC: Final[dict[int, tuple[str, str, struct.Struct]]] = {
     11: ("i64", "<i8", struct.Struct("<q")),
     12: ("f64", "<f8", struct.Struct("<d")),
 }
-"""Value type id -> its name, its numpy dtype and its scalar layout."""
+"""Value type id -> (name, numpy dtype, layout of a scalar)."""
 
 _DTYPE_OF: Final = {name: np.dtype(dtype) for name, dtype, _ in NUMERIC.values()}
 
 
 class StringArray(Sequence[str]):
-    """An array of strings that stays in the mapped file; each is decoded when it is asked for.
+    """An array of strings in the mapped file; a string is decoded on access.
 
-    ``starts`` int64 [n] are the offsets of the texts in ``data``, each preceded by its length.
-    Raises :class:`ModelFormatError` on a text that is not UTF-8.
+    ``starts`` int64 [n] are the offsets of the texts in ``data``; each text follows its u64 length.
+    Access raises :class:`ModelFormatError` for a text that is not UTF-8.
     """
 
     __slots__ = ("_key", "_path", "_starts", "_view")
@@ -71,7 +71,7 @@ class StringArray(Sequence[str]):
         return iter(self[:])
 
     def raw(self, index: int) -> bytes:
-        """The bytes of one text, valid UTF-8 or not."""
+        """The undecoded bytes of a text."""
         start = int(self._starts[index])
         return bytes(self._view[start : start + _LENGTH.unpack_from(self._view, start - 8)[0]])
 
@@ -100,14 +100,14 @@ Array = npt.NDArray[np.generic] | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A metadata value. ``type`` is ``u32``, ``string``, ... or, for arrays, that of an element."""
+    """A metadata value. ``type`` is ``u32``, ``string``, ...; of an array, its element type."""
 
     type: str
     content: Scalar | Array
     is_array: bool = False
 
     def __len__(self) -> int:
-        """Elements of an array."""
+        """The number of elements of an array."""
         assert not isinstance(self.content, int | float)
         return len(self.content)
 
@@ -117,9 +117,9 @@ class Value:
 
 
 def value_of(key: str, item: object) -> Value:
-    """A Python value in the type a file holds it in; floats are rounded to float32 like there.
+    """A Python value as a GGUF value; floats are rounded to float32.
 
-    Raises ``TypeError`` for what GGUF cannot hold.
+    Raises ``TypeError`` if GGUF has no type for it.
     """
     if isinstance(item, Value):
         return item
@@ -159,7 +159,7 @@ def _array_value(key: str, items: npt.NDArray[np.generic]) -> Value:
 
 
 def _integer_type(least: int, most: int) -> str:
-    """The narrowest of the types that writers use: i32, u32, i64, u64; unsigned where possible."""
+    """The narrowest of u32, i32, u64 and i64 that holds ``least`` to ``most``, in this order."""
     for name in ("u32", "i32", "u64", "i64"):
         bounds = np.iinfo(_DTYPE_OF[name])
         if bounds.min <= least and most <= bounds.max:

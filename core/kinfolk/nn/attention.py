@@ -79,8 +79,8 @@ class Attention:
         self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
         self.has_key, self.has_value = k is not None, v is not None
         weights = (q, k, v, None if gate is None else gate.weight)
-        self.inputs = Linears(context.ops, (weight for weight in weights if weight is not None))
-        self.output = Linear(context.ops, output)
+        self.inputs = Linears(context, (weight for weight in weights if weight is not None))
+        self.output = Linear(context, output)
         self.norms = _of_heads(q_norm), _of_heads(k_norm), _of_heads(v_norm)
         self.rope_tables = None if rope is None else (rope.cos, rope.sin)
         self.scale = dim**-0.5 if scale is None else scale

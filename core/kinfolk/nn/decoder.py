@@ -14,6 +14,8 @@ from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.residual import Residual, ResidualLayer
 from kinfolk.nn.step import Mixer, Step
+from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
+from kinfolk_kernels.softcap.op import SOFTCAP, SoftcapArguments
 
 
 class Layer(Protocol):
@@ -66,15 +68,19 @@ class Decoder:
         softcap: float | None = None,
         layer_inputs: LayerInputs | None = None,
     ) -> None:
-        self.ops = context.ops
-        self.embedding, self.embedding_scale = embedding, embedding_scale
-        self.layer_inputs, self.softcap = layer_inputs, softcap
+        self.embed = context.ops.bind(EMBEDDING, EmbeddingArguments(embedding, embedding_scale))
+        self.layer_inputs = layer_inputs
+        self.softcap = (
+            None
+            if softcap is None
+            else context.ops.bind(SOFTCAP, SoftcapArguments(softcap, context.device))
+        )
         self.layers = tuple(layers)
         # A quantised head takes its input in any type, and its logits have the type of its input.
         self.norm = (
             norm if isinstance(head, torch.Tensor) else norm.with_output_dtype(torch.float32)
         )
-        self.output = Linear(context.ops, head)
+        self.output = Linear(context, head, self.norm.dtype)
         self.captured: dict[int, torch.Tensor] = {}
         self._capture: frozenset[int] = frozenset()
 
@@ -96,14 +102,9 @@ class Decoder:
             if entry is not None:
                 layer.commit(entry, kept, view)
 
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.ops.embedding(tokens, self.embedding, self.embedding_scale)
-
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self.output(self.norm(hidden)).float()
-        if self.softcap is None:
-            return logits
-        return self.ops.softcap(logits, self.softcap)
+        return logits if self.softcap is None else self.softcap(logits)
 
     def features(self, layers: Sequence[int]) -> None:
         self._capture = frozenset(layers)

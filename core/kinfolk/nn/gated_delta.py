@@ -12,6 +12,7 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear, Linears
 from kinfolk.nn.step import Step
 from kinfolk_kernels.causal_conv.delta_rows import DeltaGates
+from kinfolk_kernels.rms_norm.op import GATED_RMS_NORM, GatedRMSNormArguments
 
 L2_EPS = 1e-6
 
@@ -60,10 +61,11 @@ class GatedDeltaNet:
         self.layer = layer
         self.shape = shape
         self.weights = weights
-        ops = context.ops
-        self.inputs = Linears(ops, (weights.qkv, weights.z, weights.alpha, weights.beta))
-        self.output = Linear(ops, weights.output)
-        self.eps, self.dtype = eps, context.dtype
+        self.inputs = Linears(context, (weights.qkv, weights.z, weights.alpha, weights.beta))
+        self.output = Linear(context, weights.output)
+        # The norm comes first, then the gate.
+        arguments = GatedRMSNormArguments(weights.norm, eps, context.dtype, context.device)
+        self.gated_rms_norm = context.ops.bind(GATED_RMS_NORM, arguments)
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
         state = step.view.recurrent(self.layer)
@@ -76,9 +78,7 @@ class GatedDeltaNet:
         out, trace = self.ops.gated_delta(
             made.q, made.k, made.v, made.g, made.beta, state["delta"], step.batch
         )
-        # The norm comes first, then the gate.
-        gated = self.ops.gated_rms_norm(out, weights.norm, z, self.eps, self.dtype)
-        return self.output(gated), None if trace is None else (u, trace)
+        return self.output(self.gated_rms_norm(out, z)), None if trace is None else (u, trace)
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
         u, delta = trace

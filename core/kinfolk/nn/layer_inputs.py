@@ -15,6 +15,8 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.step import Step
+from kinfolk_kernels.act_and_mul.op import ACT_AND_MUL, ActAndMulArguments
+from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
 
 
 class LayerInputs:
@@ -24,16 +26,16 @@ class LayerInputs:
     def __init__(
         self, context: BuildContext, *, layers: int, table: Any, projection: Any, norm: RMSNorm
     ) -> None:
-        self.ops, self.dtype = context.ops, context.dtype
+        self.dtype = context.dtype
         self.layers = layers
-        self.table = table
-        self.projection = Linear(context.ops, projection)
+        self.embedding = context.ops.bind(EMBEDDING, EmbeddingArguments(table))
+        self.projection = Linear(context, projection)
         self.norm = norm
 
     def __call__(self, tokens: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
         """tokens [R], embedded [R, width] -> float32 [layers, R, P]."""
         shape = (tokens.shape[0], self.layers, -1)
-        own = self.ops.embedding(tokens, self.table).view(shape)
+        own = self.embedding(tokens).view(shape)
         own = own * math.sqrt(own.shape[-1])
         projected = self.projection((embedded / math.sqrt(embedded.shape[-1])).to(self.dtype))
         mixed = (self.norm(projected.view(shape)).float() + own) / math.sqrt(2)
@@ -46,13 +48,15 @@ class LayerInputBranch:
     def __init__(
         self, context: BuildContext, layer: int, *, gate: Any, output: Any, norm: RMSNorm
     ) -> None:
-        self.ops, self.dtype = context.ops, context.dtype
+        self.dtype = context.dtype
         self.layer = layer
-        self.gate, self.output = Linear(context.ops, gate), Linear(context.ops, output)
+        self.gate, self.output = Linear(context, gate), Linear(context, output)
+        arguments = ActAndMulArguments("gelu_tanh", context.dtype, context.device)
+        self.act_and_mul = context.ops.bind(ACT_AND_MUL, arguments)
         self.norm = norm
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """[R, width] -> [R, width]."""
         assert step.layer_inputs is not None
         inputs = step.layer_inputs[self.layer].to(self.dtype)
-        return self.norm(self.output(self.ops.gelu_mul(self.gate(x.to(self.dtype)), inputs)))
+        return self.norm(self.output(self.act_and_mul(self.gate(x.to(self.dtype)), inputs)))

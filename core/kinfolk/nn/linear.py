@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
-from kinfolk.ops.table import Ops
-
-
-class Linear:
-    """y = x W^T with W [out, in], dense or quantised."""
-
-    def __init__(self, ops: Ops, weight: Any) -> None:
-        self.ops = ops
-        self.weight = weight
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[R, in] -> [R, out] in the type of ``x``."""
-        return self.ops.linear(x, self.weight)
+from kinfolk.nn.context import BuildContext
+from kinfolk_kernels.linear.op import LINEAR, LinearArguments
+from kinfolk_kernels.linear.reference import Matrix
 
 
 class Linears:
-    """Matrices that read the same rows, dense or quantised; a GPU does them in one go."""
+    """Matrices [out, in], dense or quantised, that read the same rows; a GPU does them at once.
 
-    def __init__(self, ops: Ops, weights: Iterable[Any]) -> None:
-        self.ops = ops
-        self.weights = tuple(weights)
+    ``dtype`` is the type of the rows, that of the model's activations if it is not given.
+    """
+
+    def __init__(
+        self, context: BuildContext, weights: Iterable[Matrix], dtype: torch.dtype | None = None
+    ) -> None:
+        arguments = LinearArguments(tuple(weights), dtype or context.dtype, context.device)
+        self._linear = context.ops.bind(LINEAR, arguments)
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """[R, in] -> [R, out] for each matrix, in the type of ``x``."""
-        return self.ops.linears(x, self.weights)
+        return self._linear(x)
+
+
+class Linear:
+    """y = x W^T with one matrix W [out, in], dense or quantised."""
+
+    def __init__(
+        self, context: BuildContext, weight: Matrix, dtype: torch.dtype | None = None
+    ) -> None:
+        self._linears = Linears(context, (weight,), dtype)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[R, in] -> [R, out] in the type of ``x``."""
+        return self._linears(x)[0]

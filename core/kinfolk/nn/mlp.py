@@ -9,6 +9,7 @@ import torch
 from kinfolk.config import Activation
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear, Linears
+from kinfolk_kernels.act_and_mul.op import ACT_AND_MUL, ActAndMulArguments
 
 
 class GatedMLP:
@@ -17,12 +18,12 @@ class GatedMLP:
     def __init__(
         self, context: BuildContext, gate: Any, up: Any, down: Any, activation: Activation = "silu"
     ) -> None:
-        self.inputs = Linears(context.ops, (gate, up))
-        self.down = Linear(context.ops, down)
-        ops = context.ops
-        self.multiply = ops.silu_mul if activation == "silu" else ops.gelu_mul
+        self.inputs = Linears(context, (gate, up))
+        self.down = Linear(context, down)
+        arguments = ActAndMulArguments(activation, context.dtype, context.device)
+        self.act_and_mul = context.ops.bind(ACT_AND_MUL, arguments)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, width] -> [R, width]."""
         gate, up = self.inputs(x)
-        return self.down(self.multiply(gate, up))
+        return self.down(self.act_and_mul(gate, up))

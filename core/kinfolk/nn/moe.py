@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from kinfolk.config import Activation
 from kinfolk.experts.store import ExpertStore
 from kinfolk.nn.context import BuildContext
+from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments
 from kinfolk_kernels.experts.reference import SharedExpert
+from kinfolk_kernels.route.op import ROUTE, RouteArguments
+from kinfolk_kernels.route.reference import Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Router:
     """
 
     weight: torch.Tensor
-    score: Literal["softmax", "sigmoid"]
+    score: Score
     top_k: int
     bias: torch.Tensor | None = None
     scale: float = 1.0
@@ -41,30 +43,35 @@ class MoE:
         activation: Activation = "silu",
         shared: SharedExpert | None = None,
     ) -> None:
-        self.ops = context.ops
-        self.router, self.store, self.activation = router, store, activation
-        self.shared = shared
+        self.store = store
+        self.route = context.ops.bind(
+            ROUTE,
+            RouteArguments(
+                router.weight,
+                router.score,
+                router.top_k,
+                context.dtype,
+                router.bias,
+                router.scale,
+                router.expert_scale,
+            ),
+        )
+        self.experts = context.ops.bind(
+            EXPERTS,
+            ExpertsArguments(
+                store.gate,
+                store.up,
+                store.down,
+                store.bay_of_expert,
+                activation,
+                router.top_k,
+                context.dtype,
+                shared,
+            ),
+        )
 
     def __call__(self, x: torch.Tensor, router_input: torch.Tensor | None = None) -> torch.Tensor:
-        """x [R, width] -> float32 [R, width]; the router reads ``router_input`` if it is given."""
-        router, store = self.router, self.store
-        ids, weights = self.ops.route(
-            x if router_input is None else router_input,
-            router.weight,
-            router.score,
-            router.top_k,
-            router.bias,
-            router.scale,
-            router.expert_scale,
-        )
-        return self.ops.experts(
-            x,
-            ids,
-            weights,
-            store.gate,
-            store.up,
-            store.down,
-            store.bay_of_expert,
-            self.activation,
-            self.shared,
-        )
+        """x [R, width] -> float32 [R, width]; the router reads ``router_input``, of the type of x
+        or float32, if it is given."""
+        ids, weights = self.route(x if router_input is None else router_input)
+        return self.experts(x, ids, weights)

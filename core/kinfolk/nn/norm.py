@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 import torch
 
 from kinfolk.nn.context import BuildContext
+from kinfolk_kernels.rms_norm.op import (
+    ADD_RMS_NORM,
+    RMS_NORM,
+    AddRMSNormArguments,
+    RMSNormArguments,
+)
 
 
 class RMSNorm:
     """x / rms(x) * w over the last dimension; ``weight`` ``None`` = 1.
 
-    The result has type ``dtype``, that of the model's activations if it is not given.
+    The result has type ``dtype``, that of the model's activations if it is not given. ``add`` and
+    ``add_rms_norm`` are the deferred residual add: a branch added to the residual stream float32
+    [R, width] gives the sum, and the sum with its norm.
     """
 
     def __init__(
@@ -22,17 +28,48 @@ class RMSNorm:
         eps: float,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.ops = context.ops
+        self.context = context
         self.dtype = dtype or context.dtype
         self.weight = weight
         self.eps = eps
+        arguments = RMSNormArguments(weight, eps, self.dtype, context.device)
+        self.rms_norm = context.ops.bind(RMS_NORM, arguments)
+        self.add = context.ops.bind(ADD_RMS_NORM, _of_sum(context, eps))
+        self.add_rms_norm = context.ops.bind(ADD_RMS_NORM, _of_sum(context, eps, self))
 
     def with_output_dtype(self, dtype: torch.dtype) -> RMSNorm:
         """The same norm with results of another type."""
-        other = copy(self)
-        other.dtype = dtype
-        return other
+        return RMSNorm(self.context, self.weight, self.eps, dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., D] -> [..., D]."""
-        return self.ops.rms_norm(x, self.weight, self.eps, self.dtype)
+        return self.rms_norm(x)
+
+
+class NormGroup:
+    """Norms that read the same residual stream: with a deferred residual add they are one kernel.
+
+    Raises :class:`ValueError` if their eps differ.
+    """
+
+    def __init__(self, *norms: RMSNorm) -> None:
+        eps = [norm.eps for norm in norms]
+        if len(set(eps)) != 1:
+            raise ValueError(f"norms of one sum have eps {eps}")
+        self.norms = norms
+        context = norms[0].context
+        self.add_rms_norm = context.ops.bind(ADD_RMS_NORM, _of_sum(context, eps[0], *norms))
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """[R, width] -> [R, width] for each norm."""
+        return tuple(norm(x) for norm in self.norms)
+
+
+def _of_sum(context: BuildContext, eps: float, *norms: RMSNorm) -> AddRMSNormArguments:
+    return AddRMSNormArguments(
+        tuple(norm.weight for norm in norms),
+        eps,
+        tuple(norm.dtype for norm in norms),
+        context.dtype,
+        context.device,
+    )

@@ -6,13 +6,12 @@ Whoever norms the stream next adds it in the same launch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.norm import NormGroup, RMSNorm
 from kinfolk.nn.step import Step
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 
@@ -42,30 +41,26 @@ class Residual:
         if branch is None:
             return self.total
         if isinstance(branch, tuple):
-            return self._summed(branch[0].norm, ())[0]
+            return branch[0].norm.add(self.total, self._pending())[0]
         if self.after is not None:
-            return self._summed(self.after, ())[0]
+            return self.after.add(self.total, self._pending())[0]
         total = self.total + branch
         return total if self.factor is None else total * self.factor
 
-    def normed(self, *norms: RMSNorm) -> tuple[torch.Tensor, ...]:
-        """The stream itself, and each of the norms of it, which have the same eps."""
-        if self.branch is None:
-            return self.total, *(norm(self.total) for norm in norms)
-        eps = [norm.eps for norm in norms]
-        if len(set(eps)) > 1:
-            raise ValueError(f"norms of one sum have eps {eps}")
-        return self._summed(norms[0], norms)
+    def normed(self, norms: RMSNorm | NormGroup) -> tuple[torch.Tensor, ...]:
+        """The stream itself, and each of the norms of it."""
+        if self.branch is not None:
+            return norms.add_rms_norm(self.total, self._pending())
+        normed = norms(self.total)
+        return self.total, *(normed if isinstance(normed, tuple) else (normed,))
 
-    def _summed(self, one: RMSNorm, norms: Sequence[RMSNorm]) -> tuple[torch.Tensor, ...]:
-        """The stream and norms of it with the eps of ``one``, which knows the ops."""
+    def _pending(self) -> Branch:
+        """The branch as an operand of the op that adds it."""
         branch, after = self.branch, self.after
         assert branch is not None
         rows = (_rows_of(branch[0]), _rows_of(branch[1])) if isinstance(branch, tuple) else branch
         weight, eps = (None, None) if after is None else (after.weight, after.eps)
-        added = Branch(rows, weight, eps, self.factor)
-        weights, dtypes = tuple(norm.weight for norm in norms), tuple(norm.dtype for norm in norms)
-        return one.ops.add_rms_norm(self.total, added, weights, one.eps, dtypes)
+        return Branch(rows, weight, eps, self.factor)
 
 
 def _rows_of(part: Normed) -> NormedRows:

@@ -11,9 +11,9 @@ one for GPUs is asked first where there is one."""
 
 PLAIN = frozenset(
     {
-        *("embedding", "linear", "linears", "silu_mul", "gelu_mul", "softcap"),
+        "linear",
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
-        *("sample", "accept_drafts", "pack_outputs"),
+        "pack_outputs",
     }
 )
 """Ops of which every back end is plain tensor arithmetic: a graph can hold them, and nothing that
@@ -34,33 +34,19 @@ def _triton(op: str, folder: str, supports: str = "supports") -> OpBackend:
 
 
 OP_BACKENDS: tuple[OpBackend, ...] = (
-    _backend("embedding", "embedding", "reference", REFERENCE),
+    _triton("act_and_mul", "act_and_mul"),
     _triton("embedding", "embedding"),
-    _backend("linear", "linear", "reference", REFERENCE),
     _backend("linear", "linear", "torch", CPU),
     _triton("linear", "linear"),
-    _backend("linears", "linear", "reference", REFERENCE),
-    _backend("linears", "linear", "torch", CPU),
-    _triton("linears", "linear", "supports_all"),
-    _backend("rms_norm", "rms_norm", "reference", REFERENCE),
+    _triton("softcap", "softcap"),
     _backend("rms_norm", "rms_norm", "torch", CPU),
     _triton("rms_norm", "rms_norm"),
-    _backend("add_rms_norm", "rms_norm", "reference", REFERENCE),
     _backend("add_rms_norm", "rms_norm", "torch", CPU),
     _triton("add_rms_norm", "rms_norm", "supports_add"),
-    _backend("gated_rms_norm", "rms_norm", "reference", REFERENCE),
     _backend("gated_rms_norm", "rms_norm", "torch", CPU),
     _triton("gated_rms_norm", "rms_norm", "supports_gated"),
-    _backend("silu_mul", "silu_mul", "reference", REFERENCE),
-    _triton("silu_mul", "silu_mul"),
-    _backend("gelu_mul", "gelu_mul", "reference", REFERENCE),
-    _triton("gelu_mul", "gelu_mul"),
-    _backend("softcap", "softcap", "reference", REFERENCE),
-    _triton("softcap", "softcap"),
-    _backend("route", "route", "reference", REFERENCE),
     _backend("route", "route", "torch", CPU),
     _triton("route", "route"),
-    _backend("experts", "experts", "reference", REFERENCE),
     _backend("experts", "experts", "torch", CPU),
     _triton("experts", "experts"),
     _backend("gated_attention", "paged_attention", "reference", REFERENCE),
@@ -83,9 +69,7 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _backend("gated_delta_commit", "gated_delta", "reference", REFERENCE),
     _backend("gated_delta_commit", "gated_delta", "torch", CPU),
     _triton("gated_delta_commit", "gated_delta", "supports_commit"),
-    _backend("sample", "sample", "reference", REFERENCE),
     _triton("sample", "sample"),
-    _backend("accept_drafts", "accept_drafts", "reference", REFERENCE),
     _triton("accept_drafts", "accept_drafts"),
     _backend("pack_outputs", "pack_outputs", "reference", REFERENCE),
     _triton("pack_outputs", "pack_outputs"),

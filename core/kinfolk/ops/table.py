@@ -1,4 +1,4 @@
-"""Every op by name: a typed function that asks the back ends in turn and calls the first that can.
+"""Ops bound to back ends when a model is built.
 
 Nothing falls back silently: the choice, and every refusal with its reason, is kept in
 ``decisions`` for ``kinfolk doctor`` and logged at its first occurrence.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from kinfolk.descriptors import YES, OpBackend, resolve
 from kinfolk.door import ask, behind, cause
@@ -20,21 +21,33 @@ if TYPE_CHECKING:
     import torch
 
     from kinfolk.model_api import BlockTable, StepBatch
-    from kinfolk_kernels.rms_norm.branch import Branch
+    from kinfolk_kernels.op import Op
 
 log = logging.getLogger(__name__)
 
-_Loaded = tuple[Callable[..., Any], Callable[..., Any] | None]
-"""What a back end does, and whether it can."""
+A = TypeVar("A")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+REFERENCE: Final = "reference"
+"""Name of every op's own reference, the back end of last resort."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Implementation:
+    """The functions of a back end: ``run(arguments, *operands)`` and ``supports(arguments)``."""
+
+    run: Callable[..., Any]
+    supports: Callable[..., Any] | None
 
 
 class NotPrecompilableError(Exception):
-    """An op runs on a back end that would do its work during a kernel warmup."""
+    """An op runs on a back end whose kernels cannot be compiled with launches suppressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which back end ran an op, and why the ones asked before it did not."""
+    """The back end of an op, and why the ones asked before it were refused: name, reason."""
 
     op: str
     backend: str
@@ -42,10 +55,11 @@ class Decision:
 
 
 class Ops:
-    """The ops of one model, over the back ends registered for them.
+    """Binds the ops of one model to the back ends registered for them.
 
     ``choose`` maps an op to the name of the back end that must run it. Others are asked if they are
-    for the type of ``device`` that the model is on, or for any.
+    for the type of ``device`` that the model is on, or for any. Raises :class:`SettingsError` for a
+    chosen name that no back end of the op has.
     """
 
     def __init__(
@@ -55,32 +69,107 @@ class Ops:
         device: str = "cpu",
     ) -> None:
         self.decisions: dict[tuple[str, str], Decision] = {}
-        self._backends: dict[str, list[OpBackend]] = {}
-        for backend in sorted(backends, key=lambda b: -b.priority):
-            self._backends.setdefault(backend.op, []).append(backend)
-        for op, name in (choose or {}).items():
-            offered = self._backends.get(op, [])
-            kept = [backend for backend in offered if backend.name == name]
-            if not kept:
-                known = ", ".join(b.name for b in offered) or f"none; ops: {sorted(self._backends)}"
-                raise SettingsError(f"op {op!r} has no back end {name!r} (installed: {known})")
-            self._backends[op] = kept
-        for op, offered in self._backends.items():
-            if op not in (choose or {}):
-                self._backends[op] = [b for b in offered if b.device in ("", device)]
-        self._loaded: dict[tuple[str, str], _Loaded | str] = {}
+        """What was bound, by op and back end."""
         self.broken: dict[tuple[str, str], str] = {}
         """Back ends of plugins that failed where they must not, by op and name, with the reason."""
-        self._watched: set[tuple[str, str]] | None = None
         self.launches_suppressed = False
-        """Whether nothing is launched, so that what ops give is anything."""
+        """Whether a kernel warmup runs: results of ops are undefined."""
+        self._backends = _by_op(backends)
+        for op, name in (choose or {}).items():
+            self._backends[op] = [self._chosen(op, name)]
+        for op in self._backends.keys() - (choose or {}).keys():
+            self._backends[op] = [b for b in self._backends[op] if b.device in ("", device)]
+        self._loaded: dict[tuple[str, str], _Implementation | str] = {}
+        self._bound: dict[tuple[str, str], OpBackend] = {}
+        self._watched: set[tuple[str, str]] | None = None
 
     def backends(self, op: str) -> tuple[str, ...]:
+        """Names of the back ends that would be asked, in order."""
         return tuple(backend.name for backend in self._backends.get(op, ()))
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._backends))
+        """Ops that have back ends or were bound."""
+        return tuple(sorted(self._backends.keys() | {op for op, _ in self._bound}))
+
+    # -- binding ------------------------------------------------------------------------------
+
+    def bind(self, op: Op[A, P, R], arguments: A) -> Callable[P, R]:
+        """The op with what is known when a model is built: a call asks no back end again.
+
+        Back ends are asked by priority whether they support ``arguments``; the op's own reference
+        is the last. Raises :class:`UnsupportedModelError` with every reason if none does, which
+        happens only where a back end was chosen by name.
+        """
+        refused: list[tuple[str, str]] = []
+        for backend in self._backends.get(op.name) or (_reference(op.name),):
+            if backend.name == REFERENCE:
+                implementation: _Implementation | str = _Implementation(op.reference, None)
+                backend = replace(backend, capturable=op.capturable, precompilable=op.capturable)
+            else:
+                implementation = self._load(backend)
+            if isinstance(implementation, _Implementation):
+                reason = self._refusal(backend, implementation, arguments)
+                if reason is None:
+                    self._bound[op.name, backend.name] = backend
+                    if (op.name, backend.name) not in self.decisions:
+                        self._note(Decision(op.name, backend.name, tuple(refused)))
+                    return partial(implementation.run, arguments)
+                refused.append((backend.name, reason))
+            else:
+                refused.append((backend.name, implementation))
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
+        raise UnsupportedModelError(f"no back end can run the op {op.name!r}: {reasons}")
+
+    def uncapturable(self) -> dict[str, str]:
+        """Bound ops that no CUDA graph can hold, with the reason."""
+        return {
+            f"op {op}": f"its back end {name} cannot be captured in a CUDA graph"
+            for (op, name), backend in sorted(self._bound.items())
+            if not backend.capturable
+        }
+
+    @contextmanager
+    def precompiling(self) -> Iterator[None]:
+        """Inside, launches are suppressed and the kernels that they need compile in parallel.
+
+        Raises :class:`NotPrecompilableError` if a bound op runs on a back end that cannot do that.
+        """
+        from kinfolk_kernels.compiling import side_by_side
+
+        for (op, name), backend in sorted(self._bound.items()):
+            if not backend.precompilable:
+                raise NotPrecompilableError(f"op {op} runs on {name}")
+        self.launches_suppressed = True
+        try:
+            with side_by_side():
+                yield
+        finally:
+            self.launches_suppressed = False
+
+    def _chosen(self, op: str, name: str) -> OpBackend:
+        offered = self._backends.get(op, [])
+        for backend in offered:
+            if backend.name == name:
+                return backend
+        known = ", ".join(b.name for b in offered) or f"none; ops: {sorted(self._backends)}"
+        raise SettingsError(f"op {op!r} has no back end {name!r} (installed: {known})")
+
+    def _refusal(
+        self, backend: OpBackend, implementation: _Implementation, arguments: object
+    ) -> str | None:
+        """Why a back end does not support the arguments; ``None`` if it does."""
+        if implementation.supports is None:
+            return None
+        try:
+            verdict = implementation.supports(arguments)
+        except PluginError as error:
+            return self._drop(backend, str(error))
+        if verdict:
+            return None
+        return getattr(verdict, "reason", "") or "gave no reason"
+
+    # -- ops that are not bound yet ---------------------------------------------------------------
 
     @contextmanager
     def watched(self) -> Iterator[set[tuple[str, str]]]:
@@ -91,24 +180,11 @@ class Ops:
         finally:
             self._watched = None
 
-    @contextmanager
-    def precompiling(self) -> Iterator[None]:
-        """Ops inside have their kernels compiled, side by side, and nothing launched. Raises
-        :class:`NotPrecompilableError` at an op whose back end cannot do that."""
-        from kinfolk_kernels.compiling import side_by_side
-
-        self.launches_suppressed = True
-        try:
-            with side_by_side():
-                yield
-        finally:
-            self.launches_suppressed = False
-
     def not_capturable(self, used: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Ops whose back ends cannot be recorded in a graph, with the reason."""
+        """Ops whose back ends cannot be captured in a graph, with the reason."""
         able = {(b.op, b.name) for known in self._backends.values() for b in known if b.capturable}
-        return {
-            f"op {op}": f"its back end {name} cannot be recorded in a graph"
+        return self.uncapturable() | {
+            f"op {op}": f"its back end {name} cannot be captured in a CUDA graph"
             for op, name in sorted(used)
             if (op, name) not in able
         }
@@ -120,7 +196,7 @@ class Ops:
             if isinstance(loaded, str):
                 refused.append((backend.name, loaded))
                 continue
-            function, supports = loaded
+            function, supports = loaded.run, loaded.supports
             try:
                 verdict = YES if supports is None else supports(*args)
             except PluginError as error:
@@ -138,7 +214,7 @@ class Ops:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused) or "none is installed"
         raise UnsupportedModelError(f"no back end can run the op {op!r}: {reasons}")
 
-    def _load(self, backend: OpBackend) -> _Loaded | str:
+    def _load(self, backend: OpBackend) -> _Implementation | str:
         """The back end's functions, or why it has none."""
         key = (backend.op, backend.name)
         if key not in self._loaded:
@@ -165,83 +241,6 @@ class Ops:
         log.info("op %s runs on %s%s", decision.op, decision.backend, why)
 
     # -- the ops; shapes in kinfolk_kernels/<op>/reference.py -------------------------------------
-
-    def embedding(self, tokens: torch.Tensor, weight: Any, scale: float = 1.0) -> torch.Tensor:
-        return self._call("embedding", tokens, weight, scale)  # type: ignore[no-any-return]
-
-    def linear(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
-        return self._call("linear", x, weight)  # type: ignore[no-any-return]
-
-    def linears(self, x: torch.Tensor, weights: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-        return self._call("linears", x, weights)  # type: ignore[no-any-return]
-
-    def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
-    ) -> torch.Tensor:
-        return self._call("rms_norm", x, weight, eps, dtype)  # type: ignore[no-any-return]
-
-    def add_rms_norm(
-        self,
-        residual: torch.Tensor,
-        branch: Branch,
-        weights: tuple[torch.Tensor | None, ...],
-        eps: float,
-        dtypes: tuple[torch.dtype, ...],
-    ) -> tuple[torch.Tensor, ...]:
-        return self._call(  # type: ignore[no-any-return]
-            "add_rms_norm", residual, branch, weights, eps, dtypes
-        )
-
-    def gated_rms_norm(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        gate: torch.Tensor,
-        eps: float,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        return self._call(  # type: ignore[no-any-return]
-            "gated_rms_norm", x, weight, gate, eps, dtype
-        )
-
-    def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        return self._call("silu_mul", gate, up)  # type: ignore[no-any-return]
-
-    def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        return self._call("gelu_mul", gate, up)  # type: ignore[no-any-return]
-
-    def softcap(self, logits: torch.Tensor, cap: float) -> torch.Tensor:
-        return self._call("softcap", logits, cap)  # type: ignore[no-any-return]
-
-    def route(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        score: str,
-        top_k: int,
-        bias: torch.Tensor | None,
-        scale: float,
-        expert_scale: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._call(  # type: ignore[no-any-return]
-            "route", x, weight, score, top_k, bias, scale, expert_scale
-        )
-
-    def experts(
-        self,
-        x: torch.Tensor,
-        ids: torch.Tensor,
-        weights: torch.Tensor,
-        gate: Any,
-        up: Any,
-        down: Any,
-        bay_of_expert: torch.Tensor,
-        activation: str,
-        shared: Any,
-    ) -> torch.Tensor:
-        return self._call(  # type: ignore[no-any-return]
-            "experts", x, ids, weights, gate, up, down, bay_of_expert, activation, shared
-        )
 
     def gated_attention(
         self,
@@ -336,20 +335,6 @@ class Ops:
     ) -> None:
         self._call("gated_delta_commit", trace, state, path, n_keep, slot)
 
-    def sample(self, logits: torch.Tensor, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._call("sample", logits, rows)  # type: ignore[no-any-return]
-
-    def accept_drafts(
-        self,
-        chosen: torch.Tensor,
-        tokens: torch.Tensor,
-        parents: torch.Tensor,
-        budget: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self._call(  # type: ignore[no-any-return]
-            "accept_drafts", chosen, tokens, parents, budget
-        )
-
     def pack_outputs(
         self,
         hidden: torch.Tensor,
@@ -365,24 +350,43 @@ class Ops:
         )
 
 
-def _functions(backend: OpBackend) -> _Loaded:
-    """What a back end references; what is a plugin's goes through the door."""
+def _by_op(backends: Iterable[OpBackend]) -> dict[str, list[OpBackend]]:
+    """Back ends of each op, by priority. The op's own reference has priority 0, the last of these:
+    a back end of a negative priority runs only where it is chosen by name."""
+    by_op: dict[str, list[OpBackend]] = {}
+    for backend in backends:
+        by_op.setdefault(backend.op, []).append(backend)
+    for op, registered in by_op.items():
+        if all(backend.name != REFERENCE for backend in registered):
+            registered.append(_reference(op))
+        registered.sort(key=lambda backend: (-backend.priority, backend.name == REFERENCE))
+    return by_op
 
-    def load() -> _Loaded:
+
+def _reference(op: str) -> OpBackend:
+    """An op's own reference among its back ends; :class:`Op` holds the function."""
+    return OpBackend(op, REFERENCE, "kinfolk_kernels.op:Op.reference")
+
+
+def _functions(backend: OpBackend) -> _Implementation:
+    """What a back end references; the functions of a plugin are guarded."""
+
+    def load() -> _Implementation:
         supports = resolve(backend.supports) if backend.supports else None
-        return resolve(backend.function), supports
+        return _Implementation(resolve(backend.function), supports)
 
     if not backend.source:  # what fails in the core is no plugin's fault
         return load()
     who = f"back end {backend.name!r} of op {backend.op!r} of {backend.source}"
-    function, supports = ask(who, "loading it", load, _no_functions, passing=())
-    able = None if supports is None else behind(who, backend.supports, supports, _no_verdict)
-    return behind(who, backend.function, function), able
+    loaded = ask(who, "loading it", load, _no_functions, passing=())
+    supports = loaded.supports
+    guarded = supports and behind(who, backend.supports, supports, _no_verdict)
+    return _Implementation(behind(who, backend.function, loaded.run), guarded)
 
 
 def _no_functions(value: object) -> str:
-    assert isinstance(value, tuple)
-    fits = all(found is None or callable(found) for found in value)
+    assert isinstance(value, _Implementation)
+    fits = callable(value.run) and (value.supports is None or callable(value.supports))
     return "" if fits else "holds something that cannot be called"
 
 

@@ -81,6 +81,7 @@ class ItemResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
+    """What became of a step: a result for each of its items."""
+
     step_id: int
     results: tuple[ItemResult, ...]
-    fatal: str | None = None

@@ -140,14 +140,12 @@ class Scheduler:
         """Apply what became of the outstanding step, of two the first.
 
         Raises :class:`EngineError`, with nothing changed, if the result does not fit the plan; the
-        caller then commits a fatal result, since the step cannot be repeated.
+        caller then fails all, since the step cannot be repeated.
         """
         plan = self._outstanding[0] if self._outstanding else None
         if plan is None or result.step_id != plan.step_id:
             self.stale_results += 1
             return []
-        if result.fatal is not None:
-            return self.fail_all(result.fatal)
         outcomes = match_results(plan, result)
         self._outstanding.pop(0)
         events: list[Event] = []

@@ -1,1 +1,1 @@
-"""HTTP for a loaded model. Knows requests and text; no tensors, no sequences."""
+"""HTTP server of a loaded model: requests and text; no tensors, no sequences."""

@@ -1,4 +1,4 @@
-"""The web application around a service."""
+"""The ASGI application: routes, middleware and error handlers of a service."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kinfolk.server.middleware import (
     REQUEST_ID,
     ApiKeys,
     BodyLimit,
-    Failures,
     RequestIds,
+    UnhandledErrors,
     error_response,
 )
 from kinfolk.server.models import models_router
@@ -33,26 +33,26 @@ LOCAL_ORIGINS: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
 def create_app(service: Service) -> FastAPI:
-    # Bodies are read by hand, so a generated schema would describe nothing.
+    # The routes parse their bodies themselves, so a generated OpenAPI schema would be empty.
     app = FastAPI(title="kinfolk", version=__version__, openapi_url=None)
     for router in (chat_router, completions_router, models_router, metrics_router):
         app.include_router(router(service))
-    app.add_exception_handler(ApiError, _answer)
-    app.add_exception_handler(KinfolkError, _answer)
-    app.add_exception_handler(HTTPException, _answer_http)
-    app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_exception_handler(ApiError, _on_error)
+    app.add_exception_handler(KinfolkError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
     _add_middleware(app, service)
     return app
 
 
 def _add_middleware(app: FastAPI, service: Service) -> None:
-    """The one added last sees a request first: CORS before keys, so that refusals carry it too."""
+    """Middleware added last runs first: CORS wraps the key check, so that a 401 has its headers."""
     options = service.options
     app.add_middleware(BodyLimit, limit=options.max_body)
     if options.api_keys:
         public = PUBLIC | {"/metrics"} if options.public_metrics else PUBLIC
         app.add_middleware(ApiKeys, keys=options.api_keys, public=public)
-    app.add_middleware(Failures)
+    app.add_middleware(UnhandledErrors)
     app.add_middleware(RequestIds)
     if options.cors != "off":
         _add_cors(app, options.cors)
@@ -72,22 +72,21 @@ def _add_cors(app: FastAPI, allowed: str) -> None:
     )
 
 
-async def _answer(_: Request, error: Exception) -> Response:
+async def _on_error(_: Request, error: Exception) -> Response:
     return error_response(from_exception(error))
 
 
-async def _answer_http(request: Request, error: Exception) -> Response:
-    """What the framework itself refuses: no such path, no such method."""
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """Errors of the framework: unknown path, wrong method."""
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == 404:
-        return error_response(ApiError(404, f"there is nothing at {path}"))
+        return error_response(ApiError(404, f"there is no endpoint {path}"))
     if error.status_code == 405:
-        told = ApiError(405, f"{path} does not answer {request.method}")
-        return error_response(told)
+        return error_response(ApiError(405, f"{path} does not support {request.method}"))
     return error_response(ApiError(error.status_code, str(error.detail)))
 
 
-async def _answer_nobody(_: Request, __: Exception) -> Response:
-    """The client left while it was sending: the log says so."""
+async def _on_disconnect(_: Request, __: Exception) -> Response:
+    """The client disconnected while it sent its body; only the log shows this status."""
     return Response(status_code=CLIENT_GONE)

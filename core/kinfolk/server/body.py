@@ -1,4 +1,4 @@
-"""Reading the body of a request."""
+"""Parsing of request bodies: strict JSON, bounded depth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B = TypeVar("B", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[B]) -> B:
-    """The body as ``model``, whatever content type it announces. Raises :class:`ApiError` 400."""
+    """The body as ``model``; its content type is ignored. Raises :class:`ApiError` 400."""
     data = parse_json(await request.body())
     if not isinstance(data, dict):
         raise invalid(f"the body must be a JSON object, got {shown(data)}")
@@ -27,10 +27,10 @@ async def read_body(request: Request, model: type[B]) -> B:
 
 
 def parse_json(raw: bytes) -> Any:
-    """JSON as the standard has it: no NaN, no infinity, at most 64 levels deep."""
+    """Standard JSON, without NaN and infinity, at most 64 levels deep. Raises :class:`ApiError`."""
 
     def refuse(name: str) -> Any:
-        raise invalid(f"the body is not valid JSON: {name} is no JSON number")
+        raise invalid(f"the body is not valid JSON: {name} is not a JSON number")
 
     try:
         data = json.loads(raw, parse_constant=refuse)
@@ -39,10 +39,10 @@ def parse_json(raw: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise invalid(f"the body is not valid JSON: {error}") from None
     except UnicodeDecodeError as error:
-        raise invalid(f"the body is not valid UTF-8: byte {error.start} is wrong") from None
+        raise invalid(f"the body is not valid UTF-8 at byte {error.start}") from None
     except ValueError:
-        # What is left of what the decoder raises, in words that name a function of Python.
-        raise invalid("the body has a number of too many digits") from None
+        # The only other error of the decoder is Python's limit on digits.
+        raise invalid("the body has a number with too many digits") from None
     if not _is_shallow(data, MAX_DEPTH):
         raise _too_deep()
     return data

@@ -1,4 +1,4 @@
-"""From the engine's thread to the tasks of the event loop, without either waiting for the other."""
+"""Bridge from the engine's thread to the event loop, without blocking either."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kinfolk.server.errors import ApiError
 
 T = TypeVar("T")
 Batch = list[tuple[int, AnswerPart]]
-"""What arrived together: (choice, piece), pieces of the same kind joined."""
+"""(choice, piece) pairs that arrived together; adjacent pieces of a kind are joined."""
 
 
 class Mailbox:
-    """Carries items to callbacks on the loop, with one wake-up for all that has piled up.
+    """Delivers items from other threads to callbacks on the loop; one wake-up delivers all pending.
 
-    ``post`` is for other threads: it never blocks and never raises, whatever became of the loop.
+    ``post`` may be called from any thread. It never blocks or raises, even if the loop is closed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
@@ -35,28 +35,28 @@ class Mailbox:
         if self._woken:
             return
         self._woken = True
-        # The loop is closed when the server is gone, and nobody reads any more.
+        # The loop is closed after the server has stopped.
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # In this order an item posted meanwhile is either seen below or wakes the loop again.
+        # Reset first: an item posted meanwhile is either popped below or wakes the loop again.
         self._woken = False
         while self._items:
             deliver, item = self._items.popleft()
             deliver(item)
 
 
-_EventOf = tuple[int, int, Event]
-"""Generation, choice, event."""
+_TaggedEvent = tuple[int, int, Event]
+"""(generation, choice, event)"""
 
 
-class Live:
-    """Generations of one HTTP request, read by one task.
+class ActiveRequest:
+    """The generations of one HTTP request in flight, read by one task.
 
-    Choices are numbered through: generation g, choice i is ``g * n + i``. ``close`` cancels what
-    still runs; it must be called however the request ends, and may be called again. ``ends`` are
-    the choices that have ended, ``failure`` what has ended the request before them.
+    Choice i of generation g has the index ``g * n + i``. ``close`` cancels the generations that
+    still run; it must be called on every way out and may be called again. ``ends`` are the finished
+    choices, ``failure`` is the exception that ended the request early.
     """
 
     _CHOICES: Final = "all generations of a request have the same number of choices"
@@ -72,14 +72,14 @@ class Live:
         assert all(len(g.requests) == self._per_prompt for g in generations), self._CHOICES
         self._mailbox = mailbox
         self._on_close: Callable[[], None] | None = on_close
-        self._inbox: asyncio.Queue[_EventOf | ApiError] = asyncio.Queue()
-        self._ahead: Batch = []
+        self._inbox: asyncio.Queue[_TaggedEvent | ApiError] = asyncio.Queue()
+        self._prefetched: Batch = []
         self.ends: list[Ended] = []
         self._usages: dict[int, Usage] = {}
         self.failure: Exception | None = None
 
     def start(self) -> None:
-        """Submit everything. Waits for the engine to take it: not to be called on the loop."""
+        """Submit all generations. Blocks until the engine has queued them: call it in a thread."""
         for number, generation in enumerate(self.generations):
             generation.start(self._sink(number))
 
@@ -97,7 +97,7 @@ class Live:
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens that came from a checkpoint; ``None`` before anything has ended."""
+        """Prompt tokens restored from a checkpoint; ``None`` until a choice has ended."""
         return sum(usage.reused for usage in self._usages.values()) if self._usages else None
 
     @property
@@ -106,27 +106,27 @@ class Live:
         return sum(generation.tokens for generation in self.generations)
 
     async def wait_for_first(self, seconds: float) -> None:
-        """Return when something has arrived, at the latest after ``seconds``.
+        """Return when the first piece has arrived, or after ``seconds``.
 
-        What fails at once is thus raised before an answer has begun, as :class:`ApiError`.
+        An immediate failure is thus raised, as :class:`ApiError`, before the response has begun.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.open and not self._ahead:
-                    self._ahead = await self._next()
+                while self.open and not self._prefetched:
+                    self._prefetched = await self._next()
 
     async def batches(self) -> AsyncGenerator[Batch]:
-        """Everything in order of arrival. A failed generation raises :class:`ApiError`."""
-        while self._ahead or self.open:
-            if self._ahead:
-                batch, self._ahead = self._ahead, []
+        """All pieces in order of arrival. Raises :class:`ApiError` if a generation fails."""
+        while self._prefetched or self.open:
+            if self._prefetched:
+                batch, self._prefetched = self._prefetched, []
             else:
                 batch = await self._next()
             if batch:
                 yield batch
 
     def abort(self, error: ApiError) -> None:
-        """Make the reader fail with ``error``."""
+        """Make :meth:`batches` raise ``error``."""
         self._inbox.put_nowait(error)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class Live:
             on_close()
 
     async def _next(self) -> Batch:
-        """Read one event and all that wait behind it."""
+        """Wait for an event, then read all that are queued."""
         batch: Batch = []
         try:
             self._read(await self._inbox.get(), batch)
@@ -148,21 +148,21 @@ class Live:
             raise
         return batch
 
-    def _read(self, item: _EventOf | ApiError, batch: Batch) -> None:
+    def _read(self, item: _TaggedEvent | ApiError, batch: Batch) -> None:
         if isinstance(item, ApiError):
             raise item
         number, choice, event = item
         index = number * self._per_prompt + choice
         for piece in self.generations[number].feed(choice, event):
             if isinstance(piece, Ended):
-                _check(piece)
+                _raise_failure(piece)
                 self.ends.append(piece)
                 self._usages.setdefault(number, piece.usage)
             _append(batch, index, piece)
 
 
-def _check(end: Ended) -> None:
-    """Raise for an end that is none of the answer's own."""
+def _raise_failure(end: Ended) -> None:
+    """Raise :class:`ApiError` if the generation failed or was cancelled."""
     if end.reason is FinishReason.ERROR:
         raise ApiError(500, end.error or "the engine failed", code="engine_error")
     if end.reason is FinishReason.CANCELLED:
@@ -170,15 +170,15 @@ def _check(end: Ended) -> None:
 
 
 def _append(batch: Batch, index: int, piece: AnswerPart) -> None:
-    """Add a piece, joined to the last one of its choice if that is of the same kind."""
+    """Append a piece, or join it to the last one of its choice if that is of the same kind."""
     if not isinstance(piece, Ended):
-        for place in range(len(batch) - 1, -1, -1):
-            other_index, other = batch[place]
+        for position in range(len(batch) - 1, -1, -1):
+            other_index, other = batch[position]
             if other_index != index:
                 continue
             whole = joined(other, piece)
             if whole is not None:
-                batch[place] = (index, whole)
+                batch[position] = (index, whole)
                 return
             break
     batch.append((index, piece))

@@ -22,7 +22,7 @@ from kinfolk.server.request_log import CLIENT_GONE
 from kinfolk.server.responses import collect, json_response, stream
 from kinfolk.server.schema import ChatBody
 from kinfolk.server.service import Service
-from kinfolk.server.tools import CalledTools
+from kinfolk.server.tools import ToolCallEncoder
 from kinfolk.server.usage import timings_of, usage_of
 from kinfolk.version import __version__
 
@@ -38,7 +38,7 @@ def chat_router(service: Service) -> APIRouter:
         name = served_name(service, body.model)
         options = body.options(service.options.max_choices)
         service.check_count(1, options.choices)
-        # Rendering and tokenising a long conversation would hold up every stream.
+        # In a thread: rendering and tokenising a long conversation would stall every stream.
         prompt = await run_in_threadpool(
             chat_prompt,
             service.runtime,
@@ -48,61 +48,59 @@ def chat_router(service: Service) -> APIRouter:
             single_call=body.parallel_tool_calls is False,
         )
         generation = Generation(service.runtime, prompt, options)
-        live = await service.launch(request, [generation])
+        active = await service.launch(request, [generation])
         if body.streams:
             encoder = ChatChunks(name, options.choices, body.include_usage)
-            return await stream(service, live, encoder.chunks, encoder.usage)
+            return await stream(service, active, encoder.chunks, encoder.usage)
         answer = ChatAnswer(name, options.choices)
-        if not await collect(request, service, live, answer.take):
+        if not await collect(request, service, active, answer.take):
             return Response(status_code=CLIENT_GONE)
         return json_response(answer.body())
 
     return router
 
 
-class _Head:
-    """What the whole answer and each chunk begin with."""
-
-    def __init__(self, model: str, kind: str):
-        self.fields: dict[str, Any] = {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": f"kinfolk-{__version__}",
-        }
+def _head(model: str, kind: str) -> dict[str, Any]:
+    """The fields that an answer and each of its chunks share."""
+    return {
+        "id": f"chatcmpl-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": f"kinfolk-{__version__}",
+    }
 
 
 class ChatChunks:
-    """Pieces to chunks: for each choice its role, its text and calls, its finish reason."""
+    """Encodes pieces as chunks: for each choice a role, text and tool calls, a finish reason."""
 
     def __init__(self, model: str, choices: int, include_usage: bool):
-        self._head = _Head(model, "chat.completion.chunk").fields
+        self._head = _head(model, "chat.completion.chunk")
         self._include_usage = include_usage
         self._choices = choices
         self._begun: set[int] = set()
-        self._calls: defaultdict[int, CalledTools] = defaultdict(CalledTools)
+        self._calls: defaultdict[int, ToolCallEncoder] = defaultdict(ToolCallEncoder)
         self._ends: dict[int, Ended] = {}
 
     def chunks(self, batch: Batch) -> list[dict[str, Any]]:
-        made = []
+        chunks = []
         for index, piece in batch:
             if index not in self._begun:
                 self._begun.add(index)
-                made.append(self._chunk(index, {"role": "assistant", "content": None}))
+                chunks.append(self._chunk(index, {"role": "assistant", "content": None}))
             if isinstance(piece, Piece):
-                made.append(self._chunk(index, _delta(piece), logprobs=piece))
+                chunks.append(self._chunk(index, _delta(piece), logprobs=piece))
             elif isinstance(piece, CallPiece):
                 if delta := self._calls[index].take(piece.event):
-                    made.append(self._chunk(index, {"tool_calls": [delta]}))
+                    chunks.append(self._chunk(index, {"tool_calls": [delta]}))
             else:
                 self._ends[index] = piece
                 finish = self._calls[index].finish_reason(piece)
-                made.append(self._chunk(index, {}, finish=finish))
-        return made
+                chunks.append(self._chunk(index, {}, finish=finish))
+        return chunks
 
     def usage(self) -> dict[str, Any] | None:
-        """The chunk after the last one, if it was asked for."""
+        """The final chunk with token counts, ``None`` unless ``include_usage``."""
         if not self._include_usage:
             return None
         ends = [self._ends[index] for index in sorted(self._ends)]
@@ -131,12 +129,12 @@ class ChatChunks:
 
 
 class ChatAnswer:
-    """Pieces to one body."""
+    """Encodes pieces as one response body."""
 
     def __init__(self, model: str, choices: int):
-        self._head = _Head(model, "chat.completion").fields
+        self._head = _head(model, "chat.completion")
         self._pieces: list[list[Piece]] = [[] for _ in range(choices)]
-        self._calls = [CalledTools() for _ in range(choices)]
+        self._calls = [ToolCallEncoder() for _ in range(choices)]
         self._ends: dict[int, Ended] = {}
 
     def take(self, index: int, piece: AnswerPart) -> None:
@@ -160,7 +158,7 @@ class ChatAnswer:
     def _choice(self, index: int) -> dict[str, Any]:
         pieces, end = self._pieces[index], self._ends[index]
         calls = self._calls[index].complete()
-        # Where there are calls and no text, clients expect null.
+        # With calls and no text, clients expect null.
         content = _text(pieces, "content") or (None if calls else "")
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if reasoning := _text(pieces, "reasoning"):

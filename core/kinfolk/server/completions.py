@@ -1,4 +1,4 @@
-"""``POST /v1/completions``: text as it stands, no chat template."""
+"""``POST /v1/completions``: completion of plain text, without a chat template."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def completions_router(service: Service) -> APIRouter:
         prompts = await run_in_threadpool(_prompts, service, body)
         generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
         echoes = [echo if body.echo else "" for _, echo in prompts]
-        live = await service.launch(request, generations)
+        active = await service.launch(request, generations)
         encoder = Completions(name, echoes, options.choices, body.include_usage)
         if body.streams:
-            return await stream(service, live, encoder.chunks, encoder.usage)
+            return await stream(service, active, encoder.chunks, encoder.usage)
         pieces: Batch = []
-        if not await collect(request, service, live, lambda *item: pieces.append(item)):
+        if not await collect(request, service, active, lambda *item: pieces.append(item)):
             return Response(status_code=CLIENT_GONE)
         return json_response(encoder.body(pieces))
 
@@ -51,23 +51,24 @@ def completions_router(service: Service) -> APIRouter:
 
 
 def _prompts(service: Service, body: CompletionBody) -> list[tuple[Prompt, str]]:
-    """Each prompt with the text that ``echo`` repeats."""
+    """(prompt, text for ``echo``) for each prompt of the body."""
     runtime = service.runtime
-    found = []
-    prompts = body.prompts()
-    for number, given in enumerate(prompts):
-        field = "prompt" if len(prompts) == 1 else f"prompt.{number}"
-        if isinstance(given, str):
-            found.append((text_prompt(runtime, given, field), given))
+    prompts = []
+    inputs = body.prompts()
+    for number, text_or_ids in enumerate(inputs):
+        field = "prompt" if len(inputs) == 1 else f"prompt.{number}"
+        if isinstance(text_or_ids, str):
+            prompts.append((text_prompt(runtime, text_or_ids, field), text_or_ids))
         else:
-            prompt = token_prompt(runtime, given, field)
-            echo = runtime.tokenizer.decode(given) if body.echo else ""
-            found.append((prompt, echo))
-    return found
+            prompt = token_prompt(runtime, text_or_ids, field)
+            echo = runtime.tokenizer.decode(text_or_ids) if body.echo else ""
+            prompts.append((prompt, echo))
+    return prompts
 
 
 class Completions:
-    """Pieces to chunks, or to one body. Choice i of prompt p has the index ``p * choices + i``."""
+    """Encodes pieces as chunks or as one body. Choice i of prompt p has index ``p * choices +
+    i``."""
 
     def __init__(self, model: str, echoes: list[str], choices: int, include_usage: bool):
         self._head: dict[str, Any] = {
@@ -85,22 +86,22 @@ class Completions:
         self._ends: dict[int, Ended] = {}
 
     def chunks(self, batch: Batch) -> list[dict[str, Any]]:
-        made = []
+        chunks = []
         for index, piece in batch:
             echo = "" if index in self._begun else self._echoes[index // self._choices]
             self._begun.add(index)
             if isinstance(piece, Ended):
                 self._ends[index] = piece
                 if echo:
-                    made.append(self._chunk(index, echo))
-                made.append(self._chunk(index, "", finish=piece.reason.value))
+                    chunks.append(self._chunk(index, echo))
+                chunks.append(self._chunk(index, "", finish=piece.reason.value))
             elif isinstance(piece, Piece):
                 logprobs = self._logprobs(index, piece.logprobs)
-                made.append(self._chunk(index, echo + piece.text, logprobs=logprobs))
-        return made
+                chunks.append(self._chunk(index, echo + piece.text, logprobs=logprobs))
+        return chunks
 
     def usage(self) -> dict[str, Any] | None:
-        """The chunk after the last one, if it was asked for."""
+        """The final chunk with token counts, ``None`` unless ``include_usage``."""
         if not self._include_usage:
             return None
         return {**self._head, "choices": [], **self._counts()}
@@ -148,7 +149,7 @@ class Completions:
         return chunk
 
     def _logprobs(self, index: int, entries: tuple[TextLogprob, ...]) -> dict[str, Any] | None:
-        """The four parallel lists of this older form; offsets count characters."""
+        """Logprobs as the four parallel lists of the completions API; offsets are in characters."""
         if not entries:
             return None
         offsets = []

@@ -1,4 +1,4 @@
-"""Plain data to bytes."""
+"""JSON encoding of responses."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 
 def encode_json(data: Any) -> bytes:
-    """Compact JSON in UTF-8. NaN and infinity are no JSON and raise ``ValueError``.
+    """Compact JSON in UTF-8. Raises ``ValueError`` for NaN and infinity.
 
-    A lone surrogate in what a client sent must not break the answer that repeats it: it becomes
-    a question mark.
+    A lone surrogate, which a client may send and an answer may repeat, becomes a question mark.
     """
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")

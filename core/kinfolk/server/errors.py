@@ -1,7 +1,7 @@
-"""What a client hears when something goes wrong: one body form, one place that makes it.
+"""Error responses of the API: one body format, one place that builds it.
 
-``type`` and ``code`` are what clients switch on; the words "maximum context length" are kept in
-messages because several of them search the text.
+Clients branch on ``type`` and ``code``. Some search messages for "maximum context length": keep
+these words.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ _TYPES: Mapping[int, str] = {
 
 
 class ApiError(Exception):
-    """An answer other than 200.
+    """A response with an error status.
 
-    ``param`` names the field at fault, ``kind`` the error's type where the status alone does not
-    say it, ``extra`` holds further members of the error object, and ``retry_after`` the seconds
-    after which trying again makes sense.
+    ``param`` names the field at fault. ``kind`` is the error's ``type``; by default it follows from
+    the status. ``extra`` are further members of the error object, ``retry_after`` is in seconds.
     """
 
     def __init__(
@@ -77,25 +76,26 @@ class ApiError(Exception):
 
 
 def invalid(message: str, param: str | None = None) -> ApiError:
-    """The request is not one that can be understood."""
+    """400: the request is malformed."""
     return ApiError(400, message, param=param)
 
 
-def unsupported(what: str, param: str) -> ApiError:
-    """The request is understood, and asks for something this server does not do."""
+def unsupported(message: str, param: str) -> ApiError:
+    """400: the request is valid, but needs a feature that this server does not have."""
     return ApiError(
-        400, what, code="unsupported_parameter", param=param, kind="not_supported_error"
+        400, message, code="unsupported_parameter", param=param, kind="not_supported_error"
     )
 
 
 def unavailable(message: str, code: str | None = None) -> ApiError:
+    """503, with a hint to try again in 2 seconds."""
     return ApiError(503, message, code=code, retry_after=2)
 
 
 def from_validation(error: ValidationError, body: type[BaseModel]) -> ApiError:
-    """The first thing wrong with a body, named by its path in the body.
+    """The first problem of a body, with the path of the field at fault.
 
-    What is said is ours: a field's description is what it must be.
+    The message quotes the field's description, which states its valid values.
     """
     problem = error.errors(include_url=False, include_context=False)[0]
     path = [str(part) for part in problem["loc"]]
@@ -128,9 +128,9 @@ def from_kinfolk(error: KinfolkError) -> ApiError:
 
 
 def from_exception(error: BaseException) -> ApiError:
-    """Any failure as an answer. What is no error of ours says nothing about our insides."""
+    """Any exception as a response; an unexpected one reveals no internals."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, KinfolkError):
         return from_kinfolk(error)
-    return ApiError(500, "internal error; the server's log says more")
+    return ApiError(500, "internal error; see the server's log")

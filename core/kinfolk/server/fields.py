@@ -1,4 +1,4 @@
-"""What single fields of a body may hold, whatever JSON a client sends."""
+"""Field types of request bodies: validators and their ranges."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from kinfolk.server.errors import invalid
 
 MAX_STOPS: Final = 16
 MAX_STOP_LENGTH: Final = 256
-LONGEST_ID: Final = 18
-"""Digits of a token id, generously."""
+MAX_ID_DIGITS: Final = 18
+"""Most digits of a token id in a key."""
 
 COUNT: Final = "an integer of at least 1, or -1 for as many as fit"
 BIAS: Final = f"a number between {FORBIDDEN} and {-FORBIDDEN}, or false to forbid the token"
 
 
-def _no_word(value: object) -> object:
+def _reject_bool(value: object) -> object:
     if isinstance(value, bool):
-        raise ValueError("a number is no word")
+        raise ValueError("a bool is not a number")
     return value
 
 
-def within(name: str) -> AfterValidator:
-    """The range of a field of ``Sampling``."""
+def sampling_range(name: str) -> AfterValidator:
+    """The validator of a field of ``Sampling``."""
 
     def check(value: float | None) -> float | None:
         if value is not None and not RULES[name].holds(value):
@@ -37,8 +37,8 @@ def within(name: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def ruled(name: str) -> Any:
-    """A field that is said in the words of ``Sampling``."""
+def sampling_field(name: str) -> Any:
+    """An optional field of ``Sampling``, described by its range."""
     return Field(None, description=RULES[name].words)
 
 
@@ -49,7 +49,7 @@ def _count(value: int | None) -> int | None:
 
 
 def _stops(value: object) -> object:
-    """One text or several; empty ones say nothing."""
+    """A text or a list of texts, without the empty ones."""
     if value is None or value is False:
         return ()
     if isinstance(value, str):
@@ -65,21 +65,26 @@ def _biases(value: object) -> dict[int, float]:
         return {}
     pairs = list(value.items()) if isinstance(value, dict) else value
     if not isinstance(pairs, list):
-        raise ValueError("no pairs")
-    found = {}
+        raise ValueError("not a list of pairs")
+    biases = {}
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise invalid(
                 f"logit_bias: an entry must be [token id, bias], got {shown(pair)}", "logit_bias"
             )
         token = _token_id(pair[0])
-        found[token] = _bias(token, pair[1])
-    return found
+        biases[token] = _bias(token, pair[1])
+    return biases
 
 
 def _token_id(value: object) -> int:
-    """Keys of an object are texts."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < LONGEST_ID:
+    """A token id, from an integer or the text of one (JSON keys are texts)."""
+    if (
+        isinstance(value, str)
+        and value.isascii()
+        and value.isdecimal()
+        and len(value) < MAX_ID_DIGITS
+    ):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise invalid(
@@ -95,12 +100,12 @@ def _bias(token: int, value: object) -> float:
         return float(value)
     raise invalid(
         f"logit_bias: the bias of token {shown(token)} must be {BIAS}, got {shown(value)}",
-        f"logit_bias.{token}" if abs(token) < 10**LONGEST_ID else "logit_bias",
+        f"logit_bias.{token}" if abs(token) < 10**MAX_ID_DIGITS else "logit_bias",
     )
 
 
 def _prompts(value: object) -> list[str | list[int]]:
-    """Texts or ids, one prompt or several, all alike."""
+    """One or several prompts, all texts or all lists of ids."""
     if isinstance(value, str):
         return [value]
     entries: list[Any] = value if isinstance(value, list) else []
@@ -114,9 +119,9 @@ def _prompts(value: object) -> list[str | list[int]]:
     raise ValueError("neither texts nor ids")
 
 
-Whole = Annotated[int, BeforeValidator(_no_word)]
-Number = Annotated[float, BeforeValidator(_no_word)]
-Count = Annotated[Whole | None, AfterValidator(_count)]
+Integer = Annotated[int, BeforeValidator(_reject_bool)]
+Number = Annotated[float, BeforeValidator(_reject_bool)]
+TokenCount = Annotated[Integer | None, AfterValidator(_count)]
 Stops = Annotated[
     tuple[Annotated[str, Field(max_length=MAX_STOP_LENGTH)], ...],
     Field(max_length=MAX_STOPS),

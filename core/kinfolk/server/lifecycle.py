@@ -1,4 +1,4 @@
-"""Listening, serving, and leaving: what Ctrl-C does to a server with work in hand."""
+"""Server lifecycle: bind, serve, drain on a signal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 PORTS: Final = range(2**16)
-_AFTER_GRACE: Final = 3
-"""Seconds that streams have to say goodbye once their generations were ended."""
+_CLOSE_SECONDS: Final = 3
+"""Seconds for streams to send their error and close, after their generations were aborted."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on ``host:port``, 0 = any free port; :class:`SettingsError` if it is not to be had.
+    """A bound socket on ``host:port``, 0 = any free port. Raises :class:`SettingsError`.
 
-    Nobody can connect before the server runs.
+    It does not listen: clients cannot connect before the server runs.
     """
     if port not in PORTS:
         raise SettingsError(f"--port must be between 0 and {PORTS[-1]}, got {shown(port)}")
@@ -43,27 +43,28 @@ def bind(host: str, port: int) -> socket.socket:
             sock.close()
             raise
     except UnicodeError:
-        raise _not_had(host, port, "this can be no name of a host") from None
+        raise _bind_error(host, port, "this is not a valid host name") from None
     except OSError as error:
-        raise _not_had(host, port, error.strerror or str(error)) from None
+        raise _bind_error(host, port, error.strerror or str(error)) from None
     return sock
 
 
-def _not_had(host: str, port: int, reason: str) -> SettingsError:
-    place = host if host.isprintable() and len(host) < 80 else shown(host)
+def _bind_error(host: str, port: int, reason: str) -> SettingsError:
+    name = host if host.isprintable() and len(host) < 80 else shown(host)
     return SettingsError(
-        f"cannot listen on {place}:{port}: {reason}; choose another place with --host or --port"
+        f"cannot listen on {name}:{port}: {reason}; choose another address with --host or --port"
     )
 
 
 class GracefulServer(uvicorn.Server):
-    """First signal: take no new work, let what runs finish for ``grace`` seconds, then end it.
+    """A server that drains on a signal.
 
-    Second signal: end it now; its clients are told. Third signal: leave at once. ``tell`` hears in
-    words what happens; ``exit_code`` is that of a shell's command if it took a second signal.
+    First signal: refuse new requests; running ones have ``grace`` seconds to finish and are then
+    aborted. Second signal: abort them now, with an error to their clients; ``exit_code`` becomes
+    128 + the signal's number. Third signal: exit immediately. ``notify`` gets a message for each.
     """
 
-    def __init__(self, service: Service, tell: Callable[[str], None] = logger.warning):
+    def __init__(self, service: Service, notify: Callable[[str], None] = logger.warning):
         super().__init__(
             uvicorn.Config(
                 create_app(service),
@@ -75,12 +76,12 @@ class GracefulServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=60,
-                timeout_graceful_shutdown=int(service.options.grace) + _AFTER_GRACE,
+                timeout_graceful_shutdown=int(service.options.grace) + _CLOSE_SECONDS,
             )
         )
         self.service = service
         self.exit_code = 0
-        self._tell = tell
+        self._notify = notify
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -88,23 +89,24 @@ class GracefulServer(uvicorn.Server):
         try:
             await super().startup(sockets)
         except OSError as error:
-            # Somebody else may have begun to listen since the socket was bound.
+            # Another process may have begun to listen since the socket was bound.
             host, port = (sockets or [])[0].getsockname()[:2]
-            raise _not_had(host, port, error.strerror or str(error)) from None
+            raise _bind_error(host, port, error.strerror or str(error)) from None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called between any two instructions: what is more than a flag is left to the loop."""
+        """Signal handler: sets flags only; everything else runs on the loop."""
         if not self.service.draining:
             self.drain()
-            self._soon(self._tell_of_grace)
+            self._call_soon(self._announce_grace)
         elif self.exit_code or not self.service.requests:
             os._exit(128 + sig)
         else:
             self.exit_code = 128 + sig
-            self._soon(self._cut_off)
+            self._call_soon(self._abort_now)
 
     def drain(self) -> None:
-        """Begin to leave. For the loop's own thread."""
+        """Refuse new requests and stop when the running ones have ended. Call it in the loop's
+        thread."""
         self.service.draining = True
         self.should_exit = True
 
@@ -119,32 +121,32 @@ class GracefulServer(uvicorn.Server):
 
     # -- on the loop --------------------------------------------------------------------------
 
-    def _soon(self, action: Callable[[], None]) -> None:
+    def _call_soon(self, action: Callable[[], None]) -> None:
         if self._loop is None:
             action()
         else:
             self._loop.call_soon_threadsafe(action)
 
-    def _tell_of_grace(self) -> None:
+    def _announce_grace(self) -> None:
         count = self.service.requests
         if not count:
-            self._tell("stopping: no request is in flight")
+            self._notify("stopping: no request is in flight")
             return
-        self._tell(
+        self._notify(
             f"stopping: {_requests(count)} in flight, with {self.service.options.grace:g} s to "
-            "finish; Ctrl-C again cuts them off"
+            "finish; Ctrl-C again aborts them"
         )
 
     def _end_grace(self) -> None:
         if self.service.requests:
             grace = self.service.options.grace
-            self._tell(f"{_requests(self.service.requests)} cut off after {grace:g} s")
+            self._notify(f"{_requests(self.service.requests)} aborted after {grace:g} s")
         self.service.abort_all()
 
-    def _cut_off(self) -> None:
-        self._tell(f"{_requests(self.service.requests)} cut off; Ctrl-C again leaves at once")
+    def _abort_now(self) -> None:
+        self._notify(f"{_requests(self.service.requests)} aborted; Ctrl-C again exits immediately")
         self.service.abort_all()
-        asyncio.get_running_loop().call_later(_AFTER_GRACE, os._exit, self.exit_code)
+        asyncio.get_running_loop().call_later(_CLOSE_SECONDS, os._exit, self.exit_code)
 
 
 def _requests(count: int) -> str:

@@ -1,4 +1,4 @@
-"""``GET /metrics``: counters in the text format of Prometheus."""
+"""``GET /metrics``: counters of the service and the engine, in Prometheus text format."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ from kinfolk.server.service import Service
 
 _TOKENS: Final = {
     "prompt": "prompt tokens of finished requests",
-    "cached": "prompt tokens that came from a checkpoint",
-    "generated": "tokens generated",
-    "reasoning": "generated tokens before the answer proper",
-    "drafted": "tokens drafted",
-    "accepted": "drafted tokens that were right",
+    "cached": "prompt tokens restored from a checkpoint",
+    "generated": "generated tokens",
+    "reasoning": "generated tokens of reasoning",
+    "drafted": "drafted tokens",
+    "accepted": "drafted tokens that were accepted",
 }
 
 
 class ServiceCollector(Collector):
-    """Reads the plain numbers of the service and the engine when somebody asks."""
+    """Reads the counters of the service and the engine at each scrape."""
 
     def __init__(self, service: Service):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        finished = CounterMetricFamily(
-            "kinfolk_answers", "answers that have ended", labels=["reason"]
-        )
+        finished = CounterMetricFamily("kinfolk_answers", "finished answers", labels=["reason"])
         for reason, count in sorted(self._service.finished.items()):
             finished.add_metric([reason], count)
         yield finished
@@ -42,7 +40,7 @@ class ServiceCollector(Collector):
                 f"kinfolk_{kind}_tokens", text, value=self._service.tokens[kind]
             )
         yield GaugeMetricFamily(
-            "kinfolk_in_flight", "answers running or waiting", value=self._service.in_flight
+            "kinfolk_in_flight", "running and queued answers", value=self._service.in_flight
         )
         for name, value in sorted(self._service.runtime.engine.stats().items()):
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -50,7 +48,7 @@ class ServiceCollector(Collector):
 
 
 def metrics_router(service: Service) -> APIRouter:
-    # A registry of its own: the process may hold several servers.
+    # Not the global registry: a process may run several servers.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ServiceCollector(service))
     router = APIRouter()

@@ -1,6 +1,6 @@
-"""What happens to every request before it reaches a route: identity, key, size.
+"""ASGI middleware: request ids, unhandled errors, API keys, body size.
 
-Plain ASGI: a middleware that wraps the response would hide a client's disconnect.
+Plain ASGI instead of Starlette's ``BaseHTTPMiddleware``, which hides a client's disconnect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def error_response(error: ApiError) -> Response:
 
 
 class RequestIds:
-    """Gives every answer an id: the client's own where it sent a decent one."""
+    """Adds a request id to every response: the client's own, if it is short printable ASCII."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -38,9 +38,9 @@ class RequestIds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        asked = Headers(scope=scope).get(REQUEST_ID, "")
-        decent = 0 < len(asked) <= 128 and asked.isascii() and asked.isprintable()
-        request_id = asked if decent else f"req_{secrets.token_hex(12)}"
+        sent = Headers(scope=scope).get(REQUEST_ID, "")
+        valid = 0 < len(sent) <= 128 and sent.isascii() and sent.isprintable()
+        request_id = sent if valid else f"req_{secrets.token_hex(12)}"
         scope.setdefault("state", {})[request_log.REQUEST_ID] = request_id
 
         async def send_with_id(message: Message) -> None:
@@ -51,10 +51,10 @@ class RequestIds:
         await self.app(scope, receive, send_with_id)
 
 
-class Failures:
-    """Answers what nobody has caught, and logs it: here and nowhere else.
+class UnhandledErrors:
+    """Logs an exception that no handler caught, and answers with 500 if no response has begun.
 
-    An exception that went on to the web server would be traced by it again.
+    The exception is not re-raised: the web server would log it a second time.
     """
 
     def __init__(self, app: ASGIApp):
@@ -63,13 +63,13 @@ class Failures:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
 
-        async def send_noted(message: Message) -> None:
+        async def send_tracked(message: Message) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
         try:
-            await self.app(scope, receive, send_noted)
+            await self.app(scope, receive, send_tracked)
         except Exception as error:
             logger.exception("%s %r failed", scope.get("method"), scope.get("path"))
             if not begun:
@@ -77,7 +77,7 @@ class Failures:
 
 
 class ApiKeys:
-    """Lets through who names a key, as ``Authorization: Bearer`` or ``X-Api-Key``."""
+    """Requires a key in ``Authorization: Bearer`` or ``X-Api-Key``; answers 401 otherwise."""
 
     def __init__(self, app: ASGIApp, keys: Iterable[str], public: frozenset[str] = PUBLIC):
         self.app = app
@@ -96,18 +96,18 @@ class ApiKeys:
             return True
         headers = Headers(scope=scope)
         scheme, _, bearer = headers.get("Authorization", "").partition(" ")
-        given = [headers.get("X-Api-Key", "")]
+        sent = [headers.get("X-Api-Key", "")]
         if scheme.lower() == "bearer":
-            given.append(bearer.strip())
-        # Every key is compared in full, so that the time taken tells nothing.
+            sent.append(bearer.strip())
+        # Constant time: compare with every key in full.
         matches = [
-            hmac.compare_digest(key, text.encode()) for key in self.keys for text in given if text
+            hmac.compare_digest(key, text.encode()) for key in self.keys for text in sent if text
         ]
         return any(matches)
 
 
 class BodyLimit:
-    """Refuses bodies above ``limit`` bytes, announced or not."""
+    """Answers 413 to a body above ``limit`` bytes, by its Content-Length or as received."""
 
     def __init__(self, app: ASGIApp, limit: int):
         self.app = app

@@ -1,4 +1,4 @@
-"""What is being served: ``/v1/models``, ``/health``, ``/``."""
+"""Model and health endpoints: ``/v1/models``, ``/health``, ``/``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from kinfolk.server.service import Service
 from kinfolk.version import __version__
 
 
-def served_name(service: Service, asked: str | None) -> str:
-    """The model's name for an answer: the one the client used, as some compare.
+def served_name(service: Service, name: str | None) -> str:
+    """The model's name for a response: the client's, because some clients compare it.
 
-    Raises :class:`ApiError` 404 for another name if the server is strict about names.
+    Raises :class:`ApiError` 404 for an unknown name if the server has ``strict_model``.
     """
     own = service.options.model_name
-    if asked and asked != own and service.options.strict_model:
-        raise ApiError(
-            404,
-            f"there is no model {shown(asked)} here; the one being served is {own!r}",
-            code="model_not_found",
-            param="model",
-        )
-    return asked or own
+    if name and name != own and service.options.strict_model:
+        raise _unknown_model(name, own)
+    return name or own
+
+
+def _unknown_model(name: str, own: str) -> ApiError:
+    return ApiError(
+        404,
+        f"there is no model {shown(name)}; this server serves {own!r}",
+        code="model_not_found",
+        param="model",
+    )
 
 
 def models_router(service: Service) -> APIRouter:
@@ -41,13 +45,7 @@ def models_router(service: Service) -> APIRouter:
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         if name != service.options.model_name:
-            raise ApiError(
-                404,
-                f"there is no model {shown(name)} here; the one being served is "
-                f"{service.options.model_name!r}",
-                code="model_not_found",
-                param="model",
-            )
+            raise _unknown_model(name, service.options.model_name)
         return json_response(describe(service))
 
     @router.get("/health")
@@ -79,7 +77,7 @@ def describe(service: Service) -> dict[str, Any]:
         "object": "model",
         "created": service.created,
         "owned_by": "kinfolk",
-        # The same number under the names that different clients look for.
+        # One number under the names that different clients read.
         "context_length": info.context,
         "max_context_length": info.context,
         "max_model_len": info.context,

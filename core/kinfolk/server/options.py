@@ -1,4 +1,4 @@
-"""How the server behaves, apart from the model."""
+"""Options of the server: names, keys, limits and timeouts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Bounds and manners of the server. Sizes in bytes, times in seconds.
+    """Options of the server. Sizes are in bytes, times in seconds.
 
-    ``api_keys`` empty = anybody may ask. ``cors`` is ``off``, ``localhost``, ``*`` or origins
-    separated by commas. ``max_queue`` counts generations that wait beside those that run.
-    ``strict_model`` answers a model name other than ``model_name`` with 404; by default any name
-    is taken for the one model there is, because clients hard-code names.
+    ``api_keys`` empty = no authentication. ``cors`` is ``off``, ``localhost``, ``*`` or origins
+    separated by commas. ``max_queue`` limits the waiting generations, ``max_choices`` the field
+    ``n``. ``strict_model`` answers 404 to a model name other than ``model_name``; by default any
+    name selects the model, because clients hard-code names. ``ping_after`` is the silence after
+    which a stream sends a comment, ``headers_after`` the longest wait for a first piece before a
+    stream sends its headers, ``grace`` the time for running requests after a signal.
     """
 
     model_name: str

@@ -1,4 +1,4 @@
-"""A line in the log for each request, when all of its answer has been sent."""
+"""Request log: one line for each request, when its response has been sent."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kinfolk.server.errors import from_exception
 
 if TYPE_CHECKING:
-    from kinfolk.server.bridge import Live
+    from kinfolk.server.bridge import ActiveRequest
 
 logger = logging.getLogger(__name__)
 
 CLIENT_GONE: Final = 499
-"""Status of a request that nobody waits for. Nobody hears of it but the log."""
+"""Status of a request whose client has disconnected (as in nginx); it appears only in the log."""
 
-LIVE: Final = "live"
+ACTIVE_REQUEST: Final = "active_request"
 REQUEST_ID: Final = "request_id"
-"""What routes and middleware leave in a request's ``state``."""
+"""Keys of a request's ``state``, set by routes and middleware."""
 
 
 class RequestLog:
-    """Outermost of all, so that what is refused early leaves a line too."""
+    """The outermost middleware, so that requests refused by others are logged too."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -36,31 +36,31 @@ class RequestLog:
             return
         started, status = time.perf_counter(), 0
 
-        async def send_noted(message: Message) -> None:
+        async def send_tracked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.app(scope, receive, send_noted)
+            await self.app(scope, receive, send_tracked)
         finally:
             _log(scope, status, time.perf_counter() - started)
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
     state = scope.get("state", {})
-    live: Live | None = state.get(LIVE)
-    # A path may hold any character, and must not make lines of its own.
+    active: ActiveRequest | None = state.get(ACTIVE_REQUEST)
+    # Quoted, because a path may contain line ends.
     parts = [
         f"{scope['method']} {quote(scope['path'], safe='/:@!$&()*+,;=~')} {status or 'unanswered'}"
     ]
     level = logging.INFO
-    if live is not None:
-        parts += _told(live)
+    if active is not None:
+        parts += _answer_fields(active)
     elif status == CLIENT_GONE:
         level = logging.DEBUG
-        parts.append("the client left while it was sending")
+        parts.append("the client disconnected while sending")
     parts.append(f"{seconds:.2f} s")
     if scope.get("client"):
         host, port = scope["client"][:2]
@@ -70,21 +70,21 @@ def _log(scope: Scope, status: int, seconds: float) -> None:
     logger.log(level, "%s", ", ".join(parts))
 
 
-def _told(live: Live) -> list[str]:
-    """Tokens of a request, and how it ended."""
-    cached = live.cached_tokens
-    prompt = f"{live.prompt_tokens} prompt tokens"
+def _answer_fields(active: ActiveRequest) -> list[str]:
+    """Token counts of a request, and the reason of its end."""
+    cached = active.cached_tokens
+    prompt = f"{active.prompt_tokens} prompt tokens"
     return [
         prompt if cached is None else f"{prompt} ({cached} cached)",
-        f"{live.completion_tokens} completion tokens",
-        _end(live),
+        f"{active.completion_tokens} completion tokens",
+        _end_reason(active),
     ]
 
 
-def _end(live: Live) -> str:
-    if live.failure is not None:
-        told = from_exception(live.failure)
-        return told.code or told.kind
-    if live.open:
-        return "the client left"
-    return " and ".join(dict.fromkeys(end.reason.value for end in live.ends))
+def _end_reason(active: ActiveRequest) -> str:
+    if active.failure is not None:
+        error = from_exception(active.failure)
+        return error.code or error.kind
+    if active.open:
+        return "the client disconnected"
+    return " and ".join(dict.fromkeys(end.reason.value for end in active.ends))

@@ -1,4 +1,4 @@
-"""How routes answer: a stream of events, or one body once everything is there."""
+"""Responses of the routes: an event stream, or one body when all choices have ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kinfolk.server.errors import ApiError, from_exception
 from kinfolk.server.sse import DONE, EventStream, cancelled, event, until_disconnect
 
 if TYPE_CHECKING:
-    from kinfolk.server.bridge import Batch, Live
+    from kinfolk.server.bridge import ActiveRequest, Batch
     from kinfolk.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -28,46 +28,53 @@ def json_response(data: Any, status: int = 200) -> Response:
 
 
 async def stream(
-    service: Service, live: Live, chunks: Callable[[Batch], list[Any]], last: Callable[[], Any]
+    service: Service,
+    active: ActiveRequest,
+    chunks: Callable[[Batch], list[Any]],
+    last: Callable[[], Any],
 ) -> Response:
-    """Answer with events: ``chunks`` of each batch, then ``last`` if it is something.
+    """A response of events: ``chunks`` of each batch, then ``last()`` unless it is ``None``.
 
-    What fails before the first event is raised, so that it is answered with a status of its own.
+    Raises :class:`ApiError` for a failure before the first event, which thus gets its own status.
     """
     try:
-        await live.wait_for_first(service.options.headers_after)
+        await active.wait_for_first(service.options.headers_after)
     except BaseException:
-        live.close()
+        active.close()
         raise
 
     async def source() -> AsyncGenerator[bytes]:
         try:
-            async with aclosing(live.batches()) as batches:
+            async with aclosing(active.batches()) as batches:
                 async for batch in batches:
                     yield b"".join(map(event, chunks(batch)))
             final = last()
             if final is not None:
                 yield event(final)
         except Exception as error:
-            yield event(_told(error).body())
-        service.record(live)
+            yield event(_client_error(error).body())
+        service.record(active)
         yield DONE
 
     options = service.options
-    return EventStream(source(), live.close, options.ping_after, options.write_timeout)
+    return EventStream(source(), active.close, options.ping_after, options.write_timeout)
 
 
 async def collect(
-    request: Request, service: Service, live: Live, take: Callable[[int, AnswerPart], None]
+    request: Request,
+    service: Service,
+    active: ActiveRequest,
+    take: Callable[[int, AnswerPart], None],
 ) -> bool:
-    """Give every piece to ``take``; false if the client left before the end."""
+    """Pass every piece to ``take(index, piece)``; false if the client disconnected before the
+    end."""
 
     async def read() -> None:
-        async with aclosing(live.batches()) as batches:
+        async with aclosing(active.batches()) as batches:
             async for batch in batches:
                 for index, piece in batch:
                     take(index, piece)
-        service.record(live)
+        service.record(active)
 
     reading = asyncio.ensure_future(read())
     gone = asyncio.ensure_future(until_disconnect(request.receive))
@@ -80,12 +87,12 @@ async def collect(
     finally:
         await cancelled(reading)
         await cancelled(gone)
-        live.close()
+        active.close()
 
 
-def _told(error: Exception) -> ApiError:
-    """The error for the client; one that is a fault of ours also goes to the log."""
-    told = from_exception(error)
-    if told is not error and told.status >= 500:
+def _client_error(error: Exception) -> ApiError:
+    """The error for the client; an unexpected one is also logged."""
+    api_error = from_exception(error)
+    if api_error is not error and api_error.status >= 500:
         logger.error("a stream failed", exc_info=error)
-    return told
+    return api_error

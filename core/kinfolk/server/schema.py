@@ -1,7 +1,7 @@
-"""The bodies of requests: what is understood, what is refused, what is passed over.
+"""Request bodies: fields, their validation, and fields that are refused.
 
-A field nobody here knows is ignored, as clients send many. A field that would change the answer
-and is not implemented is refused by name, so that nobody mistakes the answer for what was asked.
+Unknown fields are ignored, because clients send many. A known field that would change the answer
+but is not implemented is refused by name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kinfolk.server.fields import (
     MAX_STOP_LENGTH,
     MAX_STOPS,
     Biases,
-    Count,
+    Integer,
     Number,
     Prompts,
     Stops,
-    Whole,
-    ruled,
-    within,
+    TokenCount,
+    sampling_field,
+    sampling_range,
 )
 from kinfolk.server.tools import check_tool_choice, check_tools
 from kinfolk.text.chat import reserved_variables
@@ -41,8 +41,8 @@ class StreamOptions(BaseModel):
 
 
 class GenerationBody(BaseModel):
-    """What both ways of asking have in common. A field's description says what it must be: that is
-    what a client hears whose value is something else."""
+    """Fields of both endpoints. A field's description states its valid values: it is quoted in the
+    error for an invalid one."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -51,39 +51,41 @@ class GenerationBody(BaseModel):
     stream_options: StreamOptions | None = Field(
         None, description="an object in which include_usage is true or false"
     )
-    max_tokens: Count = Field(None, description=COUNT)
-    n_predict: Count = Field(None, description=COUNT)
-    temperature: Annotated[Number | None, within("temperature")] = ruled("temperature")
-    top_p: Annotated[Number | None, within("top_p")] = ruled("top_p")
-    top_k: Whole | None = Field(None, description="an integer; 0 or less takes all tokens")
-    min_p: Annotated[Number | None, within("min_p")] = ruled("min_p")
-    repetition_penalty: Annotated[Number | None, within("repetition_penalty")] = ruled(
+    max_tokens: TokenCount = Field(None, description=COUNT)
+    n_predict: TokenCount = Field(None, description=COUNT)
+    temperature: Annotated[Number | None, sampling_range("temperature")] = sampling_field(
+        "temperature"
+    )
+    top_p: Annotated[Number | None, sampling_range("top_p")] = sampling_field("top_p")
+    top_k: Integer | None = Field(None, description="an integer; 0 or less takes all tokens")
+    min_p: Annotated[Number | None, sampling_range("min_p")] = sampling_field("min_p")
+    repetition_penalty: Annotated[Number | None, sampling_range("repetition_penalty")] = (
+        sampling_field("repetition_penalty")
+    )
+    repeat_penalty: Annotated[Number | None, sampling_range("repetition_penalty")] = sampling_field(
         "repetition_penalty"
     )
-    repeat_penalty: Annotated[Number | None, within("repetition_penalty")] = ruled(
-        "repetition_penalty"
-    )
-    presence_penalty: Annotated[Number | None, within("presence_penalty")] = ruled(
+    presence_penalty: Annotated[Number | None, sampling_range("presence_penalty")] = sampling_field(
         "presence_penalty"
     )
-    frequency_penalty: Annotated[Number | None, within("frequency_penalty")] = ruled(
-        "frequency_penalty"
+    frequency_penalty: Annotated[Number | None, sampling_range("frequency_penalty")] = (
+        sampling_field("frequency_penalty")
     )
     logit_bias: Biases = Field(
         default_factory=dict, description=f"an object of token ids, each with {BIAS}"
     )
-    seed: Whole | None = Field(None, description="an integer; -1 is a random one")
+    seed: Integer | None = Field(None, description="an integer; -1 is a random one")
     stop: Stops = Field(
         (),
         description=f"a text or a list of at most {MAX_STOPS} texts, "
         f"none longer than {MAX_STOP_LENGTH} characters",
     )
-    stop_token_ids: tuple[Whole, ...] | None = Field(None, description="a list of token ids")
+    stop_token_ids: tuple[Integer, ...] | None = Field(None, description="a list of token ids")
     ignore_eos: bool | None = Field(None, description="true or false")
-    n: Annotated[Whole | None, Field(ge=1)] = Field(None, description="an integer of at least 1")
-    priority: Whole | None = Field(None, description="an integer; lower ones run first")
+    n: Annotated[Integer | None, Field(ge=1)] = Field(None, description="an integer of at least 1")
+    priority: Integer | None = Field(None, description="an integer; lower ones run first")
 
-    # Would change the answer, and are not done here.
+    # Not implemented, and would change the answer.
     grammar: Any = Field(None, description=UNSUPPORTED)
     json_schema: Any = Field(None, description=UNSUPPORTED)
     guided_json: Any = Field(None, description=UNSUPPORTED)
@@ -91,7 +93,7 @@ class GenerationBody(BaseModel):
     guided_grammar: Any = Field(None, description=UNSUPPORTED)
     guided_choice: Any = Field(None, description=UNSUPPORTED)
     response_format: Any = Field(None, description='an object whose type is "text"')
-    min_tokens: Whole | None = Field(None, description="0: a least length is not supported")
+    min_tokens: Integer | None = Field(None, description="0: a least length is not supported")
 
     @property
     def streams(self) -> bool:
@@ -108,7 +110,7 @@ class GenerationBody(BaseModel):
         return self
 
     def refuse_unsupported(self) -> None:
-        """Raise :class:`ApiError` naming the first field that asks for what is not done here."""
+        """Raise :class:`ApiError` naming the first field that needs an unsupported feature."""
         for name in ("grammar", "json_schema", "guided_json", "guided_regex", "guided_grammar"):
             if getattr(self, name):
                 raise unsupported(f"{name}: constrained output is not supported", name)
@@ -118,17 +120,19 @@ class GenerationBody(BaseModel):
             raise unsupported("min_tokens is not supported", "min_tokens")
         _refuse_format(self.response_format)
 
-    def wanted_tokens(self) -> int | None:
+    def token_limit(self) -> int | None:
+        """Most tokens to generate, ``None`` = as many as fit."""
         for value in (self.max_tokens, self.n_predict):
             if value is not None and value != -1:
                 return value
         return None
 
-    def wanted_logprobs(self) -> int | None:
+    def top_logprob_count(self) -> int | None:
+        """Alternatives to report for each token, ``None`` = no logprobs."""
         raise NotImplementedError
 
     def options(self, max_choices: int) -> GenerationOptions:
-        """The body's sampling fields. Raises :class:`ApiError`."""
+        """The generation options of the body. Raises :class:`ApiError` for too many choices."""
         choices = self.n or 1
         if choices > max_choices:
             raise invalid(
@@ -136,7 +140,7 @@ class GenerationBody(BaseModel):
             )
         seeded = self.seed is not None and self.seed != -1
         return GenerationOptions(
-            max_tokens=self.wanted_tokens(),
+            max_tokens=self.token_limit(),
             temperature=self.temperature,
             top_k=None if self.top_k is None else min(max(self.top_k, 0), LARGEST_TOP_K),
             top_p=self.top_p,
@@ -150,7 +154,7 @@ class GenerationBody(BaseModel):
             stop_tokens=frozenset(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             choices=choices,
-            logprobs=self.wanted_logprobs(),
+            logprobs=self.top_logprob_count(),
             priority=self.priority or 0,
         )
 
@@ -161,9 +165,9 @@ class ChatBody(GenerationBody):
     messages: list[dict[str, Any]] = Field(
         min_length=1, description="a list of at least one object with a role and a content"
     )
-    max_completion_tokens: Count = Field(None, description=COUNT)
+    max_completion_tokens: TokenCount = Field(None, description=COUNT)
     logprobs: bool | None = Field(None, description="true or false")
-    top_logprobs: Annotated[Whole | None, within("logprobs")] = ruled("logprobs")
+    top_logprobs: Annotated[Integer | None, sampling_range("logprobs")] = sampling_field("logprobs")
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="an object of variables for the chat template"
     )
@@ -197,11 +201,11 @@ class ChatBody(GenerationBody):
                 f"modalities: only text can be generated, got {shown(self.modalities)}",
                 "modalities",
             )
-        for name, wanted in (
+        for name, is_set in (
             ("continue_final_message", self.continue_final_message),
             ("add_generation_prompt", self.add_generation_prompt is False),
         ):
-            if wanted:
+            if is_set:
                 raise unsupported(
                     f"{name}: continuing a message is not supported; use /v1/completions with the "
                     "whole text",
@@ -211,25 +215,25 @@ class ChatBody(GenerationBody):
             for name in ("content", *REASONING):
                 _check_parts(message.get(name), f"messages.{index}.{name}")
 
-    def wanted_tokens(self) -> int | None:
+    def token_limit(self) -> int | None:
         if self.max_completion_tokens is not None and self.max_completion_tokens != -1:
             return self.max_completion_tokens
-        return super().wanted_tokens()
+        return super().token_limit()
 
-    def wanted_logprobs(self) -> int | None:
+    def top_logprob_count(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def callable_tools(self) -> list[Any]:
-        """The functions that the answer may call."""
+        """The tools that the answer may call: none for ``tool_choice`` "none"."""
         return [] if self.tool_choice == "none" else self.tools or []
 
     def template_options(self) -> dict[str, Any]:
-        """Variables for the chat template. Effort "none" switches reasoning off. Raises
-        :class:`ApiError` for one that is not the client's to give."""
+        """Variables for the chat template; ``reasoning_effort`` "none" disables reasoning. Raises
+        :class:`ApiError` for a reserved variable."""
         options = dict(self.chat_template_kwargs or {})
         for name in options.keys() & reserved_variables():
             raise invalid(
-                f"chat_template_kwargs: {shown(name)} is kinfolk's to give, not the client's",
+                f"chat_template_kwargs: {shown(name)} is reserved and cannot be set",
                 f"chat_template_kwargs.{name}",
             )
         if self.reasoning_effort is not None:
@@ -244,9 +248,9 @@ class CompletionBody(GenerationBody):
         description="a text, a list of texts, a list of token ids or a list of such lists"
     )
     echo: bool | None = Field(None, description="true or false")
-    logprobs: Annotated[Whole | None, within("logprobs")] = ruled("logprobs")
-    best_of: Whole | None = Field(None, description="an integer, the same as n")
-    suffix: str | None = Field(None, description="left out: nothing can be filled in")
+    logprobs: Annotated[Integer | None, sampling_range("logprobs")] = sampling_field("logprobs")
+    best_of: Integer | None = Field(None, description="an integer, the same as n")
+    suffix: str | None = Field(None, description="left out: filling in is not supported")
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
@@ -257,24 +261,24 @@ class CompletionBody(GenerationBody):
         if self.echo and self.logprobs is not None:
             raise unsupported("logprobs of an echoed prompt are not supported", "logprobs")
 
-    def wanted_logprobs(self) -> int | None:
+    def top_logprob_count(self) -> int | None:
         return self.logprobs
 
     def prompts(self) -> list[str | list[int]]:
-        """The prompts one by one, at least one."""
+        """The prompts, texts or lists of ids; at least one."""
         return self.prompt
 
 
 def _check_parts(content: Any, where: str) -> None:
-    """Refuse parts that are no text. What else can be wrong is found when it is rendered."""
+    """Refuse content parts other than text. Rendering checks everything else."""
     for number, part in enumerate(content if isinstance(content, list) else ()):
-        place = f"{where}.{number}"
+        path = f"{where}.{number}"
         if not isinstance(part, str | dict):
-            raise invalid(f"{place} must be an object with a type, got {shown(part)}", place)
+            raise invalid(f"{path} must be an object with a type, got {shown(part)}", path)
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind != "text":
             raise unsupported(
-                f"{place}: parts of type {shown(kind)} are not supported, only text", place
+                f"{path}: parts of type {shown(kind)} are not supported, only text", path
             )
 
 

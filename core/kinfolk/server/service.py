@@ -1,4 +1,4 @@
-"""The model being served, and the book of what is in flight."""
+"""The served model: admission, requests in flight, counters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from kinfolk.engine.generation import Generation
-from kinfolk.server.bridge import Live, Mailbox
+from kinfolk.server.bridge import ActiveRequest, Mailbox
 from kinfolk.server.errors import ApiError, unavailable
-from kinfolk.server.request_log import LIVE
+from kinfolk.server.request_log import ACTIVE_REQUEST
 
 if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """State shared by all routes. Lives on the event loop; only ``draining`` is set elsewhere.
+    """State shared by all routes. Used on the event loop; signal handlers set only ``draining``.
 
-    ``capacity`` generations may be in flight: those with a slot and those that wait for one.
+    At most ``capacity`` generations are in flight: ``slots`` running and ``max_queue`` waiting.
     """
 
     def __init__(self, runtime: Runtime, options: ServerOptions, slots: int):
@@ -36,44 +36,47 @@ class Service:
         self.in_flight = 0
         self.finished: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
-        self._live: set[Live] = set()
-        self._cut_off = False
+        self._active: set[ActiveRequest] = set()
+        self._aborted = False
         self._mailbox: Mailbox | None = None
 
     def check_count(self, prompts: int, choices: int) -> None:
-        """Raise :class:`ApiError` for a request that asks for more than could ever be in flight."""
+        """Raise :class:`ApiError` 400 for a request of more answers than ``capacity``."""
         if prompts * choices > self.capacity:
             raise ApiError(
                 400,
                 f"{prompts} prompts with {choices} choices (n) are {prompts * choices} answers in "
-                f"one request, this server takes at most {self.capacity}",
+                f"one request; this server takes at most {self.capacity}",
                 param="prompt" if prompts > self.capacity else "n",
             )
 
-    async def launch(self, request: Request, generations: Sequence[Generation]) -> Live:
-        """Start the generations of a request, or raise :class:`ApiError` if there is no room."""
+    async def launch(self, request: Request, generations: Sequence[Generation]) -> ActiveRequest:
+        """Start the generations of a request. Raises :class:`ApiError` 429 if the queue is full,
+        503 if the server is shutting down."""
         if self.draining:
-            raise _leaving()
-        wanted = sum(len(generation.requests) for generation in generations)
-        if self.in_flight + wanted > self.capacity:
+            raise _shutting_down()
+        count = sum(len(generation.requests) for generation in generations)
+        if self.in_flight + count > self.capacity:
             raise ApiError(
                 429,
                 f"the queue is full: {self.in_flight} of {self.capacity} generations in flight",
                 code="queue_full",
                 retry_after=1,
             )
-        self.in_flight += wanted
-        live = Live(generations, self._current_mailbox(), lambda: self._release(live, wanted))
-        self._live.add(live)
+        self.in_flight += count
+        active = ActiveRequest(
+            generations, self._current_mailbox(), lambda: self._release(active, count)
+        )
+        self._active.add(active)
         try:
-            await run_in_threadpool(live.start)
+            await run_in_threadpool(active.start)
         except BaseException:
-            live.close()
+            active.close()
             raise
-        setattr(request.state, LIVE, live)
-        if self._cut_off:
-            live.abort(_leaving())
-        return live
+        setattr(request.state, ACTIVE_REQUEST, active)
+        if self._aborted:
+            active.abort(_shutting_down())
+        return active
 
     def _current_mailbox(self) -> Mailbox:
         loop = asyncio.get_running_loop()
@@ -81,35 +84,35 @@ class Service:
             self._mailbox = Mailbox(loop)
         return self._mailbox
 
-    def _release(self, live: Live, count: int) -> None:
-        self._live.discard(live)
+    def _release(self, active: ActiveRequest, count: int) -> None:
+        self._active.discard(active)
         self.in_flight -= count
-        if live.open:
+        if active.open:
             self.finished["disconnected"] += 1
 
-    def record(self, live: Live) -> None:
-        """Count the answers of a request that have ended."""
-        for end in live.ends:
+    def record(self, active: ActiveRequest) -> None:
+        """Add the finished answers of a request to the counters."""
+        for end in active.ends:
             self.finished[end.reason.value] += 1
             self.tokens["generated"] += end.tokens
             self.tokens["reasoning"] += end.reasoning_tokens
             self.tokens["drafted"] += end.usage.drafted
             self.tokens["accepted"] += end.usage.accepted
-        if live.ends:
-            self.tokens["prompt"] += live.prompt_tokens
-            self.tokens["cached"] += live.cached_tokens or 0
+        if active.ends:
+            self.tokens["prompt"] += active.prompt_tokens
+            self.tokens["cached"] += active.cached_tokens or 0
 
     @property
     def requests(self) -> int:
-        """Requests whose answers run or wait."""
-        return len(self._live)
+        """The number of requests in flight."""
+        return len(self._active)
 
     def abort_all(self) -> None:
-        """End what is still running with an error its clients can understand."""
-        self._cut_off = True
-        for live in list(self._live):
-            live.abort(_leaving())
+        """End every request in flight, and later ones, with error 503 ``draining``."""
+        self._aborted = True
+        for active in list(self._active):
+            active.abort(_shutting_down())
 
 
-def _leaving() -> ApiError:
+def _shutting_down() -> ApiError:
     return unavailable("the server is shutting down", "draining")

@@ -1,8 +1,8 @@
-"""Server-sent events: a stream that pings while silent and notices a client that is gone.
+"""Server-sent events with pings, disconnect detection and a write timeout.
 
-Written out because three things have to hold at once: a disconnect is seen while nothing is being
-sent (a long prompt is read in silence), a reader that stalls is given up on, and whatever happens
-the source is closed, which cancels its generation.
+Three things must hold at once: a disconnect is noticed while nothing is sent (during a long
+prefill), a stalled reader times out, and every way out closes the source, which cancels its
+generation.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def event(data: Any) -> bytes:
 
 
 async def until_disconnect(receive: Receive) -> None:
-    """Return when the client has gone. The body must have been read."""
+    """Return when the client has disconnected. The body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class EventStream(Response):
-    """Sends what ``source`` yields; a comment after every ``ping_after`` seconds of silence.
+    """Sends the chunks of ``source``, and a comment after every ``ping_after`` seconds of silence.
 
-    ``close`` is called on every way out: the end of the source, a disconnect, a write that makes no
-    progress for ``write_timeout`` seconds, a cancellation. The source alone could not see to it: a
-    generator that was never started has nothing to clean up.
+    ``close`` is called on every way out: the end of the source, a disconnect, a write that takes
+    longer than ``write_timeout`` seconds, a cancellation. A ``finally`` in the source would not do:
+    it does not run if the generator was never started.
     """
 
     media_type = "text/event-stream"
@@ -51,7 +51,7 @@ class EventStream(Response):
     ):
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(status_code=200, headers=headers)
-        # A stream has no length; the base class counted an empty body.
+        # The base class set the length of an empty body.
         del self.headers["content-length"]
         self.source = source
         self.close = close
@@ -76,7 +76,7 @@ class EventStream(Response):
             async with asyncio.timeout(self.write_timeout):
                 await send(message)
 
-        # A client that is gone or stalls is the normal end of a stream, not a fault of the server.
+        # A disconnected or stalled client is a normal end of a stream, not a server error.
         with suppress(OSError, TimeoutError):
             await write({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async with aclosing(with_pings(self.source, self.ping_after)) as chunks:
@@ -86,7 +86,7 @@ class EventStream(Response):
 
 
 async def with_pings(source: AsyncGenerator[bytes], after: float) -> AsyncGenerator[bytes]:
-    """``source`` with a comment whenever it is silent for ``after`` seconds."""
+    """``source``, with a comment after every ``after`` seconds of silence."""
     while True:
         pending = asyncio.ensure_future(anext(source, None))
         try:
@@ -101,7 +101,7 @@ async def with_pings(source: AsyncGenerator[bytes], after: float) -> AsyncGenera
 
 
 async def cancelled(task: asyncio.Future[Any]) -> None:
-    """Cancel what has not ended, and wait for it, so that nothing runs on after the answer."""
+    """Cancel a task and wait for its end, so that nothing runs after the response."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

@@ -1,4 +1,4 @@
-"""Tools on the wire: what a request may ask for, and calls as clients read them."""
+"""Tools in the API: validation of a request's tools, and encoding of tool calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinfolk.text.tool_calls import CallEvent, ToolArguments, ToolStart
 
 
 def check_tool_choice(choice: Any) -> None:
-    """Refuse what would need the answer to be constrained. Raises :class:`ApiError`."""
+    """Raise :class:`ApiError` for a choice that would force a call (constrained output)."""
     if choice in (None, "auto", "none"):
         return
     if isinstance(choice, str | dict):
@@ -27,7 +27,7 @@ def check_tool_choice(choice: Any) -> None:
 
 
 def check_tools(tools: Sequence[Any]) -> None:
-    """Refuse what is no function with a name. Raises :class:`ApiError` naming the field."""
+    """Raise :class:`ApiError`, naming the field, for a tool that is not a function with a name."""
     for number, tool in enumerate(tools):
         where = f"tools.{number}"
         kind = tool.get("type", "function") if isinstance(tool, dict) else None
@@ -52,15 +52,16 @@ def check_tools(tools: Sequence[Any]) -> None:
             )
 
 
-class CalledTools:
-    """The calls of one choice."""
+class ToolCallEncoder:
+    """Encodes the tool calls of one choice, as deltas and as a whole."""
 
     def __init__(self) -> None:
         self._calls: list[dict[str, Any]] = []
         self._ended: set[int] = set()
 
     def take(self, event: CallEvent) -> dict[str, Any] | None:
-        """The delta of an event. Id, type and name are only in the first one of a call."""
+        """The delta of an event, ``None`` for the end of a call. The first delta of a call has its
+        id, type and name."""
         if isinstance(event, ToolStart):
             call: dict[str, Any] = {
                 "id": f"call_{secrets.token_hex(12)}",
@@ -76,13 +77,11 @@ class CalledTools:
         return None
 
     def complete(self) -> list[dict[str, Any]]:
-        """The calls that have ended, for a message. One cut short must not be carried out."""
+        """The complete calls, for a message. A client must not execute a truncated one."""
         return [self._calls[index] for index in sorted(self._ended)]
 
     def finish_reason(self, end: Ended) -> str:
-        """Why the choice ended, in the word of the wire.
-
-        A complete call comes before all else, unless the answer was cut within another.
-        """
-        cut = end.reason is FinishReason.LENGTH and len(self._ended) < len(self._calls)
-        return "tool_calls" if self._ended and not cut else end.reason.value
+        """``finish_reason`` of the API: ``tool_calls`` if a call is complete and none was truncated
+        by the length limit, else the reason of the end."""
+        truncated = end.reason is FinishReason.LENGTH and len(self._ended) < len(self._calls)
+        return "tool_calls" if self._ended and not truncated else end.reason.value

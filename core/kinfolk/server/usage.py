@@ -1,4 +1,4 @@
-"""Counts and times of an answer, in the words of the wire."""
+"""Token counts and timings of a response, in the fields of the API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from kinfolk.engine.answer import Ended
 
 
 def usage_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:
-    """``usage`` of a response. Ends in the order of their numbers, ``choices`` a prompt."""
+    """``usage`` of a response, in tokens and milliseconds. ``ends`` are in order of their index,
+    ``choices`` for each prompt."""
     prompts = ends[::choices]
     prompt = sum(end.usage.prompt for end in prompts)
     completion = sum(end.tokens for end in ends)
@@ -36,7 +37,7 @@ def usage_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:
 
 
 def timings_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:
-    """``timings`` at the top of a response. The first token counts as part of the prompt."""
+    """``timings`` of a response, in llama.cpp's fields. The first token counts as prompt time."""
     prompts = ends[::choices]
     cached = sum(end.usage.reused for end in prompts)
     read = sum(end.usage.prompt for end in prompts) - cached
@@ -58,7 +59,7 @@ def timings_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:
 
 
 def _seconds(ends: Sequence[Ended]) -> tuple[float, float]:
-    """Choices run side by side: the longest counts."""
+    """(prompt, decode) seconds; of concurrent choices, the longest."""
     return (
         max(end.timings.prompt for end in ends),
         max(end.timings.decode for end in ends),

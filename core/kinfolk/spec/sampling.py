@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -17,11 +18,14 @@ import torch
 
 from kinfolk.sched.request import Sampling
 from kinfolk.state.transfer import Transfer
-from kinfolk_kernels.sample import reference
+from kinfolk_kernels.sample.op import SAMPLE, SampleArguments
 from kinfolk_kernels.sample.reference import Parameters
 
 Draw = Callable[[torch.Tensor, Parameters], tuple[torch.Tensor, torch.Tensor]]
-"""The op ``sample``."""
+"""The op ``sample``, bound."""
+
+REFERENCE_DRAW: Final[Draw] = partial(SAMPLE.reference, SampleArguments(torch.device("cpu")))
+"""The reference, which draws on any device."""
 
 COLDEST = 1e-30
 """Least temperature to divide by: below it the quotients of usual logits overflow float32."""
@@ -154,7 +158,7 @@ class RowSampling:
 
     @classmethod
     def of(
-        cls, rows: Sequence[RowContext], device: torch.device, draw: Draw = reference.sample
+        cls, rows: Sequence[RowContext], device: torch.device, draw: Draw = REFERENCE_DRAW
     ) -> RowSampling:
         """In an upload of their own."""
         kind = kind_of([row.sampling for row in rows])
@@ -167,7 +171,7 @@ class RowSampling:
         entries: Records,
         kind: SamplingKind,
         device: torch.device,
-        draw: Draw = reference.sample,
+        draw: Draw = REFERENCE_DRAW,
     ) -> RowSampling:
         """From what :func:`parameters_of` and :func:`entries_of` made of the rows."""
         count, changed = (len(parameters),), (len(entries),)
@@ -192,7 +196,7 @@ class RowSampling:
         arrays: Mapping[str, torch.Tensor],
         kind: SamplingKind,
         edits: Edits | None = None,
-        draw: Draw = reference.sample,
+        draw: Draw = REFERENCE_DRAW,
     ) -> RowSampling:
         """Over arrays that are there already, named as in ``PARAMETERS``."""
         return cls(

@@ -11,20 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
 import torch
 
 from kinfolk.hookspecs import hookimpl
 from kinfolk.spec.sampling import RowSampling, sample_checked
-from kinfolk_kernels.accept_drafts import reference
-
-NO_ROW = reference.NO_ROW
+from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArguments
+from kinfolk_kernels.accept_drafts.reference import NO_ROW as NO_ROW
 
 AcceptDrafts = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
     tuple[torch.Tensor, torch.Tensor, torch.Tensor],
 ]
-"""The op ``accept_drafts``."""
+"""The op ``accept_drafts``, bound."""
+
+REFERENCE: Final[AcceptDrafts] = partial(
+    ACCEPT_DRAFTS.reference, AcceptDraftsArguments(torch.device("cpu"))
+)
+"""The reference, which runs on any device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,12 @@ class VerifyStep:
 class Draft:
     """tokens int64 [L, T]: the pending token, then drafts; parents int64 [L, T]: index in the lane
     of each row's predecessor, -1 for the first, -2 for padding; budget int64 [L]: most rows that
-    may be kept; and the op that walks along them."""
+    may be kept; and the op that accepts drafts."""
 
     tokens: torch.Tensor
     parents: torch.Tensor
     budget: torch.Tensor
-    accept_drafts: AcceptDrafts = reference.accept_drafts
+    accept_drafts: AcceptDrafts = REFERENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class Kept:
 
 
 def verify(step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
-    """Sample every row and walk each lane from its root along equal tokens."""
+    """Sample every row, and keep each lane from its root along equal tokens."""
     tokens, finite = sample_checked(step.logits, sampling)
     return replace(accept_drafts(tokens[step.rows.clamp_min(0)], draft), finite=finite)
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from kinfolk.engine.batch import LaidOut, commit_batch, commit_tree_rows, lay_out
+from kinfolk.engine.commit_batch import commit_batch, commit_tree_rows
+from kinfolk.engine.input_batch import InputBatch, build_input_batch
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.model_api import Forward
 from kinfolk.plans import PoolRule, SlotMapping
@@ -30,7 +31,7 @@ class Driver:
         loaded = replace(loaded, mapping=SlotMapping(free))
         self.loaded = loaded
         self.ledger, self.state = loaded.new_state()
-        self._drafted: tuple[list[Item], LaidOut, Forward] | None = None
+        self._drafted: tuple[list[Item], InputBatch, Forward] | None = None
 
     def open(self, positions: int = 512) -> SlotLease:
         return self.ledger.open(positions)
@@ -41,14 +42,14 @@ class Driver:
         for item in items:
             self.ledger.extend(item.lease, item.start + len(item.tokens))
         self.state.apply(self.ledger.take_operations())
-        laid = lay_out(items, self.state, all_logits=True)
-        batch = laid.batch
+        inputs = build_input_batch(items, self.state, all_logits=True)
+        batch = inputs.batch
         forward = self.loaded.model.forward(batch, self.state)
         logits = self.loaded.model.head(forward.hidden)
         for item in items:
             if item.kind is not ItemKind.VERIFY:
                 self.ledger.advance(item.lease, item.start + len(item.tokens))
-        self._drafted = (list(items), laid, forward)
+        self._drafted = (list(items), inputs, forward)
         self.check_integrity()
         return [logits[segment.start : segment.stop] for segment in batch.segments]
 
@@ -90,15 +91,15 @@ class Driver:
     def keep(self, paths: Mapping[SlotLease, Sequence[int]]) -> None:
         """Commit the kept rows of the last draft, as indices inside each sequence's rows."""
         assert self._drafted is not None
-        items, laid, forward = self._drafted
-        width = laid.lanes.width
+        items, inputs, forward = self._drafted
+        width = inputs.sampled.width
         kept = [list(paths[item.lease]) for item in items]
         path = torch.tensor([rows + [-1] * (width - len(rows)) for rows in kept])
         path = path.to(self.state.device)
         n_keep = torch.tensor([len(rows) for rows in kept], device=self.state.device)
-        commit = commit_batch(laid.lanes, path, n_keep)
+        commit = commit_batch(inputs.sampled, path, n_keep)
         self.loaded.model.commit(forward.trace, commit, self.state)
-        commit_tree_rows(self.state, laid.batch, laid.lanes, commit)
+        commit_tree_rows(self.state, inputs.batch, inputs.sampled, commit)
         for item, rows in zip(items, kept, strict=True):
             self.ledger.advance(item.lease, item.start + len(rows))
         self.check_integrity()

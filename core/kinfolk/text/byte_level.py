@@ -1,7 +1,7 @@
-"""Byte-level vocabularies: each byte is written as one printable letter, and letters are merged.
+"""Byte-level BPE: a token's text spells each byte as one printable letter.
 
-Printable characters of Latin-1 stand for their own byte; the other 68 bytes take the characters
-from U+0100 on, in order. Source: the byte encoder of GPT-2 (Radford et al., 2019).
+A printable character of Latin-1 spells its own byte; the other 68 bytes are spelled as the
+characters from U+0100 on, in order. Source: the byte encoder of GPT-2 (Radford et al., 2019).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BYTE_OF_LETTER: Final[Mapping[int, int]] = {
 
 
 class ByteLevel:
-    """The kind of :class:`kinfolk.text.symbols.Symbols` whose symbols are bytes."""
+    """:class:`kinfolk.text.symbols.Symbols` of byte-level vocabularies: symbols are bytes."""
 
     space_prefix = False
     scored = False
@@ -39,7 +39,7 @@ class ByteLevel:
         return text
 
     def token_bytes(self, text: str) -> bytes:
-        """The bytes the letters stand for; a text of other characters stands for itself."""
+        """The bytes that the letters spell; UTF-8 of the text if a character is no such letter."""
         try:
             return bytes([_BYTE_OF_LETTER[ord(letter)] for letter in text])
         except KeyError:
@@ -67,7 +67,7 @@ class ByteLevel:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def unspelled(self, ids: Mapping[str, int]) -> Sequence[str]:
+    def missing(self, ids: Mapping[str, int]) -> Sequence[str]:
         return tuple(
             f"0x{byte:02X}"
             for byte, letter in LETTER_OF_BYTE.items()

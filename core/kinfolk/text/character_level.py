@@ -1,9 +1,8 @@
-"""Character-level vocabularies: characters are merged, and those without a token become bytes.
+"""Character-level BPE with byte fallback, for files that list merges.
 
-Spaces are written as U+2581, so that merges can be listed with a space between their halves; a byte
-is written ``<0x0A>``. Source: SentencePiece (Kudo and Richardson, 2018) with byte fallback, as
-llama.cpp runs it on files that list merges. Nothing is put in front of a text. What has no token
-and no bytes either is the unknown token, if the file names one.
+A space is spelled U+2581; a byte is spelled ``<0x0A>``. A character without a token is encoded as
+its bytes, and without byte tokens as the unknown token, if the file names one. No space prefix.
+Source: SentencePiece (Kudo and Richardson, 2018), as llama.cpp implements it.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _LINE_ENDS: Final = re.compile("(\n\n+)")
 
 
 def byte_token(byte: int) -> str:
-    """The text of the token of a byte."""
+    """The text of a byte's token: ``<0x0A>``."""
     return f"<0x{byte:02X}>"
 
 
 class CharacterLevel:
-    """The kind of :class:`kinfolk.text.symbols.Symbols` whose symbols are characters."""
+    """:class:`kinfolk.text.symbols.Symbols` of character-level vocabularies."""
 
     space_prefix = False
     scored = True
@@ -67,21 +66,20 @@ class CharacterLevel:
         return result
 
     def encode(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-        """Line ends in a row are taken whole if they are a token, for merges do not lead to all.
-
-        No other piece is: a line that reads like the token of a byte or like a special one would
-        turn into it.
+        """Ids of a plain text. A run of line ends that is a token is matched whole, because not all
+        such tokens can be built by merges. Other parts are not matched whole: text that looks like
+        a byte token or a special token must stay text.
         """
         ids: list[int] = []
-        for place, part in enumerate(_LINE_ENDS.split(text.replace(" ", SPACE))):
-            whole = tokenizer.token_to_id(part) if place % 2 else None
+        for index, part in enumerate(_LINE_ENDS.split(text.replace(" ", SPACE))):
+            whole = tokenizer.token_to_id(part) if index % 2 else None
             if whole is not None:
                 ids.append(whole)
             elif part:
                 ids.extend(tokenizer.encode(part, add_special_tokens=False).ids)
         return ids
 
-    def unspelled(self, ids: Mapping[str, int]) -> Sequence[str]:
+    def missing(self, ids: Mapping[str, int]) -> Sequence[str]:
         return tuple(
             byte_token(byte)
             for byte in range(256)

@@ -1,4 +1,4 @@
-"""Conversations to prompts, with the chat template a model file carries."""
+"""Chat templates: from messages to prompt text and tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TEMPLATE: Final = "tokenizer.chat_template"
 TOOL_TEMPLATE: Final = "tokenizer.chat_template.tool_use"
-_OURS: Final = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
+_CORE_VARIABLES: Final = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
 _TEMPLATE_FILE: Final = "<template>"
 _FAILURE_STATUS: Final = 500
 _PROBE_ANSWER: Final = {"role": "assistant", "content": "x"}
@@ -31,7 +31,7 @@ Tools = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A rendered conversation. ``fork`` is what :meth:`ChatTemplate.fork_point` says about it."""
+    """A rendered conversation; ``fork`` is its :meth:`ChatTemplate.fork_point`."""
 
     text: str
     tokens: list[int]
@@ -39,9 +39,10 @@ class ChatPrompt:
 
 
 class ChatTemplate:
-    """The template of one model, together with its tokenizer and the format of its family.
+    """The chat template of a model, with its tokenizer and its family's chat format.
 
-    ``source`` is jinja2 text; ``tool_source``, if the file has one, is used when there are tools.
+    ``source`` is jinja2 text; ``tool_source``, if not ``None``, replaces it for requests with
+    tools.
     """
 
     def __init__(
@@ -77,17 +78,18 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The conversation as text. ``variables`` are further values the template may look at.
+        """The conversation as text. ``variables`` are further variables of the template.
 
-        Raises :class:`TemplateError` with the template's own message if it refuses the
-        conversation, and with the line at fault if it fails.
+        Raises :class:`TemplateError`: with the template's own message if it rejects the
+        conversation, with the line at fault if it fails; :class:`RequestError` for a reserved
+        variable.
         """
         check_variables(variables)
         source = self._tool_source if tools and self._tool_source else self.source
         try:
-            return self._fill(source, messages, tools, add_generation_prompt, variables)
+            return self._render_source(source, messages, tools, add_generation_prompt, variables)
         except TemplateError as error:
-            if error.http_status == _FAILURE_STATUS and self._is_sound(source):
+            if error.http_status == _FAILURE_STATUS and self._renders_question(source):
                 raise _not_renderable(error) from error
             raise
 
@@ -99,7 +101,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> ChatPrompt:
-        """Text, tokens and fork point of a conversation, each worked out once."""
+        """Text, tokens and fork point of a conversation. Raises as :meth:`render` does."""
         text = self.render(messages, tools, add_generation_prompt, **variables)
         probe = self._probe(messages, tools, add_generation_prompt, **variables)
         shared = 0 if probe is None else _shared_parts(self._tokenizer, text, probe)
@@ -124,14 +126,13 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> int | None:
-        """How many leading tokens of this prompt the next user turn's prompt begins with.
+        """Length in tokens of the prefix that this prompt shares with the next turn's prompt.
 
-        Templates rewrite the last answer once another turn follows (its reasoning is dropped), so
-        the next prompt departs from this one before its end. The place is found without knowing
-        the template: the conversation is rendered with an answer and a question added, and cut
-        after the last special token that both have in common. Ordinary tokens behind it may merge
-        with what follows and do not count. ``None``: the template cannot render such a turn, or
-        the two have no special token in common.
+        Templates rewrite the last answer when another turn follows (they drop its reasoning), so
+        the next prompt diverges before the end of this one. To find where, the conversation is also
+        rendered with an answer and a question appended; the fork point is behind the last special
+        token of the common prefix. Ordinary tokens behind it may merge differently and do not
+        count. ``None`` if the template cannot render such a turn, or no special token is shared.
         """
         return self.prompt(messages, tools, add_generation_prompt, **variables).fork
 
@@ -151,10 +152,10 @@ class ChatTemplate:
             return None
 
     def _encode(self, text: str, fork_parts: int = 0) -> ChatPrompt:
-        """Tokens of a rendered text; ``fork_parts`` parts of it end at the fork point."""
+        """Tokens of a rendered text; its first ``fork_parts`` parts end at the fork point."""
         tokenizer = self._tokenizer
         parts = tokenizer.split_specials(text)
-        # The template may have written the token that the tokenizer would put in front.
+        # The template may have written the BOS itself.
         tokens = tokenizer.encode("", add_bos=tokenizer.adds_bos and parts[:1] != [tokenizer.bos])
         fork = None
         for index, part in enumerate(parts, start=1):
@@ -163,15 +164,15 @@ class ChatTemplate:
                 fork = len(tokens)
         return ChatPrompt(text, tokens, fork)
 
-    def _is_sound(self, source: str) -> bool:
-        """Whether a template can render a plain question, or says itself why it does not."""
+    def _renders_question(self, source: str) -> bool:
+        """Whether the template renders a plain question or rejects it; false if it fails."""
         try:
-            self._fill(source, [_PROBE_QUESTION], None, True, {})
+            self._render_source(source, [_PROBE_QUESTION], None, True, {})
         except TemplateError as error:
             return error.http_status != _FAILURE_STATUS
         return True
 
-    def _fill(
+    def _render_source(
         self,
         source: str,
         messages: Messages,
@@ -179,25 +180,24 @@ class ChatTemplate:
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        ours = (
+        core_values = (
             normalize_messages(messages, self._chat),
             list(tools) if tools else None,
             add_generation_prompt,
             self._bos,
             self._eos,
         )
-        return self._render(
-            source, {"documents": None, **variables, **dict(zip(_OURS, ours, strict=True))}
-        )
+        core = dict(zip(_CORE_VARIABLES, core_values, strict=True))
+        return self._run(source, {"documents": None, **variables, **core})
 
-    def _render(self, source: str, variables: Mapping[str, Any]) -> str:
+    def _run(self, source: str, variables: Mapping[str, Any]) -> str:
         from kinfolk.text.sandbox import BUDGET, Budget, BudgetError, Refusal
 
         template = _compiled(source)
         try:
             return template.render({**variables, BUDGET: Budget()})
         except Refusal as error:
-            raise TemplateError(f"the chat template refuses the messages: {error}") from error
+            raise TemplateError(f"the chat template rejects the messages: {error}") from error
         except BudgetError as error:
             raise _failure(str(error), error) from error
         except Exception as error:  # a template can provoke any error
@@ -205,16 +205,17 @@ class ChatTemplate:
 
 
 def reserved_variables() -> frozenset[str]:
-    """Names that a template gets from us, or knows as functions of its own."""
-    from kinfolk.text.sandbox import own_names
+    """Template variables that callers cannot set: those that the core sets, and global
+    functions."""
+    from kinfolk.text.sandbox import global_names
 
-    return own_names() | {*_OURS, "self"}
+    return global_names() | {*_CORE_VARIABLES, "self"}
 
 
 def check_variables(names: Iterable[str]) -> None:
-    """Raise :class:`RequestError` for a variable that is not the caller's to give."""
+    """Raise :class:`RequestError` if a name is in :func:`reserved_variables`."""
     if reserved := sorted(reserved_variables().intersection(names)):
-        raise RequestError(f"the template variable {reserved[0]!r} cannot be given")
+        raise RequestError(f"the template variable {reserved[0]!r} is reserved and cannot be set")
 
 
 def _compiled(source: str) -> Template:
@@ -226,13 +227,13 @@ def _compiled(source: str) -> Template:
         return compile_template(source)
     except TemplateSyntaxError as error:
         raise _at_line(f"the chat template is not valid: {error.message}", error.lineno) from error
-    except Exception as error:  # too deep for the parser, or for the language it compiles to
+    except Exception as error:  # e.g. nested too deep for jinja2 or for Python's compiler
         message = f"the chat template is not valid: {type(error).__name__}: {error}"
         raise _at_line(message, None) from error
 
 
 def _not_renderable(error: TemplateError) -> TemplateError:
-    """The same failure as that of the request: the file's template is sound."""
+    """The failure as an error of the request, for a template that renders a plain question."""
     return TemplateError(f"these messages, tools or template variables cannot be rendered: {error}")
 
 
@@ -243,13 +244,13 @@ def _failure(message: str, error: BaseException) -> TemplateError:
 def _at_line(message: str, line: int | None) -> TemplateError:
     where = "" if line is None else f" (line {line} of the template)"
     result = TemplateError(message + where)
-    # The file is at fault, not the request.
+    # An error of the file, not of the request.
     result.http_status = _FAILURE_STATUS
     return result
 
 
 def _template_line(traceback: TracebackType | None) -> int | None:
-    """The innermost line of the template in a traceback, which jinja2 has rewritten."""
+    """The innermost template line in a traceback (jinja2 maps frames to template lines)."""
     line = None
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == _TEMPLATE_FILE:
@@ -263,7 +264,7 @@ def _token_text(tokenizer: Tokenizer, token: int | None) -> str:
 
 
 def _shared_parts(tokenizer: Tokenizer, text: str, other: str) -> int:
-    """How many leading parts two texts share, up to and with the last special token among them."""
+    """The number of leading parts that two texts share, up to the last shared special token."""
     shared = 0
     pairs: Iterable[tuple[str | int, str | int]] = zip(
         tokenizer.split_specials(text), tokenizer.split_specials(other), strict=False

@@ -1,4 +1,4 @@
-"""What a family states about text: how it is cut before merging, and how turns are written."""
+"""Text formats that a family declares: pre-tokenizer, chat markers, tool-call syntax."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TaggedArguments:
-    """Arguments one by one between tags: ``<key>city</key><value>Rome</value>``.
+    """Arguments as tagged pairs: ``<key>city</key><value>Rome</value>``.
 
-    ``key`` and ``value`` are the texts around a name and around its value, the opening one of a
-    value may be empty; ``end`` follows the last value. A value whose type is a string is raw text,
-    from which ``padding`` is taken once at either side; any other is JSON.
+    ``key`` and ``value`` are the (opening, closing) tags of a name and of a value; the opening tag
+    of a value may be empty. ``end`` follows the last value. A string value is raw text, with one
+    ``padding`` removed on each side; any other value is JSON.
     """
 
     key: tuple[str, str]
@@ -23,17 +23,17 @@ class TaggedArguments:
 
 @dataclass(frozen=True, slots=True)
 class ObjectArguments:
-    """Arguments as one object ``{key:value, ...}`` with bare keys and strings between ``quote``."""
+    """Arguments as one object ``{key:value, ...}``: bare keys, strings enclosed in ``quote``."""
 
     quote: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSyntax:
-    """What stands between the markers of a tool call.
+    """Syntax of a tool call between its markers.
 
-    ``name`` holds the texts before and after the function's name; both may be empty, as a name
-    also ends at space or at a bracket.
+    ``name`` are the texts before and after the function's name; both may be empty, because white
+    space or a bracket also ends a name.
     """
 
     arguments: TaggedArguments | ObjectArguments
@@ -41,7 +41,7 @@ class ToolSyntax:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that a vocabulary may hold as single tokens."""
+        """Texts of the syntax that a vocabulary may hold as single tokens."""
         if isinstance(self.arguments, ObjectArguments):
             return (self.arguments.quote,)
         tags = self.name + self.arguments.key + self.arguments.value + (self.arguments.end,)
@@ -50,12 +50,12 @@ class ToolSyntax:
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How a family talks: markers as text, stop tokens, normalisation of messages.
+    """Chat format of a family: stop tokens, reasoning and tool-call markers, role names.
 
-    ``stop_tokens`` are texts that end a turn besides the file's own end-of-text ids;
-    ``keep_tokens`` are texts that look like an end of text and are none. ``think`` holds the texts
-    that open and close reasoning, ``tool_call`` those around a call, ``tool_syntax`` what stands
-    between them.
+    ``stop_tokens`` are token texts that end a turn, besides the end-of-generation ids of the file;
+    ``keep_tokens`` are token texts that never do. ``think`` are the (opening, closing) markers of
+    reasoning, ``tool_call`` those of a tool call, ``tool_syntax`` the syntax between the latter.
+    ``role_aliases`` maps a role of a message to the template's name for it.
     """
 
     stop_tokens: tuple[str, ...] = ()
@@ -67,21 +67,21 @@ class ChatFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that tell the parts of an answer apart, and so must reach whoever reads it."""
+        """Markers of reasoning and tool calls: they stay in the text, for the parsers to split
+        it."""
         syntax = self.tool_syntax.markers if self.tool_syntax is not None else ()
         return (self.think or ()) + (self.tool_call or ()) + syntax
 
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """A way to cut text before byte-pair merging.
+    """A pre-tokenizer: splits text into pieces before BPE merging.
 
-    ``name`` is the id of ``tokenizer.ggml.pre``; for a file whose ``tokenizer.ggml.model`` is not
-    the byte-level ``gpt2``, it is the name of that model. ``patterns`` are regular expressions
-    applied one after the other, each to the pieces the last one left; each isolates its matches.
-    ``symbols`` names what merging starts from (:mod:`kinfolk.text.symbols`). With ``ignore_merges``
-    a piece that is a token is taken whole. ``add_bos`` counts where the file does not say,
-    ``needs_bos`` whatever it says.
+    ``name`` is the value of ``tokenizer.ggml.pre``, or of ``tokenizer.ggml.model`` if that is not
+    the byte-level ``gpt2``. ``patterns`` are regular expressions, each applied to the pieces of the
+    one before it; a match becomes a piece of its own. ``symbols`` is the alphabet of merging, a key
+    of :data:`kinfolk.text.symbols.SYMBOLS`. With ``ignore_merges`` a piece that is a token is not
+    merged. ``add_bos`` is the default for a file without the flag; ``needs_bos`` overrides it.
     """
 
     name: str

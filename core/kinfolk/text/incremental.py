@@ -1,7 +1,4 @@
-"""Reading a text that is still arriving, by code that looks as if it were all there.
-
-A reader is a generator: it yields where it needs more text, and is resumed when there is some.
-"""
+"""Incremental parsing: parsers as generators that yield until more text arrives."""
 
 from __future__ import annotations
 
@@ -9,46 +6,48 @@ from collections.abc import Generator
 from typing import TypeVar
 
 T = TypeVar("T")
-Reading = Generator[None, None, T]
-"""What reads the source, waiting now and then, and returns a ``T``."""
+Parse = Generator[None, None, T]
+"""A parser that yields when it needs more text, and returns a ``T``."""
 
 
-class Source:
-    """The front of a text: ``text`` is there and not yet taken, ``closed`` says it is the end.
+class TextBuffer:
+    """Text that has arrived and was not consumed yet; ``closed`` = no more will arrive.
 
-    Every decision below waits until it no longer depends on where the text was cut into pieces.
+    The result of a method never depends on how the text was split into pieces: a method yields
+    until it is certain.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self.closed = False
         self.position = 0
-        """How many characters were taken."""
+        """The number of characters consumed."""
         self._since_mark: list[str] = []
 
     def mark(self) -> None:
-        """From here on, what is taken is kept for :meth:`marked`."""
+        """Start to record consumed text for :meth:`marked`."""
         self._since_mark.clear()
 
     def marked(self) -> str:
-        """What was taken since the mark."""
+        """The text consumed since :meth:`mark`."""
         return "".join(self._since_mark)
 
     def take(self, length: int) -> str:
+        """Consume and return the first ``length`` characters."""
         taken, self.text = self.text[:length], self.text[length:]
         self.position += len(taken)
         self._since_mark.append(taken)
         return taken
 
-    def skip_space(self) -> Reading[None]:
+    def skip_space(self) -> Parse[None]:
         while True:
             self.take(len(self.text) - len(self.text.lstrip()))
             if self.text or self.closed:
                 return
             yield
 
-    def at(self, *markers: str) -> Reading[str | None]:
-        """Which of the markers the text begins with. It is not taken."""
+    def at(self, *markers: str) -> Parse[str | None]:
+        """The marker that the text begins with, or ``None``. Does not consume it."""
         while True:
             for marker in markers:
                 if self.text.startswith(marker):
@@ -57,12 +56,12 @@ class Source:
                 return None
             yield
 
-    def find(self, ends: str, limit: int) -> Reading[int | None]:
-        """Where the first of the characters ``ends`` is, if among the first ``limit``."""
+    def find(self, ends: str, limit: int) -> Parse[int | None]:
+        """Index of the first character that is in ``ends``, ``None`` if beyond ``limit``."""
         while True:
-            found = [place for place in map(self.text[:limit].find, ends) if place >= 0]
-            if found:
-                return min(found)
+            offsets = [offset for offset in map(self.text[:limit].find, ends) if offset >= 0]
+            if offsets:
+                return min(offsets)
             if self.closed or len(self.text) >= limit:
                 return None
             yield

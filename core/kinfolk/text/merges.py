@@ -1,4 +1,4 @@
-"""Which two tokens make a third, and in what order: as a file lists it, or by its scores."""
+"""BPE merges of a model file, listed or derived from token scores."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ logger = logging.getLogger(__name__)
 
 Merge = tuple[str, str]
 
-_MADE: Final = frozenset((TokenType.NORMAL, TokenType.UNDEFINED))
-"""Types of tokens that scores may make. Others are found whole, or no text can spell them."""
+_MERGED_TYPES: Final = frozenset((TokenType.NORMAL, TokenType.UNDEFINED))
+"""Types of tokens that merging can build. Other tokens are matched whole or never encoded."""
 
 
 def read_merges(meta: Metadata, vocabulary: Vocabulary, *, scored: bool) -> list[Merge]:
-    """The merges of a file in order of rank, each of two tokens into a third.
+    """The merges (left, right) of a file, in order of rank.
 
-    ``scored``: if the file lists none, they follow from the scores of its tokens.
+    ``scored``: a file without a list of merges has them derived from its token scores. Raises
+    :class:`ModelFormatError` for a missing key or an invalid merge.
     """
     if not scored or MERGES in meta:
-        return _listed(meta, vocabulary)
+        return _listed_merges(meta, vocabulary)
     if SCORES not in meta:
         raise meta.fail(
-            f"has neither key {MERGES!r} nor {SCORES!r}, so that nothing says in what order its "
-            "tokens are merged; convert the model again",
+            f"has neither key {MERGES!r} nor {SCORES!r}, so the order of merges is unknown; "
+            "convert the model again",
             MERGES,
         )
-    return _by_score(meta, vocabulary)
+    return _scored_merges(meta, vocabulary)
 
 
-def _listed(meta: Metadata, vocabulary: Vocabulary) -> list[Merge]:
+def _listed_merges(meta: Metadata, vocabulary: Vocabulary) -> list[Merge]:
     ids = vocabulary.ids
     merges = [_pair(text) for text in meta.strings(MERGES)]
     for rank, (left, right) in enumerate(merges):
@@ -51,46 +52,46 @@ def _listed(meta: Metadata, vocabulary: Vocabulary) -> list[Merge]:
 
 
 def _pair(text: str) -> Merge:
-    # The first symbol may itself be a space where spaces are not respelled.
-    left, _, right = text.partition(" ") if text[:1] != " " else _after_a_space(text)
+    # The left symbol may itself begin with a space, if the vocabulary does not respell spaces.
+    left, _, right = text.partition(" ") if text[:1] != " " else _split_after_space(text)
     return left, right
 
 
-def _after_a_space(text: str) -> tuple[str, str, str]:
+def _split_after_space(text: str) -> tuple[str, str, str]:
     left, space, right = text[1:].partition(" ")
     return f" {left}", space, right
 
 
-def _by_score(meta: Metadata, vocabulary: Vocabulary) -> list[Merge]:
-    """Every way to make a token of two others, the token of the highest score first.
+def _scored_merges(meta: Metadata, vocabulary: Vocabulary) -> list[Merge]:
+    """All pairs of tokens that concatenate to a token, ranked by that token's score, best first.
 
-    SentencePiece and llama.cpp merge what makes the token of the highest score, and of equal ones
-    the leftmost. Ranks can say all of that but "leftmost", which matters only where different
-    tokens have one score. Files do so for runs of one character (spaces, line ends), and there
-    longer ones first amounts to the same: from the left each run becomes as long as it can.
+    SentencePiece and llama.cpp merge the pair whose token has the highest score, and of equal
+    scores the leftmost. Ranks cannot express "leftmost", which matters only if different tokens
+    share a score. In published files those are runs of one character (spaces, line ends); ranking
+    the longer run first has the same effect: from the left, each run grows as long as it can.
     """
     texts, ids = vocabulary.texts, vocabulary.ids
-    made = [
+    candidates = [
         token
         for token, kind in enumerate(vocabulary.types)
-        if kind in _MADE and ids.get(texts[token]) == token
+        if kind in _MERGED_TYPES and ids.get(texts[token]) == token
     ]
-    known = {texts[token] for token in made}
+    known = {texts[token] for token in candidates}
     scores = _read_scores(meta, len(texts))
-    stated = [scores[token] for token in made if len(texts[token]) > 1]
-    if len(set(stated)) != 1 or len(stated) == 1:
-        made.sort(key=lambda token: (-scores[token], -len(texts[token])))
+    merged_scores = [scores[token] for token in candidates if len(texts[token]) > 1]
+    if len(set(merged_scores)) != 1 or len(merged_scores) == 1:
+        candidates.sort(key=lambda token: (-scores[token], -len(texts[token])))
     else:
         logger.warning(
-            "%s: key %r gives all tokens the same score, so they are merged in the order of their "
-            "ids, which is that of training in most vocabularies",
+            "%s: key %r gives all tokens the same score; merging in order of token ids, which most "
+            "vocabularies assign in order of training",
             meta.path,
             SCORES,
         )
-    # More than a million places in the largest vocabularies: nothing here but looking up.
+    # More than a million splits in the largest vocabularies: keep the loop to set lookups.
     return [
         (left, right)
-        for text in map(texts.__getitem__, made)
+        for text in map(texts.__getitem__, candidates)
         for cut in range(len(text) - 1, 0, -1)
         if (left := text[:cut]) in known and (right := text[cut:]) in known
     ]
@@ -103,5 +104,5 @@ def _read_scores(meta: Metadata, count: int) -> list[float]:
     if np.isnan(scores).any():
         token = int(np.isnan(scores).argmax())
         raise meta.fail(f"entry {token} of key {SCORES!r} is not a number", SCORES)
-    found: list[float] = scores.tolist()
-    return found
+    values: list[float] = scores.tolist()
+    return values

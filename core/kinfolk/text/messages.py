@@ -1,8 +1,7 @@
-"""Chat messages as templates expect them.
+"""Normalisation of chat messages to the form that all published templates render.
 
-Published templates disagree about what they accept; messages are brought to the form that all of
-them render: one leading system message, texts instead of parts, arguments of tool calls as
-mappings, reasoning under both of its names.
+That form: one leading system message, contents as text instead of parts, tool-call arguments as
+mappings, reasoning under both of its field names.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _RAW_ARGUMENTS: Final = "_raw"
 def normalize_messages(
     messages: Iterable[Mapping[str, Any]], chat: ChatFormat
 ) -> list[dict[str, Any]]:
-    """Copies of the messages in the form above. Raises :class:`RequestError`, naming the message.
+    """Normalised copies of the messages. Raises :class:`RequestError` naming the message at fault.
 
-    System messages are joined by a blank line into one at the front, wherever they stood.
+    All system messages are joined, with blank lines between, into one at the front.
     """
     system: list[str] = []
     turns: list[dict[str, Any]] = []
@@ -55,7 +54,7 @@ def _normalize(message: Mapping[str, Any], where: str, chat: ChatFormat) -> dict
 
 
 def _text(content: Any, where: str) -> str:
-    """Text of a content: itself, or its parts one after the other."""
+    """The text of a content; parts are concatenated."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -95,7 +94,7 @@ def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _with_arguments(function: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The call with its arguments decoded; what is no JSON object is kept under ``_raw``."""
+    """The function with its arguments decoded; text that is no JSON object is kept as ``_raw``."""
     if not isinstance(function.get("name"), str):
         raise RequestError(f"{where}: a function needs a 'name'")
     arguments = function.get("arguments")

@@ -1,19 +1,19 @@
-"""The pattern by which most byte-level vocabularies cut text, with the parts they vary."""
+"""Regular expression of most byte-level pre-tokenizers, with its variable parts."""
 
 from __future__ import annotations
 
 from typing import Final
 
 CONTRACTIONS: Final = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
-"""English ones. Spelled out: a case-insensitive flag would also match letters that fold to ``s`` or
-``k``, which the patterns' authors and llama.cpp do not mean."""
+"""English contractions, with both cases spelled out: a case-insensitive flag would also match
+letters that fold to ``s`` or ``k``, unlike llama.cpp."""
 
 
 def words(*, marks: bool = False, digits: str = r"\p{N}") -> str:
-    """Contractions, words, digits, punctuation with its line ends, white space.
+    """The pattern: contractions, words, digits, punctuation with line ends, white space.
 
-    ``marks``: combining marks are parts of words. ``digits`` matches the digits of one piece.
-    Spelled as in published tokenizers, which are compared with it.
+    ``marks``: words include combining marks. ``digits`` is the pattern of a piece of digits. The
+    result equals the string in published tokenizers, because conversion compares the two.
     """
     word, letters = (r"[\p{L}\p{M}]", r"\p{L}\p{M}") if marks else (r"\p{L}", r"\p{L}")
     return (

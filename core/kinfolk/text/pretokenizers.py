@@ -1,6 +1,6 @@
-"""Cutting text into the pieces inside which merging happens, by the id a file states.
+"""Pre-tokenizers by the id in a model file: those of families, and generic ones.
 
-An id belongs to the family that claims it; the few below were never any one family's own.
+Families declare their own ids; the generic ones below belong to no family.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "default"
 BYTES: Final = "bytes"
-"""The symbols of byte-level vocabularies."""
+"""Name of the symbols of byte-level vocabularies."""
 _WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _PUNCTUATION: Final = r"[\p{P}\$\+<=>\^~\|]+"
 
 SENTENCEPIECE: Final = PreTokenizer("llama", (), symbols="sentencepiece", add_bos=True)
-"""Such a file says by itself how its text is read; only the model's own family can vary that."""
+"""Default for SentencePiece files; only the model's own family can override it."""
 
-# Of names for one and the same way, conversion writes the first.
+# Several names may share a definition: conversion writes the first of them.
 GENERIC: Final[Mapping[str, PreTokenizer]] = {
     pre.name: pre
     for pre in (
@@ -45,12 +45,12 @@ GENERIC: Final[Mapping[str, PreTokenizer]] = {
 }
 
 
-Stated = Mapping[str, tuple[PreTokenizer, ...]]
-"""Pre-tokenizers by the name of the family that states them."""
+ByFamily = Mapping[str, tuple[PreTokenizer, ...]]
+"""Family name -> its pre-tokenizers."""
 
 
-class Claims(Protocol):
-    """The part of a family that is asked here."""
+class PreTokenizerProvider(Protocol):
+    """The part of a family that declares pre-tokenizers."""
 
     @property
     def name(self) -> str: ...
@@ -58,65 +58,66 @@ class Claims(Protocol):
     def pretokenizers(self) -> tuple[PreTokenizer, ...]: ...
 
 
-def find(
+def find_pretokenizer(
     name: str,
-    families: Iterable[Claims],
+    families: Iterable[PreTokenizerProvider],
     *,
     own: str = "",
     path: Path | None = None,
     byte_level: bool = True,
 ) -> PreTokenizer:
-    """The pre-tokenizer called ``name``: the model's ``own`` family first, then any, then ours.
+    """The pre-tokenizer ``name``: of the family ``own``, else of another family, else a generic
+    one.
 
-    Others are asked only if the own family has none, and left out with a warning if they fail. Of a
-    file that is not ``byte_level``, ``name`` is that of the model of its vocabulary.
-    Raises :class:`UnsupportedModelError` if nobody claims the name, and :class:`PluginError` if
-    several families of which none is the model's own define it differently.
+    Other families are queried only if ``own`` has none; one that fails is skipped with a warning.
+    If not ``byte_level``, ``name`` is the value of ``tokenizer.ggml.model``. Raises
+    :class:`UnsupportedModelError` if no family has the name, :class:`PluginError` if several other
+    families define it differently.
     """
     families = tuple(families)
-    stated = {family.name: family.pretokenizers() for family in families if family.name == own}
-    claims = _claims(name, stated, byte_level)
-    if not claims and not byte_level and name == SENTENCEPIECE.name:
+    declared = {family.name: family.pretokenizers() for family in families if family.name == own}
+    matches = _matches(name, declared, byte_level)
+    if not matches and not byte_level and name == SENTENCEPIECE.name:
         return SENTENCEPIECE
-    if not claims:
+    if not matches:
         others = (family for family in families if family.name != own)
         answers = ask_each(others, lambda family: family.pretokenizers())
-        stated |= {family.name: found for family, found in answers}
-        claims = _claims(name, stated, byte_level)
-    if len(set(claims.values())) > 1:
+        declared |= {family.name: pretokenizers for family, pretokenizers in answers}
+        matches = _matches(name, declared, byte_level)
+    if len(set(matches.values())) > 1:
         raise PluginError(
             f"pre-tokenizer {name!r} is defined differently by the families "
-            f"{', '.join(sorted(claims))}; choose one with --model-family or remove one"
+            f"{', '.join(sorted(matches))}; choose one with --model-family or remove one"
         )
-    if claims:
-        return next(iter(claims.values()))
+    if matches:
+        return next(iter(matches.values()))
     where = "" if path is None else f"{path}: "
     if not byte_level:
         raise UnsupportedModelError(
-            f"{where}key 'tokenizer.ggml.model' is {name!r}, a vocabulary that no installed family "
-            "reads (of itself kinfolk reads the byte-level 'gpt2' and 'llama', SentencePiece's); "
-            "install a plugin that does"
+            f"{where}key 'tokenizer.ggml.model' is {name!r}, a kind of vocabulary that no "
+            "installed family reads (built in: byte-level 'gpt2' and SentencePiece 'llama'); "
+            "install a plugin that reads it"
         )
     if name in GENERIC:
         return GENERIC[name]
-    raise UnsupportedModelError(where + _unclaimed(name, stated))
+    raise UnsupportedModelError(where + _unknown(name, declared))
 
 
-def _claims(name: str, stated: Stated, byte_level: bool) -> dict[str, PreTokenizer]:
-    """What families state under the name, by family."""
+def _matches(name: str, declared: ByFamily, byte_level: bool) -> dict[str, PreTokenizer]:
+    """Family name -> its pre-tokenizer called ``name``."""
     return {
-        holder: pre
-        for holder, found in stated.items()
-        for pre in found
+        family: pre
+        for family, pretokenizers in declared.items()
+        for pre in pretokenizers
         if pre.name == name and (pre.symbols == BYTES) == byte_level
     }
 
 
-def _unclaimed(name: str, stated: Stated) -> str:
+def _unknown(name: str, declared: ByFamily) -> str:
     known = [
-        f"{holder}: {', '.join(sorted(pre.name for pre in found))}"
-        for holder, found in sorted(stated.items())
-        if found
+        f"{family}: {', '.join(sorted(pre.name for pre in pretokenizers))}"
+        for family, pretokenizers in sorted(declared.items())
+        if pretokenizers
     ]
     known.append(f"built in: {', '.join(sorted(GENERIC))}")
     return (
@@ -126,7 +127,8 @@ def _unclaimed(name: str, stated: Stated) -> str:
 
 
 def split_steps(pre: PreTokenizer) -> list[pre_tokenizers.Split]:
-    """The patterns as steps of the ``tokenizers`` library."""
+    """The patterns as steps of the ``tokenizers`` library. Raises :class:`PluginError` for an
+    invalid regular expression."""
     from tokenizers import Regex, pre_tokenizers
 
     steps = []

@@ -1,14 +1,13 @@
-"""The environment in which chat templates of model files run.
+"""Sandbox with a budget, in which chat templates of model files run.
 
-It is the one published templates are written for (the sandbox, tags, filters and functions of
-``transformers.utils.chat_template_utils``), plus a budget: a template comes with a downloaded file
-and must not hold the process up. Rounds of loops, calls, and the text that is written or joined
-are counted, and a template that exceeds the budget fails. The count does not depend on the clock.
+The sandbox, tags, filters and functions are those of ``transformers.utils.chat_template_utils``,
+for which templates are written. A template is part of a downloaded file and must not stall the
+process, so it has a budget: loop iterations, calls and characters of text are counted, and a
+template that exceeds the budget fails. The count is independent of time.
 
-Not bounded: what a single operation builds before its result is counted (the width of a format,
-the arguments of filters such as ``center`` or ``replace``, printing lists that contain themselves
-many times). Reading files, importing and changing the caller's values are impossible in the
-sandbox.
+A template cannot read files, import modules or change the caller's values. Not bounded: memory
+inside a single operation, before its result is counted (the width of a format, the arguments of
+filters such as ``center`` or ``replace``, printing a list that contains itself many times).
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ MAX_STEPS: Final = 10_000_000
 MAX_CHARACTERS: Final = 1 << 27
 MAX_BITS: Final = 4096
 STEPS_OF_A_CALL: Final = 20
-"""A call takes about as long as this many empty rounds of a loop."""
+"""A call takes about as long as this many empty loop iterations."""
 
-# Templates cannot spell a name with a space, so they cannot reach these.
+# Names with a space are unreachable from a template.
 BUDGET: Final = "the budget"
-_COUNTED: Final = "counted loop"
-_WEIGHED: Final = "weighed result"
+_CHARGE_LOOP: Final = "charge loop"
+_CHARGE_RESULT: Final = "charge result"
 
 
 class Refusal(TemplateError):
-    """The template itself refused its input, by ``raise_exception``."""
+    """The template rejected its input, by ``raise_exception``."""
 
 
 class BudgetError(TemplateError):
-    """The template did more than any conversation needs."""
+    """The template exceeded its budget."""
 
 
 class Budget:
-    """What one rendering may still use."""
+    """Steps and characters left to one rendering. Methods raise :class:`BudgetError`."""
 
     def __init__(self, steps: int = MAX_STEPS, characters: int = MAX_CHARACTERS):
         self._steps = steps
@@ -63,8 +62,8 @@ class Budget:
         if self._characters < 0:
             raise BudgetError("the template writes too much text; it grows without end")
 
-    def weigh(self, value: Any) -> None:
-        """Charge for a value that an operation has built."""
+    def charge_value(self, value: Any) -> None:
+        """Charge for the size of an operation's result."""
         if isinstance(value, int):
             self.check_bits(value.bit_length())
         if isinstance(value, str | bytes | list | tuple):
@@ -76,8 +75,8 @@ class Budget:
             raise BudgetError("the template computes with numbers that are too large")
 
 
-class _CountedItems:
-    """The items of a loop; each round is charged when it begins."""
+class _ChargedItems:
+    """The items of a loop; each iteration is charged when it begins."""
 
     def __init__(self, items: Iterable[Any], budget: Budget, characters: int):
         self._items = items
@@ -90,28 +89,28 @@ class _CountedItems:
             yield item
 
     def __len__(self) -> int:
-        # Without a length a loop counts the items itself, as it does for what it is given.
+        # jinja2 counts the items itself if they have no length.
         if not isinstance(self._items, Sized):
             raise TypeError("the items have no length")
         return len(self._items)
 
 
-class _Counting(NodeTransformer):
-    """Puts the budget into a parsed template: around loops, filters and ``~``."""
+class _ChargeInserter(NodeTransformer):
+    """Inserts budget charges into a parsed template: around loops, filters and ``~``."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
         written = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-        node.iter = _filtered(cast(nodes.Expr, node.iter), _COUNTED, nodes.Const(written))
+        node.iter = _filtered(cast(nodes.Expr, node.iter), _CHARGE_LOOP, nodes.Const(written))
         return node
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Filter:
         self.generic_visit(node)
-        return _filtered(node, _WEIGHED)
+        return _filtered(node, _CHARGE_RESULT)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
         self.generic_visit(node)
-        return _filtered(node, _WEIGHED)
+        return _filtered(node, _CHARGE_RESULT)
 
 
 def _filtered(node: nodes.Expr, name: str, *arguments: nodes.Expr) -> nodes.Filter:
@@ -119,9 +118,9 @@ def _filtered(node: nodes.Expr, name: str, *arguments: nodes.Expr) -> nodes.Filt
 
 
 class _GenerationTag(Extension):
-    """``{% generation %}`` marks what a model wrote, for training; its body is rendered as is."""
+    """``{% generation %}`` marks the model's own text, for training; its body is rendered as is."""
 
-    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it as a variable of instances)
+    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it as an instance variable)
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -130,10 +129,10 @@ class _GenerationTag(Extension):
 
 
 class _Namespace(Namespace):
-    """``namespace()`` without names that Python itself looks up on objects."""
+    """``namespace()`` that refuses names with a leading underscore, such as ``__class__``."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        # As in jinja2, so that ``namespace(self=1)`` is possible.
+        # No named ``self``, as in jinja2: ``namespace(self=1)`` is valid.
         values = dict(*args[1:], **kwargs)
         for name in values:
             _check_name(name)
@@ -150,7 +149,7 @@ def _check_name(name: Any) -> None:
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles templates that spend the :class:`Budget` they find among their variables."""
+    """Compiles templates that charge the :class:`Budget` in their variable ``BUDGET``."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
@@ -159,14 +158,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_GenerationTag, "jinja2.ext.loopcontrols"],
-            # Constants would be folded while compiling, where no budget is at hand.
+            # Constant folding would run operations at compile time, without a budget.
             optimized=False,
-            finalize=_written,
+            finalize=_charge_output,
         )
         self.filters["tojson"] = _to_json
-        self.filters[_COUNTED] = _counted
-        self.filters[_WEIGHED] = _weighed
-        # A function instead of the type, and no text that is made up to any length.
+        self.filters[_CHARGE_LOOP] = _charge_loop
+        self.filters[_CHARGE_RESULT] = _charge_result
+        # A function instead of the type; no ``lipsum``, which writes text of any length.
         self.globals["dict"] = lambda *args, **kwargs: dict(*args, **kwargs)
         self.globals["namespace"] = _Namespace
         del self.globals["lipsum"]
@@ -175,7 +174,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
-        _Counting().visit(tree)
+        _ChargeInserter().visit(tree)
         tree.set_environment(self)
         return tree
 
@@ -183,34 +182,34 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         budget = _budget(__context)
         budget.spend(STEPS_OF_A_CALL)
         result = super().call(__context, __obj, *args, **kwargs)
-        budget.weigh(result)
+        budget.charge_value(result)
         return result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = _budget(context)
         if operator == "*":
-            budget.spend(0, _repeated(left, right) or _repeated(right, left))
+            budget.spend(0, _repeated_length(left, right) or _repeated_length(right, left))
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             budget.check_bits(left.bit_length() * right)
         result = super().call_binop(context, operator, left, right)
-        budget.weigh(result)
+        budget.charge_value(result)
         return result
 
 
 @lru_cache(maxsize=64)
 def compile_template(source: str) -> Template:
-    """The compiled template; :class:`jinja2.TemplateSyntaxError` if it is none."""
+    """The compiled template. Raises :class:`jinja2.TemplateSyntaxError`."""
     return TemplateEnvironment().from_string(source)
 
 
 @lru_cache(maxsize=1)
-def own_names() -> frozenset[str]:
-    """Functions that every template has."""
+def global_names() -> frozenset[str]:
+    """Names of the functions that every template can call."""
     return frozenset(TemplateEnvironment().globals)
 
 
-def _repeated(value: Any, times: Any) -> int:
-    """Length of ``value * times`` if that repeats a sequence."""
+def _repeated_length(value: Any, times: Any) -> int:
+    """The length of ``value * times`` if ``value`` is a sequence, else 0."""
     repeats = isinstance(value, str | bytes | list | tuple) and isinstance(times, int)
     return len(value) * max(0, times) if repeats else 0
 
@@ -222,20 +221,20 @@ def _budget(context: Context) -> Budget:
 
 
 @pass_context
-def _written(context: Context, value: Any) -> str:
+def _charge_output(context: Context, value: Any) -> str:
     text = str(value)
     _budget(context).spend(0, len(text))
     return text
 
 
 @pass_context
-def _counted(context: Context, items: Iterable[Any], characters: int) -> _CountedItems:
-    return _CountedItems(items, _budget(context), characters)
+def _charge_loop(context: Context, items: Iterable[Any], characters: int) -> _ChargedItems:
+    return _ChargedItems(items, _budget(context), characters)
 
 
 @pass_context
-def _weighed(context: Context, value: Any) -> Any:
-    _budget(context).weigh(value)
+def _charge_result(context: Context, value: Any) -> Any:
+    _budget(context).charge_value(value)
     return value
 
 
@@ -246,7 +245,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as models were trained on: neither HTML nor, by default, ASCII escapes."""
+    """JSON as in training data: no HTML escapes and, by default, no ASCII escapes."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

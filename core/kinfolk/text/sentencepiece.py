@@ -1,8 +1,7 @@
-"""SentencePiece vocabularies: characters are merged by the scores of the tokens that they make.
+"""SentencePiece BPE: merges follow from token scores.
 
-Such a vocabulary says itself how text is read, and no family is asked: nothing is cut before
-merging, and a space stands in front of a text unless the file denies it. Source: the BPE of
-SentencePiece (Kudo and Richardson, 2018) as llama.cpp runs it, so without removing spaces.
+No pre-tokenizer; a text gets a space prefix unless the file disables it. Source: the BPE of
+SentencePiece (Kudo and Richardson, 2018) as llama.cpp implements it, without removing spaces.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SentencePiece(CharacterLevel):
-    """The kind of :class:`kinfolk.text.symbols.Symbols` of files that list scores."""
+    """:class:`kinfolk.text.symbols.Symbols` of files that list scores."""
 
     space_prefix = True
 

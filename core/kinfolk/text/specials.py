@@ -1,4 +1,4 @@
-"""Tokens that are found in text as a whole, before anything is cut or merged."""
+"""Matching of special tokens in text, before pre-tokenization and merging."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ from collections.abc import Iterator, Mapping
 
 
 class SpecialMatcher:
-    """Splits text at the literal texts of special tokens.
+    """Splits text at the literal texts of special tokens (text -> id).
 
-    The longest text is looked for first, over the whole input, then the next; a place that is
-    taken stays taken. This is llama.cpp's order: where two texts overlap the longer one wins, not
-    the one that begins first.
+    Texts are matched from the longest to the shortest, each over the whole input, as in llama.cpp:
+    of two overlapping matches the longer one wins, not the one that begins first.
     """
 
     def __init__(self, specials: Mapping[str, int]):
         self._ids = {text: token for text, token in specials.items() if text}
-        # Candidates are found by their first two characters, so that thousands of specials cost
-        # no more than a few.
+        # Indexed by the first two characters, so that thousands cost no more than a few.
         lengths: dict[str, set[int]] = {}
         for text in self._ids:
             lengths.setdefault(text[:2], set()).add(len(text))
-        self._lengths = {start: tuple(sorted(found)) for start, found in lengths.items()}
+        self._lengths = {start: tuple(sorted(sizes)) for start, sizes in lengths.items()}
         self._first = frozenset(text[0] for text in self._ids)
 
     def split(self, text: str) -> list[str | int]:
         """Plain pieces and ids of special tokens, in order; no piece is empty."""
-        found = sorted(self._occurrences(text), key=_longest_first)
-        if not found:
+        occurrences = sorted(self._occurrences(text), key=_longest_first)
+        if not occurrences:
             return [text] if text else []
         taken = bytearray(len(text))
         kept = []
-        for start, special in found:
+        for start, special in occurrences:
             end = start + len(special)
             if taken.find(1, start, end) < 0:
                 taken[start:end] = b"\1" * len(special)
@@ -50,7 +48,7 @@ class SpecialMatcher:
         for first in self._first:
             start = text.find(first)
             while start >= 0:
-                # A special of one character has a key of one character.
+                # A special of one character is indexed by that character.
                 for key in {text[start : start + 2], first}:
                     for length in self._lengths.get(key, ()):
                         candidate = text[start : start + length]

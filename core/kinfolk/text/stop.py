@@ -1,4 +1,4 @@
-"""Stop strings in a stream of text."""
+"""Stop strings in streamed text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 
 class StopScanner:
-    """Lets text through up to the first stop string, wherever the pieces are cut.
+    """Passes text up to the first stop string, however the text is split into pieces.
 
-    The stop string that is complete first ends the text; of several that end at the same character,
-    the longest. The string itself is not let through. Held back is only what may still turn out to
-    be the beginning of a stop string: the longest suffix that is a proper prefix of one.
+    The stop string that completes first ends the text; of several that complete at the same
+    character, the longest. The stop string is not passed on. Text is held back only while it may be
+    the start of a stop string: the longest suffix that is a proper prefix of one.
     """
 
     def __init__(self, stops: Iterable[str]):
@@ -21,15 +21,15 @@ class StopScanner:
         self._longest = max(map(len, self._prefixes), default=0)
         self._held = ""
         self.hit: str | None = None
-        """The stop string that was found."""
+        """The stop string that ended the text, ``None`` so far."""
 
     def feed(self, text: str) -> str:
-        """The text that can be shown now. Empty once a stop string was found."""
+        """Add text; returns the text that is now certain, always empty after a stop string."""
         if self.hit is not None:
             return ""
         text = self._held + text
-        found = [(text.find(stop), stop) for stop in self._stops]
-        ends = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
+        matches = [(text.find(stop), stop) for stop in self._stops]
+        ends = [(start + len(stop), start, stop) for start, stop in matches if start >= 0]
         if ends:
             _, start, self.hit = min(ends)
             self._held = ""
@@ -39,7 +39,7 @@ class StopScanner:
         return text[:cut]
 
     def finish(self) -> str:
-        """What was held back, when nothing follows."""
+        """The text held back, at the end of the stream."""
         held, self._held = self._held, ""
         return held
 

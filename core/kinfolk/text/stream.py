@@ -1,4 +1,4 @@
-"""Tokens to text while they are generated: whole characters only, nothing that is taken back."""
+"""Incremental detokenization: whole characters only, never retracted."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Detokenizer:
-    """Joins the bytes of tokens into text and never splits a character.
+    """Decodes tokens to text, one whole character at a time.
 
-    At most three bytes wait for the rest of their character. Bytes that cannot become a character
-    are U+FFFD at once; those that still wait at the end are one U+FFFD together. The whole equals
-    :meth:`Tokenizer.decode`, or with the token ``before`` the stream what it adds to a text that
-    ends there. Control tokens are left out unless ``show_control``.
+    At most three bytes are held back, until their character is complete. Invalid bytes become
+    U+FFFD at once; an incomplete character at the end becomes one U+FFFD. The concatenated text
+    equals :meth:`Tokenizer.decode`; with ``before``, the token in front of the stream, it equals
+    what decoding appends behind that token. Control tokens are skipped unless ``show_control``.
     """
 
     def __init__(
@@ -30,24 +30,23 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token: int) -> str:
-        """The characters that are complete with this token."""
+        """Add a token; returns the characters that it completes."""
         before, self._before = self._before, token
         if not self._show_control and self._tokenizer.is_hidden(token):
             return ""
         return self._decoder.decode(self._tokenizer.bytes_after(before, token))
 
     def finish(self) -> str:
-        """What is left when no token follows."""
+        """The text held back, at the end of the stream."""
         return self._decoder.decode(b"", final=True)
 
 
 class TextStream:
-    """The text of one answer, up to the first stop string.
+    """The text of an answer up to the first stop string, streamed.
 
-    ``feed`` and ``finish`` return text to append to what was returned before. Once ``stop`` is set
-    to the string that ended the answer, further tokens are ignored. ``tokens`` counts those used,
-    the one that completed the stop string included: what a cache may keep of the sequence.
-    ``before`` is the last token of what is answered.
+    ``feed`` and ``finish`` return text to append. Tokens behind a stop string are ignored.
+    ``tokens`` counts the tokens used, including the one that completed the stop string: the length
+    that a prefix cache may keep. ``before`` is the last token of the prompt.
     """
 
     def __init__(
@@ -68,15 +67,15 @@ class TextStream:
         return self._scanner.hit
 
     def feed(self, tokens: Iterable[int]) -> str:
-        """The text that is certain with these tokens."""
-        certain = []
+        """Add tokens; returns the text that is now certain."""
+        parts = []
         for token in tokens:
             if self.stop is not None:
                 break
             self.tokens += 1
-            certain.append(self._scanner.feed(self._detokenizer.feed(token)))
-        return "".join(certain)
+            parts.append(self._scanner.feed(self._detokenizer.feed(token)))
+        return "".join(parts)
 
     def finish(self) -> str:
-        """What was held back, when no token follows."""
+        """The text held back, at the end of the stream."""
         return self._scanner.feed(self._detokenizer.finish()) + self._scanner.finish()

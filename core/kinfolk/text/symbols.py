@@ -1,7 +1,7 @@
-"""What byte-pair merging starts from, and so how a token's text stands for bytes.
+"""Symbols of BPE: the alphabet that merging starts from, and how token texts spell bytes.
 
-A kind is a class with the methods of :class:`Symbols` and a line in :data:`SYMBOLS`; a family asks
-for it by name in :attr:`kinfolk.text.formats.PreTokenizer.symbols`.
+A family selects an entry of :data:`SYMBOLS` by name, in
+:attr:`kinfolk.text.formats.PreTokenizer.symbols`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class Symbols(Protocol):
-    """One way to spell bytes as the symbols that are merged."""
+    """A spelling of bytes as mergeable symbols."""
 
     space_prefix: bool
-    """Whether a text is read with a space in front of it unless the file denies it."""
+    """Whether a text gets a space prefix unless the file disables it."""
 
     scored: bool
-    """Whether merges follow from the scores of tokens where a file lists none."""
+    """Whether merges are derived from token scores if the file lists none."""
 
     def literal(self, text: str) -> str:
-        """What a user-defined token of this text prints, and where it is found."""
+        """The plain text that a user-defined token with this token text matches and decodes to."""
         ...
 
     def token_bytes(self, text: str) -> bytes:
-        """What an ordinary token of this text prints."""
+        """The bytes that a normal token with this token text decodes to."""
         ...
 
     def build(
@@ -44,15 +44,15 @@ class Symbols(Protocol):
         merges: list[tuple[str, str]],
         pre: PreTokenizer,
     ) -> tokenizers.Tokenizer:
-        """A tokenizer of plain text: special tokens are none of its business."""
+        """A tokenizer of plain text, without special tokens."""
         ...
 
     def encode(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
         """Ids of a plain text, with a tokenizer from ``build``."""
         ...
 
-    def unspelled(self, ids: Mapping[str, int]) -> Sequence[str]:
-        """Symbols without a token: text with these cannot be encoded as it is."""
+    def missing(self, ids: Mapping[str, int]) -> Sequence[str]:
+        """Symbols that have no token: text with them cannot be encoded without loss."""
         ...
 
 
@@ -64,7 +64,7 @@ SYMBOLS: Final[Mapping[str, Symbols]] = {
 
 
 def symbols_of(pre: PreTokenizer) -> Symbols:
-    """The symbols a pre-tokenizer asks for."""
+    """The symbols of a pre-tokenizer. Raises :class:`UnsupportedModelError` for an unknown name."""
     if pre.symbols not in SYMBOLS:
         raise UnsupportedModelError(
             f"pre-tokenizer {pre.name!r} merges {pre.symbols!r} symbols; this version of kinfolk "

@@ -1,4 +1,4 @@
-"""Text to token ids and back, from the metadata of a model file alone."""
+"""Tokenizer of a model file: text to token ids and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kinfolk.errors import RequestError
 from kinfolk.text.formats import ChatFormat, PreTokenizer
 from kinfolk.text.merges import read_merges
-from kinfolk.text.pretokenizers import DEFAULT, Claims, find
+from kinfolk.text.pretokenizers import DEFAULT, PreTokenizerProvider, find_pretokenizer
 from kinfolk.text.specials import SpecialMatcher
 from kinfolk.text.symbols import symbols_of
 from kinfolk.text.vocabulary import (
@@ -32,12 +32,12 @@ BYTE_LEVEL: Final = "gpt2"
 class Tokenizer:
     """The tokenizer of one model file.
 
-    Text is taken as it is: no Unicode normalisation. A lone surrogate, which UTF-8 cannot hold, is
-    read as U+FFFD. Some SentencePiece files ask for a space in front of a text and of what follows
-    a special token; decoding takes it away again.
+    Text is not normalised; a lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
+    SentencePiece files may ask for a space prefix at the start of a text and behind a special
+    token; decoding removes it.
 
-    ``bos`` and ``eos`` are ids or ``None``; ``eog`` are all ids that end a generation; ``adds_bos``
-    says whether a prompt begins with ``bos`` if the caller does not say.
+    ``bos`` and ``eos`` are ids or ``None``; ``eog`` are all end-of-generation ids; ``adds_bos`` is
+    whether ``encode`` prepends ``bos`` by default.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Tokenizer:
         self._prefix = self._symbols.space_prefix and vocabulary.add_space is not False
         self._bytes: list[bytes | None] = [None] * self.vocab_size
         specials = _special_ids(vocabulary)
-        found = {self._printed(token): token for token in specials.values()}
-        written = {
+        literals = {self._literal(token): token for token in specials.values()}
+        user_defined = {
             text: token
-            for text, token in found.items()
+            for text, token in literals.items()
             if vocabulary.types[token] is TokenType.USER_DEFINED
         }
-        self._all_specials = SpecialMatcher(found)
-        self._written_specials = SpecialMatcher(written)
+        self._all_specials = SpecialMatcher(literals)
+        self._user_defined_specials = SpecialMatcher(user_defined)
         self._special_ids = frozenset(specials.values())
         self._check_ids(specials)
-        # A marker may be a special token and a few words after it.
+        # A marker may be a special token followed by a few words.
         self._markers = frozenset(
             token
             for text, token in specials.items()
@@ -74,35 +74,35 @@ class Tokenizer:
         self.bos = vocabulary.bos
         self.eos = vocabulary.eos
         self.eog = vocabulary.eog
-        wanted = pre.add_bos if vocabulary.add_bos is None else vocabulary.add_bos
-        self.adds_bos = (wanted or pre.needs_bos) and vocabulary.bos is not None
-        if missing := self._symbols.unspelled(ids):
+        add_bos = pre.add_bos if vocabulary.add_bos is None else vocabulary.add_bos
+        self.adds_bos = (add_bos or pre.needs_bos) and vocabulary.bos is not None
+        if missing := self._symbols.missing(ids):
             unknown = vocabulary.unknown_name
             logger.info(
                 "the vocabulary has no token for %d symbols (%s); encoding %s",
                 len(missing),
                 ", ".join(missing),
-                "drops them" if unknown is None else f"makes them {unknown!r}",
+                "drops them" if unknown is None else f"replaces them by {unknown!r}",
             )
 
     @classmethod
     def from_metadata(
         cls,
         meta: Metadata,
-        families: Iterable[Claims] = (),
+        families: Iterable[PreTokenizerProvider] = (),
         *,
         own: str = "",
         chat: ChatFormat | None = None,
     ) -> Tokenizer:
         """The tokenizer of a file. ``own`` is the name of the model's family, ``chat`` its format.
 
-        Raises :class:`ModelFormatError` if the file is at fault and
-        :class:`UnsupportedModelError` if no family in ``families`` knows how to cut its text.
+        Raises :class:`ModelFormatError` for an invalid file, :class:`UnsupportedModelError` if no
+        family in ``families`` has its pre-tokenizer.
         """
         chat = chat or ChatFormat()
         byte_level = meta.string(MODEL) == BYTE_LEVEL
         name = _pre_name(meta) if byte_level else meta.string(MODEL)
-        pre = find(name, families, own=own, path=meta.path, byte_level=byte_level)
+        pre = find_pretokenizer(name, families, own=own, path=meta.path, byte_level=byte_level)
         vocabulary = read_vocabulary(meta, chat)
         merges = read_merges(meta, vocabulary, scored=symbols_of(pre).scored)
         return cls(vocabulary, merges, pre, chat)
@@ -112,44 +112,47 @@ class Tokenizer:
     ) -> list[int]:
         """Ids of a text.
 
-        With ``parse_special`` texts of special tokens become those tokens. Without it control
-        tokens are spelled out as plain text; user-defined tokens are still taken whole, because a
-        model never saw them spelled out. ``add_bos=None`` does what the file asks for.
+        With ``parse_special`` the texts of special tokens are encoded as those tokens; without it
+        control tokens are encoded as plain text, user-defined tokens as tokens nevertheless,
+        because training data never spells them out. ``add_bos=None`` is the default of the file.
+        Raises :class:`RequestError` if a BOS is required and the model has none.
         """
-        matcher = self._all_specials if parse_special else self._written_specials
+        matcher = self._all_specials if parse_special else self._user_defined_specials
         ids = [self._required_bos()] if self._wants_bos(add_bos) else []
         for part in matcher.split(well_formed(text)):
             ids.extend([part] if isinstance(part, int) else self.encode_plain(part))
         return ids
 
     def split_specials(self, text: str) -> list[str | int]:
-        """Where special tokens stand in a text: plain pieces and ids, in order.
+        """A text as plain pieces and ids of special tokens, in order.
 
-        ``encode`` treats the pieces separately, so equal leading parts mean equal leading ids.
+        ``encode`` encodes the pieces separately, so equal leading parts have equal leading ids.
         """
         return self._all_specials.split(well_formed(text))
 
     def encode_plain(self, text: str) -> list[int]:
-        """Ids of a text without a look at special tokens, at the beginning or behind one."""
+        """Ids of a plain text at the start of a prompt or behind a special token; special tokens in
+        it are not parsed."""
         return self._symbols.encode(self._plain, f" {text}" if self._prefix and text else text)
 
     def decode(self, ids: Iterable[int], *, skip_control: bool = False) -> str:
         """The text of ids; bytes that are not UTF-8 become U+FFFD.
 
-        Control tokens are written as their texts, unless ``skip_control``.
+        Control tokens decode to their texts, or with ``skip_control`` to nothing. Raises
+        :class:`RequestError` for an id outside of the vocabulary.
         """
-        written = []
+        pieces = []
         before = None
         for token in ids:
             if not (skip_control and self.is_hidden(token)):
-                written.append(self.bytes_after(before, token))
+                pieces.append(self.bytes_after(before, token))
             before = token
-        return b"".join(written).decode("utf-8", errors="replace")
+        return b"".join(pieces).decode("utf-8", errors="replace")
 
     def bytes_after(self, before: int | None, token: int) -> bytes:
-        """What a token adds to the text behind another token, or with ``None`` at its beginning.
+        """The bytes that a token appends behind the token ``before``, ``None`` = start of the text.
 
-        Of a space that encoding puts there the text knows nothing.
+        The space prefix that ``encode`` adds is removed.
         """
         raw = self.token_bytes(token)
         begins = before is None or self.is_special(before)
@@ -158,34 +161,34 @@ class Tokenizer:
         return raw
 
     def token_bytes(self, token: int) -> bytes:
-        """What a token writes: its text for special tokens, nothing for unused ones."""
+        """The bytes that a token decodes to: its text for special tokens, none for unused ones."""
         known = self._bytes[self._checked(token)]
         if known is None:
             known = self._bytes[token] = self._spell(token)
         return known
 
     def token_text(self, token: int) -> str:
-        """The text of a token as the file has it, in the file's own letters."""
+        """The text of a token as stored in the file, undecoded."""
         return self._vocabulary.texts[self._checked(token)]
 
     def is_control(self, token: int) -> bool:
-        """Whether a token steers the model instead of writing text."""
+        """Whether a token is of type control or unknown: not part of the text."""
         return self._vocabulary.types[self._checked(token)] in HIDDEN
 
     def is_hidden(self, token: int) -> bool:
-        """Whether a token is kept out of answers: control, and no marker of the chat format.
+        """Whether a token is left out of answers: a control token that is no chat marker.
 
-        Markers of reasoning and tool calls are shown whatever their type, for whoever takes the
-        answer apart must see them.
+        Markers of reasoning and tool calls stay in the text, because the parsers of answers need
+        them.
         """
         return self.is_control(token) and token not in self._markers
 
     def is_special(self, token: int) -> bool:
-        """Whether a token is found in text as a whole."""
+        """Whether a token is matched in text as a whole, before pre-tokenization."""
         return token in self._special_ids
 
     def _check_ids(self, specials: Mapping[str, int]) -> None:
-        """The library must know as many tokens as the file, and under the same ids."""
+        """Assert that the library has the tokens of the file, under the same ids."""
         assert self._plain.get_vocab_size(with_added_tokens=False) == self.vocab_size
         for text, token in specials.items():
             assert self._plain.token_to_id(text) == token, f"token {text!r} has moved"
@@ -195,11 +198,11 @@ class Tokenizer:
         if kind is TokenType.UNUSED:
             return b""
         if kind in HIDDEN or kind is TokenType.USER_DEFINED:
-            return self._printed(token).encode("utf-8")
+            return self._literal(token).encode("utf-8")
         return self._symbols.token_bytes(self._vocabulary.texts[token])
 
-    def _printed(self, token: int) -> str:
-        """The text of a special token as it stands in texts."""
+    def _literal(self, token: int) -> str:
+        """The plain text that a special token matches."""
         text = self._vocabulary.texts[token]
         if self._vocabulary.types[token] is TokenType.USER_DEFINED:
             return self._symbols.literal(text)
@@ -222,7 +225,7 @@ class Tokenizer:
 
 
 def _special_ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """Text -> id of the tokens that are found in text as a whole."""
+    """Token text -> id of the tokens that are matched in text as a whole."""
     kinds = HIDDEN | {TokenType.USER_DEFINED}
     tokens = [token for token, kind in enumerate(vocabulary.types) if kind in kinds]
     texts = vocabulary.texts
@@ -239,7 +242,7 @@ def well_formed(text: str) -> str:
 
 
 def _pre_name(meta: Metadata) -> str:
-    """The id of the way a byte-level file cuts text."""
+    """The pre-tokenizer id of a byte-level file."""
     if PRE not in meta:
-        logger.warning("%s: key %r is missing, %r is assumed", meta.path, PRE, DEFAULT)
+        logger.warning("%s: key %r is missing; assuming %r", meta.path, PRE, DEFAULT)
     return meta.string(PRE, default=DEFAULT)

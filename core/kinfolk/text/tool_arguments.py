@@ -1,8 +1,8 @@
-"""Arguments of a tool call, turned into JSON while they arrive.
+"""Incremental parsers of tool-call arguments, from a family's syntax to JSON.
 
-Both readers write fragments that together are one JSON object, and raise :class:`MalformedCall`
-where the text can no longer be a call. Values of strings are passed on as they come; others when
-they are complete.
+A reader writes fragments that concatenate to one JSON object, and raises :class:`MalformedCall` as
+soon as the text cannot be a call. String values are streamed; other values are written when they
+are complete.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from kinfolk.errors import KinfolkError
 from kinfolk.text.formats import ObjectArguments, TaggedArguments
-from kinfolk.text.incremental import Reading, Source, overlap
-from kinfolk.text.tool_values import STRING, Types, coerced, escaped, to_json, types_of
+from kinfolk.text.incremental import Parse, TextBuffer, overlap
+from kinfolk.text.tool_values import STRING, Types, coerce, escape, to_json, types_of
 
 LONGEST_NAME: Final = 256
 _LONGEST_WORD: Final = 4096
@@ -22,11 +22,11 @@ _DEEPEST: Final = 64
 
 
 class MalformedCall(KinfolkError):
-    """The text is no call after all. Never leaves the parser."""
+    """The text is not a tool call. Caught by the parser."""
 
 
 class Parameters:
-    """What is known about a function's parameters: nothing, if ``schema`` is ``None``."""
+    """Parameter types and required names from a function's JSON schema, ``None`` = unknown."""
 
     def __init__(self, schema: Any = None):
         stated = schema if isinstance(schema, Mapping) else {}
@@ -44,11 +44,11 @@ class Parameters:
 
 
 class TaggedReader:
-    """Reads arguments between tags. ``outer`` are texts that end a call with no end of its own."""
+    """Reads :class:`TaggedArguments`; ``outer`` are further markers that may end the call."""
 
     def __init__(
         self,
-        source: Source,
+        source: TextBuffer,
         syntax: TaggedArguments,
         parameters: Parameters,
         outer: Sequence[str],
@@ -61,7 +61,7 @@ class TaggedReader:
         self._ends = tuple(filter(None, (syntax.end, *outer)))
         self._after_value = (syntax.key[0], *self._ends)
 
-    def read(self) -> Reading[None]:
+    def read(self) -> Parse[None]:
         source, syntax = self._source, self._syntax
         seen: set[str] = set()
         while True:
@@ -85,12 +85,12 @@ class TaggedReader:
         self._write("}" if seen else "{}")
 
     def _may_end_here(self, seen: set[str]) -> bool:
-        """Whether the text may end without the call's closing marker."""
+        """Whether the call may end here, at the end of the text, without a closing marker."""
         source = self._source
         at_end = source.closed and not source.text
         return at_end and not self._syntax.end and self._parameters.required <= seen
 
-    def _key(self) -> Reading[str]:
+    def _key(self) -> Parse[str]:
         source = self._source
         closing, opening = self._syntax.key[1], self._syntax.value[0]
         end = yield from source.find(closing[0], LONGEST_NAME)
@@ -104,43 +104,44 @@ class TaggedReader:
             yield from expect(source, opening)
         return key
 
-    def _typed_value(self, types: Types) -> Reading[None]:
+    def _typed_value(self, types: Types) -> Parse[None]:
         if types == STRING:
             self._write('"')
-            yield from self._value(lambda text: self._write(escaped(text)))
+            yield from self._value(lambda text: self._write(escape(text)))
             self._write('"')
             return
         parts: list[str] = []
         yield from self._value(parts.append)
-        self._write(coerced("".join(parts), types))
+        self._write(coerce("".join(parts), types))
 
-    def _value(self, show: Callable[[str], None]) -> Reading[None]:
-        """Show the value's text, without its padding, up to the tag that really closes it."""
+    def _value(self, show: Callable[[str], None]) -> Parse[None]:
+        """Pass the text of a value, without padding, to ``show``. A closing tag ends the value only
+        if a tag or the end of the call follows; otherwise it is part of the value."""
         source, closing, padding = self._source, self._syntax.value[1], self._syntax.padding
         if padding and (yield from source.at(padding)):
             source.take(len(padding))
         while True:
-            place = source.text.find(closing)
-            if place < 0:
+            end = source.text.find(closing)
+            if end < 0:
                 if source.closed:
                     raise MalformedCall
                 safe = source.text[: len(source.text) - overlap(source.text, closing)]
                 show(source.take(len(_unpadded(safe, padding))))
                 yield
                 continue
-            is_end = self._is_followed(source.text[place + len(closing) :].lstrip())
+            is_end = self._starts_with_tag(source.text[end + len(closing) :].lstrip())
             if is_end is None:
                 yield
             elif is_end:
-                value = source.take(place + len(closing))[:place]
+                value = source.take(end + len(closing))[:end]
                 show(_unpadded(value, padding))
                 return
             else:
-                # Part of the value that looks like its end.
-                show(source.take(place + len(closing)))
+                # The value contains the closing tag.
+                show(source.take(end + len(closing)))
 
-    def _is_followed(self, rest: str) -> bool | None:
-        """Whether another tag follows; ``None``: it is too early to say."""
+    def _starts_with_tag(self, rest: str) -> bool | None:
+        """Whether ``rest`` starts with a tag, or is the end; ``None`` if more text is needed."""
         if rest.startswith(self._after_value):
             return True
         if self._source.closed:
@@ -149,11 +150,11 @@ class TaggedReader:
 
 
 class ObjectReader:
-    """Reads an object with bare keys and marked strings."""
+    """Reads :class:`ObjectArguments`."""
 
     def __init__(
         self,
-        source: Source,
+        source: TextBuffer,
         syntax: ObjectArguments,
         parameters: Parameters,
         write: Callable[[str], None],
@@ -163,19 +164,19 @@ class ObjectReader:
         self._parameters = parameters
         self._write = write
 
-    def read(self) -> Reading[None]:
+    def read(self) -> Parse[None]:
         if (yield from self._next()) != "{":
             raise MalformedCall
         yield from self._object(0)
 
-    def _next(self) -> Reading[str]:
-        """The next character that is no space, not taken."""
+    def _next(self) -> Parse[str]:
+        """The next character that is not white space. Does not consume it."""
         yield from self._source.skip_space()
         if not self._source.text:
             raise MalformedCall
         return self._source.text[0]
 
-    def _object(self, depth: int) -> Reading[None]:
+    def _object(self, depth: int) -> Parse[None]:
         count = 0
         self._open("{", depth)
         while (yield from self._is_item("}", count)):
@@ -187,7 +188,7 @@ class ObjectReader:
             yield from self._value(() if depth else self._parameters.types(key), depth)
             count += 1
 
-    def _array(self, depth: int) -> Reading[None]:
+    def _array(self, depth: int) -> Parse[None]:
         count = 0
         self._open("[", depth)
         while (yield from self._is_item("]", count)):
@@ -201,8 +202,8 @@ class ObjectReader:
         self._source.take(1)
         self._write(bracket)
 
-    def _is_item(self, closing: str, count: int) -> Reading[bool]:
-        """Whether another item follows; else the closing bracket was taken."""
+    def _is_item(self, closing: str, count: int) -> Parse[bool]:
+        """Whether another item follows; if not, consumes the closing bracket."""
         following = yield from self._next()
         if following == "," and count:
             self._source.take(1)
@@ -214,7 +215,7 @@ class ObjectReader:
             self._write(closing)
         return following != closing
 
-    def _key(self) -> Reading[str]:
+    def _key(self) -> Parse[str]:
         source = self._source
         if (yield from source.at(self._quote)):
             parts: list[str] = []
@@ -227,11 +228,11 @@ class ObjectReader:
             raise MalformedCall
         return source.take(end).strip()
 
-    def _value(self, types: Types, depth: int) -> Reading[None]:
+    def _value(self, types: Types, depth: int) -> Parse[None]:
         first = yield from self._next()
         if (yield from self._source.at(self._quote)):
             self._write('"')
-            yield from self._quoted(lambda text: self._write(escaped(text)))
+            yield from self._quoted(lambda text: self._write(escape(text)))
             self._write('"')
         elif first == "{":
             yield from self._object(depth + 1)
@@ -240,21 +241,21 @@ class ObjectReader:
         elif first == '"':
             self._write(to_json((yield from self._json_string())))
         else:
-            self._write(coerced((yield from self._word()), types))
+            self._write(coerce((yield from self._word()), types))
 
-    def _quoted(self, show: Callable[[str], None]) -> Reading[None]:
-        """Show the text up to the quote mark, as it comes: nothing in it is escaped."""
+    def _quoted(self, show: Callable[[str], None]) -> Parse[None]:
+        """Stream a quoted string to ``show``. It has no escapes."""
         source, quote = self._source, self._quote
         source.take(len(quote))
-        while (place := source.text.find(quote)) < 0:
+        while (end := source.text.find(quote)) < 0:
             if source.closed:
                 raise MalformedCall
             show(source.take(len(source.text) - overlap(source.text, quote)))
             yield
-        show(source.take(place))
+        show(source.take(end))
         source.take(len(quote))
 
-    def _json_string(self) -> Reading[str]:
+    def _json_string(self) -> Parse[str]:
         source = self._source
         end = 1
         while True:
@@ -275,10 +276,10 @@ class ObjectReader:
         except ValueError:
             return text[1:-1]
 
-    def _word(self) -> Reading[str]:
+    def _word(self) -> Parse[str]:
         source = self._source
         end = yield from source.find(",}]<", _LONGEST_WORD)
-        # A bracket begins a marker: the object was never closed.
+        # "<" begins a marker: the object was not closed.
         if end is None or source.text[end] == "<":
             raise MalformedCall
         word = source.take(end).strip()
@@ -287,8 +288,8 @@ class ObjectReader:
         return word
 
 
-def expect(source: Source, marker: str) -> Reading[None]:
-    """Take the marker."""
+def expect(source: TextBuffer, marker: str) -> Parse[None]:
+    """Consume the marker. Raises :class:`MalformedCall` if the text does not begin with it."""
     if (yield from source.at(marker)) is None:
         raise MalformedCall
     source.take(len(marker))

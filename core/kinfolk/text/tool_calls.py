@@ -1,4 +1,4 @@
-"""Tells tool calls from the text of an answer while it streams, in any family's syntax."""
+"""Incremental tool-call parser: splits a streamed answer into content and calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kinfolk.text.formats import ChatFormat, TaggedArguments, ToolSyntax
-from kinfolk.text.incremental import Reading, Source, overlap
+from kinfolk.text.incremental import Parse, TextBuffer, overlap
 from kinfolk.text.tool_arguments import (
     LONGEST_NAME,
     MalformedCall,
@@ -22,7 +22,7 @@ _NAME_ENDS: Final = " \t\r\n<>{}"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text that is in no call; ``skipped`` characters before it are shown nowhere."""
+    """Text outside of calls; ``skipped`` characters in front of it are dropped."""
 
     text: str
     skipped: int = 0
@@ -30,7 +30,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class ToolStart:
-    """A call begins. Indices count up from 0."""
+    """Start of call ``index``, counted from 0."""
 
     index: int
     name: str
@@ -38,7 +38,8 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolArguments:
-    """A piece of the call's arguments. Together they are a JSON object once the call has ended."""
+    """A fragment of a call's arguments; the fragments of a complete call concatenate to a JSON
+    object."""
 
     index: int
     json: str
@@ -46,7 +47,7 @@ class ToolArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnd:
-    """The call is complete. One without an end must not be carried out."""
+    """End of a complete call. A call without this event must not be executed."""
 
     index: int
 
@@ -56,11 +57,11 @@ CallEvent = ToolStart | ToolArguments | ToolEnd
 
 @dataclass(frozen=True, slots=True)
 class ToolGrammar:
-    """What calls look like in one answer.
+    """Syntax and tools of the calls in one answer.
 
-    ``tools`` are the parameters' JSON schemas by function name; a call of any other function is
-    text. Without them every name is accepted and values are typed by their looks. With ``single``
-    nothing is read beyond the first complete call.
+    ``tools`` maps function names to JSON schemas of their parameters; a call of any other function
+    is content. ``None`` accepts every name and infers the types of values. With ``single`` parsing
+    stops after the first complete call.
     """
 
     opening: str
@@ -73,7 +74,7 @@ class ToolGrammar:
     def of(
         cls, chat: ChatFormat, tools: Sequence[Mapping[str, Any]], *, single: bool = False
     ) -> ToolGrammar | None:
-        """The family's syntax and the tools of a request; ``None`` if it states no syntax."""
+        """The grammar of a family's syntax and a request's tools; ``None`` without a syntax."""
         if chat.tool_call is None or chat.tool_syntax is None:
             return None
         functions = [tool.get("function", tool) for tool in tools]
@@ -86,44 +87,43 @@ class ToolGrammar:
 
 
 class ToolCallParser:
-    """Splits a stream of text into content and calls, the same wherever the pieces are cut.
+    """Splits streamed text into content and calls, independently of how it is split into pieces.
 
-    Space around calls is dropped. What turns out to be no call, or breaks off within one, is given
-    back as content, whole; if the call was announced by then it never gets its :class:`ToolEnd`.
-    Held back is only what may still become a marker, the space before it, and values whose JSON
-    depends on their end.
+    White space around calls is dropped. A malformed or incomplete call is returned as content; if
+    its :class:`ToolStart` was already emitted, no :class:`ToolEnd` follows. Text is held back only
+    while it may be a marker, as white space before a marker, or in a value that is not a string.
     """
 
     def __init__(self, grammar: ToolGrammar):
         self._grammar = grammar
         self.done = False
-        """Whether what follows no longer matters."""
-        self._source = Source()
+        """Whether parsing has stopped (``single``): further text is ignored."""
+        self._source = TextBuffer()
         self._events: list[Content | CallEvent] = []
         self._begun = 0
         self._shown = 0
-        # A function's own tag counts as a call even where the model left out the one around it.
+        # Models sometimes omit the outer marker: the tag of a function's name also opens a call.
         name = grammar.syntax.name[0]
         is_tagged = isinstance(grammar.syntax.arguments, TaggedArguments)
         self._openings = (grammar.opening, name) if is_tagged and name else (grammar.opening,)
         self._reading = self._read()
 
     def feed(self, text: str) -> list[Content | CallEvent]:
-        """What is certain with this text."""
+        """Add text; returns the events that are now certain."""
         self._source.text += text
-        return self._go_on()
+        return self._resume()
 
     def finish(self) -> list[Content | CallEvent]:
-        """What was held back, when nothing follows."""
+        """The remaining events, at the end of the stream."""
         self._source.closed = True
-        return self._go_on()
+        return self._resume()
 
-    def _go_on(self) -> list[Content | CallEvent]:
+    def _resume(self) -> list[Content | CallEvent]:
         next(self._reading, None)
         events, self._events = self._events, []
         return events
 
-    def _read(self) -> Reading[None]:
+    def _read(self) -> Parse[None]:
         source = self._source
         after_call = False
         while True:
@@ -139,13 +139,13 @@ class ToolCallParser:
                 self._show(source.marked())
                 after_call = False
 
-    def _content(self, after_call: bool) -> Reading[None]:
-        """Show text up to the next call or the end; space before a call is left to it."""
+    def _content(self, after_call: bool) -> Parse[None]:
+        """Emit content up to the next call or the end, without the white space before a call."""
         source = self._source
         if after_call:
             yield from source.skip_space()
         while True:
-            starts = [place for place in map(source.text.find, self._openings) if place >= 0]
+            starts = [start for start in map(source.text.find, self._openings) if start >= 0]
             held = max(overlap(source.text, opening) for opening in self._openings)
             safe = min(starts) if starts else len(source.text) - (0 if source.closed else held)
             text = source.text[:safe]
@@ -158,7 +158,7 @@ class ToolCallParser:
                 return
             yield
 
-    def _call(self) -> Reading[None]:
+    def _call(self) -> Parse[None]:
         source, grammar = self._source, self._grammar
         before, after = grammar.syntax.name
         if (yield from source.at(*self._openings)) == grammar.opening:
@@ -186,12 +186,12 @@ class ToolCallParser:
         if (yield from source.at(grammar.closing)):
             source.take(len(grammar.closing))
 
-    def _arguments(self, index: int, name: str) -> Reading[None]:
+    def _arguments(self, index: int, name: str) -> Parse[None]:
         grammar, syntax = self._grammar, self._grammar.syntax.arguments
         parameters = Parameters((grammar.tools or {}).get(name))
 
         def write(fragment: str) -> None:
-            # Nothing is announced before the arguments have begun well.
+            # A call starts when its first argument has parsed.
             if self._begun == index:
                 self._begun += 1
                 self._events.append(ToolStart(index, name))

@@ -1,4 +1,4 @@
-"""Values of tool arguments: from what a model wrote to JSON, as the tool's schema asks."""
+"""Tool argument values: the model's text converted to JSON of the type in the tool's schema."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ _ALIASES: Final = {
 }
 _EXACT_INTEGERS: Final = 2.0**53
 _NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
-# What parsers of foreign text raise; the last two on texts that are nested too deep.
+# Exceptions of the parsers below; the last two for text that is nested too deep.
 _FAILURES: Final = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 
-class _Unfit(ValueError):
-    """The text is no value of the type."""
+class _WrongType(ValueError):
+    """The text is not a value of the type."""
 
 
 def types_of(schema: Any) -> Types:
-    """The types a JSON schema allows, in its order; none if it does not say."""
+    """The types that a JSON schema allows, in its order; empty if it states none."""
     if not isinstance(schema, Mapping):
         return ()
     stated = schema.get("type")
     names = stated if isinstance(stated, list) else [stated]
-    found = [_ALIASES.get(name.lower(), name.lower()) for name in names if isinstance(name, str)]
-    if not found:
+    types = [_ALIASES.get(name.lower(), name.lower()) for name in names if isinstance(name, str)]
+    if not types:
         for branches in (schema.get("anyOf"), schema.get("oneOf")):
             for branch in branches if isinstance(branches, list) else ():
-                found += types_of(branch)
-    if not found and isinstance(schema.get("enum"), list):
-        found = [_NAMES[type(value)] for value in schema["enum"] if type(value) in _NAMES]
-    return tuple(dict.fromkeys(found))
+                types += types_of(branch)
+    if not types and isinstance(schema.get("enum"), list):
+        types = [_NAMES[type(value)] for value in schema["enum"] if type(value) in _NAMES]
+    return tuple(dict.fromkeys(types))
 
 
-def coerced(text: str, types: Types) -> str:
-    """JSON of the first type that the text is a value of; what fits none stays a string."""
-    wanted = [name for name in types if name != "null"]
+def coerce(text: str, types: Types) -> str:
+    """The text as JSON of the first of ``types`` that it is a value of, else as a JSON string."""
+    candidates = [name for name in types if name != "null"]
     word = text.strip()
     if types != STRING and (
         word.lower() == "null" or (word == "None" and ("null" in types or "string" not in types))
     ):
         return "null"
-    for name in wanted or [""]:
+    for name in candidates or [""]:
         try:
             return to_json(_READERS.get(name, _any)(text))
         except _FAILURES:
@@ -67,18 +67,18 @@ def coerced(text: str, types: Types) -> str:
 
 
 def to_json(value: Any) -> str:
-    """JSON that is also valid UTF-8. Raises :class:`ValueError` for what JSON cannot say."""
+    """JSON that is valid UTF-8. Raises :class:`ValueError` for NaN and infinity."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Half a surrogate pair has no bytes, only an escape.
+        # A lone surrogate can only be written as an escape.
         return json.dumps(value, allow_nan=False)
     return text
 
 
-def escaped(text: str) -> str:
-    """The inside of a JSON string."""
+def escape(text: str) -> str:
+    """The text as the inside of a JSON string, without the quotes."""
     return to_json(text)[1:-1]
 
 
@@ -93,7 +93,7 @@ def _integer(text: str) -> int:
         return int(word)
     number = float(word)
     if not number.is_integer() or abs(number) > _EXACT_INTEGERS:
-        raise _Unfit
+        raise _WrongType
     return int(number)
 
 
@@ -103,14 +103,14 @@ def _number(text: str) -> int | float:
     except ValueError:
         number = float(text)
     if not math.isfinite(number):
-        raise _Unfit
+        raise _WrongType
     return number
 
 
 def _boolean(text: str) -> bool:
     word = text.strip().lower()
     if word not in _BOOLEANS:
-        raise _Unfit
+        raise _WrongType
     return _BOOLEANS[word]
 
 
@@ -123,7 +123,7 @@ def _container(kind: type) -> Callable[[str], Any]:
                 warnings.simplefilter("ignore", SyntaxWarning)
                 value = ast.literal_eval(text.strip())
         if not isinstance(value, kind):
-            raise _Unfit
+            raise _WrongType
         return value
 
     return read
@@ -131,7 +131,7 @@ def _container(kind: type) -> Callable[[str], Any]:
 
 def _json(text: str) -> Any:
     def refuse(name: str) -> Any:
-        raise _Unfit
+        raise _WrongType
 
     return json.loads(text, parse_constant=refuse)
 

@@ -1,4 +1,4 @@
-"""Bytes that should be UTF-8: what is wrong with them, and what they become if that is replaced."""
+"""Invalid UTF-8: its description for messages, and byte counts of text with U+FFFD."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def fault(error: UnicodeDecodeError) -> str:
 
 
 def original_sizes(raw: bytes, sizes: Sequence[int]) -> list[int]:
-    """How many bytes of ``raw`` each piece of its text stands for.
+    """The number of bytes of ``raw`` that each piece of its decoded text covers.
 
-    The text is ``raw`` with U+FFFD in place of what is not UTF-8, and was cut into pieces of
-    ``sizes`` bytes. The first byte of such a U+FFFD counts for all that it replaces.
+    The text is ``raw`` decoded with U+FFFD for invalid bytes; ``sizes`` are the UTF-8 bytes of its
+    consecutive pieces. The bytes that a U+FFFD replaces count at its first byte.
     """
     import numpy as np
 
@@ -33,12 +33,12 @@ def original_sizes(raw: bytes, sizes: Sequence[int]) -> list[int]:
         counts[offset : offset + 3] = lost, 0, 0
     before = np.concatenate(([0], np.cumsum(counts)))
     ends = np.minimum(np.cumsum([0, *sizes]), length)
-    found: list[int] = np.diff(before[ends]).tolist()
-    return found
+    covered: list[int] = np.diff(before[ends]).tolist()
+    return covered
 
 
 def _replaced(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Where in the text a U+FFFD replaces bytes of ``raw``, and how many."""
+    """(offset in bytes of the text, replaced bytes of ``raw``) of each U+FFFD for invalid bytes."""
     offset = position = 0
     for part in raw.decode("utf-8", "replace").split(_REPLACEMENT)[:-1]:
         size = len(part.encode("utf-8"))
@@ -50,7 +50,8 @@ def _replaced(raw: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _invalid(raw: bytes) -> int:
-    """How many bytes at the beginning of ``raw`` are replaced together, 0 if it is a character."""
+    """The number of leading bytes of ``raw`` that one U+FFFD replaces, 0 if they are a
+    character."""
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:

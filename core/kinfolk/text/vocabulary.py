@@ -1,4 +1,4 @@
-"""The tokens a model file lists: their texts, what kind each is, and which of them end a text."""
+"""Vocabulary of a model file: token texts, token types, end-of-generation ids."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ COMMON_ENDS: Final = frozenset(
         "</s>",
     )
 )
-"""Texts that end a text or a turn wherever they are control tokens."""
+"""Token texts that end a generation in any model, if they are control tokens."""
 
 
 class TokenType(IntEnum):
-    """What ``tokenizer.ggml.token_type`` says about a token."""
+    """Values of ``tokenizer.ggml.token_type``."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -56,17 +56,17 @@ class TokenType(IntEnum):
 
 
 HIDDEN: Final = frozenset((TokenType.CONTROL, TokenType.UNKNOWN))
-"""Types that steer a model and are not part of the text it writes."""
+"""Types of tokens that are not part of generated text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The token list of a file. ``texts`` and ``types`` are indexed by id.
 
-    ``ids`` maps texts to ids and has an entry for each id, in their order. ``eog`` are the ids that
-    end a generation: those the file names, control tokens whose text is known to end a turn, and
-    what the family adds, less what it keeps. ``add_bos`` and ``add_space`` are what the file says
-    about the beginning of a text, ``None`` if nothing.
+    ``ids`` maps texts to ids, with one entry for each id, in order of ids. ``eog`` are the
+    end-of-generation ids: those named in the file, control tokens in ``COMMON_ENDS`` and the
+    family's ``stop_tokens``, without its ``keep_tokens``. ``add_bos`` and ``add_space`` are flags
+    of the file, ``None`` if absent.
     """
 
     texts: tuple[str, ...]
@@ -81,12 +81,12 @@ class Vocabulary:
 
     @property
     def unknown_name(self) -> str | None:
-        """The name in ``ids`` of the token for what no other token spells."""
+        """The name of the unknown token in ``ids``, ``None`` if the file has none."""
         return None if self.unknown is None else list(self.ids)[self.unknown]
 
 
 def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
-    """The vocabulary of a file; :class:`ModelFormatError` names the key that cannot be used."""
+    """The vocabulary of a file. Raises :class:`ModelFormatError` naming the key at fault."""
     texts = tuple(meta.strings(TOKENS))
     if not texts:
         raise meta.fail(f"key {TOKENS!r} is empty", TOKENS)
@@ -97,7 +97,7 @@ def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
     for token in _ends_of_text(texts, types, chat):
         if texts[token] not in kept:
             eog.add(token)
-            # What ends a turn is never part of its text, whatever the converter noted.
+            # Some converters mark end tokens as normal; they are never part of the text.
             types[token] = TokenType.CONTROL
     return Vocabulary(
         texts=texts,
@@ -113,11 +113,10 @@ def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
 
 
 def _unique_ids(texts: Sequence[str], types: Sequence[TokenType]) -> dict[str, int]:
-    """Text -> id for every id, in their order.
+    """Unique name -> id, for every id, in order.
 
-    Where several tokens share a text, the last that is in use has it, as in llama.cpp. The others
-    and empty texts get names that no input can spell (NUL is no letter of any kind of symbols), so
-    that no id moves.
+    Of several tokens with one text the last used one keeps it, as in llama.cpp. The others, and
+    empty texts, get a name that begins with NUL, which no symbol contains, so that no id moves.
     """
     ids = {text: token for token, text in enumerate(texts)}
     if len(ids) == len(texts) and "" not in ids:
@@ -158,22 +157,20 @@ def _read_flag(meta: Metadata, key: str) -> bool | None:
 def _read_id(meta: Metadata, key: str, count: int) -> int | None:
     if key not in meta:
         return None
-    # -1 for none is there in any width, signed or not.
+    # Converters write -1 for "none" in any integer type, signed or not.
     token = meta.integer(key, minimum=-(2**63), maximum=2**64)
     if 0 <= token < count:
         return token
-    logger.warning(
-        "%s: key %r is %d, which is none of the %d tokens; ignored", meta.path, key, token, count
-    )
+    logger.warning("%s: key %r is %d, beyond the %d tokens; ignored", meta.path, key, token, count)
     return None
 
 
 def _ends_of_text(texts: Sequence[str], types: Sequence[TokenType], chat: ChatFormat) -> list[int]:
-    """Ids whose text ends a turn: the family's of any type, common ones of control tokens.
+    """Ids of end tokens by text: the family's ``stop_tokens`` of any type, and ``COMMON_ENDS``.
 
-    Of another type a common one is text: ``</s>`` strikes through where HTML is in a vocabulary.
+    A common end counts only as a control token: a normal ``</s>`` may be the HTML tag.
     """
     stops = frozenset(chat.stop_tokens)
     ends = stops | COMMON_ENDS
-    found = [token for token, text in enumerate(texts) if text in ends]
-    return [token for token in found if texts[token] in stops or types[token] is TokenType.CONTROL]
+    tokens = [token for token, text in enumerate(texts) if text in ends]
+    return [token for token in tokens if texts[token] in stops or types[token] is TokenType.CONTROL]

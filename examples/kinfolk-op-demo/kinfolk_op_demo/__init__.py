@@ -1,1 +1,1 @@
-"""An op back end for kinfolk."""
+"""A back end for an op of kinfolk, and an op of this plugin's own."""

@@ -6,11 +6,25 @@ from kinfolk import hookimpl
 from kinfolk.descriptors import OpBackend
 
 KINFOLK_API = (1, 0)
-_WHERE = "kinfolk_op_demo.inplace"
+_REPLACED = "kinfolk_op_demo.inplace"
+_ADDED = "kinfolk_op_demo.clipped_swiglu"
 
 
 @hookimpl
 def register_op_backends() -> list[OpBackend]:
     return [
-        OpBackend("silu_mul", "inplace", f"{_WHERE}:silu_mul", f"{_WHERE}:supports", priority=-1)
+        OpBackend(
+            "act_and_mul",
+            "inplace",
+            f"{_REPLACED}:act_and_mul",
+            f"{_REPLACED}:supports",
+            priority=-1,
+        ),
+        OpBackend(
+            "clipped_swiglu",
+            "inplace",
+            f"{_ADDED}:clipped_swiglu_inplace",
+            f"{_ADDED}:supports_inplace",
+            priority=10,
+        ),
     ]

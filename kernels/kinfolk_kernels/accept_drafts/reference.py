@@ -1,23 +1,26 @@
-"""The way along a draft on which every row was wanted by the one before it."""
+"""The reference of ``accept_drafts``."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
+if TYPE_CHECKING:
+    from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
+
 NO_ROW = -2
-"""Parent of padding in a lane."""
+"""Parent of a padding row."""
 
 
 def accept_drafts(
-    chosen: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, budget: torch.Tensor
+    arguments: AcceptDraftsArguments,
+    chosen: torch.Tensor,
+    tokens: torch.Tensor,
+    parents: torch.Tensor,
+    budget: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """L lanes of at most T rows, all int64: ``chosen`` [L, T] the token that each row wants next,
-    ``tokens`` [L, T] the pending token and then drafts, ``parents`` [L, T] index in the lane of
-    each row's predecessor, -1 for the first and ``NO_ROW`` for padding, ``budget`` [L].
-
-    From the first row to the first child with the token that the row wants, and so on, up to
-    ``budget`` rows but at least one -> path [L, T], padded with -1; its length [L]; the token that
-    its last row wants [L].
+    """See :class:`AcceptDraftsArguments`.
 
     A row has at most one child that is right. So the rows right all the way up are found by
     doubling, in log2 T rounds, and their depths with them.

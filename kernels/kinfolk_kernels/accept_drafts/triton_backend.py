@@ -1,4 +1,4 @@
-"""Accepts drafts in one launch; see the reference."""
+"""``accept_drafts`` on the GPU, in one launch."""
 
 from __future__ import annotations
 
@@ -7,33 +7,31 @@ import triton
 
 from kinfolk_kernels.accept_drafts import reference
 from kinfolk_kernels.accept_drafts.kernel import accept_drafts_kernel
+from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 
-def supports(
-    chosen: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, budget: torch.Tensor
-) -> Verdict:
-    """Whether ``accept_drafts`` can do this call."""
-    given = (chosen, tokens, parents, budget)
-    reason = out_of_reach(accept_drafts_kernel, *given)
-    if reason:
-        return no(reason)
-    if not all(x.is_contiguous() and x.dtype == torch.int64 for x in given):
-        return no("the lanes are not contiguous int64")
-    return YES
+def supports(arguments: AcceptDraftsArguments) -> Verdict:
+    reason = refuses_device(accept_drafts_kernel, arguments.device)
+    return no(reason) if reason else YES
 
 
 def accept_drafts(
-    chosen: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, budget: torch.Tensor
+    arguments: AcceptDraftsArguments,
+    chosen: torch.Tensor,
+    tokens: torch.Tensor,
+    parents: torch.Tensor,
+    budget: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """See the reference, which has nothing to look for where lanes are of one row."""
+    """See :class:`AcceptDraftsArguments`. Sequences of one row have nothing to look for: the
+    reference is faster than a launch."""
     if tokens.shape[1] == 1:
-        return reference.accept_drafts(chosen, tokens, parents, budget)
-    found = torch.empty_like(tokens), torch.empty_like(budget), torch.empty_like(budget)
-    steps(chosen, tokens, parents, budget, *found).run()
-    return found
+        return reference.accept_drafts(arguments, chosen, tokens, parents, budget)
+    path, n_keep, following = (torch.empty_like(x) for x in (tokens, budget, budget))
+    steps(chosen, tokens, parents, budget, path, n_keep, following).run()
+    return path, n_keep, following
 
 
 def steps(

@@ -1,25 +1,29 @@
-"""Rows of the token table."""
+"""The reference of ``embedding``."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.embedding.op import EmbeddingArguments
 
 
 class PackedRows(Protocol):
     """A matrix in quantised blocks whose rows can be taken out."""
 
+    @property
+    def device(self) -> torch.device: ...
     def select(self, rows: torch.Tensor) -> PackedRows: ...
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
 
 
-def embedding(
-    tokens: torch.Tensor, weight: torch.Tensor | PackedRows, scale: float = 1.0
-) -> torch.Tensor:
-    """tokens int64 [R], weight [V, width] -> float32 [R, width] times ``scale``."""
-    if isinstance(weight, torch.Tensor):
-        rows = weight[tokens].float()
+def embedding(arguments: EmbeddingArguments, tokens: torch.Tensor) -> torch.Tensor:
+    """See :class:`EmbeddingArguments`."""
+    table, scale = arguments.table, arguments.scale
+    if isinstance(table, torch.Tensor):
+        rows = table[tokens].float()
     else:
-        rows = weight.select(tokens).dequantize(torch.float32)
+        rows = table.select(tokens).dequantize(torch.float32)
     return rows if scale == 1.0 else rows * scale

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import group_kernels, sort_kernels
-from kinfolk_kernels.experts.layer import COLUMNS, CURVES, Choice, Experts
+from kinfolk_kernels.experts.choice import Choice
+from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps, type_of
 from kinfolk_kernels.launch import Launch
+
+COLUMNS = 1024
+"""Numbers that a program adds up."""
 
 GROUP_ROWS = 256
 """Pairs that a program sorts, where there are too many for one."""
@@ -40,7 +45,7 @@ class GroupTile:
 def group_launches(
     x: torch.Tensor,
     choice: Choice,
-    experts: Experts,
+    experts: ExpertsArguments[Stack],
     y: torch.Tensor,
     tiles: tuple[GroupTile, GroupTile] | None = None,
 ) -> Iterator[Launch]:
@@ -131,7 +136,7 @@ def sort(ids: torch.Tensor, order: Order, block: int) -> Iterator[Launch]:
 def gate_up_groups(
     x: torch.Tensor,
     choice: Choice,
-    experts: Experts,
+    experts: ExpertsArguments[Stack],
     order: Order,
     inner: torch.Tensor,
     tile: GroupTile,
@@ -142,7 +147,7 @@ def gate_up_groups(
         (-(-experts.channels // tile.rows), order.blocks(tile.pairs)),
         {
             **order.arguments,
-            "bay_ptr": experts.bays,
+            "bay_ptr": experts.bay_of_expert,
             "x_ptr": x,
             **pointers("gate", experts.gate, as_bytes=True),
             **pointers("up", experts.up, as_bytes=True),
@@ -153,7 +158,7 @@ def gate_up_groups(
             "K": experts.width,
             "F": experts.channels,
             "TOP_K": choice.top_k,
-            "ACTIVATION": CURVES[experts.activation],
+            "ACTIVATION": CODES[experts.activation],
             **_constants(experts, experts.gate, tile),
         },
         tile.warps,
@@ -162,7 +167,11 @@ def gate_up_groups(
 
 
 def down_groups(
-    inner: torch.Tensor, experts: Experts, order: Order, each: torch.Tensor, tile: GroupTile
+    inner: torch.Tensor,
+    experts: ExpertsArguments[Stack],
+    order: Order,
+    each: torch.Tensor,
+    tile: GroupTile,
 ) -> Launch:
     """each [R K, W], as the pairs were before sorting, of inner [R K, F]."""
     return Launch(
@@ -170,7 +179,7 @@ def down_groups(
         (-(-experts.width // tile.rows), order.blocks(tile.pairs)),
         {
             **order.arguments,
-            "bay_ptr": experts.bays,
+            "bay_ptr": experts.bay_of_expert,
             "inner_ptr": inner,
             **pointers("down", experts.down, as_bytes=True),
             **steps(experts.down, as_bytes=True),
@@ -186,7 +195,7 @@ def down_groups(
     )
 
 
-def _constants(experts: Experts, stack: Stack, tile: GroupTile) -> dict[str, int]:
+def _constants(experts: ExpertsArguments[Stack], stack: Stack, tile: GroupTile) -> dict[str, int]:
     return {
         "E": experts.count,
         "SIZE": max(16, triton.next_power_of_2(experts.count)),

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 import triton
 
+from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import pair_kernels
-from kinfolk_kernels.experts.layer import CURVES, Choice, Experts
-from kinfolk_kernels.experts.reference import SharedExpert
-from kinfolk_kernels.experts.stacks import format_of, pointers, steps
+from kinfolk_kernels.experts.choice import Choice
+from kinfolk_kernels.experts.op import ExpertsArguments
+from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps
 from kinfolk_kernels.int8_rows import GROUP, Int8Rows, made_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import quantize_rows
@@ -49,8 +50,8 @@ class Inner:
     scale: torch.Tensor | None = None
 
     @staticmethod
-    def make(choice: Choice, experts: Experts) -> Inner:
-        device, rows = experts.bays.device, choice.ids.shape[0]
+    def make(choice: Choice, experts: ExpertsArguments[Stack]) -> Inner:
+        device, rows = experts.bay_of_expert.device, choice.ids.shape[0]
         pairs = torch.empty(choice.ids.numel(), experts.channels, device=device)
         shared = shared_gate = pairs
         if experts.shared is not None:
@@ -65,8 +66,9 @@ class Inner:
         )
 
 
-def joins(shared: SharedExpert | None, choice: Choice, experts: Experts) -> bool:
-    """Whether a shared expert can be one more pair of every row."""
+def joins(experts: ExpertsArguments[Stack], choice: Choice) -> bool:
+    """Whether the shared expert can be one more pair of every row."""
+    shared = experts.shared
     if shared is None:
         return False
     matrices = [m for m in (shared.gate, shared.up, shared.down) if isinstance(m, Planes)]
@@ -78,7 +80,12 @@ def joins(shared: SharedExpert | None, choice: Choice, experts: Experts) -> bool
 
 
 def pair_launches(
-    x: torch.Tensor, choice: Choice, experts: Experts, y: torch.Tensor, *, asm: bool = True
+    x: torch.Tensor,
+    choice: Choice,
+    experts: ExpertsArguments[Stack],
+    y: torch.Tensor,
+    *,
+    asm: bool = True,
 ) -> Iterator[Launch]:
     """y float32 [R, W] of x [R, W], rounded to int8."""
     rows = made_int8(x)
@@ -96,7 +103,7 @@ def gate_up_pairs(
     x: torch.Tensor,
     rows: Int8Rows,
     choice: Choice,
-    experts: Experts,
+    experts: ExpertsArguments[Stack],
     inner: Inner,
     *,
     asm: bool = True,
@@ -120,7 +127,7 @@ def gate_up_pairs(
         (programs, parts),
         {
             "ids_ptr": choice.ids,
-            "bay_ptr": experts.bays,
+            "bay_ptr": experts.bay_of_expert,
             "x_ptr": rows.words,
             "d_ptr": rows.scale,
             "d_step": rows.scale.stride(0),
@@ -145,7 +152,7 @@ def gate_up_pairs(
             "SHARED": shared_form,
             "SHARED_F": experts.shared_channels,
             "GATED": shared_gate is not None,
-            "ACTIVATION": CURVES[experts.activation],
+            "ACTIVATION": CODES[experts.activation],
             "NR": at_once,
             "LANES": lanes,
             "MASKED": any(count % lanes for count in needed),
@@ -155,7 +162,7 @@ def gate_up_pairs(
     )
 
 
-def round_pairs(inner: Inner, experts: Experts, *, asm: bool = True) -> Launch:
+def round_pairs(inner: Inner, experts: ExpertsArguments[Stack], *, asm: bool = True) -> Launch:
     """``inner.words`` and ``inner.scale`` of ``inner.pairs``."""
     form, channels = format_of(experts.down), experts.channels
     lanes = int(triton.next_power_of_2(_lanes(form, channels)))
@@ -169,7 +176,12 @@ def round_pairs(inner: Inner, experts: Experts, *, asm: bool = True) -> Launch:
 
 
 def down_pairs(
-    inner: Inner, choice: Choice, experts: Experts, y: torch.Tensor, *, asm: bool = True
+    inner: Inner,
+    choice: Choice,
+    experts: ExpertsArguments[Stack],
+    y: torch.Tensor,
+    *,
+    asm: bool = True,
 ) -> Launch:
     """y [R, W] of ``inner``."""
     form, width, channels = format_of(experts.down), experts.width, experts.channels
@@ -182,7 +194,7 @@ def down_pairs(
         {
             "ids_ptr": choice.ids,
             "weights_ptr": choice.weights,
-            "bay_ptr": experts.bays,
+            "bay_ptr": experts.bay_of_expert,
             "inner_ptr": inner.pairs,
             "words_ptr": inner.pairs if inner.words is None else inner.words,
             "scale_ptr": inner.pairs if inner.scale is None else inner.scale,
@@ -218,7 +230,7 @@ def _span(down: Any) -> int:
     return int(triton.next_power_of_2(_lanes(format_of(down), down.columns)))
 
 
-def _down_lanes(choice: Choice, experts: Experts) -> int:
+def _down_lanes(choice: Choice, experts: ExpertsArguments[Stack]) -> int:
     """Lanes of a program that adds up a row's experts: of one row all at once, if that is not too
     many; where there are many programs, the fewer lanes, the less their sums cost."""
     needed = choice.top_k * _lanes(format_of(experts.down), experts.channels)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from kinfolk_kernels.gelu_mul.reference import gelu_mul
-from kinfolk_kernels.linear.reference import linear
-from kinfolk_kernels.silu_mul.reference import silu_mul
+from kinfolk_kernels.act_and_mul.reference import product
+from kinfolk_kernels.linear.reference import Packed
+from kinfolk_kernels.linear.reference import product as linear
 
-Activation = Literal["silu", "gelu_tanh"]
-ACTIVATIONS = {"silu": silu_mul, "gelu_tanh": gelu_mul}
+if TYPE_CHECKING:
+    from kinfolk_kernels.experts.op import ExpertsArguments
 
 
 class PackedStack(Protocol):
     """Stacked matrices in quantised blocks; indexing takes one out."""
 
-    def __getitem__(self, index: int) -> PackedStack: ...
-    def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+    def __getitem__(self, index: int, /) -> Packed: ...
 
 
 Stack = torch.Tensor | PackedStack
+S = TypeVar("S", bound=Stack)
+"""The stacks that a back end reads."""
 
 
 class SharedExpert(NamedTuple):
@@ -38,35 +42,23 @@ class SharedExpert(NamedTuple):
 
 
 def experts(
-    x: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    gate: Stack,
-    up: Stack,
-    down: Stack,
-    bay_of_expert: torch.Tensor,
-    activation: Activation,
-    shared: SharedExpert | None,
+    arguments: ExpertsArguments[Stack], x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """x [R, W], ids int64 [R, K], weights float32 [R, K] -> float32 [R, W].
-
-    ``gate`` and ``up`` [bays, F, W] and ``down`` [bays, W, F] hold the experts in bays;
-    ``bay_of_expert`` int64 [E] says where each lies. A row's result is the sum over its experts,
-    in the order of ``ids``, of weight * down(act(gate x) * up x), plus the ``shared`` one's. It
-    depends on the row and its experts' weights alone, not on bays or on the rows beside it.
-    """
+    """See :class:`ExpertsArguments`."""
+    activation = arguments.activation
     out = torch.zeros(x.shape[0], x.shape[1], device=x.device)
     for row in range(x.shape[0]):
         for expert, weight in zip(ids[row].tolist(), weights[row], strict=True):
-            bay = int(bay_of_expert[expert])
-            inner = ACTIVATIONS[activation](
-                matrix(gate, bay) @ x[row].float(), matrix(up, bay) @ x[row].float()
-            )
-            out[row] += weight * (matrix(down, bay) @ inner)
+            bay = int(arguments.bay_of_expert[expert])
+            stacks = (arguments.gate, arguments.up, arguments.down)
+            gate, up, down = (matrix(stack, bay) for stack in stacks)
+            inner = product(activation, gate @ x[row].float(), up @ x[row].float())
+            out[row] += weight * (down @ inner)
+    shared = arguments.shared
     if shared is None:
         return out
     wide = x.float()
-    inner = ACTIVATIONS[activation](linear(wide, shared.gate), linear(wide, shared.up))
+    inner = product(activation, linear(wide, shared.gate), linear(wide, shared.up))
     return add_shared(out, linear(inner, shared.down), x, shared.shared_gate)
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 import triton
 
-from kinfolk_kernels.experts.layer import CURVES
-from kinfolk_kernels.experts.reference import Activation, SharedExpert
+from kinfolk_kernels.act_and_mul.reference import Activation
+from kinfolk_kernels.act_and_mul.triton_backend import multiply
+from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.experts.shared_kernel import add_shared_kernel
-from kinfolk_kernels.gated_product import multiply
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.triton_backend import linear, linears
+from kinfolk_kernels.linear.triton_backend import products
 
 
 def shared_rows(x: torch.Tensor, shared: SharedExpert, activation: Activation) -> torch.Tensor:
     """down(act(gate x) * up x) [R, W] in the type of x [R, W]."""
-    gate, up = linears(x, (shared.gate, shared.up))
-    return linear(multiply(CURVES[activation], gate, up), shared.down)
+    gate, up = products(x, (shared.gate, shared.up))
+    return products(multiply(activation, gate, up), (shared.down,))[0]
 
 
 def add_shared(

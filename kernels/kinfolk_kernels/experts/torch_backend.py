@@ -8,55 +8,43 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.experts.reference import (
-    ACTIVATIONS,
-    Activation,
-    SharedExpert,
-    Stack,
-    add_shared,
-    matrix,
-)
-from kinfolk_kernels.linear.torch_backend import linear
+from kinfolk_kernels.act_and_mul.reference import product
+from kinfolk_kernels.experts.op import ExpertsArguments
+from kinfolk_kernels.experts.reference import Stack, add_shared, matrix
+from kinfolk_kernels.linear.torch_backend import product as linear
 
 TILE = 16
 
 
 def experts(
-    x: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    gate: Stack,
-    up: Stack,
-    down: Stack,
-    bay_of_expert: torch.Tensor,
-    activation: Activation,
-    shared: SharedExpert | None,
+    arguments: ExpertsArguments[Stack], x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """See the reference."""
+    """See :class:`ExpertsArguments`."""
+    activation, shared = arguments.activation, arguments.shared
+    stacks = (arguments.gate, arguments.up, arguments.down)
     rows, top_k = ids.shape
     tile = 1 if rows == 1 else TILE
-    act = ACTIVATIONS[activation]
     pairs = torch.empty(rows * top_k, x.shape[1], device=x.device)
     order = ids.flatten().argsort(stable=True)
-    counts = ids.flatten().bincount(minlength=bay_of_expert.shape[0]).tolist()
+    counts = ids.flatten().bincount(minlength=arguments.count).tolist()
     start = 0
     for expert, count in enumerate(counts):
         if count == 0:
             continue
-        bay = int(bay_of_expert[expert])
-        w_gate, w_up, w_down = (matrix(stack, bay, x.dtype) for stack in (gate, up, down))
+        bay = int(arguments.bay_of_expert[expert])
+        w_gate, w_up, w_down = (matrix(stack, bay, x.dtype) for stack in stacks)
         mine = order[start : start + count]
         start += count
         for part in torch.split(mine, tile):
             block = x.new_zeros(tile, x.shape[1])
             block[: part.shape[0]] = x[part // top_k]
-            inner = act(block @ w_gate.T, block @ w_up.T)
+            inner = product(activation, block @ w_gate.T, block @ w_up.T)
             pairs[part] = (inner @ w_down.T)[: part.shape[0]].float()
-    found = pairs.view(rows, top_k, -1)
-    out = weights[:, 0, None] * found[:, 0]
+    results = pairs.view(rows, top_k, -1)
+    out = weights[:, 0, None] * results[:, 0]
     for k in range(1, top_k):
-        out = out + weights[:, k, None] * found[:, k]
+        out = out + weights[:, k, None] * results[:, k]
     if shared is None:
         return out
-    inner = act(linear(x, shared.gate), linear(x, shared.up))
+    inner = product(activation, linear(x, shared.gate), linear(x, shared.up))
     return add_shared(out, linear(inner, shared.down), x, shared.shared_gate)

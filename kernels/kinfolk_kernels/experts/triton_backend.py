@@ -1,23 +1,26 @@
-"""The experts of a layer on the GPU; see the reference.
+"""``experts`` on the GPU.
 
 Which kernels run depends on the number of rows of the step alone. No host waits for the device.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 
+from kinfolk_kernels.device import refuses_device
+from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_kernels import group_gate_up_kernel
 from kinfolk_kernels.experts.group_launches import group_launches
-from kinfolk_kernels.experts.layer import Choice, Experts
+from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.pair_launches import joins, pair_launches
-from kinfolk_kernels.experts.reference import Activation, SharedExpert
 from kinfolk_kernels.experts.shared_launches import add_shared, shared_rows
 from kinfolk_kernels.experts.stacks import Stack, format_of, refuses, steps, tensors_of, type_of
+from kinfolk_kernels.linear.op import LinearArguments
 from kinfolk_kernels.linear.triton_backend import supports as supports_linear
 from kinfolk_kernels.planes import GROUP, PlanesStack
-from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 PAIRED_ROWS = 16
@@ -29,77 +32,75 @@ MOST_CHOSEN = 32
 WIDEST = 16384
 
 
-def supports(
-    x: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    gate: Stack,
-    up: Stack,
-    down: Stack,
-    bay_of_expert: torch.Tensor,
-    activation: Activation,
-    shared: SharedExpert | None,
-) -> Verdict:
-    """Whether ``experts`` can do this call."""
+def supports(arguments: ExpertsArguments[Stack]) -> Verdict:
+    gate, up, down = arguments.gate, arguments.up, arguments.down
+    device, dtype = arguments.bay_of_expert.device, arguments.dtype
+    reason = refuses_device(group_gate_up_kernel, device, dtype)
+    if reason:
+        return no(reason)
     for stack, name in ((gate, "gate"), (up, "up"), (down, "down")):
         reason = refuses(stack, name)
         if reason:
             return no(reason)
-        if x.dtype == torch.float32 and type_of(stack) != torch.float32:
+        if dtype == torch.float32 and type_of(stack) != torch.float32:
             return no(f"rows of float32 are not rounded to the {type_of(stack)} of {name}")
-    stacks = [tensor for stack in (gate, up, down) for tensor in tensors_of(stack)]
-    reason = out_of_reach(group_gate_up_kernel, x, ids, weights, bay_of_expert, *stacks)
-    if reason:
-        return no(reason)
+        for tensor in tensors_of(stack):
+            if tensor.device != device:
+                return no(f"{name} is on {tensor.device}, the model on {device}")
+            reason = refuses_device(group_gate_up_kernel, device, tensor.dtype)
+            if reason:
+                return no(reason)
     same = format_of(gate) == format_of(up) and type_of(gate) == type_of(up)
     if not same or steps(gate, as_bytes=True) != steps(up, as_bytes=True):
         return no("gate and up are stored differently")
-    if x.stride(-1) != 1 or not all(t.is_contiguous() for t in (ids, weights, bay_of_expert)):
-        return no("the rows or their choice are not contiguous")
-    if bay_of_expert.shape[0] > MOST_EXPERTS or ids.shape[1] > MOST_CHOSEN:
-        return no(f"{ids.shape[1]} of {bay_of_expert.shape[0]} experts are too many")
-    return YES if shared is None else _supports_shared(x, shared)
+    if not arguments.bay_of_expert.is_contiguous():
+        return no("the bays of the experts are not contiguous")
+    if arguments.count > MOST_EXPERTS or arguments.top_k > MOST_CHOSEN:
+        return no(f"{arguments.top_k} of {arguments.count} experts are too many")
+    return _supports_shared(arguments)
 
 
-def _supports_shared(x: torch.Tensor, shared: SharedExpert) -> Verdict:
-    if x.shape[1] > WIDEST:
-        return no(f"rows of {x.shape[1]}, more than {WIDEST}")
-    verdicts = (supports_linear(x, matrix) for matrix in (shared.gate, shared.up, shared.down))
-    return next((verdict for verdict in verdicts if not verdict), YES)
+def _supports_shared(arguments: ExpertsArguments[Stack]) -> Verdict:
+    shared = arguments.shared
+    if shared is None:
+        return YES
+    if arguments.width > WIDEST:
+        return no(f"rows of {arguments.width}, more than {WIDEST}")
+    matrices = (shared.gate, shared.up, shared.down)
+    device = arguments.bay_of_expert.device
+    return supports_linear(LinearArguments(matrices, arguments.dtype, device))
 
 
 def experts(
-    x: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    gate: Stack,
-    up: Stack,
-    down: Stack,
-    bay_of_expert: torch.Tensor,
-    activation: Activation,
-    shared: SharedExpert | None,
+    arguments: ExpertsArguments[Stack], x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """See the reference."""
-    layer = Experts(gate, up, down, bay_of_expert, activation)
-    choice = Choice(ids, weights)
+    """See :class:`ExpertsArguments`."""
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    choice, shared = Choice(ids.contiguous(), weights.contiguous()), arguments.shared
     y = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-    if x.shape[0] <= PAIRED_ROWS and takes_int8(layer):
+    if x.shape[0] <= PAIRED_ROWS and takes_int8(arguments):
         compiled = isinstance(group_gate_up_kernel, triton.JITFunction)
-        if joins(shared, choice, layer):
-            layer, shared = layer.beside(shared), None
-        launches = pair_launches(x, choice, layer, y, asm=compiled)
+        routed = arguments
+        if joins(arguments, choice):
+            shared = None
+        elif shared is not None:
+            routed = replace(arguments, shared=None)
+        launches = pair_launches(x, choice, routed, y, asm=compiled)
     else:
-        launches = group_launches(x.to(type_of(gate)).contiguous(), choice, layer, y)
+        rows = x.to(type_of(arguments.gate)).contiguous()
+        launches = group_launches(rows, choice, arguments, y)
     for launch in launches:
         launch.run()
     if shared is not None:
-        add_shared(y, shared_rows(x, shared, activation), x, shared.shared_gate).run()
+        inner = shared_rows(x, shared, arguments.activation)
+        add_shared(y, inner, x, shared.shared_gate).run()
     return y
 
 
-def takes_int8(layer: Experts) -> bool:
+def takes_int8(arguments: ExpertsArguments[Stack]) -> bool:
     """Whether few rows may be rounded to int8 before they meet the matrices."""
-    return layer.channels % GROUP == 0 and all(
+    return arguments.channels % GROUP == 0 and all(
         isinstance(stack, PlanesStack) and stack.activations == "int8"
-        for stack in (layer.gate, layer.up, layer.down)
+        for stack in (arguments.gate, arguments.up, arguments.down)
     )

@@ -1,25 +1,32 @@
-"""y = x W^T in float32."""
+"""The reference of ``linear``: products in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.linear.op import LinearArguments
 
 
 class Packed(Protocol):
     """A matrix in quantised blocks."""
 
+    @property
+    def device(self) -> torch.device: ...
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor | Packed) -> torch.Tensor:
-    """x [R, K], weight [N, K] -> [R, N] in the type of ``x``."""
+Matrix = torch.Tensor | Packed
+
+
+def linear(arguments: LinearArguments, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """See :class:`LinearArguments`."""
+    return tuple(product(x, weight) for weight in arguments.weights)
+
+
+def product(x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+    """x [R, in], weight [out, in] -> [R, out] in the type of ``x``."""
     dense = weight if isinstance(weight, torch.Tensor) else weight.dequantize(torch.float32)
     return (x.float() @ dense.float().T).to(x.dtype)
-
-
-def linears(x: torch.Tensor, weights: Sequence[torch.Tensor | Packed]) -> tuple[torch.Tensor, ...]:
-    """x [R, K], weights [N_i, K] -> [R, N_i] each: matrices that read the same rows."""
-    return tuple(linear(x, weight) for weight in weights)

@@ -1,20 +1,19 @@
-"""y = x W^T in the type of ``x``, by the vendor's matrix product."""
+"""``linear`` by the vendor's matrix product, in the type of the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from kinfolk_kernels.linear.reference import Packed
+from kinfolk_kernels.linear.op import LinearArguments
+from kinfolk_kernels.linear.reference import Matrix
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor | Packed) -> torch.Tensor:
-    """x [R, K], weight [N, K] -> [R, N]. Packed weights are unpacked for the call."""
+def linear(arguments: LinearArguments, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """See :class:`LinearArguments`; quantised matrices are dequantised for the call."""
+    return tuple(product(x, weight) for weight in arguments.weights)
+
+
+def product(x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+    """x [R, in], weight [out, in] -> [R, out] in the type of ``x``."""
     dense = weight if isinstance(weight, torch.Tensor) else weight.dequantize(x.dtype)
     return torch.nn.functional.linear(x, dense.to(x.dtype))
-
-
-def linears(x: torch.Tensor, weights: Sequence[torch.Tensor | Packed]) -> tuple[torch.Tensor, ...]:
-    """x [R, K], weights [N_i, K] -> [R, N_i] each."""
-    return tuple(linear(x, weight) for weight in weights)

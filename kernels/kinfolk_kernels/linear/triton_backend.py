@@ -1,4 +1,4 @@
-"""y = x W^T for matrices in planes, on the GPU.
+"""``linear`` for packed matrices, on the GPU.
 
 How a product is computed depends on the number of rows alone: up to 16 meet the matrix as int8,
 unless it asks for float16, one by itself and more on the matrix unit; up to 64 do as float16 on the
@@ -14,16 +14,18 @@ from collections.abc import Sequence
 import torch
 import triton
 
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, made_int8
 from kinfolk_kernels.linear import gemm_small as small
-from kinfolk_kernels.linear import torch_backend as vendor
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
+from kinfolk_kernels.linear.op import LinearArguments
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
-from kinfolk_kernels.linear.reference import Packed
+from kinfolk_kernels.linear.reference import Matrix
 from kinfolk_kernels.linear.segments import MOST
+from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.verdict import YES, Verdict, no
 
@@ -31,43 +33,36 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
 
-def supports(x: torch.Tensor, weight: torch.Tensor | Packed) -> Verdict:
-    """Whether ``linear`` can do this call."""
-    return supports_all(x, (weight,))
-
-
-def supports_all(x: torch.Tensor, weights: Sequence[torch.Tensor | Packed]) -> Verdict:
-    """Whether ``linears`` can do this call."""
-    if not (x.is_cuda or INTERPRETED):
-        return no(f"it runs on CUDA devices, the rows are on {x.device.type}")
-    if INTERPRETED and x.dtype == torch.bfloat16:
-        return no("Triton's interpreter computes wrong numbers from bfloat16")
-    if x.dtype not in FLOATS or x.dim() != 2:
-        return no(f"rows of {x.dtype} in {x.dim()} dimensions")
-    for weight in weights:
+def supports(arguments: LinearArguments) -> Verdict:
+    reason = refuses_device(gemv_kernel, arguments.device, arguments.dtype)
+    if reason:
+        return no(reason)
+    if arguments.dtype not in FLOATS:
+        return no(f"rows of {arguments.dtype}")
+    for weight in arguments.weights:
         if not isinstance(weight, Planes | torch.Tensor):
-            return no("the matrix is neither in planes nor plain numbers")
-        if weight.device != x.device:
-            return no(f"the matrix is on {weight.device}, the rows on {x.device}")
+            return no("the matrix is neither packed nor dense")
+        if weight.device != arguments.device:
+            return no(f"the matrix is on {weight.device}, the model on {arguments.device}")
     return YES
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor | Packed) -> torch.Tensor:
-    """See the reference."""
-    return linears(x, (weight,))[0]
+def linear(arguments: LinearArguments, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """See :class:`LinearArguments`."""
+    return products(x, arguments.weights)
 
 
-def linears(x: torch.Tensor, weights: Sequence[torch.Tensor | Packed]) -> tuple[torch.Tensor, ...]:
-    """See the reference."""
+def products(x: torch.Tensor, weights: Sequence[Matrix]) -> tuple[torch.Tensor, ...]:
+    """x [R, in], weights [out, in] each, packed or dense -> [R, out] in the type of ``x`` each."""
     packed = [weight for weight in weights if isinstance(weight, Planes)]
-    done = dict(zip(map(id, packed), _products(x, packed), strict=True))
+    results = iter(_packed_products(x, packed))
     return tuple(
-        done[id(weight)] if isinstance(weight, Planes) else vendor.linear(x, weight)
+        next(results) if isinstance(weight, Planes) else vendor_product(x, weight)
         for weight in weights
     )
 
 
-def _products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.Tensor]:
+def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.Tensor]:
     rows = x.shape[0]
     if x.stride(1) != 1:
         x = x.contiguous()

@@ -8,7 +8,7 @@ from kinfolk_kernels.codecs import Coded, Stored, encode, is_rotated, rotate
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.kv_write import kv_write
 from kinfolk_kernels.qk_rope_write.rope import rope
-from kinfolk_kernels.rms_norm.reference import rms_norm
+from kinfolk_kernels.rms_norm.reference import normed
 from kinfolk_kernels.rows import Rows
 
 
@@ -47,7 +47,7 @@ def _prepare(
     rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
     rows: Rows,
 ) -> torch.Tensor:
-    x = x.float() if norm is None else rms_norm(x, norm.weight, norm.eps, torch.float32)
+    x = x.float() if norm is None else normed(x, norm.weight, norm.eps, torch.float32)
     return x if rope_tables is None else rope(x, rows.positions, *rope_tables)
 
 

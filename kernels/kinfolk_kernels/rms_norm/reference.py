@@ -1,55 +1,59 @@
-"""Root-mean-square normalisation (Zhang and Sennrich, 2019)."""
+"""The references of root-mean-square normalisation, in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from kinfolk_kernels.rms_norm.branch import Branch
 
+if TYPE_CHECKING:
+    from kinfolk_kernels.rms_norm.op import (
+        AddRMSNormArguments,
+        GatedRMSNormArguments,
+        RMSNormArguments,
+    )
 
-def rms_norm(
+
+def rms_norm(arguments: RMSNormArguments, x: torch.Tensor) -> torch.Tensor:
+    """See :class:`RMSNormArguments`."""
+    return normed(x, arguments.weight, arguments.eps, arguments.dtype)
+
+
+def normed(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
 ) -> torch.Tensor:
-    """x [..., D] -> x / sqrt(mean(x^2) + eps) * weight, computed in float32, returned in ``dtype``.
-
-    ``weight`` [D] or ``None`` for one.
-    """
+    """x [..., D] / sqrt(mean(x^2) + eps) * weight [D], in ``dtype``."""
     wide = x.float()
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (normed if weight is None else normed * weight).to(dtype)
+    unit = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (unit if weight is None else unit * weight).to(dtype)
 
 
 def add_rms_norm(
-    residual: torch.Tensor,
-    branch: Branch,
-    weights: Sequence[torch.Tensor | None],
-    eps: float,
-    dtypes: Sequence[torch.dtype],
+    arguments: AddRMSNormArguments, residual: torch.Tensor, branch: Branch
 ) -> tuple[torch.Tensor, ...]:
-    """residual float32 [R, D] + branch [R, D]: the sum, and its norm by each of the weights, which
-    may be none, in the type of the same place."""
+    """See :class:`AddRMSNormArguments`."""
     total = plus_branch(residual, branch)
-    norms = zip(weights, dtypes, strict=True)
-    return total, *(rms_norm(total, weight, eps, dtype) for weight, dtype in norms)
+    norms = zip(arguments.weights, arguments.dtypes, strict=True)
+    return total, *(normed(total, weight, arguments.eps, dtype) for weight, dtype in norms)
 
 
 def plus_branch(residual: torch.Tensor, branch: Branch) -> torch.Tensor:
-    """The stream with what is added to it."""
+    """The sum of stream and branch."""
     rows = branch.rows
     if isinstance(rows, tuple):
-        first, second = (rms_norm(x.rows, x.weight, x.eps, torch.float32) for x in rows)
+        first, second = (normed(x.rows, x.weight, x.eps, torch.float32) for x in rows)
         rows = first + second
     if branch.eps is not None:
-        rows = rms_norm(rows, branch.weight, branch.eps, torch.float32)
+        rows = normed(rows, branch.weight, branch.eps, torch.float32)
     total = residual + rows
     return total if branch.factor is None else total * branch.factor
 
 
 def gated_rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, dtype: torch.dtype
+    arguments: GatedRMSNormArguments, x: torch.Tensor, gate: torch.Tensor
 ) -> torch.Tensor:
-    """silu(gate [R, H * D]) times the norm of each head of x [R, H, D]: [R, H * D] in ``dtype``."""
-    normed = rms_norm(x, weight, eps, torch.float32).flatten(1)
-    return (torch.nn.functional.silu(gate.float()) * normed).to(dtype)
+    """See :class:`GatedRMSNormArguments`."""
+    heads = normed(x, arguments.weight, arguments.eps, torch.float32).flatten(1)
+    return (torch.nn.functional.silu(gate.float()) * heads).to(arguments.dtype)

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from kinfolk_kernels.rms_norm.branch import Branch
+from kinfolk_kernels.rms_norm.op import (
+    AddRMSNormArguments,
+    GatedRMSNormArguments,
+    RMSNormArguments,
+)
 from kinfolk_kernels.rms_norm.reference import plus_branch
 
 
-def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
-) -> torch.Tensor:
-    """x [..., D] -> x / sqrt(mean(x^2) + eps) * weight, in float32, returned in ``dtype``."""
-    return torch.nn.functional.rms_norm(x.float(), (x.shape[-1],), weight, eps).to(dtype)
+def rms_norm(arguments: RMSNormArguments, x: torch.Tensor) -> torch.Tensor:
+    """See :class:`RMSNormArguments`."""
+    return _normed(x, arguments.weight, arguments.eps, arguments.dtype)
 
 
 def add_rms_norm(
-    residual: torch.Tensor,
-    branch: Branch,
-    weights: Sequence[torch.Tensor | None],
-    eps: float,
-    dtypes: Sequence[torch.dtype],
+    arguments: AddRMSNormArguments, residual: torch.Tensor, branch: Branch
 ) -> tuple[torch.Tensor, ...]:
-    """See the reference."""
+    """See :class:`AddRMSNormArguments`."""
     total = plus_branch(residual, branch)
-    norms = zip(weights, dtypes, strict=True)
-    return total, *(rms_norm(total, weight, eps, dtype) for weight, dtype in norms)
+    norms = zip(arguments.weights, arguments.dtypes, strict=True)
+    return total, *(_normed(total, weight, arguments.eps, dtype) for weight, dtype in norms)
 
 
 def gated_rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, dtype: torch.dtype
+    arguments: GatedRMSNormArguments, x: torch.Tensor, gate: torch.Tensor
 ) -> torch.Tensor:
-    """See the reference."""
-    normed = rms_norm(x, weight, eps, torch.float32).flatten(1)
-    return (torch.nn.functional.silu(gate.float()) * normed).to(dtype)
+    """See :class:`GatedRMSNormArguments`."""
+    heads = _normed(x, arguments.weight, arguments.eps, torch.float32).flatten(1)
+    return (torch.nn.functional.silu(gate.float()) * heads).to(arguments.dtype)
+
+
+def _normed(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
+) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(x.float(), (x.shape[-1],), weight, eps).to(dtype)

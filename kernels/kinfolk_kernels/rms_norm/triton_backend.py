@@ -11,12 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rms_norm.branch import Branch
 from kinfolk_kernels.rms_norm.kernels import gated_norm_kernel, norm_kernel
+from kinfolk_kernels.rms_norm.op import (
+    AddRMSNormArguments,
+    GatedRMSNormArguments,
+    RMSNormArguments,
+)
 from kinfolk_kernels.row_outputs import RowOutputs
-from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 LONGEST = 16384
@@ -41,78 +46,63 @@ whole row, and fewer numbers wait for one another."""
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def supports(
-    x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
-) -> Verdict:
-    """Whether ``rms_norm`` can do this call."""
-    reason = out_of_reach(norm_kernel, x)
-    if reason:
-        return no(reason)
-    if x.shape[-1] > LONGEST:
-        return no(f"a row has {x.shape[-1]} numbers, more than {LONGEST}")
-    if x.dtype not in FLOATS or dtype not in FLOATS:
-        return no(f"rows of {x.dtype} to {dtype}")
-    return YES
+def supports(arguments: RMSNormArguments) -> Verdict:
+    return _supports(arguments.device, (arguments.weight,), arguments.dtype)
 
 
-def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor | None, eps: float, dtype: torch.dtype
-) -> torch.Tensor:
-    """See the reference. Few rows get int8 ones beside them, for the matrices that follow."""
-    made = rms_norm_rows(x, weight, eps, dtype, int8=worth_int8(x))
-    return with_int8(made.values.view(x.shape), made.int8)  # type: ignore[union-attr]
+def rms_norm(arguments: RMSNormArguments, x: torch.Tensor) -> torch.Tensor:
+    """See :class:`RMSNormArguments`. Few rows get int8 ones beside them, for the matrices that
+    follow."""
+    rows = rms_norm_rows(x, arguments.weight, arguments.eps, arguments.dtype, int8=worth_int8(x))
+    return with_int8(rows.values.view(x.shape), rows.int8)  # type: ignore[union-attr]
 
 
-def supports_add(
-    residual: torch.Tensor,
-    branch: Branch,
-    weights: Sequence[torch.Tensor | None],
-    eps: float,
-    dtypes: Sequence[torch.dtype],
-) -> Verdict:
-    """Whether ``add_rms_norm`` can do this call."""
+def supports_add(arguments: AddRMSNormArguments) -> Verdict:
+    weights = arguments.weights
     if len(weights) > MOST_NORMS:
         return no(f"{len(weights)} norms of one sum, more than {MOST_NORMS}")
-    if residual.dtype != torch.float32 or not residual.is_contiguous() or residual.dim() != 2:
-        return no("the residual stream is not contiguous float32 [R, D]")
-    for rows in (part.rows for part in branch.parts):
-        if rows.dtype not in FLOATS or rows.dim() != 2 or rows.stride(-1) != 1:
-            return no("a branch that is no contiguous row of floating point numbers")
-    odd = next((dtype for dtype in dtypes if dtype not in FLOATS), residual.dtype)
-    return supports(residual, None, eps, odd)
+    return _supports(arguments.device, weights, arguments.branch_dtype, *arguments.dtypes)
 
 
 def add_rms_norm(
-    residual: torch.Tensor,
-    branch: Branch,
-    weights: Sequence[torch.Tensor | None],
-    eps: float,
-    dtypes: Sequence[torch.dtype],
+    arguments: AddRMSNormArguments, residual: torch.Tensor, branch: Branch
 ) -> tuple[torch.Tensor, ...]:
-    """See the reference."""
+    """See :class:`AddRMSNormArguments`."""
+    weights, eps, dtypes = arguments.weights, arguments.eps, arguments.dtypes
     int8 = worth_int8(residual)
-    total, made = add_rms_norm_rows(residual, branch, weights, eps, dtypes, int8=int8)
-    return total, *(with_int8(rows.values, rows.int8) for rows in made)  # type: ignore[arg-type]
+    total, norms = add_rms_norm_rows(residual, branch, weights, eps, dtypes, int8=int8)
+    return total, *(with_int8(rows.values, rows.int8) for rows in norms)  # type: ignore[arg-type]
 
 
-def supports_gated(
-    x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, dtype: torch.dtype
-) -> Verdict:
-    """Whether ``gated_rms_norm`` can do this call."""
-    dim = x.shape[-1]
-    if not x.is_contiguous() or gate.stride(-1) != 1 or gate.dtype not in FLOATS:
-        return no("heads or gates are not contiguous rows of floating point numbers")
+def supports_gated(arguments: GatedRMSNormArguments) -> Verdict:
+    dim = arguments.weight.shape[0]
     if dim & (dim - 1) or not GROUP <= dim <= LONGEST_HEAD:
         return no(f"heads of {dim} numbers, not a power of two from {GROUP} to {LONGEST_HEAD}")
-    return supports(x, weight, eps, dtype)
+    return _supports(arguments.device, (arguments.weight,), arguments.dtype)
 
 
 def gated_rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, dtype: torch.dtype
+    arguments: GatedRMSNormArguments, x: torch.Tensor, gate: torch.Tensor
 ) -> torch.Tensor:
-    """See the reference."""
-    made = gated_rms_norm_rows(x, weight, gate, eps, dtype, int8=worth_int8(gate))
-    return with_int8(made.values, made.int8)  # type: ignore[arg-type]
+    """See :class:`GatedRMSNormArguments`."""
+    weight, eps, dtype = arguments.weight, arguments.eps, arguments.dtype
+    rows = gated_rms_norm_rows(x, weight, gate, eps, dtype, int8=worth_int8(gate))
+    return with_int8(rows.values, rows.int8)  # type: ignore[arg-type]
+
+
+def _supports(
+    device: torch.device, weights: Sequence[torch.Tensor | None], *dtypes: torch.dtype
+) -> Verdict:
+    reason = refuses_device(norm_kernel, device, *dtypes)
+    if reason:
+        return no(reason)
+    for weight in weights:
+        if weight is not None and weight.shape[0] > LONGEST:
+            return no(f"a row has {weight.shape[0]} numbers, more than {LONGEST}")
+    for dtype in dtypes:
+        if dtype not in FLOATS:
+            return no(f"rows of {dtype}")
+    return YES
 
 
 def rms_norm_rows(
@@ -141,7 +131,7 @@ def add_rms_norm_rows(
 ) -> tuple[torch.Tensor, list[RowOutputs]]:
     """residual float32 [R, D] + branch, and its norms: the sum and the rows of each norm, all with
     a type or none."""
-    total = torch.empty_like(residual)
+    total = torch.empty_like(residual, memory_format=torch.contiguous_format)
     rows, width = residual.shape
     outputs = [RowOutputs.make(rows, width, dtype, int8, residual.device) for dtype in dtypes]
     norm(residual, weights, eps, outputs, branch, total).run()
@@ -180,6 +170,7 @@ def norm(
     apart = tile.tiles * rows <= MOST_PROGRAMS
     added = branch or Branch(x)
     first, second = added.parts[0], added.parts[-1]
+    first_rows, second_rows = _with_unit_stride(first.rows), _with_unit_stride(second.rows)
     # Norms that are not there point at something that is.
     nothing, missing = RowOutputs(view, None), MOST_NORMS - len(weights)
     targets = [*(made.arguments for made in outputs), *[nothing.arguments] * missing]
@@ -189,11 +180,11 @@ def norm(
         (-(-rows // tile.rows), tile.tiles if apart else 1),
         {
             "x_ptr": view,
-            "branch_ptr": first.rows,
+            "branch_ptr": first_rows,
             "branch_weight_ptr": view if added.weight is None else added.weight,
             "factor_ptr": view if added.factor is None else added.factor,
             "sum_ptr": view if total is None else total,
-            "second_ptr": second.rows,
+            "second_ptr": second_rows,
             "first_weight_ptr": view if first.weight is None else first.weight,
             "second_weight_ptr": view if second.weight is None else second.weight,
             **{f"weight{i}_ptr": view if w is None else w for i, w in enumerate(own_weights)},
@@ -208,8 +199,8 @@ def norm(
             "width": width,
             "outer_stride": view.stride(0),
             "inner_stride": view.stride(1),
-            "branch_row": first.rows.stride(0),
-            "second_row": second.rows.stride(0),
+            "branch_row": first_rows.stride(0),
+            "second_row": second_rows.stride(0),
             "eps": eps,
             "branch_eps": added.eps or 0.0,
             "first_eps": first.eps,
@@ -257,7 +248,8 @@ class RowTile:
 def gated_norm(
     x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, outputs: RowOutputs
 ) -> Launch:
-    """x contiguous [R, H, D], D a power of two; gate with a row stride."""
+    """x [R, H, D], D a power of two; gate [R, H * D]."""
+    x, gate = x.contiguous(), _with_unit_stride(gate)
     rows, heads, dim = x.shape
     some = max(1, TILE // max(dim, GROUP))
     return Launch(
@@ -279,10 +271,13 @@ def gated_norm(
 
 def _two_strides(x: torch.Tensor) -> tuple[torch.Tensor, int]:
     """x as [A, B, D] without a copy where its strides allow, and B."""
-    if x.stride(-1) != 1 or x.dim() > 3:
-        x = x.contiguous()
+    x = x.contiguous() if x.dim() > 3 else _with_unit_stride(x)
     flat = x.reshape(-1, 1, x.shape[-1]) if x.dim() != 3 else x
     return flat, flat.shape[1]
+
+
+def _with_unit_stride(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _power_of_two(number: int) -> int:

@@ -1,45 +1,28 @@
-"""Which experts a row goes to, and with what weight."""
+"""The reference of ``route``."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.route.op import RouteArguments
 
 Score = Literal["softmax", "sigmoid"]
 
 
-def route(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    score: Score,
-    top_k: int,
-    bias: torch.Tensor | None,
-    scale: float,
-    expert_scale: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [R, W] -> expert ids int64 [R, K], best first, and weights float32 [R, K]: ``choice`` by
-    the products with ``weight`` float32 [E, W], in float32 whatever the type of x."""
-    return choice(x.float() @ weight.T, score, top_k, bias, scale, expert_scale)
+def route(arguments: RouteArguments, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :class:`RouteArguments`."""
+    return choice(arguments, x.float() @ arguments.weight.T)
 
 
-def choice(
-    logits: torch.Tensor,
-    score: Score,
-    top_k: int,
-    bias: torch.Tensor | None,
-    scale: float,
-    expert_scale: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 [R, E] -> expert ids int64 [R, K], best first, and weights float32 [R, K].
-
-    Scores are the softmax over all experts or their sigmoids. The K experts with the largest
-    score + ``bias`` [E] are chosen, the lowest id of equals; their weights are the scores without
-    the bias, divided by their sum, times ``scale``, times ``expert_scale`` [E] of each.
-    """
-    scores = logits.softmax(1) if score == "softmax" else logits.sigmoid()
-    chosen_by = scores if bias is None else scores + bias
-    ids = chosen_by.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
+def choice(arguments: RouteArguments, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and weights by logits float32 [R, E]."""
+    scores = logits.softmax(1) if arguments.score == "softmax" else logits.sigmoid()
+    chosen_by = scores if arguments.bias is None else scores + arguments.bias
+    ids = chosen_by.sort(dim=1, descending=True, stable=True).indices[:, : arguments.top_k]
     weights = scores.gather(1, ids)
-    weights = weights / weights.sum(1, keepdim=True) * scale
+    weights = weights / weights.sum(1, keepdim=True) * arguments.scale
+    expert_scale = arguments.expert_scale
     return ids, weights if expert_scale is None else weights * expert_scale[ids]

@@ -1,4 +1,4 @@
-"""The choice of experts on the GPU; see the reference.
+"""``route`` on the GPU.
 
 Of few rows the products with the router's matrix and the choice are one launch. Of many rows of 16
 bits the matrix unit makes the products; all others are left to the vendor's library.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 import triton
 
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.torch_backend import linear
+from kinfolk_kernels.linear.torch_backend import product as linear
 from kinfolk_kernels.route.kernel import choose_kernel, logits_kernel, route_kernel
-from kinfolk_kernels.route.reference import Score
-from kinfolk_kernels.sections import out_of_reach
+from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 MOST_EXPERTS = 1024
@@ -32,24 +32,18 @@ WIDEST = 8192
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def supports(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    score: Score,
-    top_k: int,
-    bias: torch.Tensor | None,
-    scale: float,
-    expert_scale: torch.Tensor | None,
-) -> Verdict:
-    """Whether ``route`` can do this call."""
-    extras = [extra for extra in (bias, expert_scale) if extra is not None]
-    reason = out_of_reach(route_kernel, x, weight, *extras)
+def supports(arguments: RouteArguments) -> Verdict:
+    weight, dtype = arguments.weight, arguments.dtype
+    reason = refuses_device(route_kernel, weight.device, dtype)
     if reason:
         return no(reason)
-    if x.dtype not in FLOATS or x.stride(-1) != 1:
-        return no(f"the rows are not contiguous floating point numbers ({x.dtype})")
-    if any(given.dtype != torch.float32 or not given.is_contiguous() for given in extras):
+    if dtype not in FLOATS:
+        return no(f"rows of {dtype}")
+    extras = [extra for extra in (arguments.bias, arguments.expert_scale) if extra is not None]
+    if any(extra.dtype != torch.float32 or not extra.is_contiguous() for extra in extras):
         return no("a bias or scale of the experts is not contiguous float32")
+    if any(extra.device != weight.device for extra in extras):
+        return no(f"a bias or scale of the experts is not on {weight.device}")
     if weight.dtype != torch.float32 or not weight.is_contiguous():
         return no(f"the router's matrix is not contiguous float32 ({weight.dtype})")
     if weight.shape[0] > MOST_EXPERTS:
@@ -57,28 +51,22 @@ def supports(
     return YES
 
 
-def route(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    score: Score,
-    top_k: int,
-    bias: torch.Tensor | None,
-    scale: float,
-    expert_scale: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """See the reference."""
-    shape = (x.shape[0], top_k)
-    ids = torch.empty(shape, dtype=torch.int64, device=x.device)
-    weights = torch.empty(shape, dtype=torch.float32, device=x.device)
-    if x.shape[0] <= FEW_ROWS and x.shape[1] <= WIDEST:
-        route_few(x, weight, score, bias, scale, expert_scale, ids, weights).run()
+def route(arguments: RouteArguments, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :class:`RouteArguments`."""
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    (rows, width), weight = x.shape, arguments.weight
+    ids = torch.empty(rows, arguments.top_k, dtype=torch.int64, device=x.device)
+    weights = torch.empty(rows, arguments.top_k, dtype=torch.float32, device=x.device)
+    if rows <= FEW_ROWS and width <= WIDEST:
+        route_few(arguments, x, ids, weights).run()
         return ids, weights
-    if x.shape[0] >= MANY_ROWS and x.dtype != torch.float32:
-        logits = torch.empty(x.shape[0], weight.shape[0], device=x.device)
+    if rows >= MANY_ROWS and x.dtype != torch.float32:
+        logits = torch.empty(rows, weight.shape[0], device=x.device)
         logits_of_many(x, weight, logits).run()
     else:
         logits = linear(x.float(), weight)
-    choose(logits, score, bias, scale, expert_scale, ids, weights).run()
+    choose(arguments, logits, ids, weights).run()
     return ids, weights
 
 
@@ -103,13 +91,7 @@ def logits_of_many(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) 
 
 
 def choose(
-    logits: torch.Tensor,
-    score: Score,
-    bias: torch.Tensor | None,
-    scale: float,
-    expert_scale: torch.Tensor | None,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
+    arguments: RouteArguments, logits: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> Launch:
     """ids int64 and weights float32 [R, K] of logits [R, E]."""
     rows, experts = logits.shape
@@ -118,28 +100,21 @@ def choose(
         (rows,),
         {
             "logits_ptr": logits,
-            **_pointers(logits, bias, expert_scale, ids, weights),
+            **_pointers(arguments, logits, ids, weights),
             "rows": rows,
             "logits_row": logits.stride(0),
-            "scale": float(scale),
+            "scale": float(arguments.scale),
         },
-        _constants(score, experts, bias, expert_scale, ids),
+        _constants(arguments, experts),
         warps=1,
     )
 
 
 def route_few(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    score: Score,
-    bias: torch.Tensor | None,
-    scale: float,
-    expert_scale: torch.Tensor | None,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
+    arguments: RouteArguments, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> Launch:
     """ids int64 and weights float32 [R, K] of x [R, W]."""
-    (rows, width), experts = x.shape, weight.shape[0]
+    (rows, width), experts = x.shape, arguments.weight.shape[0]
     columns = triton.next_power_of_2(width)
     share = 2 if columns <= 4096 else 1
     at_once = min(triton.next_power_of_2(rows), ROWS_AT_ONCE)
@@ -149,16 +124,16 @@ def route_few(
         (-(-experts // share), -(-rows // at_once)),
         {
             "x_ptr": x,
-            "weight_ptr": weight,
-            **_pointers(logits, bias, expert_scale, ids, weights),
+            "weight_ptr": arguments.weight,
+            **_pointers(arguments, logits, ids, weights),
             "logits_ptr": logits,
             "done_ptr": _counters(x.device),
             "rows": rows,
             "x_row": x.stride(0),
-            "scale": float(scale),
+            "scale": float(arguments.scale),
         },
         {
-            **_constants(score, experts, bias, expert_scale, ids),
+            **_constants(arguments, experts),
             "WIDTH": width,
             "COLUMNS": columns,
             "ROWS": at_once,
@@ -169,12 +144,10 @@ def route_few(
 
 
 def _pointers(
-    logits: torch.Tensor,
-    bias: torch.Tensor | None,
-    expert_scale: torch.Tensor | None,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
+    arguments: RouteArguments, logits: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> dict[str, torch.Tensor]:
+    """By name; an absent bias or scale points at the logits."""
+    bias, expert_scale = arguments.bias, arguments.expert_scale
     return {
         "bias_ptr": logits if bias is None else bias,
         "expert_scale_ptr": logits if expert_scale is None else expert_scale,
@@ -183,21 +156,15 @@ def _pointers(
     }
 
 
-def _constants(
-    score: Score,
-    experts: int,
-    bias: torch.Tensor | None,
-    expert_scale: torch.Tensor | None,
-    ids: torch.Tensor,
-) -> dict[str, int]:
+def _constants(arguments: RouteArguments, experts: int) -> dict[str, int]:
     return {
         "EXPERTS": experts,
         "SIZE": triton.next_power_of_2(experts),
-        "TOP_K": ids.shape[1],
-        "PLACES": triton.next_power_of_2(ids.shape[1]),
-        "SOFTMAX": score == "softmax",
-        "BIASED": bias is not None,
-        "SCALED": expert_scale is not None,
+        "TOP_K": arguments.top_k,
+        "PLACES": triton.next_power_of_2(arguments.top_k),
+        "SOFTMAX": arguments.score == "softmax",
+        "BIASED": arguments.bias is not None,
+        "SCALED": arguments.expert_scale is not None,
     }
 
 

@@ -1,12 +1,15 @@
-"""From logits to tokens: truncation, and a draw that only its row decides."""
+"""The reference of ``sample``."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from kinfolk_kernels.sample.philox import uniforms
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.sample.op import SampleArguments
 
 
 class Parameters(Protocol):
@@ -36,9 +39,10 @@ class Parameters(Protocol):
     def position(self) -> torch.Tensor: ...
 
 
-def sample(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 [n, V] -> token ids int64 [n], and bool [n] whether all logits of a row are finite;
-    if not, its token is any.
+def sample(
+    arguments: SampleArguments, logits: torch.Tensor, rows: Parameters
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :class:`SampleArguments`.
 
     A row's random number is that of its seed and position. It points into the mass of the
     candidates laid out in their order.

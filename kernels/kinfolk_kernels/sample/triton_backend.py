@@ -1,4 +1,4 @@
-"""Sampling on the GPU without sorting; see the reference for what is drawn.
+"""``sample`` on the GPU, without sorting.
 
 Greedy rows take two launches: tiles of the vocabulary, then one program a row. To draw, the mass of
 a row is added up in 8192 buckets of logits; they say in which buckets truncation ends and the
@@ -16,29 +16,29 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.sample.kernels import choose_kernel, list_kernel, look_kernel, weigh_kernel
+from kinfolk_kernels.sample.op import SampleArguments
 from kinfolk_kernels.sample.places import BUCKETS
 from kinfolk_kernels.sample.reference import Parameters
-from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 FINEST_BITS, TOTAL_BITS = 44, 62
 """Bits of the largest weight, and of the sum of all weights of a row."""
 
 
-def supports(logits: torch.Tensor, rows: Parameters) -> Verdict:
-    """Whether ``sample`` can do this call."""
-    reason = out_of_reach(look_kernel, logits)
-    if reason:
-        return no(reason)
-    if logits.dtype != torch.float32 or logits.stride(-1) != 1:
-        return no(f"the logits are not contiguous float32 ({logits.dtype})")
-    return YES
+def supports(arguments: SampleArguments) -> Verdict:
+    reason = refuses_device(look_kernel, arguments.device)
+    return no(reason) if reason else YES
 
 
-def sample(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
-    """See the reference."""
+def sample(
+    arguments: SampleArguments, logits: torch.Tensor, rows: Parameters
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :class:`SampleArguments`."""
+    if logits.stride(-1) != 1:
+        logits = logits.contiguous()
     count, device = logits.shape[0], logits.device
     tokens = torch.empty(count, dtype=torch.int64, device=device)
     finite = torch.empty(count, dtype=torch.bool, device=device)

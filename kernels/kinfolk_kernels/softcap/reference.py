@@ -1,10 +1,15 @@
-"""Logits bent to stay between two bounds (Bello et al., 2016)."""
+"""The reference of ``softcap``."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
+if TYPE_CHECKING:
+    from kinfolk_kernels.softcap.op import SoftcapArguments
 
-def softcap(logits: torch.Tensor, cap: float) -> torch.Tensor:
-    """logits float32 [R, V] -> cap * tanh(logits / cap)."""
-    return (logits / cap).tanh() * cap
+
+def softcap(arguments: SoftcapArguments, logits: torch.Tensor) -> torch.Tensor:
+    """See :class:`SoftcapArguments`."""
+    return (logits / arguments.cap).tanh() * arguments.cap

@@ -13,7 +13,7 @@ from kinfolk.nn.decoder import Decoder
 from kinfolk.nn.layer_inputs import LayerInputBranch, LayerInputs
 from kinfolk.nn.mlp import GatedMLP
 from kinfolk.nn.moe import MoE, Router
-from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.norm import NormGroup, RMSNorm
 from kinfolk.nn.residual import Normed, Residual
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.sandwich import Branch, ResidualBranch, Sandwich, SandwichLayer
@@ -40,13 +40,11 @@ class DenseAndExperts(ResidualBranch):
         after: RMSNorm,
     ) -> None:
         self.dense, self.after = dense, after
-        self.before_experts, self.before_router = before_experts, before_router
+        self.before = NormGroup(dense.before, before_experts, before_router)
         self.experts, self.after_experts = experts, after_experts
 
     def extend(self, stream: Residual, step: Step) -> Residual:
-        x, normed, for_experts, for_router = stream.normed(
-            self.dense.before, self.before_experts, self.before_router
-        )
+        x, normed, for_experts, for_router = stream.normed(self.before)
         dense = Normed(self.dense.function(normed), self.dense.after)
         routed = Normed(self.experts(for_experts, router_input=for_router), self.after_experts)
         return Residual(x, (dense, routed), self.after)

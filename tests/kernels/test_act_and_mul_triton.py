@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.gelu_mul import triton_backend as gelu
+from kinfolk_kernels.act_and_mul import triton_backend as kernels
+from kinfolk_kernels.act_and_mul.op import ActAndMulArguments
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, dequantize, made_int8, quantize
-from kinfolk_kernels.silu_mul import triton_backend as silu
 
 pytestmark = pytest.mark.interpreter
 
@@ -15,22 +15,11 @@ BOUND = {torch.float32: (1e-6, 1e-5), torch.float16: (5e-4, 5e-2)}
 DTYPES = pytest.mark.parametrize("dtype", BOUND)
 
 
-def curve_silu(x):
-    return torch.nn.functional.silu(x)
-
-
-def curve_gelu(x):
-    return torch.nn.functional.gelu(x, approximate="tanh")
-
-
-OPS = pytest.mark.parametrize(
-    ("product", "rows_of", "activation"),
-    [
-        (silu.silu_mul, silu.silu_mul_rows, curve_silu),
-        (gelu.gelu_mul, gelu.gelu_mul_rows, curve_gelu),
-    ],
-    ids=["silu", "gelu"],
-)
+EXACT = {
+    "silu": torch.nn.functional.silu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+}
+ACTIVATIONS = pytest.mark.parametrize("activation", EXACT)
 
 
 @pytest.fixture(autouse=True)
@@ -41,26 +30,24 @@ def poison():
     torch.use_deterministic_algorithms(False)
 
 
-@OPS
+@ACTIVATIONS
 @DTYPES
 @pytest.mark.parametrize("shape", [(1, 1), (3, 63), (2, 3, 64), (2, 1025)])
-def test_equals_float64(numbers, assert_near, product, rows_of, activation, dtype, shape):
+def test_equals_float64(numbers, assert_near, activation, dtype, shape):
     gate, up = numbers(*shape).half(), numbers(*shape).to(dtype)
-    found = product(gate, up)
+    found = kernels.multiply(activation, gate, up)
     assert found.dtype == dtype
-    assert_near(found, activation(gate.double()) * up.double(), BOUND[dtype])
+    assert_near(found, EXACT[activation](gate.double()) * up.double(), BOUND[dtype])
 
 
-@OPS
+@ACTIVATIONS
 @pytest.mark.parametrize("width", [64, 192, 1088])
-def test_halves_of_one_matrix_to_float_and_int8(
-    numbers, assert_near, product, rows_of, activation, width
-):
+def test_halves_of_one_matrix_to_float_and_int8(numbers, assert_near, activation, width):
     both = torch.full((7, 2 * width + 6), torch.nan)
     both[2:5, 3:-3] = numbers(3, 2 * width)
     gate, up = both[2:5, 3:-3].chunk(2, 1)
-    found = rows_of(gate, up, torch.float16, int8=True)
-    expected = activation(gate.double()) * up.double()
+    found = kernels.multiply_rows(activation, gate, up, torch.float16, int8=True)
+    expected = EXACT[activation](gate.double()) * up.double()
     assert_near(found.values, expected, BOUND[torch.float16])
     rows = quantize(expected.float())
     torch.testing.assert_close(found.int8.scales, rows.scales, rtol=1e-5, atol=0)
@@ -68,22 +55,26 @@ def test_halves_of_one_matrix_to_float_and_int8(
     assert int((q - rows.words.view(torch.int8).int()).abs().max()) <= 1
 
 
-@OPS
-def test_far_gates_stay_finite(product, rows_of, activation):
+@ACTIVATIONS
+def test_far_gates_stay_finite(activation):
     gate = torch.tensor([[-1e4, -90.0, -1.0, 0.0, 1.0, 90.0, 1e4]])
-    found = product(gate, torch.ones_like(gate))
-    torch.testing.assert_close(found, activation(gate.double()).float(), rtol=1e-5, atol=1e-7)
+    found = kernels.multiply(activation, gate, torch.ones_like(gate))
+    torch.testing.assert_close(
+        found, EXACT[activation](gate.double()).float(), rtol=1e-5, atol=1e-7
+    )
 
 
-def test_refusals_say_why(numbers):
-    verdict = silu.supports(numbers(2, 4), numbers(2, 4).bfloat16())
+def test_refusals_say_why():
+    cpu = torch.device("cpu")
+    assert kernels.supports(ActAndMulArguments("silu", torch.float32, cpu))
+    verdict = kernels.supports(ActAndMulArguments("silu", torch.bfloat16, cpu))
     assert verdict.reason == "Triton's interpreter computes wrong numbers from bfloat16"
 
 
 def test_few_rows_get_int8_rows_beside_them(numbers):
     for rows, beside in ((MAX_INT8_ROWS, True), (MAX_INT8_ROWS + 1, False)):
         gate, up = numbers(rows, 192), numbers(rows, 192)
-        found = silu.silu_mul(gate, up)
+        found = kernels.act_and_mul(ActAndMulArguments("silu", up.dtype, up.device), gate, up)
         made = made_int8(found)
         assert (made is not None) == beside
         if made is not None:

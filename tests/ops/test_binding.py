@@ -1,8 +1,7 @@
-"""Which back end runs an op, and what is said about those that did not."""
+"""Which back end an op is bound to, and what is said about those that were refused."""
 
 from __future__ import annotations
 
-import inspect
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,17 +10,18 @@ from types import ModuleType
 import pytest
 import torch
 
-from kinfolk.descriptors import OpBackend, Verdict, resolve
+from kinfolk.descriptors import OpBackend, Verdict
 from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.ops.table import Decision, NotPrecompilableError, Ops
 from kinfolk_kernels import compiling
+from kinfolk_kernels.act_and_mul.op import ACT_AND_MUL, ActAndMulArguments
 from kinfolk_kernels.verdict import Verdict as KernelVerdict
 
 
 @pytest.fixture
 def backend(monkeypatch):
-    """``backend(name, priority, supports)``: a back end of silu_mul that answers its own name."""
+    """``backend(name, priority, supports)``: a back end of act_and_mul that returns its name."""
     module = ModuleType("toy_backends")
     monkeypatch.setitem(sys.modules, "toy_backends", module)
 
@@ -30,18 +30,22 @@ def backend(monkeypatch):
         if supports is not None:
             setattr(module, f"{name}_can", supports)
         can = "" if supports is None else f"toy_backends:{name}_can"
-        return OpBackend("silu_mul", name, f"toy_backends:{name}", can, priority, device)
+        return OpBackend("act_and_mul", name, f"toy_backends:{name}", can, priority, device)
 
     return make
 
 
+ARGUMENTS = ActAndMulArguments("silu", torch.float32, torch.device("cpu"))
+OPERANDS = torch.ones(2, 3), torch.ones(2, 3)
+
+
 def run(ops):
-    return ops.silu_mul(torch.ones(2, 3), torch.ones(2, 3))
+    return ops.bind(ACT_AND_MUL, ARGUMENTS)(*OPERANDS)
 
 
-def test_the_highest_priority_is_asked_first(backend):
+def test_back_ends_are_asked_by_priority_and_the_reference_has_priority_0(backend):
     ops = Ops([backend("low", -1), backend("high", 7), backend("middle", 3)])
-    assert ops.backends("silu_mul") == ("high", "middle", "low")
+    assert ops.backends("act_and_mul") == ("high", "middle", "reference", "low")
     assert run(ops) == "high"
 
 
@@ -50,26 +54,29 @@ def test_equals_are_asked_in_the_order_they_were_registered(backend):
 
 
 def test_an_option_chooses_whatever_the_priority(backend):
-    ops = Ops([backend("low"), backend("high", 7)], {"silu_mul": "low"})
-    assert ops.backends("silu_mul") == ("low",)
+    ops = Ops([backend("low"), backend("high", 7)], {"act_and_mul": "low"})
+    assert ops.backends("act_and_mul") == ("low",)
     assert run(ops) == "low"
 
 
 def test_an_unknown_option_is_an_error_that_lists_the_names(backend):
-    with pytest.raises(SettingsError, match=r"'silu_mul' has no back end 'fast' .*high, low"):
-        Ops([backend("low"), backend("high", 7)], {"silu_mul": "fast"})
+    with pytest.raises(
+        SettingsError, match=r"'act_and_mul' has no back end 'fast' .*high, low, ref"
+    ):
+        Ops([backend("low"), backend("high", 7)], {"act_and_mul": "fast"})
 
 
 def test_an_unknown_op_is_an_error_that_lists_the_ops(backend):
-    with pytest.raises(SettingsError, match=r"op 'silu' has no back end 'low' .*'silu_mul'"):
+    with pytest.raises(SettingsError, match=r"op 'silu' has no back end 'low' .*'act_and_mul'"):
         Ops([backend("low")], {"silu": "low"})
 
 
 def test_one_for_another_device_is_asked_only_by_name(backend):
     backends = [backend("plain"), backend("fast", 9, device="cuda")]
-    assert Ops(backends).backends("silu_mul") == ("plain",)
-    assert Ops(backends, device="cuda").backends("silu_mul") == ("fast", "plain")
-    assert run(Ops(backends, {"silu_mul": "fast"})) == "fast"
+    assert Ops(backends).backends("act_and_mul") == ("plain", "reference")
+    on_gpu = Ops(backends, device="cuda").backends("act_and_mul")
+    assert on_gpu == ("fast", "plain", "reference")
+    assert run(Ops(backends, {"act_and_mul": "fast"})) == "fast"
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -84,50 +91,57 @@ def test_a_refusal_is_kept_with_its_reason_and_logged_once(backend, caplog):
     ops = Ops([backend("plain"), backend("fast", 9, no("needs 128 columns, not 3"))])
     assert [run(ops), run(ops)] == ["plain", "plain"]
     refused = (("fast", "needs 128 columns, not 3"),)
-    assert ops.decisions == {("silu_mul", "plain"): Decision("silu_mul", "plain", refused)}
+    assert ops.decisions == {("act_and_mul", "plain"): Decision("act_and_mul", "plain", refused)}
     assert caplog.text.count("runs on plain; fast refused: needs 128 columns, not 3") == 1
 
 
-def test_a_back_end_is_asked_about_the_arguments_of_each_call(backend):
-    def even(gate, up):
-        return Verdict(gate.shape[0] % 2 == 0, "odd rows")
+def test_a_back_end_is_asked_once_for_each_binding_and_never_by_a_call(backend):
+    asked = []
 
-    ops = Ops([backend("plain"), backend("fast", 9, even)])
-    answers = [ops.silu_mul(torch.ones(n, 3), torch.ones(n, 3)) for n in (1, 2, 3)]
-    assert answers == ["plain", "fast", "plain"]
-    assert set(ops.decisions) == {("silu_mul", "plain"), ("silu_mul", "fast")}
+    def only_silu(arguments):
+        asked.append(arguments.activation)
+        return Verdict(arguments.activation == "silu", "no silu")
+
+    ops = Ops([backend("plain"), backend("fast", 9, only_silu)])
+    bound = [ops.bind(ACT_AND_MUL, replace(ARGUMENTS, activation=a)) for a in ("silu", "gelu_tanh")]
+    answers = [call(*OPERANDS) for call in (*bound, *bound)]
+    assert answers == ["fast", "plain", "fast", "plain"]
+    assert asked == ["silu", "gelu_tanh"]
+    assert set(ops.decisions) == {("act_and_mul", "plain"), ("act_and_mul", "fast")}
 
 
 @pytest.mark.parametrize("verdict", [None, False, Verdict(False)])
 def test_whoever_does_not_say_yes_says_no(backend, verdict):
     ops = Ops([backend("plain"), backend("fast", 9, lambda *args: verdict)])
     assert run(ops) == "plain"
-    assert ops.decisions["silu_mul", "plain"].refused == (("fast", "gave no reason"),)
+    assert ops.decisions["act_and_mul", "plain"].refused == (("fast", "gave no reason"),)
 
 
-def test_when_nobody_can_every_reason_is_given(backend):
+def test_the_reference_is_the_last_resort_and_every_reason_is_kept(backend):
     ops = Ops([backend("a", 0, no("too wide")), backend("b", 5, no("too long"))])
-    with pytest.raises(UnsupportedModelError, match="'silu_mul': b: too long; a: too wide"):
-        run(ops)
+    assert torch.equal(run(ops), ACT_AND_MUL.reference(ARGUMENTS, *OPERANDS))
+    refused = (("b", "too long"), ("a", "too wide"))
+    assert ops.decisions["act_and_mul", "reference"].refused == refused
 
 
 def test_the_chosen_one_is_not_replaced_when_it_refuses(backend):
-    ops = Ops([backend("plain"), backend("fast", 9, no("too wide"))], {"silu_mul": "fast"})
+    ops = Ops([backend("plain"), backend("fast", 9, no("too wide"))], {"act_and_mul": "fast"})
     with pytest.raises(UnsupportedModelError, match="fast: too wide"):
         run(ops)
 
 
-def test_an_op_without_back_ends_says_so():
-    with pytest.raises(UnsupportedModelError, match="'silu_mul': none is installed"):
-        run(Ops([]))
+def test_an_op_without_back_ends_runs_on_its_reference():
+    ops = Ops([])
+    assert torch.equal(run(ops), ACT_AND_MUL.reference(ARGUMENTS, *OPERANDS))
+    assert ops.names == ("act_and_mul",)
 
 
 @pytest.mark.parametrize("reference", ["no_such_module:f", "toy_backends:no_such_name"])
 def test_a_back_end_that_cannot_be_loaded_takes_nothing_down(backend, reference, caplog):
-    broken = OpBackend("silu_mul", "broken", reference, priority=99)
+    broken = OpBackend("act_and_mul", "broken", reference, priority=99)
     ops = Ops([backend("plain"), broken])
     assert [run(ops), run(ops)] == ["plain", "plain"]
-    ((name, reason),) = ops.decisions["silu_mul", "plain"].refused
+    ((name, reason),) = ops.decisions["act_and_mul", "plain"].refused
     assert name == "broken"
     assert reason.startswith("cannot be loaded: ")
     assert "no_such" in reason
@@ -140,14 +154,15 @@ def test_an_error_in_a_back_end_is_not_covered_up(backend):
 
     broken = backend("fast", 9)
     sys.modules["toy_backends"].fast = fails
+    ops = Ops([backend("plain"), broken])
     with pytest.raises(FloatingPointError, match="inside"):
-        run(Ops([backend("plain"), broken]))
+        run(ops)
 
 
 # -- what others bring ----------------------------------------------------------------------------
 
 OTHERS = "plugin 'p' (dist 1)"
-WHO = f"back end 'fast' of op 'silu_mul' of {OTHERS}: "
+WHO = f"back end 'fast' of op 'act_and_mul' of {OTHERS}: "
 
 
 @pytest.fixture
@@ -177,7 +192,7 @@ def raising(error):
         (lambda *arguments: None, "toy_backends:fast_can returned None, which is no kinfolk."),
         (lambda *arguments: "no", "toy_backends:fast_can returned 'no', which is no kinfolk."),
         (lambda *arguments: torch.ones(1), "toy_backends:fast_can returned an object of type T"),
-        (7, "loading it returned an object of type tuple, which holds something that cannot be c"),
+        (7, "loading it returned an object of type _Implementation, which holds something"),
     ],
 )
 def test_a_plugins_back_end_that_fails_to_say_whether_it_can_is_asked_no_more(
@@ -185,10 +200,10 @@ def test_a_plugins_back_end_that_fails_to_say_whether_it_can_is_asked_no_more(
 ):
     ops = Ops([backend("plain"), foreign(lambda *arguments: "fast", supports)])
     assert [run(ops), run(ops)] == ["plain", "plain"]
-    ((name, reason),) = ops.decisions["silu_mul", "plain"].refused
+    ((name, reason),) = ops.decisions["act_and_mul", "plain"].refused
     assert name == "fast"
     assert reason.startswith(WHO + said)
-    assert ops.broken == {("silu_mul", "fast"): reason}
+    assert ops.broken == {("act_and_mul", "fast"): reason}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -218,41 +233,45 @@ def test_a_module_that_leaves_the_program_is_not_loaded(backend, foreign, monkey
 # -- what comes with kinfolk ----------------------------------------------------------------------
 
 
-def ops_of_the_table():
-    return [name for name, _ in inspect.getmembers(Ops, inspect.isfunction) if name[0] != "_"]
-
-
-def test_every_op_has_a_reference_and_every_back_end_an_op():
-    named = {backend.op for backend in OP_BACKENDS}
-    assert named == set(ops_of_the_table()) - {
-        "backends",
-        "watched",
-        "precompiling",
-        "not_capturable",
-    }
-    for op in named:
+def test_references_are_not_registered_and_every_op_has_one():
+    bound_ops = {backend.op for backend in OP_BACKENDS}
+    for op in bound_ops:
         assert Ops(OP_BACKENDS).backends(op)[-1] == "reference"
 
 
-EVERYWHERE = [backend for backend in OP_BACKENDS if backend.name in ("reference", "torch")]
+# -- captures and warmups -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", EVERYWHERE, ids=lambda backend: f"{backend.op}-{backend.name}")
-def test_back_ends_take_what_the_table_passes(backend):
-    typed = list(inspect.signature(getattr(Ops, backend.op)).parameters)[1:]
-    assert list(inspect.signature(resolve(backend.function)).parameters) == typed
+def test_ops_that_no_graph_can_hold_are_known_once_they_are_bound(backend):
+    ops = Ops([replace(backend("free"), capturable=True)])
+    run(ops)
+    assert ops.uncapturable() == {}
+    ops = Ops([backend("strict")])
+    assert ops.uncapturable() == {}
+    run(ops)
+    reason = "its back end strict cannot be captured in a CUDA graph"
+    assert ops.uncapturable() == {"op act_and_mul": reason}
 
 
-def test_only_precompilable_back_ends_run_in_a_warmup(backend, monkeypatch):
+def test_the_reference_is_captured_where_the_op_says_so(backend):
+    for op, uncapturable in ((ACT_AND_MUL, 0), (replace(ACT_AND_MUL, capturable=False), 1)):
+        ops = Ops([])
+        ops.bind(op, ARGUMENTS)
+        assert len(ops.uncapturable()) == uncapturable
+
+
+def test_a_warmup_needs_precompilable_back_ends_only(backend, monkeypatch):
     monkeypatch.setattr(compiling, "side_by_side", nullcontext)
     free, strict = backend("free"), backend("strict")
     ops = Ops([replace(free, precompilable=True)])
+    bound = ops.bind(ACT_AND_MUL, ARGUMENTS)
     with ops.precompiling():
-        assert run(ops) == "free"
+        assert ops.launches_suppressed
+        assert bound(*OPERANDS) == "free"
+    assert not ops.launches_suppressed
     ops = Ops([strict])
-    with (
-        pytest.raises(NotPrecompilableError, match="op silu_mul runs on strict"),
-        ops.precompiling(),
-    ):
-        run(ops)
-    assert run(ops) == "strict"
+    bound = ops.bind(ACT_AND_MUL, ARGUMENTS)
+    message = "op act_and_mul runs on strict"
+    with pytest.raises(NotPrecompilableError, match=message), ops.precompiling():
+        pass
+    assert bound(*OPERANDS) == "strict"

@@ -1,7 +1,7 @@
 """Steps in buckets: the same numbers as steps of their own size, and a constant number of buckets.
 
 On the CPU nothing is recorded, and everything else is as on a GPU: static buffers, padding, changes
-of tables, lanes, reports.
+of tables, sampled sequences, outputs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kinfolk.engine.graphs import Graphs
+from kinfolk.engine.executor import Bucket
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import load_model
-from kinfolk.engine.runner import Runner
+from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.errors import EngineError
 from kinfolk.plans import PoolRule, SlotMapping
 from kinfolk.sched.plan import Item, ItemKind, StepPlan
@@ -50,19 +50,12 @@ def assert_same(one, other):
         assert float((one - other).float().norm()) <= 1e-5 * float(other.float().norm())
 
 
-def alone(function):
+def alone(arguments, run):
     """The op on one row at a time: libraries round a product of several rows otherwise."""
 
-    def rows(x, *arguments):
-        return together([function(x[i : i + 1], *arguments) for i in range(len(x))])
-
-    return rows
-
-
-def alone_experts(function):
-    def rows(x, ids, weights, *rest):
-        parts = [slice(i, i + 1) for i in range(len(x))]
-        return together([function(x[p], ids[p], weights[p], *rest) for p in parts])
+    def rows(*operands):
+        rows = range(len(operands[0]))
+        return together([run(*(operand[i : i + 1] for operand in operands)) for i in rows])
 
     return rows
 
@@ -73,23 +66,19 @@ def together(parts):
     return torch.cat(parts)
 
 
-ALONE = {"linear": alone, "linears": alone, "route": alone, "experts": alone_experts}
+ALONE = dict.fromkeys(("linear", "route", "experts"), alone)
 
 
 @pytest.fixture(scope="module")
-def model(registry, cases):
+def model(registry, cases, wrapped_ops):
     """``model(family)``: its small model, every row of which is computed alone."""
     opened = {}
 
     def open_model(family):
         if family not in opened:
             settings = load_settings(device="cpu", dtype="f32", context=512, slots=8, graphs="on")
-            loaded = load_model(cases / f"{family}.gguf", settings, registry)
-            ops = loaded.ops
-            for op, wrap in ALONE.items():
-                backend = ops._backends[op][0]
-                function, supports = ops._load(backend)
-                ops._loaded[op, backend.name] = (wrap(function), supports)
+            with wrapped_ops(**ALONE):
+                loaded = load_model(cases / f"{family}.gguf", settings, registry)
             free = tuple(PoolRule(window, sink=0, tail=0) for window in loaded.plan.windows)
             opened[family] = replace(loaded, mapping=SlotMapping(free))
         return opened[family]
@@ -103,9 +92,9 @@ class Side:
     def __init__(self, loaded, capture=None):
         self.loaded = loaded
         self.ledger, self.state = loaded.new_state()
-        self.runner = Runner(loaded, self.state)
+        self.runner = ModelRunner(loaded, self.state)
         if capture is not None:
-            self.runner.graphs.capture = capture
+            self.runner.executor.capture = capture
         self.histories = {}
 
     def kept(self, lease):
@@ -261,9 +250,9 @@ def verify_beside_others(pair, text, parents):
 def test_decoding_beside_others_that_join_leave_and_fork(twins, text, family):
     pair = twins(family)
     decode_beside_others(pair, text)
-    graphs = pair.sides[0].runner.graphs
-    assert graphs.replays == 7
-    assert {key.rows for key in graphs._graphs} == {1, 2, 4}
+    executor = pair.sides[0].runner.executor
+    assert executor.counters.replays == 7
+    assert {bucket.rows for bucket in executor.buckets} == {1, 2, 4}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -271,13 +260,9 @@ def test_decoding_beside_others_that_join_leave_and_fork(twins, text, family):
 def test_ragged_verification_beside_decoding(twins, text, family, parents):
     pair = twins(family)
     verify_beside_others(pair, text, parents)
-    assert all(key.trees == (parents is not None) for key in _verifying(pair))
-
-
-def _verifying(pair):
-    keys = [key for key in pair.sides[0].runner.graphs._graphs if key.kind == "verify"]
-    assert keys
-    return keys
+    buckets = [b for b in pair.sides[0].runner.executor.buckets if b.kind == "verify"]
+    assert buckets
+    assert all(bucket.trees == (parents is not None) for bucket in buckets)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=range(len(SAMPLINGS)))
@@ -316,7 +301,7 @@ def test_steps_without_a_bucket_run_in_their_own_size(twins, text):
 
 
 def test_more_changes_of_tables_than_a_bucket_holds_are_sent_before_it(twins, text, monkeypatch):
-    monkeypatch.setattr("kinfolk.engine.batch.CHANGES", 1)
+    monkeypatch.setattr("kinfolk.engine.input_batch.MAX_TABLE_CHANGES", 1)
     pair = twins("qwen35")
     leases = [pair.open(), pair.open()]
     pending = {x: pair.prefill(x, text[:63]) for x in leases}
@@ -426,47 +411,68 @@ def test_alone_or_at_any_place_beside_seven_others_bit_for_bit(invariant, text):
             assert torch.equal(one, other), f"place {place}"
 
 
-def test_what_no_graph_can_hold_is_named_and_run_as_it_is(model, text):
-    loaded = model("qwen35")
-    _, state = loaded.new_state()
-    graphs = Graphs(loaded, state, None, None)
-    assert graphs.key([Item(None, "", ItemKind.DECODE, (1,), 0)], None) is not None
-    graphs.refused["op linear"] = "its back end reads numbers on the host"
-    assert graphs.key([Item(None, "", ItemKind.DECODE, (1,), 0)], None) is None
+def refuse(monkeypatch, loaded, op):
+    """As on a GPU, where a back end of ``loaded`` cannot be captured."""
+    reasons = {op: "its back end reads numbers on the host"}
+    monkeypatch.setattr("kinfolk.engine.model_runner.uncapturable_ops", lambda executor: reasons)
+    return reasons
 
 
-class NoCapture:
-    """A device that cannot record what it is given, and says so as recordings do."""
-
-    def __init__(self, say=lambda: None):
-        self.say = say
-
-    def capture(self, body):
-        self.say()
-        raise EngineError("cannot be recorded")
-
-
-@pytest.mark.parametrize("op", [None, "op linear"])
-def test_a_failed_recording_names_the_op_or_else_the_step(model, text, op):
+def test_an_op_that_no_graph_can_hold_is_named_at_once_and_steps_run_eagerly(
+    model, text, monkeypatch
+):
+    reasons = refuse(monkeypatch, model("qwen35"), "op linear")
     side = Side(model("qwen35"))
-    graphs = side.runner.graphs
-    graphs.capture = NoCapture(lambda: graphs.refused.update({op: "why"} if op else {}))
+    assert side.runner.uncapturable_ops == reasons
     twins = Twins(side, side)
     twins.both = lambda do: do(side)
     lease = twins.open()
     pending = {lease: twins.prefill(lease, text[:10])}
     for _ in range(2):
         pending = twins.decode(pending)
-    assert side.runner.counters["replays"] == 0
-    assert list(graphs.refused) == [op or "step"]
+    counters = side.runner.counters
+    assert counters["replays"] == counters["captures"] == 0
+    assert counters["eager_steps"] == 3
 
 
-def test_what_is_promised_of_recorded_steps_is_not_broken_without_a_word(invariant, text):
-    side = Side(invariant)
-    side.runner.graphs.capture = NoCapture()
+def test_batch_invariant_is_refused_at_once_where_steps_cannot_be_captured(invariant, monkeypatch):
+    refuse(monkeypatch, invariant, "op linear")
+    with pytest.raises(EngineError, match=r"--batch-invariant needs captured steps; op linear: .*"):
+        Side(invariant)
+
+
+class FailedCapture:
+    """A device on which a capture fails."""
+
+    def capture(self, body):
+        raise EngineError("a CUDA graph cannot be captured: the cable was pulled")
+
+
+@pytest.mark.parametrize("name", ["model", "invariant"])
+def test_a_failed_capture_is_an_error_of_the_step(request, text, name):
+    loaded = request.getfixturevalue(name)
+    side = Side(loaded("qwen35") if name == "model" else loaded, FailedCapture())
     twins = Twins(side, side)
     twins.both = lambda do: do(side)
     lease = twins.open()
     pending = {lease: twins.prefill(lease, text[:10])}
-    with pytest.raises(EngineError, match=r"--batch-invariant needs .* cannot be recorded"):
+    with pytest.raises(EngineError, match="the cable was pulled"):
         twins.decode(pending)
+    assert side.runner.counters["eager_steps"] == 1
+    assert side.runner.counters["captures"] == 0
+
+
+def test_a_failed_capture_is_told_to_the_client(engine, load, text):
+    running = engine(model=load(graphs="on"))
+    running._runner.executor.capture = FailedCapture()
+    *events, end = running.submit(Request("a", tuple(text[:10]), 5))
+    assert "the cable was pulled" in end.error
+    assert sum(len(event.tokens) for event in events) == 1
+
+
+def test_prompts_and_steps_with_checkpoints_fit_no_bucket():
+    decode = Item(None, "", ItemKind.DECODE, (1,), 0)
+    assert Bucket.smallest([decode] * 3) == Bucket("decode", 4, 4, 1, trees=False)
+    assert Bucket.smallest([decode], least=8) == Bucket("decode", 8, 8, 1, trees=False)
+    for item in (replace(decode, kind=ItemKind.PREFILL), replace(decode, stores=((1, 5),))):
+        assert Bucket.smallest([decode, item]) is None

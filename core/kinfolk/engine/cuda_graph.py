@@ -1,4 +1,4 @@
-"""How the body of a step is made to run again: recorded in a CUDA graph, or simply called."""
+"""CUDA graphs: a function of fixed buffers is captured once and then replayed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kinfolk.errors import EngineError
 T = TypeVar("T")
 
 WARM_UPS = 2
-"""Runs before a recording: kernels are compiled and loaded, and libraries get their workspaces."""
+"""Runs before a capture: kernels are compiled and loaded, and libraries get their workspaces."""
 
 
 class Capture(Protocol):
     """A way to run a body again and again on the same buffers."""
 
     def capture(self, body: Callable[[], T]) -> Callable[[], T]:
-        """A function that does what ``body`` does with what the buffers then hold.
+        """A function that does what ``body`` does, on the contents that the buffers then have.
 
         ``body`` may be run beforehand, on buffers that are all padding.
         """
@@ -35,10 +35,10 @@ class EagerCapture:
 
 
 class CudaCapture:
-    """Records CUDA graphs, which share one pool of memory: they are never replayed at once.
+    """Captures CUDA graphs, which share one pool of memory: they are never replayed at once.
 
-    Recording happens on a stream of its own, which the current one waits for. Other threads may
-    use the device meanwhile.
+    A capture has a stream of its own, which the current one waits for. Other threads may use the
+    device meanwhile.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -47,7 +47,8 @@ class CudaCapture:
         self._stream = torch.cuda.Stream(device)
 
     def capture(self, body: Callable[[], T]) -> Callable[[], T]:
-        """Raises :class:`EngineError` if the body cannot be recorded."""
+        """Raises :class:`EngineError` if the capture fails, and what ``body`` raises in the runs
+        before it."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         try:
@@ -68,7 +69,7 @@ class CudaCapture:
 
     def _captured(self, body: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         graph = torch.cuda.CUDAGraph()
-        # Collected in the middle, a tensor or a kernel's module would spoil the recording.
+        # Collected in the middle, a tensor or a kernel's module would spoil the capture.
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -77,11 +78,13 @@ class CudaCapture:
                 result = body()
             except Exception as error:
                 _abandon(graph)
-                raise EngineError(f"cannot be recorded: {type(error).__name__}: {error}") from error
+                raise EngineError(
+                    f"a CUDA graph cannot be captured: {type(error).__name__}: {error}"
+                ) from error
             try:
                 graph.capture_end()
             except RuntimeError as error:
-                raise EngineError(f"cannot be recorded: {error}") from error
+                raise EngineError(f"a CUDA graph cannot be captured: {error}") from error
         finally:
             if collects:
                 gc.enable()
@@ -89,7 +92,7 @@ class CudaCapture:
 
 
 def _abandon(graph: Any) -> None:
-    """End a recording that has failed; that it cannot be finished is no news."""
+    """End a capture that has failed; a second error about it is dropped."""
     try:
         graph.capture_end()
     except RuntimeError:

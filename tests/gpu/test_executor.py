@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from kinfolk.cli.main import BUILT_IN
-from kinfolk.engine.capture import CudaCapture, EagerCapture
+from kinfolk.engine.cuda_graph import CudaCapture, EagerCapture
 from kinfolk.engine.engine import Engine
-from kinfolk.engine.graphs import Graphs
+from kinfolk.engine.executor import GraphExecutor
 from kinfolk.engine.loading import load_model
 from kinfolk.registry import Registry
 from kinfolk.sched.limits import SchedulerLimits
@@ -35,8 +35,8 @@ SHAPE = "qwen3.5-4b"
 
 def _cpu_tests() -> ModuleType:
     """What the tests on the CPU do with two runners; their folder is no package."""
-    path = Path(__file__).parents[1] / "engine" / "test_graphs.py"
-    spec = spec_from_file_location("graph_scenes", path)
+    path = Path(__file__).parents[1] / "engine" / "test_executor.py"
+    spec = spec_from_file_location("executor_scenes", path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -84,16 +84,16 @@ def synthetic(load):
 @pytest.fixture(autouse=True)
 def nothing_waits(monkeypatch) -> Iterator[None]:
     """A replay in which the host waits for the device is an error."""
-    replay = Graphs.replay
+    replay = GraphExecutor.replay
 
-    def guarded(self, graph, tokens=None):
+    def guarded(self, step, tokens=None):
         torch.cuda.set_sync_debug_mode("error")
         try:
-            return replay(self, graph, tokens)
+            return replay(self, step, tokens)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(Graphs, "replay", guarded)
+    monkeypatch.setattr(GraphExecutor, "replay", guarded)
     yield
     torch.cuda.set_sync_debug_mode("default")
 
@@ -105,12 +105,11 @@ def assert_equal(one, other):
 @pytest.fixture
 def pair(synthetic):
     """Replays, and the same buffers launch by launch."""
-    recorded = scenes.Side(synthetic)
-    assert isinstance(recorded.runner.graphs.capture, CudaCapture)
-    twins = scenes.Twins(recorded, scenes.Side(synthetic, EagerCapture()), assert_equal)
-    yield twins
-    assert recorded.runner.graphs.refused == {}
-    assert recorded.runner.graphs.replays > 0
+    captured = scenes.Side(synthetic)
+    assert captured.runner.uncapturable_ops == {}
+    assert isinstance(captured.runner.executor.capture, CudaCapture)
+    yield scenes.Twins(captured, scenes.Side(synthetic, EagerCapture()), assert_equal)
+    assert captured.runner.counters["replays"] > 0
 
 
 def test_decoding_is_replayed_bit_for_bit(pair, text):
@@ -170,16 +169,16 @@ def test_a_replay_allocates_nothing(synthetic, text):
     pending = {lease: twins.prefill(lease, text[:10])}
     for _ in range(2):
         pending = twins.decode(pending)
-    graphs, seen = side.runner.graphs, []
-    replay = graphs.replay
+    executor, seen = side.runner.executor, []
+    replay = executor.replay
 
-    def watched(graph, tokens=None):
+    def watched(step, tokens=None):
         before = torch.cuda.memory_stats()["allocation.all.allocated"]
-        ran = replay(graph, tokens)
+        outputs = replay(step, tokens)
         seen.append(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
-        return ran
+        return outputs
 
-    graphs.replay = watched
+    executor.replay = watched
     for _ in range(20):
         pending = twins.decode(pending)
     assert seen == [0] * 20
@@ -192,7 +191,7 @@ def test_counters_are_flat_over_a_thousand_steps(load, text):
     )
     with Engine(loaded, limits) as running:
         before, after = scenes.counted(running, text, 1000)
-        assert running._runner.graphs.refused == {}
+        assert running.uncapturable_ops() == {}
     scenes.assert_flat(before, after)
 
 
@@ -243,4 +242,4 @@ def test_an_op_that_no_graph_can_hold_is_named_and_the_steps_run(load, text):
     for _ in range(2):
         pending = twins.decode(pending)
     assert side.runner.counters["replays"] == 0
-    assert list(side.runner.graphs.refused) == ["op gated_attention"]
+    assert list(side.runner.uncapturable_ops) == ["op gated_attention"]

@@ -1,11 +1,13 @@
-"""A plan's integers as tensors: rows, tables, lanes."""
+"""A plan's integers as tensors: rows, tables, sampled sequences."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from kinfolk.engine.batch import build_batch, commit_batch, commit_tree_rows, lay_out
+from kinfolk.engine.commit_batch import commit_batch, commit_tree_rows
+from kinfolk.engine.input_batch import build_input_batch, exact_traits, fill
+from kinfolk.engine.input_buffers import BucketShape, InputBuffers
 from kinfolk.errors import StateError
 from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 from kinfolk.sched.plan import Item, ItemKind
@@ -15,6 +17,8 @@ from kinfolk.state.state import State
 KV = (Section("k", 2, 4, Codec("f32")),)
 PLAN = StatePlan((Paged(KV), Paged(KV, window=70)))
 TREE = (-1, 0, 0, 2, 1)
+ROWS = ("tokens", "positions", "sequence_of_row", "parent_row", "limit", "ancestors", "arena_row")
+SEQUENCES = ("arena_start", "slot_of_sequence", "context_len", "last_row")
 
 
 class Books:
@@ -47,7 +51,7 @@ def test_rows_of_every_kind(books):
         books.item(ItemKind.VERIFY, (5, 6), 63),
         books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
     ]
-    batch = build_batch(items, books.state)
+    batch = build_input_batch(items, books.state).batch
     assert batch.tokens.tolist() == list(range(1, 12))
     assert batch.positions.tolist() == [0, 1, 2, 64, 63, 64, 130, 131, 131, 132, 132]
     assert batch.sequence_of_row.tolist() == [0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 3]
@@ -65,14 +69,15 @@ def test_rows_of_every_kind(books):
 
 def test_logits_of_all_rows_on_request(books):
     items = [books.item(ItemKind.PREFILL, (1, 2, 3), 0), books.item(ItemKind.DECODE, (4,), 5)]
-    assert build_batch(items, books.state).logit_rows.tolist() == [2, 3]
-    assert build_batch(items, books.state, all_logits=True).logit_rows.tolist() == [0, 1, 2, 3]
+    assert build_input_batch(items, books.state).batch.logit_rows.tolist() == [2, 3]
+    batch = build_input_batch(items, books.state, all_logits=True).batch
+    assert batch.logit_rows.tolist() == [0, 1, 2, 3]
 
 
 def test_rows_are_written_to_their_chunk_and_tree_rows_to_the_dummy_block(books):
     chain = books.item(ItemKind.VERIFY, (5, 6, 7), 63)
     tree = books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE)
-    batch = build_batch([chain, tree], books.state)
+    batch = build_input_batch([chain, tree], books.state).batch
     for index, pool in enumerate(books.state.pools):
         table = pool.tables[chain.lease.slot]
         rows = batch.write_row[index].tolist()
@@ -84,7 +89,7 @@ def test_rows_are_written_to_their_chunk_and_tree_rows_to_the_dummy_block(books)
 def test_tables_list_what_is_resident_in_logical_order(books):
     short = books.item(ItemKind.DECODE, (1,), 3)
     long = books.item(ItemKind.DECODE, (1,), 200)
-    batch = build_batch([short, long], books.state)
+    batch = build_input_batch([short, long], books.state).batch
     full, windowed = batch.tables
     assert full.lengths == (1, 4)
     assert full.chunks.tolist() == [[0, 0, 0, 0], [0, 1, 2, 3]]
@@ -103,7 +108,7 @@ def test_stores_name_the_row_after_which_to_store(books):
         books.item(ItemKind.DECODE, (9,), 5),
         books.item(ItemKind.PREFILL, (1, 2, 3, 4), 0, stores=((1, 8), (4, 7))),
     ]
-    batch = build_batch(items, books.state)
+    batch = build_input_batch(items, books.state).batch
     assert batch.store_rows.tolist() == [1, 4]
     assert batch.store_slots.tolist() == [8, 7]
 
@@ -112,34 +117,64 @@ def test_a_position_without_a_block_is_an_error(books):
     item = books.item(ItemKind.DECODE, (9,), 5)
     beyond = Item(item.lease, "a", ItemKind.PREFILL, (1,), 64)
     with pytest.raises(StateError, match=r"position 64 .* has no block"):
-        build_batch([beyond], books.state)
+        build_input_batch([beyond], books.state)
 
 
 def test_64_rows_of_a_tree_fill_every_bit(books):
     item = books.item(ItemKind.VERIFY, tuple(range(64)), 10, parents=tuple(range(-1, 63)))
-    batch = build_batch([item], books.state)
+    batch = build_input_batch([item], books.state).batch
     assert batch.ancestors[-1].item() == -1
     assert batch.ancestors[-2].item() == 2**63 - 1
 
 
-# -- lanes ----------------------------------------------------------------------------------------
+def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(books):
+    items = [
+        books.item(ItemKind.DECODE, (token,), start, budget=token)
+        for token, start in ((4, 64), (5, 3), (6, 130))
+    ]
+    exact = build_input_batch(items, books.state)
+    shape = BucketShape(rows=4, sequences=4, sampled=4, logits=4, few=4)
+    buffers = InputBuffers(books.state, shape, single_rows=True, stages=2)
+    for _ in range(2):
+        buffers.clear()
+        fill(buffers, items)
+        buffers.upload()
+    traits = exact_traits(items)
+    batch, sampled = buffers.batch(traits, full_width=False), buffers.sampled(traits)
+    assert batch.segments == exact.batch.segments
+    for name in ("write_row", *ROWS, *SEQUENCES):
+        bucket, own = getattr(batch, name), getattr(exact.batch, name)
+        assert bucket[..., :3].tolist() == own.tolist(), name
+    for name in ("logit", "row", "count", "drafted", "slot", "budget"):
+        assert getattr(sampled, name)[:3].tolist() == getattr(exact.sampled, name).tolist(), name
+    for table, own in zip(batch.tables, exact.batch.tables, strict=True):
+        assert table.lengths == own.lengths
+        assert table.length[:3].tolist() == own.length.tolist()
+        assert table.blocks[:3].tolist() == own.blocks.tolist()
+        assert table.work.first[:3].tolist() == own.work.first.tolist()
+        assert table.work.count.tolist() == [1, 1, 1, 0]
+    assert batch.index.spans.tolist() == [*exact.batch.index.spans.tolist(), [0, 0, 0, 0]]
+    assert batch.write_row[:, 3].tolist() == [3, 3], "padding is written to the dummy block"
 
 
-def test_every_sampled_sequence_has_a_lane_of_its_rows_with_logits(books):
+# -- sampled sequences -----------------------------------------------------------------------------
+
+
+def test_every_sampled_sequence_is_listed_with_its_rows_with_logits(books):
     items = [
         books.item(ItemKind.PREFILL, (1, 2), 0, sample=False),
         books.item(ItemKind.PREFILL, (3, 4), 0),
         books.item(ItemKind.DECODE, (5,), 3, budget=9),
         books.item(ItemKind.VERIFY, (6, 7, 8), 63, budget=4),
     ]
-    lanes = lay_out(items, books.state).lanes
-    assert lanes.logit.tolist() == [0, 1, 2]
-    assert lanes.row.tolist() == [3, 4, 5]
-    assert lanes.count.tolist() == [1, 1, 3]
-    assert lanes.drafted.tolist() == [0, 0, 1]
-    assert lanes.slot.tolist() == [item.lease.slot for item in items[1:]]
-    assert lanes.budget.tolist() == [1, 9, 4]
-    assert lanes.width == 3
+    sampled = build_input_batch(items, books.state).sampled
+    assert sampled.logit.tolist() == [0, 1, 2]
+    assert sampled.row.tolist() == [3, 4, 5]
+    assert sampled.count.tolist() == [1, 1, 3]
+    assert sampled.drafted.tolist() == [0, 0, 1]
+    assert sampled.slot.tolist() == [item.lease.slot for item in items[1:]]
+    assert sampled.budget.tolist() == [1, 9, 4]
+    assert sampled.width == 3
 
 
 def test_kept_rows_become_rows_of_the_step_and_certain_ones_keep_nothing(books):
@@ -148,9 +183,9 @@ def test_kept_rows_become_rows_of_the_step_and_certain_ones_keep_nothing(books):
         books.item(ItemKind.VERIFY, (5, 6, 7), 63),
         books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
     ]
-    lanes = lay_out(items, books.state).lanes
+    sampled = build_input_batch(items, books.state).sampled
     path = torch.tensor([[0, -1, -1, -1, -1], [0, 1, -1, -1, -1], [0, 2, 3, -1, -1]])
-    kept = commit_batch(lanes, path, torch.tensor([1, 2, 3]))
+    kept = commit_batch(sampled, path, torch.tensor([1, 2, 3]))
     assert kept.path.tolist() == [[-1] * 5, [1, 2, -1, -1, -1], [4, 6, 7, -1, -1]]
     assert kept.n_keep.tolist() == [0, 2, 3]
     assert kept.slot.tolist() == [item.lease.slot for item in items]
@@ -167,10 +202,10 @@ def test_accepted_tree_rows_are_moved_and_nothing_else(books):
         for data in (pool.data, pool.arena):
             data.copy_(torch.randint(0, 256, data.shape, generator=generator, dtype=torch.uint8))
     before = [pool.data.clone() for pool in state.pools]
-    laid = lay_out(items, state)
+    inputs = build_input_batch(items, state)
     path = torch.tensor([[0, 1, -1, -1, -1], [0, 2, 3, -1, -1]])
-    kept = commit_batch(laid.lanes, path, torch.tensor([2, 3]))
-    commit_tree_rows(state, laid.batch, laid.lanes, kept)
+    kept = commit_batch(inputs.sampled, path, torch.tensor([2, 3]))
+    commit_tree_rows(state, inputs.batch, inputs.sampled, kept)
     for layer, (pool, old) in enumerate(zip(state.pools, before, strict=True)):
         (section,) = pool.layout.sections.values()
         now, was = pool.view(pool.data, section), pool.view(old, section)
@@ -189,4 +224,4 @@ def test_trees_that_do_not_fit_the_arena_are_refused():
     rows = books.state.limits.tree_rows + 1
     tree = books.item(ItemKind.VERIFY, (5,) * rows, 0, parents=(-1, *(0,) * (rows - 1)))
     with pytest.raises(StateError, match=f"{rows} rows, the arena holds {rows - 1}"):
-        build_batch([tree], books.state)
+        build_input_batch([tree], books.state)

@@ -1,6 +1,6 @@
-"""The memory of a step: every number that the device needs, in one upload.
+"""Buffers of every number that the device needs for a step, in one upload.
 
-A frame has the sizes of one step, or those of a bucket that many steps fit into. In a bucket the
+They have the exact shape of one step, or that of a bucket that many steps fit into. In a bucket the
 rest is padding: rows of no sequence, which read and write the dummy slot and the dummy block.
 """
 
@@ -21,35 +21,35 @@ from kinfolk.types import CHUNK, DUMMY, NO_PARENT
 from kinfolk_kernels.paged_attention.work import Work
 from kinfolk_kernels.step_index import StepIndex
 
-Ints = npt.NDArray[np.int64]
-
-LANES = ("logit", "lane_row", "lane_count", "drafted", "lane_slot", "budget")
-"""Arrays of lanes, in the order of the fields of :class:`SampledSequences`."""
-
-CHANGES = 128
+MAX_TABLE_CHANGES = 128
 """Entries of block tables that a bucket has room for; more are sent before it."""
+
+_ROW_FIELDS = ("tokens", "positions", "sequence", "parent", "limit", "ancestors", "arena", "path")
+_SEQUENCE_FIELDS = ("arena_start", "slot", "context", "last")
+_SAMPLED_FIELDS = ("logit", "sampled_row", "sampled_count", "drafted", "sampled_slot", "budget")
+"""In the order of the fields of :class:`SampledSequences`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketShape:
-    """How much of everything a step has: rows, sequences, lanes, rows of logits, checkpoints to
-    store, slices, changes of tables; ``few`` sequences have few rows, ``many`` many."""
+    """Sizes of the buffers: rows, sequences, sampled sequences, rows of logits, checkpoints to
+    store, slices of prompts, sequences with few and with many rows, changes of block tables."""
 
     rows: int
     sequences: int
-    lanes: int
+    sampled: int
     logits: int
     stores: int = 0
     slices: int = 0
     few: int = 0
     many: int = 0
-    changes: int = CHANGES
+    changes: int = MAX_TABLE_CHANGES
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchTraits:
-    """What kernels are launched by: whether a segment is a single certain row, the most rows of a
-    drafted one (0 = none), whether drafts may be trees, the numbers of rows a sequence may have
+    """What kernels are launched by: whether a sequence has a single certain row, the most rows of
+    a drafted one (0 = none), whether drafts may be trees, the numbers of rows a sequence may have
     among those with few, and the most among those with many."""
 
     singles: bool
@@ -61,12 +61,13 @@ class LaunchTraits:
 
 @dataclass(frozen=True, slots=True)
 class SampledSequences:
-    """The sampled sequences of a step, one lane each: L lanes, T rows at most.
+    """The S sequences of a step that are sampled, of T rows at most.
 
-    All int64: ``logit`` [L] first row among those with logits, ``row`` [L] the same row of the
-    step, ``count`` [L] rows with logits, ``drafted`` [L] 1 where they may be rejected, ``slot``
-    [L], ``budget`` [L] most rows to keep. ``targets`` [pools, R]: at a lane's row d, the place in
-    the pool of the d-th row it keeps. ``alone``: lane i is row i of the step and no other.
+    All int64: ``logit`` [S] first row among those with logits, ``row`` [S] the same row of the
+    step, ``count`` [S] rows with logits, ``drafted`` [S] 1 where they may be rejected, ``slot``
+    [S], ``budget`` [S] most rows to keep. ``targets`` [pools, R]: at row d of a sequence, the place
+    in the pool of the d-th row it keeps. ``width`` is T. ``single_rows``: sequence i has row i of
+    the step and no other.
     """
 
     logit: torch.Tensor
@@ -78,51 +79,50 @@ class SampledSequences:
     targets: torch.Tensor
     width: int
     trees: bool
-    alone: bool = False
+    single_rows: bool = False
 
 
 class InputBuffers:
     """Buffers of a step, on the host and on the device; see ``StepBatch`` for what they hold.
 
     ``single_rows``: a bucket for steps of one row a sequence, where row i is that of sequence i.
+    ``stages`` of pinned memory: so many steps less one may be filled before an upload is done.
     """
 
     def __init__(
-        self, state: State, sizes: BucketShape, *, single_rows: bool = False, stages: int = 1
+        self, state: State, shape: BucketShape, *, single_rows: bool = False, stages: int = 1
     ) -> None:
         self.state = state
-        self.sizes = sizes
+        self.shape = shape
         self.single_rows = single_rows
-        self.order = np.arange(sizes.rows)
-        n, sequences, pools = sizes.rows, sizes.sequences, len(state.pools)
-        rows = ("tokens", "positions", "sequence", "parent", "limit", "ancestors", "arena", "path")
-        each = ("arena_start", "slot", "context", "last")
+        self.order = np.arange(shape.rows)
+        n, sequences, pools = shape.rows, shape.sequences, len(state.pools)
         fields: dict[str, tuple[str, tuple[int, ...]]] = {
-            **dict.fromkeys(rows, ("int64", (n,))),
-            **dict.fromkeys(each, ("int64", (sequences,))),
-            **dict.fromkeys(LANES, ("int64", (sizes.lanes,))),
+            **dict.fromkeys(_ROW_FIELDS, ("int64", (n,))),
+            **dict.fromkeys(_SEQUENCE_FIELDS, ("int64", (sequences,))),
+            **dict.fromkeys(_SAMPLED_FIELDS, ("int64", (shape.sampled,))),
             "write": ("int64", (pools, n)),
             "targets": ("int64", (pools, n)),
-            "logit_rows": ("int64", (sizes.logits,)),
-            "store_rows": ("int64", (sizes.stores,)),
-            "store_slots": ("int64", (sizes.stores,)),
-            "places": ("int64", (sizes.changes,)),
-            "values": ("int32", (sizes.changes,)),
+            "logit_rows": ("int64", (shape.logits,)),
+            "store_rows": ("int64", (shape.stores,)),
+            "store_slots": ("int64", (shape.stores,)),
+            "places": ("int64", (shape.changes,)),
+            "values": ("int32", (shape.changes,)),
             "spans": ("int32", (sequences, 4)),
-            "slices": ("int32", (sizes.slices, 3)),
+            "slices": ("int32", (shape.slices, 3)),
             "first": ("int32", (sequences,)),
             "count": ("int32", (sequences,)),
             # Kernels are compiled for aligned pointers.
             "entries": ("int32", (pools, -(-sequences // 16) * 16)),
-            "few": ("int32", (sizes.few,)),
-            "many": ("int32", (sizes.many,)),
-            **{name: (kind, (sizes.logits,)) for name, kind in PARAMETERS.items()},
+            "few": ("int32", (shape.few,)),
+            "many": ("int32", (shape.many,)),
+            **{name: (kind, (shape.logits,)) for name, kind in PARAMETERS.items()},
         }
         self.transfer = Transfer(fields, state.device, stages)
         self.device = self.transfer.device
         self.segments: tuple[Segment, ...] = ()
         self.lengths: tuple[tuple[int, ...], ...] = ((),) * pools
-        self._pad(single_rows)
+        self._pad()
         self._padding = self.transfer.bytes.copy()
 
     @property
@@ -136,6 +136,20 @@ class InputBuffers:
         self.transfer.bytes[:] = self._padding
         self.segments, self.lengths = (), ((),) * len(self.state.pools)
 
+    def _pad(self) -> None:
+        host, rows = self.host, self.order
+        for array in host.values():
+            array[...] = 0
+        host["sequence"][:] = rows if self.single_rows else max(0, self.shape.sequences - 1)
+        host["parent"][:] = NO_PARENT
+        host["arena"][:] = -1
+        host["arena_start"][:] = -1
+        host["write"][:] = DUMMY * CHUNK + rows % CHUNK
+        host["few"][:] = np.arange(self.shape.few)
+        host["logit_rows"][:] = np.arange(self.shape.logits)
+        host["top_p"][:] = 1
+        host["repetition"][:] = 1
+
     def put_changes(self, changes: Changes) -> None:
         """Changes of block tables; at most as many as there is room for."""
         count = len(changes.places)
@@ -144,24 +158,14 @@ class InputBuffers:
         self.host["places"][:count] = changes.places
         self.host["values"][:count] = changes.values
 
-    def _pad(self, single_rows: bool) -> None:
-        host, rows = self.host, np.arange(self.sizes.rows)
-        for array in host.values():
-            array[...] = 0
-        host["sequence"][:] = rows if single_rows else max(0, self.sizes.sequences - 1)
-        host["parent"][:] = NO_PARENT
-        host["arena"][:] = -1
-        host["arena_start"][:] = -1
-        host["write"][:] = DUMMY * CHUNK + rows % CHUNK
-        host["few"][:] = np.arange(self.sizes.few)
-        host["logit_rows"][:] = np.arange(self.sizes.logits)
-        host["top_p"][:] = 1
-        host["repetition"][:] = 1
-
     # -- what the device reads ----------------------------------------------------------------
 
+    def upload(self) -> None:
+        """Copy all of it to the device, in the order of the current stream."""
+        self.transfer.upload()
+
     def enter_changes(self) -> None:
-        """Write the uploaded changes of tables where they belong."""
+        """Write the uploaded changes of block tables where they belong."""
         self.state.block_tables.enter(self.device["places"], self.device["values"])
 
     def batch(self, traits: LaunchTraits, *, full_width: bool) -> StepBatch:
@@ -201,7 +205,7 @@ class InputBuffers:
         work = Work(
             first=device["first"],
             count=device["count"],
-            entries=device["entries"][pool, : self.sizes.sequences],
+            entries=device["entries"][pool, : self.shape.sequences],
             few=device["few"],
             many=device["many"],
             few_counts=traits.few_counts,
@@ -210,19 +214,16 @@ class InputBuffers:
         )
         # By index: index_select has one program for a few rows, whatever their width.
         blocks, chunks = tables.entries[pool][:, :, :width][:, device["slot"]]
-        return BlockTable(
-            blocks,
-            chunks,
-            work.entries,
-            self.lengths[pool],
-            work,
-        )
+        return BlockTable(blocks, chunks, work.entries, self.lengths[pool], work)
 
-    def lanes(
+    def sampled(
         self, traits: LaunchTraits, count: int | None = None, width: int | None = None
     ) -> SampledSequences:
-        """The first ``count`` lanes, all if not given; ``width`` the most rows of any."""
-        logit, row, rows, drafted, slot, budget = (self.device[name][:count] for name in LANES)
+        """The first ``count`` sampled sequences, all if not given; ``width`` the most rows of
+        any."""
+        logit, row, rows, drafted, slot, budget = (
+            self.device[name][:count] for name in _SAMPLED_FIELDS
+        )
         return SampledSequences(
             logit=logit,
             row=row,
@@ -233,5 +234,5 @@ class InputBuffers:
             targets=self.device["targets"],
             width=width or max(1, traits.draft_rows),
             trees=traits.trees,
-            alone=self.single_rows,
+            single_rows=self.single_rows,
         )

@@ -1,4 +1,4 @@
-"""Elementwise product of a curved gate and its partner: the kernel of silu_mul and gelu_mul."""
+"""``act_and_mul`` on the GPU, in one launch."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import torch
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.activations import activation
+from kinfolk_kernels.act_and_mul.op import ActAndMulArguments
+from kinfolk_kernels.act_and_mul.reference import Activation
+from kinfolk_kernels.activations import GELU, SILU, activation
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.row_outputs import RowOutputs, columns_of, store_groups
-from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 TILE = 512
 """Numbers a program."""
 
+CODES = {"silu": SILU.value, "gelu_tanh": GELU.value}
+"""The kernels' number of each activation."""
+
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @triton.jit(do_not_specialize=["scale_step"])
-def gated_product_kernel(
+def act_and_mul_kernel(
     gate_ptr,
     up_ptr,
     out_ptr,
@@ -54,39 +59,52 @@ def gated_product_kernel(
     )  # fmt: skip
 
 
-def supports(gate: torch.Tensor, up: torch.Tensor) -> Verdict:
-    """Whether the product can be done."""
-    reason = out_of_reach(gated_product_kernel, gate, up)
+def supports(arguments: ActAndMulArguments) -> Verdict:
+    reason = refuses_device(act_and_mul_kernel, arguments.device, arguments.dtype)
     if reason:
         return no(reason)
-    if gate.dtype not in FLOATS or up.dtype not in FLOATS:
-        return no(f"rows of {gate.dtype} and {up.dtype}")
+    if arguments.dtype not in FLOATS:
+        return no(f"rows of {arguments.dtype}")
     return YES
 
 
-def multiply(curved: int, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def act_and_mul(
+    arguments: ActAndMulArguments, gate: torch.Tensor, up: torch.Tensor
+) -> torch.Tensor:
+    """See :class:`ActAndMulArguments`."""
+    return multiply(arguments.activation, gate, up)
+
+
+def multiply(activation: Activation, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """activation(gate) * up in the type of ``up``, any shape; up to ``MAX_INT8_ROWS`` rows are
     stored as int8 too."""
-    made = multiply_rows(curved, gate, up, up.dtype, int8=worth_int8(up))
-    return with_int8(made.values.view(up.shape), made.int8)  # type: ignore[union-attr]
+    outputs = multiply_rows(activation, gate, up, up.dtype, int8=worth_int8(up))
+    return with_int8(outputs.values.view(up.shape), outputs.int8)  # type: ignore[union-attr]
 
 
 def multiply_rows(
-    curved: int, gate: torch.Tensor, up: torch.Tensor, dtype: torch.dtype | None, *, int8: bool
+    activation: Activation,
+    gate: torch.Tensor,
+    up: torch.Tensor,
+    dtype: torch.dtype | None,
+    *,
+    int8: bool,
 ) -> RowOutputs:
     """activation(gate) * up of [..., K] as rows in ``dtype``, in int8, or both."""
     flat_gate, flat_up = (x.reshape(-1, x.shape[-1]) for x in (gate, up))
     rows, width = flat_up.shape
     outputs = RowOutputs.make(rows, width, dtype, int8, up.device)
-    product(curved, flat_gate, flat_up, outputs).run()
+    launch(activation, flat_gate, flat_up, outputs).run()
     return outputs
 
 
-def product(curved: int, gate: torch.Tensor, up: torch.Tensor, outputs: RowOutputs) -> Launch:
+def launch(
+    activation: Activation, gate: torch.Tensor, up: torch.Tensor, outputs: RowOutputs
+) -> Launch:
     """gate and up [R, K], each with a row stride of its own."""
     rows, width = up.shape
     return Launch(
-        gated_product_kernel,
+        act_and_mul_kernel,
         (rows, -(-width // TILE)),
         {
             "gate_ptr": gate,
@@ -96,5 +114,5 @@ def product(curved: int, gate: torch.Tensor, up: torch.Tensor, outputs: RowOutpu
             "gate_row": gate.stride(0),
             "up_row": up.stride(0),
         },
-        {"ACTIVATION": curved, "GROUPS": TILE // GROUP, **outputs.constants},
+        {"ACTIVATION": CODES[activation], "GROUPS": TILE // GROUP, **outputs.constants},
     )

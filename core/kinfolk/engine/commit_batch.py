@@ -1,0 +1,92 @@
+"""From logits to what is kept of a step, on the device: sampling, verification, commit.
+
+Nothing here looks at a number from the host, so all of it can be captured in a graph.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kinfolk.engine.input_buffers import SampledSequences
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.outputs import LogitsOutputs, pack_sampled
+from kinfolk.model_api import CommitBatch, StepBatch
+from kinfolk.spec.sampling import RowSampling
+from kinfolk.spec.verify import NO_ROW, AcceptDrafts, Draft, Kept, VerifyStep
+from kinfolk.state.state import State
+from kinfolk.types import DUMMY
+
+
+def sample_and_commit(
+    loaded: LoadedModel,
+    state: State,
+    outputs: LogitsOutputs,
+    sampled: SampledSequences,
+    sampling: RowSampling,
+    *,
+    drafts: bool,
+) -> torch.Tensor:
+    """Choose tokens, and advance drafted sequences along the rows that are kept. Gives what the op
+    ``pack_outputs`` packs, int64. ``drafts``: whether anything is drafted."""
+    batch, logits = outputs.batch, outputs.logits
+    step, draft = _drafts(batch, sampled, logits, loaded.step_ops.accept_drafts)
+    kept: Kept = loaded.hooks.verify(step, draft, sampling)
+    if drafts:
+        commit = commit_batch(sampled, kept.path, kept.n_keep)
+        loaded.model.commit(outputs.forward.trace, commit, state)
+        if sampled.trees:
+            commit_tree_rows(state, batch, sampled, commit)
+    if sampling.edits is not None and not drafts:
+        sampling.edits.note(kept.next)
+    return pack_sampled(loaded, outputs, step.rows, kept)
+
+
+def commit_batch(
+    sampled: SampledSequences, path: torch.Tensor, n_keep: torch.Tensor
+) -> CommitBatch:
+    """``path`` [S, T] indices inside the sampled sequences, padded with -1 -> rows of the step.
+    Sequences that are not drafted keep nothing here: they have been advanced in place."""
+    drafted = sampled.drafted != 0
+    rows = torch.where((path < 0) | ~drafted[:, None], -1, sampled.row[:, None] + path)
+    return CommitBatch(rows, torch.where(drafted, n_keep, 0), sampled.slot)
+
+
+def commit_tree_rows(
+    state: State, batch: StepBatch, sampled: SampledSequences, kept: CommitBatch
+) -> None:
+    """Copy accepted arena rows to their final places; padding is copied onto the dummy block."""
+    arena = batch.arena_row[kept.path.clamp_min(0)]
+    moved = (kept.path >= 0) & (arena >= 0)
+    depth = torch.arange(kept.path.shape[1], device=arena.device)
+    at = (sampled.row[:, None] + depth).clamp_max(batch.tokens.shape[0] - 1)
+    targets = torch.where(moved, sampled.targets[:, at], DUMMY)
+    state.commit_tree(torch.where(moved, arena, 0).flatten(), targets.flatten(1))
+
+
+def _drafts(
+    batch: StepBatch,
+    sampled: SampledSequences,
+    logits: torch.Tensor,
+    accept_drafts: AcceptDrafts,
+) -> tuple[VerifyStep, Draft]:
+    """The rows of each sampled sequence side by side, [S, T]."""
+    if sampled.single_rows:
+        own = slice(sampled.logit.shape[0])
+        draft = Draft(
+            batch.tokens[own, None], batch.parent_row[own, None], sampled.budget, accept_drafts
+        )
+        return VerifyStep(logits, sampled.logit[:, None]), draft
+    place = torch.arange(sampled.width, device=logits.device)
+    inside = place < sampled.count[:, None]
+    row = torch.where(inside, sampled.row[:, None] + place, 0)
+    above = batch.parent_row[row]
+    parents = torch.where(above < 0, -1, above - sampled.row[:, None])
+    return (
+        VerifyStep(logits, torch.where(inside, sampled.logit[:, None] + place, -1)),
+        Draft(
+            torch.where(inside, batch.tokens[row], 0),
+            torch.where(inside, parents, NO_ROW),
+            sampled.budget,
+            accept_drafts,
+        ),
+    )

@@ -1,0 +1,359 @@
+"""Executors launch a batch on the device: eagerly in its own size, or as a captured CUDA graph.
+
+A captured step is padded to the next bucket. Lengths, positions, slots, tables and parameters of
+sampling are in buffers, so one graph of a bucket serves every context. Prompts run eagerly, and so
+do steps that fit no bucket.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, Protocol, TypeVar
+
+import torch
+
+from kinfolk.engine.commit_batch import sample_and_commit
+from kinfolk.engine.cuda_graph import Capture
+from kinfolk.engine.input_batch import build_input_batch, fill, take_changes
+from kinfolk.engine.input_buffers import BucketShape, InputBuffers, LaunchTraits, SampledSequences
+from kinfolk.engine.kernel_warmup import KernelWarmup
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.outputs import DeviceOutputs, LogitsOutputs, pack_unsampled
+from kinfolk.engine.scheduled_batch import ScheduledBatch
+from kinfolk.errors import EngineError
+from kinfolk.model_api import GraphShape, StepFn
+from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.spec.penalties import PenaltyState
+from kinfolk.spec.sampling import RowSampling, SamplingKind, fill_parameters
+from kinfolk.state.state import State
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+SEQUENCES = (1, 2, 4, 8, 16, 24, 32)
+WIDTHS = (4, 16, 64)
+"""Rows of a drafted sequence. Kernels take up to 16 of them at once, and go on from there."""
+
+MAX_WARMUP_SIZE_LOG2 = 7
+"""Prompts of two to this power rows and more launch the same kernels."""
+
+
+@dataclass(slots=True)
+class ExecutorCounters:
+    """Since the start; ``uploads`` are copies of the inputs of a step."""
+
+    captures: int = 0
+    replays: int = 0
+    eager_steps: int = 0
+    uploads: int = 0
+
+
+class Executor(Protocol):
+    """Launches batches of one model on one state."""
+
+    counters: ExecutorCounters
+
+    def launch(self, batch: ScheduledBatch) -> DeviceOutputs:
+        """Run a batch up to its packed outputs; the host does not wait for the device."""
+        ...
+
+    def invalidate(self) -> None:
+        """Forget what is known of the device: a step has failed there."""
+        ...
+
+
+class EagerExecutor:
+    """Runs each batch in its own size, launch by launch."""
+
+    def __init__(self, loaded: LoadedModel, state: State, kernel_warmup: KernelWarmup) -> None:
+        self.loaded, self.state, self.kernel_warmup = loaded, state, kernel_warmup
+        self.counters = ExecutorCounters()
+        self._steps: dict[GraphShape, StepFn] = {}
+
+    def launch(self, batch: ScheduledBatch) -> DeviceOutputs:
+        if batch.device_tokens is not None:
+            raise EngineError("a step whose tokens the host does not know was not captured")
+        self.counters.eager_steps += 1
+        self.counters.uploads += 1
+        inputs = build_input_batch(batch.items, self.state)
+        step, model = inputs.batch, self.loaded.model
+        kinds = frozenset(item.kind for item in batch.items)
+        step_fn = self._step_fn(kinds, step.rows, len(batch.items))
+        # Up to a limit, the kernels that are launched depend on the number of rows.
+        size = min((step.rows - 1).bit_length(), MAX_WARMUP_SIZE_LOG2)
+        if not batch.sampled:
+            self.kernel_warmup.before((size, kinds), lambda: step_fn(step, self.state))
+            forward = step_fn(step, self.state)
+            return DeviceOutputs(pack_unsampled(self.loaded, step, forward), len(batch.items), 0)
+
+        def to_logits() -> LogitsOutputs:
+            forward = step_fn(step, self.state)
+            return LogitsOutputs(step, forward, model.head(forward.hidden[step.logit_rows]))
+
+        self.kernel_warmup.before((size, kinds), to_logits)
+        return self.sample(batch, to_logits(), inputs.sampled)
+
+    def sample(
+        self, batch: ScheduledBatch, outputs: LogitsOutputs, sampled: SampledSequences
+    ) -> DeviceOutputs:
+        """What follows the logits: sampling, verification, commit."""
+        self.counters.uploads += 1
+        loaded, parameters = self.loaded, batch.parameters()
+        sampling = RowSampling.uploaded(
+            parameters, batch.entries(), batch.sampling_kind, loaded.device, loaded.step_ops.sample
+        )
+        # Without the logits of padding rows.
+        outputs = replace(outputs, logits=outputs.logits[: len(parameters)])
+        packed = sample_and_commit(
+            loaded, self.state, outputs, sampled, sampling, drafts=batch.has_drafts
+        )
+        return DeviceOutputs(
+            packed,
+            len(outputs.batch.last_row),
+            len(sampled.count),
+            logits={number: outputs.logits[rows] for number, rows in batch.wanted_logprobs()},
+        )
+
+    def invalidate(self) -> None:
+        """Nothing is known of the device."""
+
+    def _step_fn(self, kinds: frozenset[ItemKind], rows: int, sequences: int) -> StepFn:
+        kind = next(iter(kinds)).value if len(kinds) == 1 else "mixed"
+        shape = GraphShape(kind, rows, sequences)
+        if shape not in self._steps:
+            self._steps[shape] = self.loaded.hooks.build_graph(self.loaded.model, shape)
+        return self._steps[shape]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A fixed size of steps. ``width`` is the most rows of a drafted sequence, 1 = nothing is
+    drafted."""
+
+    kind: Literal["decode", "verify"]
+    rows: int
+    sequences: int
+    width: int
+    trees: bool
+
+    @classmethod
+    def smallest(cls, items: Sequence[Item], least: int = 1) -> Bucket | None:
+        """The smallest one for ``items`` and for ``least`` sequences; ``None`` if they must run in
+        their own size."""
+        if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
+            return None
+        drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
+        sequences = _next_size(len(items), SEQUENCES, least)
+        if not drafted:
+            return None if sequences is None else cls("decode", sequences, sequences, 1, False)
+        rows = _next_size(sum(len(item.tokens) for item in items), ROWS, least)
+        width = _next_size(max(drafted), WIDTHS)
+        if rows is None or sequences is None or width is None:
+            return None
+        trees = any(item.parents is not None for item in items)
+        return cls("verify", rows, sequences, width, trees)
+
+    @property
+    def traits(self) -> LaunchTraits:
+        counts = tuple(range(1, self.width + 1))
+        return LaunchTraits(True, self.width if self.kind == "verify" else 0, self.trees, counts)
+
+    @property
+    def shape(self) -> BucketShape:
+        # Where sequences have several rows, padding rows need one of their own.
+        sequences = self.sequences + (self.kind == "verify")
+        return BucketShape(self.rows, sequences, sequences, self.rows, few=sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep(Generic[T]):
+    """A step of a bucket: its buffers, and the replay of what was captured on them."""
+
+    buffers: InputBuffers
+    replay: Callable[[], T]
+
+
+class GraphExecutor:
+    """Replays the captured step of a batch's bucket; runs batches that fit no bucket eagerly.
+
+    A captured step holds sampling and commit too. It ends at the logits, and the rest is launched
+    on its own, where that cannot be captured: policies that verify, log-probabilities, drafts with
+    penalties. ``least``: no bucket for fewer sequences is used, so that no row's numbers depend on
+    how many others there are.
+    """
+
+    def __init__(self, eager: EagerExecutor, capture: Capture, *, least: int = 1) -> None:
+        self.loaded, self.state = eager.loaded, eager.state
+        self.capture, self.counters = capture, eager.counters
+        self.least = least
+        self._eager = eager
+        self._policy_verifies = self.loaded.hooks.is_overruled("verify")
+        self._steps: dict[tuple[Bucket, SamplingKind], CapturedStep[DeviceOutputs]] = {}
+        self._logits_steps: dict[Bucket, CapturedStep[LogitsOutputs]] = {}
+        self._penalties: PenaltyState | None = None
+
+    @property
+    def buckets(self) -> frozenset[Bucket]:
+        """Those with a captured step."""
+        return frozenset(self._logits_steps).union(bucket for bucket, _ in self._steps)
+
+    @property
+    def penalties(self) -> PenaltyState:
+        """Tokens counted in each slot; made by the first step that has penalties."""
+        if self._penalties is None:
+            slots, vocabulary = self.state.limits.slots + 1, self.loaded.info.vocabulary
+            self._penalties = PenaltyState(slots, vocabulary, self.state.device)
+        return self._penalties
+
+    def launch(self, batch: ScheduledBatch) -> DeviceOutputs:
+        """Raises :class:`EngineError` if a graph cannot be captured."""
+        bucket = Bucket.smallest(batch.items, self.least)
+        if bucket is None:
+            self._forget_penalties(batch)
+            return self._eager.launch(batch)
+        if self._ends_at_logits(batch):
+            self._forget_penalties(batch)
+            return self._launch_to_logits(batch, bucket)
+        return self._launch_whole(batch, bucket)
+
+    def invalidate(self) -> None:
+        if self._penalties is not None:
+            self._penalties.forget(range(self.state.limits.slots + 1))
+
+    def _forget_penalties(self, batch: ScheduledBatch) -> None:
+        """What the device counts for penalties will lack the tokens of ``batch``."""
+        if self._penalties is not None:
+            self._penalties.forget(item.lease.slot for item in batch.sampled)
+
+    def _ends_at_logits(self, batch: ScheduledBatch) -> bool:
+        return self._policy_verifies or any(
+            sampling.logprobs is not None or (batch.has_drafts and sampling.is_edited)
+            for sampling in batch.samplings
+        )
+
+    def _launch_whole(self, batch: ScheduledBatch, bucket: Bucket) -> DeviceOutputs:
+        sampling = batch.sampling_kind
+        step = self._steps.get((bucket, sampling))
+        if step is None:
+            step = self._steps[bucket, sampling] = self.capture_whole(bucket, sampling)
+        self._fill(step.buffers, batch)
+        if not sampling.greedy or sampling.edited:
+            fill_parameters(step.buffers.host, batch.parameters())
+        if sampling.edited:
+            for number, item, (row,) in batch.rows():
+                try:
+                    self.penalties.enter(item.lease.slot, row)
+                except Exception as error:
+                    batch.fail(number, error)
+        return self.replay(step, batch.device_tokens)
+
+    def _launch_to_logits(self, batch: ScheduledBatch, bucket: Bucket) -> DeviceOutputs:
+        step = self._logits_steps.get(bucket)
+        if step is None:
+            step = self._logits_steps[bucket] = self.capture_to_logits(bucket)
+        self._fill(step.buffers, batch)
+        outputs = self.replay(step, batch.device_tokens)
+        drafted = [len(item.tokens) for item in batch.items if item.kind is ItemKind.VERIFY]
+        sampled = step.buffers.sampled(bucket.traits, len(batch.items), max(drafted, default=1))
+        return self._eager.sample(batch, outputs, sampled)
+
+    def _fill(self, buffers: InputBuffers, batch: ScheduledBatch) -> None:
+        buffers.clear()
+        buffers.put_changes(take_changes(self.state))
+        fill(buffers, batch.items)
+
+    def replay(self, step: CapturedStep[T], tokens: torch.Tensor | None = None) -> T:
+        """Upload the buffers and replay; the host does not wait. ``tokens`` int64 [R] on the
+        device replace those of the buffers, where the host does not know them yet."""
+        step.buffers.upload()
+        if tokens is not None:
+            step.buffers.device["tokens"][: tokens.shape[0]].copy_(tokens)
+        self.counters.uploads += 1
+        self.counters.replays += 1
+        return step.replay()
+
+    # -- capturing ----------------------------------------------------------------------------
+
+    def capture_whole(self, bucket: Bucket, sampling: SamplingKind) -> CapturedStep[DeviceOutputs]:
+        buffers = self._padded_buffers(bucket)
+        body = self._whole(buffers, bucket, sampling)
+        if not sampling.edited:
+            self._eager.kernel_warmup.before((bucket, sampling), body)
+        return self._captured(buffers, body, f"{bucket}, {sampling}")
+
+    def capture_to_logits(self, bucket: Bucket) -> CapturedStep[LogitsOutputs]:
+        buffers = self._padded_buffers(bucket)
+        body = self._to_logits(buffers, bucket)
+        self._eager.kernel_warmup.before(bucket, body)
+        return self._captured(buffers, body, f"{bucket} up to its logits")
+
+    def run_padding(self, bucket: Bucket, sampling: SamplingKind) -> None:
+        """Run the step of a bucket once, eagerly and without sequences."""
+        body = self._whole(self._padded_buffers(bucket), bucket, sampling)
+        self._eager.kernel_warmup.before((bucket, sampling), body)
+        body()
+
+    def _captured(self, buffers: InputBuffers, body: Callable[[], T], name: str) -> CapturedStep[T]:
+        step = CapturedStep(buffers, self.capture.capture(body))
+        self.counters.captures += 1
+        log.info("captured %s", name)
+        return step
+
+    def _padded_buffers(self, bucket: Bucket) -> InputBuffers:
+        single_rows = bucket.kind == "decode"
+        buffers = InputBuffers(self.state, bucket.shape, single_rows=single_rows, stages=2)
+        buffers.upload()  # warm-ups must see padding
+        return buffers
+
+    def _to_logits(self, buffers: InputBuffers, bucket: Bucket) -> Callable[[], LogitsOutputs]:
+        model, state, traits = self.loaded.model, self.state, bucket.traits
+        shape = GraphShape(bucket.kind, bucket.rows, bucket.sequences)
+        step_fn = self.loaded.hooks.build_graph(model, shape)
+
+        def body() -> LogitsOutputs:
+            buffers.enter_changes()
+            batch = buffers.batch(traits, full_width=True)
+            forward = step_fn(batch, state)
+            return LogitsOutputs(batch, forward, model.head(forward.hidden))
+
+        return body
+
+    def _whole(
+        self, buffers: InputBuffers, bucket: Bucket, sampling: SamplingKind
+    ) -> Callable[[], DeviceOutputs]:
+        loaded, state, shape = self.loaded, self.state, bucket.shape
+        to_logits = self._to_logits(buffers, bucket)
+
+        def body() -> DeviceOutputs:
+            outputs, sampled = to_logits(), buffers.sampled(bucket.traits)
+            edits = self.penalties.of(sampled.slot) if sampling.edited else None
+            rows = RowSampling.over(buffers.device, sampling, edits, loaded.step_ops.sample)
+            drafts = bucket.kind == "verify"
+            packed = sample_and_commit(loaded, state, outputs, sampled, rows, drafts=drafts)
+            return DeviceOutputs(packed, shape.sequences, shape.sampled, captured=True)
+
+        return body
+
+
+def uncapturable_ops(executor: GraphExecutor) -> Mapping[str, str]:
+    """Ops of a model whose back ends no CUDA graph can hold, with the reason: found out by steps of
+    padding, one that decodes and one that verifies drafts."""
+    loaded, least = executor.loaded, executor.least
+    if loaded.device.type != "cuda":
+        return {}
+    rows = next(size for size in SEQUENCES if size >= least)
+    decode = Bucket("decode", rows, rows, 1, trees=False)
+    verify = Bucket("verify", max(rows, WIDTHS[0]), rows, WIDTHS[0], trees=False)
+    with torch.cuda.device(loaded.device), torch.inference_mode(), loaded.ops.watched() as used:
+        for bucket in (decode, verify):
+            executor.run_padding(bucket, SamplingKind(greedy=True, largest_top_k=0))
+    return loaded.ops.not_capturable(used)
+
+
+def _next_size(size: int, sizes: Sequence[int], least: int = 1) -> int | None:
+    """The smallest of ``sizes`` for ``size``, and for ``least``; ``None`` if there is none."""
+    return next((each for each in sizes if each >= max(size, least)), None)

@@ -1,0 +1,321 @@
+"""From the items of a plan to the inputs of a step on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from kinfolk.engine.input_buffers import (
+    MAX_TABLE_CHANGES,
+    BucketShape,
+    InputBuffers,
+    LaunchTraits,
+    SampledSequences,
+)
+from kinfolk.errors import StateError
+from kinfolk.model_api import Segment, StepBatch
+from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.state.state import Pool, State
+from kinfolk.state.tables import NO_CHANGES, Changes
+from kinfolk.types import CHUNK, NO_PARENT
+from kinfolk_kernels.paged_attention.work import MAX_SHORT_ROWS
+from kinfolk_kernels.step_index import MOST_DRAFTED
+
+Ints = Sequence[int] | npt.NDArray[np.int64]
+
+CHAIN_PATHS = np.array([(1 << row + 1) - 1 for row in range(MOST_DRAFTED)], np.uint64).view(
+    np.int64
+)
+"""Path of each row of a chain: all rows up to its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputBatch:
+    """A step on the device: all of its rows, and the sequences among them that are sampled."""
+
+    batch: StepBatch
+    sampled: SampledSequences
+
+
+def build_input_batch(
+    items: Sequence[Item], state: State, *, all_logits: bool = False
+) -> InputBatch:
+    """The step of ``items`` in its own size, in one upload; the state's tables must already be
+    those of the step. ``all_logits``: of every row, not only of those to be sampled.
+
+    Raises :class:`StateError` where a position has no block or trees do not fit the arena.
+    """
+    changes = state.block_tables.take_changes()
+    shape = exact_shape(items, all_logits=all_logits, changes=len(changes.places))
+    buffers = InputBuffers(state, shape)
+    buffers.put_changes(changes)
+    fill(buffers, items, all_logits=all_logits)
+    buffers.upload()
+    buffers.enter_changes()
+    traits = exact_traits(items)
+    return InputBatch(buffers.batch(traits, full_width=False), buffers.sampled(traits))
+
+
+def take_changes(state: State) -> Changes:
+    """What has changed in block tables since the last step, for a bucket. More than it has room
+    for is sent at once, and nothing is left."""
+    changes = state.block_tables.take_changes()
+    if len(changes.places) <= MAX_TABLE_CHANGES:
+        return changes
+    buffers = InputBuffers(state, BucketShape(0, 0, 0, 0, changes=len(changes.places)))
+    buffers.put_changes(changes)
+    buffers.upload()
+    buffers.enter_changes()
+    return NO_CHANGES
+
+
+def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> BucketShape:
+    """The shape of one step, without padding."""
+    counts = [len(item.tokens) for item in items]
+    logits = [_logit_rows(item, all_logits) for item in items]
+    many = sum(n > MAX_SHORT_ROWS for n in counts)
+    return BucketShape(
+        rows=sum(counts),
+        sequences=len(items),
+        sampled=sum(n > 0 for n in logits),
+        logits=sum(logits),
+        stores=sum(len(item.stores) for item in items),
+        slices=sum(n > 1 and not _drafted(i) for i, n in zip(items, counts, strict=True)),
+        few=len(items) - many,
+        many=many,
+        changes=changes,
+    )
+
+
+def exact_traits(items: Sequence[Item]) -> LaunchTraits:
+    """The traits of one step."""
+    counts = [len(item.tokens) for item in items]
+    return LaunchTraits(
+        singles=any(n == 1 and not _drafted(i) for i, n in zip(items, counts, strict=True)),
+        draft_rows=max((len(item.tokens) for item in items if _drafted(item)), default=0),
+        trees=any(item.parents is not None for item in items),
+        few_counts=tuple(sorted({n for n in counts if n <= MAX_SHORT_ROWS})),
+        most_rows=max((n for n in counts if n > MAX_SHORT_ROWS), default=0),
+    )
+
+
+# -- filling --------------------------------------------------------------------------------------
+
+
+def fill(buffers: InputBuffers, items: Sequence[Item], *, all_logits: bool = False) -> None:
+    """Write ``items`` into the host's arrays, which are all padding."""
+    slots = [item.lease.slot for item in items]
+    starts = [item.start for item in items]
+    if buffers.single_rows:
+        rows = buffers.order[: len(items)]
+        _fill_single_rows(buffers, items, slots, starts)
+        _fill_sequences(buffers, slots, starts, rows, 1, rows)
+        _fill_sampled(buffers, items, slots, rows, 1, rows)
+        return
+    counts = [len(item.tokens) for item in items]
+    stops = list(accumulate(counts))
+    first = [stop - count for stop, count in zip(stops, counts, strict=True)]
+    _fill_rows(buffers, items, slots, starts, first, counts)
+    _fill_sequences(buffers, slots, starts, first, counts, [stop - 1 for stop in stops])
+    _fill_lists(buffers, items, slots, first, counts)
+    _fill_logits(buffers, items, slots, stops, all_logits)
+
+
+def _fill_single_rows(
+    buffers: InputBuffers, items: Sequence[Item], slots: list[int], starts: list[int]
+) -> None:
+    host, count = buffers.host, len(items)
+    host["tokens"][:count] = [item.tokens[0] for item in items]
+    host["positions"][:count] = host["limit"][:count] = starts
+    for index, pool in enumerate(buffers.state.pools):
+        places = [pool.place(slot, start) for slot, start in zip(slots, starts, strict=True)]
+        host["write"][index, :count] = places
+    if buffers.state.device.type == "cpu":
+        # Back ends that a graph can hold read tensors only.
+        buffers.segments = tuple(
+            Segment(row, slot, row, row + 1, start, False)
+            for row, (slot, start) in enumerate(zip(slots, starts, strict=True))
+        )
+
+
+def _fill_rows(
+    buffers: InputBuffers,
+    items: Sequence[Item],
+    slots: list[int],
+    starts: list[int],
+    first: list[int],
+    counts: list[int],
+) -> None:
+    host, total = buffers.host, sum(counts)
+    order = buffers.order[:total]
+    offsets = [start - begin for start, begin in zip(starts, first, strict=True)]
+    positions = order + np.repeat(offsets, counts)
+    host["positions"][:total] = host["limit"][:total] = positions
+    host["sequence"][:total] = np.repeat(np.arange(len(items)), counts)
+    host["parent"][:total] = order - 1
+    host["parent"][first] = NO_PARENT
+    arena_rows = 0
+    for number, (item, slot) in enumerate(zip(items, slots, strict=True)):
+        rows = slice(first[number], first[number] + counts[number])
+        host["tokens"][rows] = item.tokens
+        if item.parents is not None:
+            host["arena_start"][number] = arena_rows
+            _fill_tree(buffers, item, item.parents, slot, rows, arena_rows)
+            arena_rows += len(item.parents)
+            continue
+        if _drafted(item):
+            host["path"][rows] = CHAIN_PATHS[: counts[number]]
+        for index, pool in enumerate(buffers.state.pools):
+            _fill_places(host["write"][index, rows], pool, slot, item.start)
+    room = buffers.state.limits.tree_rows
+    if arena_rows > room:
+        raise StateError(f"the trees of a step have {arena_rows} rows, the arena holds {room}")
+    buffers.segments = tuple(
+        Segment(number, slot, begin, begin + count, item.start, _drafted(item))
+        for number, (item, slot, begin, count) in enumerate(
+            zip(items, slots, first, counts, strict=True)
+        )
+    )
+
+
+def _fill_tree(
+    buffers: InputBuffers,
+    item: Item,
+    parents: tuple[int, ...],
+    slot: int,
+    rows: slice,
+    arena_start: int,
+) -> None:
+    """What differs from a chain: rows see their ancestors in the arena, and only those that are
+    kept get to the pools."""
+    host = buffers.host
+    depth: list[int] = []
+    seen: list[int] = []
+    for row, parent in enumerate(parents):
+        depth.append(0 if parent < 0 else depth[parent] + 1)
+        seen.append((0 if parent < 0 else seen[parent]) | 1 << row)
+    # Of rows beyond the 64th the arena will tell.
+    bits = np.array([mask & (1 << 64) - 1 for mask in seen], np.uint64).view(np.int64)
+    host["positions"][rows] = np.array(depth) + item.start
+    host["limit"][rows] = item.start - 1
+    host["parent"][rows] = [NO_PARENT if p < 0 else rows.start + p for p in parents]
+    host["ancestors"][rows] = host["path"][rows] = bits
+    host["arena"][rows] = np.arange(arena_start, arena_start + len(parents))
+    for index, pool in enumerate(buffers.state.pools):
+        targets = host["targets"][index, rows]
+        _fill_places(targets[: max(depth) + 1], pool, slot, item.start)
+
+
+def _fill_sequences(
+    buffers: InputBuffers,
+    slots: list[int],
+    starts: list[int],
+    first: Ints,
+    counts: Ints | int,
+    last: Ints,
+) -> None:
+    host, count = buffers.host, len(slots)
+    host["slot"][:count] = slots
+    host["context"][:count] = starts
+    host["first"][:count] = first
+    host["count"][:count] = counts
+    host["last"][:count] = last
+    spans = host["spans"][:count]
+    spans[:, 0], spans[:, 1], spans[:, 2] = first, counts, slots
+    length = buffers.state.block_tables.length
+    lengths = []
+    for pool in range(len(buffers.state.pools)):
+        lengths.append(tuple([length(pool, slot) for slot in slots]))
+        host["entries"][pool, :count] = lengths[pool]
+    buffers.lengths = tuple(lengths)
+
+
+def _fill_lists(
+    buffers: InputBuffers,
+    items: Sequence[Item],
+    slots: list[int],
+    first: list[int],
+    counts: list[int],
+) -> None:
+    """Lists of some sequences: drafted ones, slices, checkpoints, few and many rows."""
+    host, shape = buffers.host, buffers.shape
+    drafted = [_drafted(item) for item in items]
+    host["spans"][: len(items), 3] = drafted
+    if shape.slices:
+        host["slices"][:] = [
+            (begin, count, slot)
+            for begin, count, slot, is_draft in zip(first, counts, slots, drafted, strict=True)
+            if count > 1 and not is_draft
+        ]
+    if shape.stores:
+        host["store_rows"][:] = [
+            begin + offset - 1
+            for item, begin in zip(items, first, strict=True)
+            for offset, _ in item.stores
+        ]
+        host["store_slots"][:] = [slot for item in items for _, slot in item.stores]
+    if shape.many:
+        host["few"][:] = [i for i, count in enumerate(counts) if count <= MAX_SHORT_ROWS]
+        host["many"][:] = [i for i, count in enumerate(counts) if count > MAX_SHORT_ROWS]
+
+
+def _fill_logits(
+    buffers: InputBuffers,
+    items: Sequence[Item],
+    slots: list[int],
+    stops: list[int],
+    all_logits: bool,
+) -> None:
+    """The sampled sequences among ``items``, and their rows with logits."""
+    host = buffers.host
+    wanted = [_logit_rows(item, all_logits) for item in items]
+    chosen = [number for number, rows in enumerate(wanted) if rows]
+    sampled = [items[number] for number in chosen]
+    counts = [wanted[number] for number in chosen]
+    first = [stops[number] - wanted[number] for number in chosen]
+    logit = [stop - count for stop, count in zip(accumulate(counts), counts, strict=True)]
+    if sum(counts) < stops[-1]:  # else it is all rows, as in padding
+        rows = [np.arange(begin, begin + n) for begin, n in zip(first, counts, strict=True)]
+        host["logit_rows"][: sum(counts)] = np.concatenate(rows) if rows else ()
+    host["drafted"][: len(chosen)] = [_drafted(item) for item in sampled]
+    chosen_slots = [slots[number] for number in chosen]
+    _fill_sampled(buffers, sampled, chosen_slots, first, counts, logit)
+
+
+def _fill_sampled(
+    buffers: InputBuffers,
+    items: Sequence[Item],
+    slots: list[int],
+    first: Ints,
+    counts: Ints | int,
+    logit: Ints,
+) -> None:
+    host, count = buffers.host, len(items)
+    host["logit"][:count] = logit
+    host["sampled_row"][:count] = first
+    host["sampled_count"][:count] = counts
+    host["sampled_slot"][:count] = slots
+    host["budget"][:count] = [item.budget for item in items]
+
+
+def _fill_places(places: npt.NDArray[np.generic], pool: Pool, slot: int, start: int) -> None:
+    """Where the positions from ``start`` on are stored, chunk by chunk."""
+    done, stop = 0, places.shape[0]
+    while done < stop:
+        first = pool.place(slot, start + done)
+        count = min(CHUNK - first % CHUNK, stop - done)
+        places[done : done + count] = first if count == 1 else np.arange(first, first + count)
+        done += count
+
+
+def _drafted(item: Item) -> bool:
+    return item.kind is ItemKind.VERIFY
+
+
+def _logit_rows(item: Item, all_logits: bool) -> int:
+    """Rows of an item whose logits are wanted."""
+    return len(item.tokens) if all_logits or _drafted(item) else int(item.sample)

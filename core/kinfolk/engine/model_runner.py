@@ -1,0 +1,181 @@
+"""The model runner: applies a plan's operations to the state, launches its items, reads results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+
+import torch
+
+from kinfolk.engine.cuda_graph import capture_for
+from kinfolk.engine.executor import (
+    SEQUENCES,
+    EagerExecutor,
+    Executor,
+    GraphExecutor,
+    uncapturable_ops,
+)
+from kinfolk.engine.history import History
+from kinfolk.engine.kernel_warmup import KernelWarmup
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.outputs import DeviceOutputs, OutputReader, PendingCopy, item_results
+from kinfolk.engine.scheduled_batch import ScheduledBatch
+from kinfolk.errors import EngineError
+from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.state.state import State
+
+log = logging.getLogger(__name__)
+
+MAX_INVARIANT_SEQUENCES = {"cpu": 1, "cuda": SEQUENCES[-1]}
+"""Sequences that may share a decoding step under --batch-invariant. Kernels of a GPU compute all
+rows of a step alike. A CPU library computes a row according to its place: vector units leave the
+end of a tensor to other code, and a product's edges are computed otherwise.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingItems:
+    """Items that were launched together, and the copy of their outputs that is on its way."""
+
+    batch: ScheduledBatch
+    outputs: DeviceOutputs
+    copy: PendingCopy
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A step that was launched: results of the items that have run, and the last of it."""
+
+    plan: StepPlan
+    results: Sequence[ItemResult]
+    last: PendingItems
+
+    @property
+    def next_tokens(self) -> torch.Tensor | None:
+        """The tokens that the next step can start with, int64 on the device, in the order of the
+        items. ``None`` if no step can be launched before this one is collected: it must be one
+        captured step of single rows in which nothing has failed."""
+        batch, outputs = self.last.batch, self.last.outputs
+        if (
+            self.results
+            or not outputs.captured
+            or batch.errors
+            or any(item.kind is not ItemKind.DECODE for item in self.plan.items)
+        ):
+            return None
+        return outputs.next_tokens(len(batch.items))
+
+
+class ModelRunner:
+    """Runs plans on one model and its state. Counts what it does in ``counters``.
+
+    ``uncapturable_ops``: ops whose back ends no CUDA graph can hold, with the reason. If there is
+    one, every step runs eagerly. Raises :class:`EngineError` if --batch-invariant then cannot hold.
+    """
+
+    def __init__(self, loaded: LoadedModel, state: State) -> None:
+        self.loaded = loaded
+        self.state = state
+        self._max_sequences = (
+            MAX_INVARIANT_SEQUENCES[loaded.device.type] if loaded.batch_invariant else None
+        )
+        self.uncapturable_ops: Mapping[str, str] = {}
+        eager = EagerExecutor(loaded, state, KernelWarmup(loaded.ops, loaded.device))
+        self.executor: Executor = eager
+        if loaded.graphs:
+            least = min(state.limits.slots, self._max_sequences or 1)
+            graphs = GraphExecutor(eager, capture_for(loaded.device), least=least)
+            self.uncapturable_ops = uncapturable_ops(graphs)
+            self.executor = eager if self.uncapturable_ops else graphs
+        if self.uncapturable_ops:
+            reasons = "; ".join(f"{op}: {why}" for op, why in self.uncapturable_ops.items())
+            if loaded.batch_invariant:
+                raise EngineError(f"--batch-invariant needs captured steps; {reasons}")
+            log.warning("every step runs eagerly, so each takes longer: %s", reasons)
+        self._reader = OutputReader(loaded.device)
+        self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Since the start. ``allocations`` are those of the driver, which memory that is used again
+        does not need."""
+        return {
+            **self._counters,
+            **asdict(self.executor.counters),
+            "waits": self._reader.waits,
+            "allocations": _allocations(self.loaded.device),
+        }
+
+    def run(self, plan: StepPlan, histories: Mapping[str, History]) -> StepResult:
+        """Run a step to its end."""
+        return self.collect(self.launch(plan, histories))
+
+    @torch.inference_mode()
+    def launch(
+        self, plan: StepPlan, histories: Mapping[str, History], after: PendingStep | None = None
+    ) -> PendingStep:
+        """Give a step to the device. ``after``: the step that chooses its tokens, if that was
+        launched and is not collected yet."""
+        tokens = None if after is None else after.next_tokens
+        with self._on_device(), self._invalidated_by_errors():
+            self.state.apply(plan.operations)
+            results: list[ItemResult] = []
+            *others, last = self._parts(plan)
+            for items in others:
+                results += self._collect(self._launch(ScheduledBatch(items, histories)))
+            return PendingStep(plan, results, self._launch(ScheduledBatch(last, histories, tokens)))
+
+    @torch.inference_mode()
+    def collect(self, step: PendingStep) -> StepResult:
+        """Wait for a step that was launched. An item whose numbers are not finite fails alone."""
+        with self._on_device(), self._invalidated_by_errors():
+            results = [*step.results, *self._collect(step.last)]
+        self._count(step.plan)
+        return StepResult(step.plan.step_id, tuple(results))
+
+    def _launch(self, batch: ScheduledBatch) -> PendingItems:
+        outputs = self.executor.launch(batch)
+        return PendingItems(batch, outputs, self._reader.send(outputs))
+
+    def _collect(self, pending: PendingItems) -> list[ItemResult]:
+        outputs = self._reader.receive(pending.copy)
+        return item_results(pending.batch, outputs, pending.outputs.logits)
+
+    def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
+        """The items that run together: all, unless a row's numbers must not depend on others."""
+        most = self._max_sequences
+        if most is None:
+            return [plan.items]
+        decoding = [item for item in plan.items if item.kind is not ItemKind.PREFILL]
+        groups = [decoding[start : start + most] for start in range(0, len(decoding), most)]
+        return [*groups, *([i] for i in plan.items if i.kind is ItemKind.PREFILL)]
+
+    @contextmanager
+    def _invalidated_by_errors(self) -> Iterator[None]:
+        """A failure in here may have left anything on the device."""
+        try:
+            yield
+        except BaseException:
+            self.state.block_tables.invalidate()
+            self.executor.invalidate()
+            raise
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Kernels are launched on the current device, whatever their tensors are on."""
+        device = self.loaded.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+    def _count(self, plan: StepPlan) -> None:
+        prefill = [item for item in plan.items if item.kind is ItemKind.PREFILL]
+        self._counters["steps"] += 1
+        self._counters["rows"] += plan.rows
+        self._counters["prefill_rows"] += sum(len(item.tokens) for item in prefill)
+        self._counters["decode_steps"] += len(prefill) < len(plan.items)
+
+
+def _allocations(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.memory_stats(device).get("segment.all.allocated", 0))

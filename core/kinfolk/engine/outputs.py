@@ -1,0 +1,235 @@
+"""The outputs of a step: packed on the device, one copy to the host, and a result for each item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.scheduled_batch import ScheduledBatch, sampled_rows
+from kinfolk.model_api import Forward, StepBatch
+from kinfolk.sched.plan import Item, ItemKind, ItemResult, TokenLogprob
+from kinfolk.spec.verify import Kept
+
+Numbers = npt.NDArray[np.int64]
+
+_NOT_FINITE = "the model returned numbers that are not finite"
+
+
+# -- on the device --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsOutputs:
+    """A step up to its logits, float32 [n, V]."""
+
+    batch: StepBatch
+    forward: Forward
+    logits: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOutputs:
+    """A step of B sequences, S of them sampled, padding included: ``packed`` int64 is what the op
+    ``pack_outputs`` gives.
+
+    ``captured``: one graph holds all of it, so that the next step can be launched before its result
+    is read. ``logits`` [rows, V] of the sampled items that ask for log-probabilities, by number.
+    """
+
+    packed: torch.Tensor
+    sequences: int
+    sampled: int
+    captured: bool = False
+    logits: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+    def next_tokens(self, count: int) -> torch.Tensor:
+        """What the first ``count`` sampled sequences have chosen, int64."""
+        first = self.sequences + 2 * self.sampled
+        return self.packed[first : first + count]
+
+
+def pack_sampled(
+    loaded: LoadedModel, outputs: LogitsOutputs, rows: torch.Tensor, kept: Kept
+) -> torch.Tensor:
+    """Outputs of a step with sampled sequences; ``rows`` int64 [S, T] as in ``VerifyStep``."""
+    finite = kept.finite if kept.finite is not None else outputs.logits.isfinite().all(1)
+    return loaded.ops.pack_outputs(
+        outputs.forward.hidden,
+        outputs.batch.last_row,
+        finite,
+        rows,
+        kept.n_keep,
+        kept.next,
+        kept.path,
+    )
+
+
+def pack_unsampled(loaded: LoadedModel, batch: StepBatch, forward: Forward) -> torch.Tensor:
+    """Outputs of a step without sampled sequences: a slice that asks for no logits may yet spoil
+    what is kept of it."""
+    nothing = batch.last_row[:0]
+    return loaded.ops.pack_outputs(
+        forward.hidden,
+        batch.last_row,
+        nothing.bool(),
+        nothing[:, None],
+        nothing,
+        nothing,
+        nothing[:, None],
+    )
+
+
+# -- to the host ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutputs:
+    """A step as the host reads it, for B sequences and S sampled ones of at most T rows.
+
+    ``sound`` [B] whether what is kept of a sequence is finite, ``finite`` [S] whether the logits of
+    a sampled one are; ``n_keep``, ``next`` [S] and ``path`` [S, T] as in :class:`Kept`.
+    """
+
+    sound: list[int]
+    finite: list[int]
+    n_keep: list[int]
+    next: list[int]
+    path: list[list[int]]
+
+    @classmethod
+    def read(cls, packed: Numbers, sequences: int, sampled: int) -> StepOutputs:
+        """From what the op ``pack_outputs`` has packed."""
+        numbers: list[int] = packed.tolist()
+        finite, n_keep, following, path = (sequences + sampled * part for part in range(4))
+        width = (len(numbers) - path) // sampled if sampled else 1
+        return cls(
+            numbers[:sequences],
+            numbers[finite:n_keep],
+            numbers[n_keep:following],
+            numbers[following:path],
+            [numbers[start : start + width] for start in range(path, len(numbers), width)],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCopy:
+    """Packed outputs on their way to the host: their place there, and a wait for their arrival."""
+
+    numbers: Numbers
+    sequences: int
+    sampled: int
+    wait: Callable[[], object]
+
+
+class OutputReader:
+    """Brings packed outputs to the host: one copy into pinned memory, one wait for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.waits = 0
+        self._cuda = device.type == "cuda"
+        self._places: list[tuple[torch.Tensor, Numbers, Any]] = []
+
+    def send(self, outputs: DeviceOutputs) -> PendingCopy:
+        """Let a copy follow what computes the outputs; others may be sent before it is received."""
+        packed, counts = outputs.packed, (outputs.sequences, outputs.sampled)
+        if not self._cuda:
+            return PendingCopy(packed.numpy(), *counts, _arrived)
+        count = packed.numel()
+        pinned, numbers, event = self._place(count)
+        pinned[:count].copy_(packed, non_blocking=True)
+        event.record()
+        self._places.append((pinned, numbers, event))
+        return PendingCopy(numbers[:count], *counts, event.synchronize)
+
+    def receive(self, copy: PendingCopy) -> StepOutputs:
+        """Wait for a copy. At most one other may have been sent since."""
+        self.waits += 1
+        copy.wait()
+        return StepOutputs.read(copy.numbers, copy.sequences, copy.sampled)
+
+    def _place(self, count: int) -> tuple[torch.Tensor, Numbers, Any]:
+        """Of two places the one used less recently, in the size that is asked for."""
+        if len(self._places) == 2:
+            pinned, numbers, event = self._places.pop(0)
+            if pinned.numel() >= count:
+                return pinned, numbers, event
+        pinned = torch.empty(count, dtype=torch.int64, pin_memory=True)
+        return pinned, pinned.numpy(), torch.cuda.Event()
+
+
+def _arrived() -> None:
+    """On the CPU nothing is copied."""
+
+
+# -- results --------------------------------------------------------------------------------------
+
+
+def item_results(
+    batch: ScheduledBatch, outputs: StepOutputs, logits: Mapping[int, torch.Tensor]
+) -> list[ItemResult]:
+    """What became of each item; ``logits`` as in :class:`DeviceOutputs`. An item whose numbers are
+    not finite, or for which no result can be made, fails alone."""
+    results, sampled = [], 0
+    for number, item in enumerate(batch.items):
+        if not (item.kind is ItemKind.VERIFY or item.sample):
+            results.append(_unsampled(item) if outputs.sound[number] else _failed(item))
+            continue
+        result = None
+        if outputs.finite[sampled] and sampled not in batch.errors:
+            try:
+                result = _sampled(batch, outputs, sampled, logits)
+            except Exception as error:
+                batch.fail(sampled, error)
+        results.append(result or _failed(item, batch.errors.get(sampled, _NOT_FINITE)))
+        sampled += 1
+    return results
+
+
+def _sampled(
+    batch: ScheduledBatch, outputs: StepOutputs, number: int, logits: Mapping[int, torch.Tensor]
+) -> ItemResult:
+    """The result of a sampled item."""
+    item = batch.sampled[number]
+    kept = outputs.path[number][: outputs.n_keep[number]]
+    drafts = item.tokens[-sampled_rows(item) :]
+    emitted = (*(drafts[row] for row in kept[1:]), outputs.next[number])
+    count = batch.samplings[number].logprobs
+    logprobs = () if count is None else _logprobs(logits[number][kept], emitted, count)
+    return ItemResult(
+        item.lease,
+        item.request_id,
+        kept=len(kept) if item.kind is ItemKind.VERIFY else len(item.tokens),
+        emitted=emitted,
+        logprobs=logprobs,
+    )
+
+
+def _unsampled(item: Item) -> ItemResult:
+    """All rows are kept and nothing was asked for."""
+    return ItemResult(item.lease, item.request_id, len(item.tokens))
+
+
+def _failed(item: Item, error: str = _NOT_FINITE) -> ItemResult:
+    return ItemResult(item.lease, item.request_id, 0, error=error)
+
+
+def _logprobs(
+    logits: torch.Tensor, tokens: tuple[int, ...], count: int
+) -> tuple[TokenLogprob, ...]:
+    """Of each token, a row of ``logits`` [n, V] each, with the ``count`` best alternatives."""
+    logprobs = logits.log_softmax(1)
+    tops: list[tuple[tuple[int, float], ...]] = [()] * len(tokens)
+    if count:
+        best = logprobs.topk(min(count, logprobs.shape[1]), 1)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        tops = [tuple(zip(ids, values, strict=True)) for ids, values in pairs]
+    return tuple(
+        TokenLogprob(token, float(logprobs[row, token]), top)
+        for row, (token, top) in enumerate(zip(tokens, tops, strict=True))
+    )

@@ -1,0 +1,28 @@
+"""The ops behind a model's forward: they choose tokens and pack what the host reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kinfolk.ops.table import Ops
+from kinfolk.spec.sampling import Draw
+from kinfolk.spec.verify import AcceptDrafts
+from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArguments
+from kinfolk_kernels.sample.op import SAMPLE, SampleArguments
+
+
+@dataclass(frozen=True, slots=True)
+class StepOps:
+    """The ops, bound to back ends for one device."""
+
+    sample: Draw
+    accept_drafts: AcceptDrafts
+
+    @classmethod
+    def bind(cls, ops: Ops, device: torch.device) -> StepOps:
+        return cls(
+            sample=ops.bind(SAMPLE, SampleArguments(device)),
+            accept_drafts=ops.bind(ACCEPT_DRAFTS, AcceptDraftsArguments(device)),
+        )
