@@ -152,7 +152,7 @@ def test_what_is_typed_in_another_encoding_is_told_and_asked_again(
 ) -> None:
     keyboard = Keyboard(io.BytesIO(b"caf\xe9\ngood\n"), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", keyboard)
-    assert chat_module._read_line(Lines(errors)) == expected
+    assert chat_module.read_line(Lines(errors)) == expected
     told = f"error: the typed line: is not UTF-8: {BAD}" in capsys.readouterr().err
     assert told == (errors == "strict")
 

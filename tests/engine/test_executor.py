@@ -98,7 +98,7 @@ class Side:
         self.histories = {}
 
     def kept(self, lease):
-        found = [tensor[lease.slot] for tensor in self.state._recurrent_tensors()]
+        found = [tensor[lease.slot] for tensor in self.state.recurrent_tensors()]
         length = self.ledger.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):

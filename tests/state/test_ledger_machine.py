@@ -63,9 +63,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(positions=st.integers(1, 500), data=st.data())
     def open(self, positions, data):
-        keys = [key for key in self.cache._entries if len(key) < positions]
-        key = data.draw(st.sampled_from([None, *sorted(keys)]))
-        start = None if key is None else self.cache._entries[key]
+        shorter = {key: start for key, start in self.cache.items() if len(key) < positions}
+        key = data.draw(st.sampled_from([None, *sorted(shorter)]))
+        start = None if key is None else shorter[key]
         if not self.ledger.can_open(positions, start):
             with pytest.raises(PoolExhausted):
                 self.ledger.open(positions, start)
@@ -142,7 +142,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop_all_but_one(self, data):
         """What the cache says it would give back is what comes back."""
-        held = list(self.cache._entries.items())
+        held = self.cache.items()
         key, keep = data.draw(st.sampled_from([(None, None), *held]))
         gain = self.cache.reclaimable(keep)
         pools = range(len(self.ledger.pools))
@@ -209,7 +209,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.cache.clear()
         self.ledger.check_integrity()
         self.books.apply()
-        assert not self.books.state._saved
+        assert self.books.state.saved_blocks == 0
         assert self.ledger.free_slots == 4
         for index, pool in enumerate(self.ledger.pools):
             assert self.ledger.available(index) == pool.size

@@ -306,7 +306,8 @@ def test_keys_that_are_converted_are_found(kit_of):
         try:
             return read(meta)
         except ModelFormatError as error:
-            sound = {**meta._values, error.key: kit_of().file.metadata.value(error.key)}
+            sound = {key: meta.value(key) for key in meta}
+            sound[error.key] = kit_of().file.metadata.value(error.key)
             return read(type(meta)(sound, meta.path)).model_copy(update={"layers": 1})
 
     fails(kit_of(read_config=lenient), "test_keys_of_another_type_are_named", "changed the config")
@@ -317,8 +318,10 @@ def in_thirds(read, meta):
 
 
 def any_layers(read, meta):
-    found = read(Metadata({**meta._values, "olive.block_count": Value("u32", 3)}, meta.path))
-    return found.model_copy(update={"layers": meta.integer("olive.block_count", minimum=1)})
+    values = {key: meta.value(key) for key in meta} | {"olive.block_count": Value("u32", 3)}
+    return read(Metadata(values, meta.path)).model_copy(
+        update={"layers": meta.integer("olive.block_count", minimum=1)}
+    )
 
 
 def unnamed_width(read, meta):
