@@ -106,9 +106,9 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         kept = max(1, rows - rejected)
         self.ledger.extend(life.lease, start + rows)
-        made = None
+        checkpoint = None
         if kept == rows and len(self.cache) < 6:
-            made = self.mark(life, start + max(1, round(mark * rows)))
+            checkpoint = self.mark(life, start + max(1, round(mark * rows)))
         self.books.apply()
         numbers = [next(self.numbers) for _ in range(kept)]
         self.books.write(life.lease, start, numbers + [0] * (rows - kept))
@@ -116,9 +116,9 @@ class LedgerMachine(RuleBasedStateMachine):
         life.history += numbers
         self.books.set_sum(life.lease.slot, life.history)
         self.ledger.advance(life.lease, start + kept)
-        if made is not None:
-            self.books.set_sum(made.slot, life.history[: made.length])
-            self.cache.insert(tuple(life.history[: made.length]), made)
+        if checkpoint is not None:
+            self.books.set_sum(checkpoint.slot, life.history[: checkpoint.length])
+            self.cache.insert(tuple(life.history[: checkpoint.length]), checkpoint)
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data())
@@ -135,9 +135,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def checkpoint(self, data):
         life = data.draw(st.sampled_from(self.lives))
-        made = self.mark(life, len(life.history))
-        if made is not None:
-            self.cache.insert(tuple(life.history), made)
+        checkpoint = self.mark(life, len(life.history))
+        if checkpoint is not None:
+            self.cache.insert(tuple(life.history), checkpoint)
 
     @rule(data=st.data())
     def drop_all_but_one(self, data):

@@ -50,14 +50,14 @@ class Side:
         self.histories = {}
 
     def kept(self, lease):
-        found = [tensor[lease.slot] for tensor in self.state.recurrent_tensors()]
+        kept = [tensor[lease.slot] for tensor in self.state.recurrent_tensors()]
         length = self.ledger.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
                 for section in pool.layout.sections.values():
                     rows = max(0, min(64, length - 64 * chunk))
-                    found.append(pool.view(pool.data, section)[block, :, :rows])
-        return [x.clone() for x in found]
+                    kept.append(pool.view(pool.data, section)[block, :, :rows])
+        return [x.clone() for x in kept]
 
 
 class Twins:
@@ -102,16 +102,16 @@ class Twins:
         self.steps += 1
 
         def step(side):
-            made = []
+            planned = []
             for lease, kind, tokens, parents in items:
                 start = side.ledger.length(lease)
                 side.ledger.extend(lease, start + len(tokens))
-                made.append(
+                planned.append(
                     Item(lease, str(lease), kind, tuple(tokens), start, budget=9, parents=parents)
                 )
-            plan = StepPlan(self.steps, tuple(made), side.ledger.take_operations())
+            plan = StepPlan(self.steps, tuple(planned), side.ledger.take_operations())
             results = side.runner.run(plan, side.histories).results
-            for item, result in zip(made, results, strict=True):
+            for item, result in zip(planned, results, strict=True):
                 assert result.error is None
                 side.ledger.advance(item.lease, item.start + result.kept)
                 side.histories[item.request_id].extend(result.emitted)
@@ -162,14 +162,14 @@ def verify_beside_others(pair, text, parents):
     for wrong in (0, 2, 4):
         draft = [*right[:wrong], 1, 1, 1, 1, 1][:5]
         fork = pair.fork(leases[0])
-        found = pair.run(
+        sampled = pair.run(
             [
                 (fork, ItemKind.VERIFY, (pending[leases[0]], *draft), parents),
                 (leases[1], ItemKind.DECODE, (pending[leases[1]],), None),
                 (leases[2], ItemKind.VERIFY, (pending[leases[2]], 7), short),
             ]
         )
-        pending[leases[1]], pending[leases[2]] = found[leases[1]], found[leases[2]]
+        pending[leases[1]], pending[leases[2]] = sampled[leases[1]], sampled[leases[2]]
         pair.release(fork)
 
 

@@ -118,9 +118,9 @@ def test_laguna_cuts(text, expected):
 
 @given(text=AWKWARD)
 def test_no_piece_of_laguna_holds_a_newline_beside_anything_else(text):
-    found = pieces(LAGUNA, text)
-    assert "".join(found) == text
-    assert all(piece.strip("\n") in ("", piece) for piece in found)
+    split = pieces(LAGUNA, text)
+    assert "".join(split) == text
+    assert all(piece.strip("\n") in ("", piece) for piece in split)
 
 
 def test_families_that_share_a_vocabulary_cut_alike():
