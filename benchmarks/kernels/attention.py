@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,9 +24,9 @@ from kinfolk_kernels.codecs import Coded, Stored
 from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.tiles import Tile, device_of
-from kinfolk_kernels.paged_attention.work import Work, work_of
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.triton_backend import qk_rope_write
+from kinfolk_kernels.row_layout import RowLayout, Segment
 
 LAYERS, HEADS, KV_HEADS, DIM, CHUNK = 16, 24, 4, 256, 64
 PAIRS = 32
@@ -52,20 +52,11 @@ PREFILL_TILES = [
 
 
 @dataclass(frozen=True)
-class Segment:
-    sequence: int
-    slot: int
-    start: int
-    stop: int
-    drafted: bool
-
-
-@dataclass(frozen=True)
 class Table:
     blocks: torch.Tensor
     chunks: torch.Tensor
+    length: torch.Tensor
     lengths: tuple[int, ...]
-    work: Work | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ class Rows:
     ancestors: torch.Tensor
     arena_row: torch.Tensor
     write_row: torch.Tensor
-    segments: tuple[Segment, ...]
+    layout: RowLayout
 
 
 @dataclass(frozen=True)
@@ -125,16 +116,17 @@ def step_of(memory: Memory, context: int, count: int, drafted: bool) -> tuple[Ro
     chunks = torch.arange(entries, device="cuda", dtype=torch.int32)
     positions = torch.arange(context, context + count, device="cuda")
     write = blocks.long()[positions // CHUNK] * CHUNK + positions % CHUNK
+    parents = torch.arange(-1, count - 1, device="cuda")
     rows = Rows(
         positions,
         positions,
         torch.zeros_like(positions),
         torch.full_like(positions, -1),
         write[None],
-        (Segment(0, 1, 0, count, drafted),),
+        RowLayout.of([Segment(0, 1, 0, count, context, drafted)], parents),
     )
-    table = Table(blocks[None], chunks[None], (entries,))
-    return rows, replace(table, work=work_of(rows, table))
+    length = torch.tensor([entries], device="cuda", dtype=torch.int32)
+    return rows, Table(blocks[None], chunks[None], length, (entries,))
 
 
 def projections(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -150,13 +142,12 @@ def attention(
     rows, table = step_of(memory, context, count, drafted)
     q, gate = projections(count)
     epilogue = Epilogue(gate, None, torch.float16, int8=count <= 4)
-    assert table.work is not None
 
     def step(tile: Tile | None) -> list[torch.Tensor]:
         results = []
         for pools in memory.layers[:layers]:
             scale = DIM**-0.5
-            parts = (q, pools, memory.arena, rows, table, table.work, None, scale, epilogue)
+            parts = (q, pools, memory.arena, rows, table, None, scale, epilogue)
             call = Call(*parts, device_of(q), tile)
             mixed = call.outputs()
             for launch in call.launches(mixed):

@@ -16,26 +16,7 @@ if TYPE_CHECKING:
 
     from kinfolk.plans import StatePlan
     from kinfolk_kernels.codecs import Stored
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """The rows ``start:stop`` of one sequence, as host integers.
-
-    ``context`` positions are committed before the step. Drafted rows may be rejected: they leave a
-    trace instead of advancing the sequence. A segment is drafted or certain as a whole.
-    """
-
-    sequence: int
-    slot: int
-    start: int
-    stop: int
-    context: int
-    drafted: bool
-
-    @property
-    def rows(self) -> int:
-        return self.stop - self.start
+    from kinfolk_kernels.row_layout import RowLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +24,14 @@ class BlockTable:
     """The resident chunks of each sequence in one pool, in increasing logical order.
 
     ``blocks`` int32 [B, N] physical places, ``chunks`` int32 [B, N] logical chunk numbers,
-    ``length`` int32 [B] valid entries. ``lengths`` repeats ``length`` on the host. ``work`` is what
-    attention kernels need to know of the step, made by the engine.
+    ``length`` int32 [B] valid entries. ``lengths`` repeats ``length`` on the host, for back ends
+    that no graph can hold.
     """
 
     blocks: torch.Tensor
     chunks: torch.Tensor
     length: torch.Tensor
     lengths: tuple[int, ...]
-    work: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +48,12 @@ class StepBatch:
     write_row              int64 [pools, R]   block * 64 + offset; dummy rows for arena rows
     slot_of_sequence       int64 [B]
     context_len            int64 [B]
-    last_row               int64 [B]   last row of each sequence
     logit_rows             int64 [n]   rows whose logits are wanted
     store_rows, store_slots int64 [c]  checkpoints: store the state after the row in the slot
 
-    ``segments`` repeats on the host what belongs to whom; rows of no segment are padding: they have
-    the dummy slot and the dummy block, and whatever is computed for them is dropped. ``index`` is
-    what recurrent kernels need to know of the step, made by the engine. Where a graph was captured
-    its tensors are read anew in every step, while segments and lengths are those of the capture.
+    ``layout`` says which rows belong to which sequence; the others are padding: they have the dummy
+    slot and the dummy block, and the results computed for them are dropped. Tensors of a captured
+    step are read anew by every replay, while host values are those of the capture.
     """
 
     tokens: torch.Tensor
@@ -89,13 +67,11 @@ class StepBatch:
     write_row: torch.Tensor
     slot_of_sequence: torch.Tensor
     context_len: torch.Tensor
-    last_row: torch.Tensor
     logit_rows: torch.Tensor
     store_rows: torch.Tensor
     store_slots: torch.Tensor
     tables: tuple[BlockTable, ...]
-    segments: tuple[Segment, ...]
-    index: Any = None
+    layout: RowLayout
 
     @property
     def rows(self) -> int:

@@ -10,23 +10,10 @@ from typing import Protocol
 
 import torch
 
+from kinfolk_kernels.row_layout import RowLayout
+
 CHUNK = 64
 """Positions in a block of a pool."""
-
-
-class Segment(Protocol):
-    """The rows ``start:stop`` of one sequence, host integers."""
-
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def slot(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
-    @property
-    def drafted(self) -> bool: ...
 
 
 class Table(Protocol):
@@ -36,6 +23,8 @@ class Table(Protocol):
     def blocks(self) -> torch.Tensor: ...
     @property
     def chunks(self) -> torch.Tensor: ...
+    @property
+    def length(self) -> torch.Tensor: ...
     @property
     def lengths(self) -> Sequence[int]: ...
 
@@ -64,4 +53,4 @@ class Rows(Protocol):
     @property
     def store_slots(self) -> torch.Tensor: ...
     @property
-    def segments(self) -> Sequence[Segment]: ...
+    def layout(self) -> RowLayout: ...

@@ -130,7 +130,7 @@ def test_no_step_has_rows_of_two_sequences(invariant, text, altered):
     loaded, seen = invariant("qwen35"), []
 
     def forward(batch, state):
-        seen.append({segment.slot for segment in batch.segments})
+        seen.append({segment.slot for segment in batch.layout.segments})
         return loaded.model.forward(batch, state)
 
     Together(altered(loaded, forward=forward), [text[:50], text[:9], text[:20]])

@@ -18,7 +18,7 @@ KV = (Section("k", 2, 4, Codec("f32")),)
 PLAN = StatePlan((Paged(KV), Paged(KV, window=70)))
 TREE = (-1, 0, 0, 2, 1)
 ROWS = ("tokens", "positions", "sequence_of_row", "parent_row", "limit", "ancestors", "arena_row")
-SEQUENCES = ("arena_start", "slot_of_sequence", "context_len", "last_row")
+SEQUENCES = ("arena_start", "slot_of_sequence", "context_len")
 
 
 class Books:
@@ -62,9 +62,15 @@ def test_rows_of_every_kind(books):
     assert batch.arena_start.tolist() == [-1, -1, -1, 0]
     assert batch.slot_of_sequence.tolist() == [item.lease.slot for item in items]
     assert batch.context_len.tolist() == [0, 64, 63, 130]
-    assert batch.last_row.tolist() == [2, 3, 5, 10]
+    slots = batch.slot_of_sequence.tolist()
+    assert batch.layout.spans.tolist() == [
+        [0, 3, slots[0], 0],
+        [3, 1, slots[1], 0],
+        [4, 2, slots[2], 1],
+        [6, 5, slots[3], 1],
+    ]
     assert batch.logit_rows.tolist() == [3, 4, 5, 6, 7, 8, 9, 10]
-    assert [segment.drafted for segment in batch.segments] == [False, False, True, True]
+    assert [segment.drafted for segment in batch.layout.segments] == [False, False, True, True]
 
 
 def test_logits_of_all_rows_on_request(books):
@@ -133,7 +139,7 @@ def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(books
         for token, start in ((4, 64), (5, 3), (6, 130))
     ]
     exact = build_input_batch(items, books.state)
-    shape = BucketShape(rows=4, sequences=4, sampled=4, logits=4, few=4)
+    shape = BucketShape(rows=4, sequences=4, sampled=4, logits=4, short=4)
     buffers = InputBuffers(books.state, shape, single_rows=True, stages=2)
     for _ in range(2):
         buffers.clear()
@@ -141,7 +147,7 @@ def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(books
         buffers.upload()
     traits = exact_traits(items)
     batch, sampled = buffers.batch(traits, full_width=False), buffers.sampled(traits)
-    assert batch.segments == exact.batch.segments
+    assert batch.layout.segments == exact.batch.layout.segments
     for name in ("write_row", *ROWS, *SEQUENCES):
         bucket, own = getattr(batch, name), getattr(exact.batch, name)
         assert bucket[..., :3].tolist() == own.tolist(), name
@@ -151,9 +157,7 @@ def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(books
         assert table.lengths == own.lengths
         assert table.length[:3].tolist() == own.length.tolist()
         assert table.blocks[:3].tolist() == own.blocks.tolist()
-        assert table.work.first[:3].tolist() == own.work.first.tolist()
-        assert table.work.count.tolist() == [1, 1, 1, 0]
-    assert batch.index.spans.tolist() == [*exact.batch.index.spans.tolist(), [0, 0, 0, 0]]
+    assert batch.layout.spans.tolist() == [*exact.batch.layout.spans.tolist(), [0, 0, 0, 0]]
     assert batch.write_row[:, 3].tolist() == [3, 3], "padding is written to the dummy block"
 
 

@@ -37,15 +37,17 @@ drafted_lanes = _fixtures.drafted_lanes
 
 @pytest.fixture
 def on_gpu() -> Callable[[Any], Any]:
-    """A dataclass with its tensors on the device."""
+    """A dataclass with its tensors, and those of dataclasses in it, on the device."""
 
     def move(value: Any) -> Any:
-        tensors = {
-            field.name: getattr(value, field.name).cuda()
-            for field in dataclasses.fields(value)
-            if isinstance(getattr(value, field.name), torch.Tensor)
-        }
-        return dataclasses.replace(value, **tensors)
+        moved = {}
+        for field in dataclasses.fields(value):
+            part = getattr(value, field.name)
+            if isinstance(part, torch.Tensor):
+                moved[field.name] = part.cuda()
+            elif dataclasses.is_dataclass(part):
+                moved[field.name] = move(part)
+        return dataclasses.replace(value, **moved)
 
     return move
 

@@ -17,7 +17,6 @@ from kinfolk_kernels.paged_attention.triton_backend import (
     gated_attention,
     supports,
 )
-from kinfolk_kernels.paged_attention.work import Work, work_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -347,23 +346,13 @@ def test_company_changes_no_bit(steps, make, shape, storage):
         assert torch.equal(solo, found[span]), index
 
 
-@dataclass(frozen=True)
-class CapturedTable:
-    """A table that carries the work of its step, in memory that a graph reads."""
-
-    blocks: torch.Tensor
-    chunks: torch.Tensor
-    lengths: tuple[int, ...]
-    work: Work
-
-
 def widened(rows, width):
-    """The step with a table of fixed width and work of its own."""
+    """The step with a table of fixed width."""
     missing = (0, width - rows.table.blocks.shape[1])
-    pad = torch.nn.functional.pad
-    work = work_of(rows, rows.table)
-    blocks, chunks = (pad(x, missing) for x in (rows.table.blocks, rows.table.chunks))
-    return replace(rows, table=CapturedTable(blocks, chunks, rows.table.lengths, work))
+    blocks, chunks = (
+        torch.nn.functional.pad(x, missing) for x in (rows.table.blocks, rows.table.chunks)
+    )
+    return replace(rows, table=replace(rows.table, blocks=blocks, chunks=chunks))
 
 
 def overwrite(target, source):

@@ -13,7 +13,7 @@ from kinfolk_kernels.gated_delta import launches, reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
 from kinfolk_kernels.gated_delta.tiles import TILES
 from kinfolk_kernels.gated_delta.triton_backend import gated_delta, gated_delta_commit
-from kinfolk_kernels.step_index import build_index
+from kinfolk_kernels.row_layout import RowLayout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -272,14 +272,13 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
     given, state = inputs(len(rows.positions)), fresh_state(numbers, rows)
     expected = state.double()
     outs, traces = reference.gated_delta(*given.doubled(), expected, rows)
-    index = build_index(rows)
     tile = {name: dataclasses.replace(found, warps=warps) for name, found in TILES.items()}
     delta = launches.DeltaInputs(*given, state)
     out = torch.full_like(given.v, torch.nan)
     trace = reference.empty_trace(given.k, given.v, given.g)
-    launches.advance(delta, out, index, rows, tile["advance"]).run()
-    launches.scan(delta, out, index, rows).run()
-    launches.draft(delta, out, trace, index, tile["drafted"]).run()
+    launches.advance(delta, out, rows, tile["advance"]).run()
+    launches.scan(delta, out, rows).run()
+    launches.draft(delta, out, trace, rows.layout, tile["drafted"]).run()
     assert_near(out, outs, OUT)
     arguments = commit_arguments(rows, {1: [0, 1, 2]})
     launches.commit(trace, state, *arguments, tile["commit"]).run()
@@ -293,11 +292,11 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
 
 @dataclass(frozen=True)
 class Carrying:
-    """The fields the op asks for, with an index in buffers that stay where they are."""
+    """The fields the op asks for, with a layout in buffers that stay where they are."""
 
     store_rows: torch.Tensor
     store_slots: torch.Tensor
-    index: object
+    layout: RowLayout
 
 
 @pytest.mark.parametrize("kind", ["single", "chain"])
@@ -308,17 +307,16 @@ def test_a_replayed_graph_gives_the_bits_of_a_call(steps, numbers, inputs, on_gp
     wide = on_gpu(steps.build(*(make(9, size) for _ in range(4))))
     given = inputs(4 * size)
     state = torch.cat([fresh_state(numbers, wide)[1:5]] * 2)
-    carried = Carrying(wide.store_rows, wide.store_slots, build_index(wide))
+    carried = Carrying(wide.store_rows, wide.store_slots, wide.layout)
     gated_delta(*given, state.clone(), carried)
     torch.cuda.synchronize()
     graph, static = torch.cuda.CUDAGraph(), state.clone()
     with torch.cuda.graph(graph):
         out, trace = gated_delta(*given, static, carried)
     narrow = on_gpu(steps.build(*(make(9, size) for _ in range(3)), slots=(6, 1, 4)))
-    index = build_index(narrow)
-    carried.index.spans.zero_()
-    carried.index.spans[:3] = index.spans
-    carried.index.path[: 3 * size] = index.path
+    carried.layout.spans.zero_()
+    carried.layout.spans[:3] = narrow.layout.spans
+    carried.layout.path[: 3 * size] = narrow.layout.path
     for tensor, fresh in zip(given, inputs(4 * size), strict=True):
         tensor.copy_(fresh)
     static.copy_(state)

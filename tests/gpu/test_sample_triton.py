@@ -13,6 +13,7 @@ from kinfolk_kernels.accept_drafts import triton_backend as accept_drafts_kernel
 from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
 from kinfolk_kernels.accept_drafts.reference import accept_drafts
 from kinfolk_kernels.pack_outputs import triton_backend as pack_outputs_kernel
+from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
 from kinfolk_kernels.pack_outputs.reference import pack_outputs
 from kinfolk_kernels.sample import triton_backend as kernel
 from kinfolk_kernels.sample.op import SampleArguments
@@ -20,6 +21,7 @@ from kinfolk_kernels.sample.philox import uniforms
 from kinfolk_kernels.sample.reference import argmax, candidates, sample
 
 SAMPLE_ON_GPU = SampleArguments(torch.device("cuda"))
+PACK_ON_GPU = PackOutputsArguments(torch.device("cuda"))
 ACCEPT_ON_GPU = AcceptDraftsArguments(torch.device("cuda"))
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -148,15 +150,17 @@ def test_packed_outputs(poisoned, dtype, lanes, width):
     def draw(*shape):
         return torch.randint(-1, n, shape, generator=generator).cuda()
 
+    last = torch.randint(0, n, (max(1, lanes),), generator=generator)
+    spans = torch.stack((last, torch.ones_like(last), last, torch.zeros_like(last)), 1).int()
     arguments = (
         hidden.to("cuda", dtype),
-        draw(max(1, lanes)).clamp_min(0),
+        spans.cuda(),
         (torch.rand(n, generator=generator) < 0.8).cuda(),
         *(draw(lanes, width), draw(lanes), draw(lanes), draw(lanes, width)),
     )
     with poisoned():
-        found = pack_outputs_kernel.pack_outputs(*arguments)
-    assert torch.equal(found, pack_outputs(*arguments))
+        found = pack_outputs_kernel.pack_outputs(PACK_ON_GPU, *arguments)
+    assert torch.equal(found, pack_outputs(PACK_ON_GPU, *arguments))
 
 
 @pytest.mark.parametrize("most_rows", [2, 4, 16, 64])

@@ -16,6 +16,7 @@ import torch
 from kinfolk_kernels.accept_drafts.reference import NO_ROW
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
+from kinfolk_kernels.row_layout import RowLayout, Segment
 
 NEED_TRITON = [
     "test_dependent_launches.py",
@@ -58,18 +59,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Segment:
-    sequence: int
-    slot: int
-    start: int
-    stop: int
-    drafted: bool
-
-
-@dataclass(frozen=True)
 class Table:
     blocks: torch.Tensor
     chunks: torch.Tensor
+    length: torch.Tensor
     lengths: tuple[int, ...]
 
 
@@ -87,10 +80,14 @@ class Rows:
     slot_of_sequence: torch.Tensor
     store_rows: torch.Tensor
     store_slots: torch.Tensor
-    segments: tuple[Segment, ...]
+    layout: RowLayout
     parts: tuple[Part, ...]
     table: Table
     blocks: int
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.layout.segments
 
     def span(self, sequence: int) -> slice:
         return slice(self.segments[sequence].start, self.segments[sequence].stop)
@@ -142,7 +139,7 @@ def _build(
     segments = []
     for index, (part, slot) in enumerate(zip(parts, slots, strict=True)):
         start = len(columns["position"])
-        segments.append(Segment(index, slot, start, start + part.rows, part.drafted))
+        segments.append(Segment(index, slot, start, start + part.rows, part.context, part.drafted))
         for row in range(part.rows):
             _append(columns, part, row, start, index, tables[index])
     width = max(map(len, tables)) + 1  # one more than anybody has: padding that must not be read
@@ -151,6 +148,7 @@ def _build(
         torch.tensor(
             [[*range(len(row))] + [0] * (width - len(row)) for row in tables], dtype=torch.int32
         ),
+        torch.tensor(list(map(len, tables)), dtype=torch.int32),
         tuple(map(len, tables)),
     )
     tensors = {name: torch.tensor(values, dtype=torch.int64) for name, values in columns.items()}
@@ -165,7 +163,7 @@ def _build(
         torch.tensor(list(slots)),
         torch.tensor([row for row, _ in stores], dtype=torch.int64),
         torch.tensor([slot for _, slot in stores], dtype=torch.int64),
-        tuple(segments),
+        RowLayout.of(segments, tensors["parent"]),
         tuple(parts),
         table,
         blocks,

@@ -18,9 +18,9 @@ from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device
-from kinfolk_kernels.paged_attention.work import Work
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.triton_backend import launch as prepare
+from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
 
 CHUNK = 64
 LARGE = Device(132, 227 * 1024)
@@ -73,22 +73,23 @@ def section(format: str, shape: Shape) -> Stored:
 def launches(shape: Shape, device: Device) -> Iterator[Launch]:
     """Every kernel that a layer of this shape may need."""
     index = torch.zeros(4, dtype=torch.int32)
+    traits = LaunchTraits(True, 16, True, shape.counts, 2048)
     rows = SimpleNamespace(
         positions=index.long(),
         limit=index.long(),
         ancestors=index.long(),
         arena_row=index.long(),
         write_row=index.long()[None],
+        layout=RowLayout(index[None], index, index, index, index, traits),
     )
-    table = SimpleNamespace(blocks=index[None], chunks=index[None])
-    work = Work(index, index, index, index, index, shape.counts, 2048, True)
+    table = SimpleNamespace(blocks=index[None], chunks=index[None], length=index)
     wide = torch.zeros(65, shape.heads, 2 * shape.dim, dtype=shape.dtype)
     q, gate = wide[..., : shape.dim], wide[..., shape.dim :]
     pools = (section(shape.formats[0], shape), section(shape.formats[1], shape))
     epilogue = Epilogue(
         gate, torch.zeros(65, shape.heads, 1), shape.dtype, int8=True, activation="softplus"
     )
-    call = Call(q, pools, pools, rows, table, work, shape.window, 0.1, epilogue, device)
+    call = Call(q, pools, pools, rows, table, shape.window, 0.1, epilogue, device)
     yield from call.launches(call.outputs())
     norm = HeadNorm(torch.zeros(shape.dim), 1e-6)
     key = torch.zeros(65, shape.kv_heads, shape.dim)
@@ -115,7 +116,7 @@ def test_everything_fits(name, capability):
 
 def test_what_does_not_fit_is_noticed():
     """The check can fail: a tile twice as wide as the table says has too few registers."""
-    decode, *_ = (one for one in launches(SHAPES["128, coded"], SMALL) if "few" in one.arguments)
+    decode, *_ = (one for one in launches(SHAPES["128, coded"], SMALL) if "short" in one.arguments)
     wide = replace(decode, constants={**decode.constants, "BLOCK_N": 64})
     usual, usage = (compile_aot(one, 86) for one in (decode, wide))
     assert usage.shared > usual.shared

@@ -5,14 +5,13 @@ Inputs are views into larger buffers full of NaN, and memory that nobody wrote i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from kinfolk_kernels.gated_delta import reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
-from kinfolk_kernels.step_index import build_index, index_of
 
 pytestmark = pytest.mark.interpreter
 
@@ -208,34 +207,17 @@ def test_a_ragged_step_of_everything(steps, numbers, inputs, assert_near):
 
 
 def test_sequences_of_no_rows_are_padding(steps, numbers, inputs, assert_near):
-    """As a captured graph has them: no segment, but a place in the index."""
+    """As a captured graph has them: no segment, but a place in the layout."""
     rows = steps.build(steps.certain(5, 1), steps.chain(9, 3))
-    index = build_index(rows)
     padding = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 1]], dtype=torch.int32)
-    carried = type(index)(
-        torch.cat([index.spans, padding]),
-        index.path,
-        index.slices,
-        index.singles,
-        index.draft_rows,
-    )
+    layout = replace(rows.layout, spans=torch.cat([rows.layout.spans, padding]))
     given = inputs(4)
     state = fresh_state(numbers, rows, given)
     expected = state.double()
     outs, _ = reference.gated_delta(*given.doubled(), expected, rows)
-    out, _ = kernels.gated_delta(*given, state, _Carrying(rows, carried))
+    out, _ = kernels.gated_delta(*given, state, replace(rows, layout=layout))
     assert_near(out, outs, OUT)
     assert state[0].isnan().all()
-
-
-class _Carrying:
-    """A batch with an index of its own."""
-
-    def __init__(self, rows, index):
-        self._rows, self.index = rows, index
-
-    def __getattr__(self, name):
-        return getattr(self._rows, name)
 
 
 # -- extremes -------------------------------------------------------------------------------------
@@ -358,7 +340,7 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
 # -- the index ------------------------------------------------------------------------------------
 
 
-def test_the_index_says_whose_rows_are_whose(steps):
+def test_the_layout_says_which_rows_belong_to_which_sequence(steps):
     rows = steps.build(
         steps.certain(0, 33),
         steps.tree(3, [-1, 0, 0, 2, 1]),
@@ -366,25 +348,25 @@ def test_the_index_says_whose_rows_are_whose(steps):
         steps.chain(9, 3),
         slots=(5, 1, 2, 7),
     )
-    index = index_of(rows)
+    layout = rows.layout
     first = 33
-    assert index.spans.tolist() == [
+    assert layout.spans.tolist() == [
         [0, first, 5, 0],
         [first, 5, 1, 1],
         [first + 5, 1, 2, 0],
         [first + 6, 3, 7, 1],
     ]
-    assert index.path[first : first + 5].tolist() == [0b1, 0b11, 0b101, 0b1101, 0b10011]
-    assert index.path[first + 6 :].tolist() == [0b1, 0b11, 0b111]
-    assert index.slices.tolist() == [[0, first, 5]]
-    assert index.singles
-    assert index.draft_rows == 5
-    assert index_of(rows) is index
+    assert layout.path[first : first + 5].tolist() == [0b1, 0b11, 0b101, 0b1101, 0b10011]
+    assert layout.path[first + 6 :].tolist() == [0b1, 0b11, 0b111]
+    assert layout.slices.tolist() == [[0, first, 5]]
+    assert layout.traits.single_rows
+    assert layout.traits.draft_rows == 5
+    assert (layout.short.tolist(), layout.long.tolist()) == ([0, 1, 2, 3], [])
 
 
 def test_a_path_of_64_rows_has_64_bits(steps):
     rows = steps.build(steps.chain(3, 2), steps.chain(0, 64))
-    path = index_of(rows).path[2:].tolist()
+    path = rows.layout.path[2:].tolist()
     assert path == [(1 << row + 1) - 1 for row in range(63)] + [-1]
 
 

@@ -1,11 +1,14 @@
-"""The report of a step, number by number."""
+"""The packed outputs of a step, number by number."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
 from kinfolk_kernels.pack_outputs.reference import pack_outputs
+
+CPU = PackOutputsArguments(torch.device("cpu"))
 
 
 def test_numbers_stand_where_they_are_looked_for():
@@ -15,7 +18,8 @@ def test_numbers_stand_where_they_are_looked_for():
     rows = torch.tensor([[0, 1], [2, -1], [3, -1]])
     kept, following = torch.tensor([2, 1, 1]), torch.tensor([50, 60, 70])
     path = torch.tensor([[0, 1], [0, -1], [0, -1]])
-    found = pack_outputs(hidden, torch.tensor([0, 2, 4]), finite, rows, kept, following, path)
+    spans = torch.tensor([[0, 1, 5, 0], [2, 1, 6, 0], [3, 2, 7, 0]], dtype=torch.int32)
+    found = pack_outputs(CPU, hidden, spans, finite, rows, kept, following, path)
     assert found.tolist() == [1, 1, 1, 1, 0, 1, 2, 1, 1, 50, 60, 70, 0, 1, 0, -1, 0, -1]
 
 
@@ -24,7 +28,6 @@ def test_a_step_without_lanes_tells_whose_state_is_sound(bad):
     hidden = torch.ones(4, 6)
     hidden[3, 1] = bad
     none = torch.zeros(0, dtype=torch.int64)
-    found = pack_outputs(
-        hidden, torch.tensor([1, 3]), none.bool(), none[:, None], none, none, none[:, None]
-    )
+    spans = torch.tensor([[0, 2, 5, 0], [2, 2, 6, 0]], dtype=torch.int32)
+    found = pack_outputs(CPU, hidden, spans, none.bool(), none[:, None], none, none, none[:, None])
     assert found.tolist() == [1, 0]

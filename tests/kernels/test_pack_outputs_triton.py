@@ -1,4 +1,4 @@
-"""The kernel that packs reports, against the reference."""
+"""The kernel that packs the outputs of a step, against the reference."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ import pytest
 import torch
 
 from kinfolk_kernels.pack_outputs import triton_backend as kernel
+from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
 from kinfolk_kernels.pack_outputs.reference import pack_outputs
 
+CPU = PackOutputsArguments(torch.device("cpu"))
+
 pytestmark = pytest.mark.interpreter
+
+
+def spans_of(last):
+    """Sequences whose last rows are ``last`` int64 [B]; every other one begins before it."""
+    count = 1 + torch.arange(len(last)) % 2
+    count = torch.minimum(count, last + 1)
+    return torch.stack((last - count + 1, count, last, torch.zeros_like(last)), 1).int()
 
 
 def case(lanes, width, sequences, hidden, seed=0):
@@ -23,7 +33,7 @@ def case(lanes, width, sequences, hidden, seed=0):
     numbers[1::7, 0] = -torch.inf
     return (
         numbers,
-        draw(rows, sequences).clamp_min(0),
+        spans_of(draw(rows, sequences).clamp_min(0)),
         torch.rand(n, generator=generator) < 0.8,
         draw(n, lanes, width),
         draw(width + 1, lanes),
@@ -36,17 +46,17 @@ def case(lanes, width, sequences, hidden, seed=0):
 @pytest.mark.parametrize(("sequences", "hidden"), [(1, 40), (6, 2048), (4, 2049)])
 def test_equals_the_reference(lanes, width, sequences, hidden):
     arguments = case(lanes, width, sequences, hidden)
-    assert kernel.supports(*arguments)
-    expected = pack_outputs(*arguments)
+    assert kernel.supports(CPU)
+    expected = pack_outputs(CPU, *arguments)
     out = torch.full_like(expected, -12345)
     kernel.pack(*arguments, out).run()
     assert torch.equal(out, expected)
-    assert torch.equal(kernel.pack_outputs(*arguments), expected)
+    assert torch.equal(kernel.pack_outputs(CPU, *arguments), expected)
 
 
-def test_what_it_cannot_read_is_named():
-    hidden, *rest = case(2, 3, 2, 40)
-    assert "not contiguous numbers" in kernel.supports(hidden.double(), *rest).reason
-    assert "not contiguous numbers" in kernel.supports(hidden.T, *rest).reason
-    last, finite, rows, *others = rest
-    assert "lanes" in kernel.supports(hidden, last, finite, rows.T, *others).reason
+def test_a_sequence_without_rows_is_padding():
+    hidden, spans, *rest = case(2, 3, 2, 40)
+    padded = torch.cat([spans, spans.new_zeros(1, 4)])
+    outputs = kernel.pack_outputs(CPU, hidden, padded, *rest)
+    expected = pack_outputs(CPU, hidden, spans, *rest)
+    assert torch.equal(torch.cat([outputs[:2], outputs[3:]]), expected)

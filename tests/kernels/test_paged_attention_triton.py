@@ -28,7 +28,6 @@ from kinfolk_kernels.paged_attention.triton_backend import (
     gated_attention,
     supports,
 )
-from kinfolk_kernels.paged_attention.work import work_of
 
 pytestmark = pytest.mark.interpreter
 
@@ -150,6 +149,7 @@ def test_an_evicted_chunk_is_not_seen(steps, memories, mild, assert_near):
             rows.table,
             blocks=rows.table.blocks.gather(1, kept),
             chunks=rows.table.chunks.gather(1, kept),
+            length=rows.table.length - 1,
             lengths=(rows.table.lengths[0] - 1,),
         )
         found = attention(q, memory.pools, memory.arenas, rows, table, None, SCALE)
@@ -221,9 +221,8 @@ def call(steps, memories, mild):
     rows = steps.build(steps.certain(300, 1), steps.random_tree(66, 5), places=3)
     memory = memories.fill(rows, 2, mild, (DIM, VALUE_DIM), torch.float16)
     q = mild(6, 4, DIM).half()
-    work = work_of(rows, rows.table)
     device = Device(1, SMALL_SHARED)
-    parts = (q, memory.pools, memory.arenas, rows, rows.table, work)
+    parts = (q, memory.pools, memory.arenas, rows, rows.table)
     return Call(*parts, None, SCALE, Epilogue(), device)
 
 
@@ -237,8 +236,10 @@ def test_the_constants_of_a_captured_graph_change_no_bit(call):
         torch.nn.functional.pad(call.table.blocks, (0, 300)),
         torch.nn.functional.pad(call.table.chunks, (0, 300)),
     )
-    bucket = replace(call.work, few_counts=(1, 2, 4, 5, 8, 64), trees=True)
-    captured = replace(call, work=bucket, table=replace(call.table, blocks=wide[0], chunks=wide[1]))
+    layout = call.rows.layout
+    traits = replace(layout.traits, short_counts=(1, 2, 4, 5, 8, 64), trees=True)
+    rows = replace(call.rows, layout=replace(layout, traits=traits))
+    captured = replace(call, rows=rows, table=replace(call.table, blocks=wide[0], chunks=wide[1]))
     assert torch.equal(results(captured), results(call))
 
 

@@ -36,19 +36,20 @@ def ids(*shape):
 
 
 def step(stores=0, longest=16):
-    """A batch and its index."""
-    from kinfolk_kernels.step_index import StepIndex
+    """A batch."""
+    from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
 
     table = empty(SEQUENCES, 4, dtype=torch.int32)
-    index = StepIndex(table, ids(ROWS), table, True, longest)
-    rows = SimpleNamespace(
+    traits = LaunchTraits(True, longest, True, (1, longest))
+    layout = RowLayout(table, ids(ROWS), table, table, table, traits)
+    return SimpleNamespace(
         store_rows=ids(stores),
         store_slots=ids(stores),
         parent_row=ids(ROWS),
         sequence_of_row=ids(ROWS),
         slot_of_sequence=ids(SEQUENCES),
+        layout=layout,
     )
-    return rows, index
 
 
 def delta_launches():
@@ -70,11 +71,11 @@ def delta_launches():
         empty(ROWS, KEY_HEADS, DIM), out, empty(ROWS, VALUE_HEADS, dtype=torch.float64)
     )
     for stores in (0, 2):
-        rows, index = step(stores)
-        yield f"advance, {stores} stores", launches.advance(inputs, out, index, rows)
-        yield f"scan, {stores} stores", launches.scan(inputs, out, index, rows)
+        rows = step(stores)
+        yield f"advance, {stores} stores", launches.advance(inputs, out, rows)
+        yield f"scan, {stores} stores", launches.scan(inputs, out, rows)
     for longest in (16, 64):
-        yield f"draft {longest}", launches.draft(inputs, out, trace, step(0, longest)[1])
+        yield f"draft {longest}", launches.draft(inputs, out, trace, step(0, longest).layout)
     path = ids(SEQUENCES, ROWS + 1)
     yield "commit", launches.commit(trace, inputs.state, path, ids(SEQUENCES), ids(SEQUENCES))
 
@@ -83,10 +84,10 @@ def conv_launches():
     from kinfolk_kernels.causal_conv import triton_backend as conv
 
     weight, state = empty(CHANNELS, 4), empty(SEQUENCES + 1, 3, CHANNELS)
-    rows, index = step(2)
+    rows = step(2)
     for count in (ROWS, 2048):
         x = empty(count, CHANNELS, dtype=torch.bfloat16)
-        yield f"convolve {count}", conv.convolve(x, weight, state, x, index, rows)
+        yield f"convolve {count}", conv.convolve(x, weight, state, x, rows)
     heads = empty(ROWS, VALUE_HEADS)
     gates = conv.DeltaGates(heads, heads, heads[0], heads[0])
     mixed, keys = empty(ROWS, CHANNELS), KEY_HEADS * DIM
@@ -94,8 +95,8 @@ def conv_launches():
     v = mixed[:, 2 * keys :].view(ROWS, VALUE_HEADS, DIM)
     made = conv.DeltaRows(q, k, v, heads, heads)
     few = x[:ROWS]
-    yield "heads", conv.make_heads(few, weight, state, gates, made, 1e-6, index, rows)
-    yield "convolve slices", conv.advance_slices(x, 4, state, index, rows)
+    yield "heads", conv.make_heads(few, weight, state, gates, made, 1e-6, rows)
+    yield "convolve slices", conv.advance_slices(x, 4, state, rows)
     path = ids(SEQUENCES, ROWS + 1)
     yield "convolve commit", conv.commit(x, state, path, ids(SEQUENCES), ids(SEQUENCES))
 

@@ -58,7 +58,7 @@ def by_step_size(hidden, batch, view):
 
 def by_neighbour(hidden, batch, view):
     mean = hidden.mean(0)
-    return hidden + (0.1 * mean if len(batch.segments) > 1 else 0)
+    return hidden + (0.1 * mean if len(batch.layout.segments) > 1 else 0)
 
 
 def by_slot(hidden, batch, view):
@@ -82,7 +82,7 @@ def writes_everywhere(hidden, batch, view):
 
 def wrong_for_drafts(hidden, batch, view):
     drafted = torch.zeros(batch.rows, dtype=torch.bool)
-    for segment in batch.segments:
+    for segment in batch.layout.segments:
         drafted[segment.start : segment.stop] = segment.drafted and segment.rows > 1
     return torch.where(drafted[:, None], hidden * torch.linspace(0.5, 1, hidden.shape[1]), hidden)
 

@@ -17,7 +17,7 @@ import torch
 from kinfolk.engine.commit_batch import sample_and_commit
 from kinfolk.engine.cuda_graph import Capture
 from kinfolk.engine.input_batch import build_input_batch, fill, take_changes
-from kinfolk.engine.input_buffers import BucketShape, InputBuffers, LaunchTraits, SampledSequences
+from kinfolk.engine.input_buffers import BucketShape, InputBuffers, SampledSequences
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.outputs import DeviceOutputs, LogitsOutputs, pack_unsampled
@@ -28,6 +28,7 @@ from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.spec.penalties import PenaltyState
 from kinfolk.spec.sampling import RowSampling, SamplingKind, fill_parameters
 from kinfolk.state.state import State
+from kinfolk_kernels.row_layout import LaunchTraits
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class EagerExecutor:
         )
         return DeviceOutputs(
             packed,
-            len(outputs.batch.last_row),
+            outputs.batch.slot_of_sequence.shape[0],
             len(sampled.count),
             logits={number: outputs.logits[rows] for number, rows in batch.wanted_logprobs()},
         )
@@ -166,7 +167,7 @@ class Bucket:
     def shape(self) -> BucketShape:
         # Where sequences have several rows, padding rows need one of their own.
         sequences = self.sequences + (self.kind == "verify")
-        return BucketShape(self.rows, sequences, sequences, self.rows, few=sequences)
+        return BucketShape(self.rows, sequences, sequences, self.rows, short=sequences)
 
 
 @dataclass(frozen=True, slots=True)

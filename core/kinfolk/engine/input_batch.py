@@ -13,21 +13,19 @@ from kinfolk.engine.input_buffers import (
     MAX_TABLE_CHANGES,
     BucketShape,
     InputBuffers,
-    LaunchTraits,
     SampledSequences,
 )
 from kinfolk.errors import StateError
-from kinfolk.model_api import Segment, StepBatch
+from kinfolk.model_api import StepBatch
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.state import Pool, State
 from kinfolk.state.tables import NO_CHANGES, Changes
 from kinfolk.types import CHUNK, NO_PARENT
-from kinfolk_kernels.paged_attention.work import MAX_SHORT_ROWS
-from kinfolk_kernels.step_index import MOST_DRAFTED
+from kinfolk_kernels.row_layout import MAX_DRAFT_ROWS, MAX_SHORT_ROWS, LaunchTraits, Segment
 
 Ints = Sequence[int] | npt.NDArray[np.int64]
 
-CHAIN_PATHS = np.array([(1 << row + 1) - 1 for row in range(MOST_DRAFTED)], np.uint64).view(
+CHAIN_PATHS = np.array([(1 << row + 1) - 1 for row in range(MAX_DRAFT_ROWS)], np.uint64).view(
     np.int64
 )
 """Path of each row of a chain: all rows up to its own."""
@@ -77,7 +75,7 @@ def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> Buc
     """The shape of one step, without padding."""
     counts = [len(item.tokens) for item in items]
     logits = [_logit_rows(item, all_logits) for item in items]
-    many = sum(n > MAX_SHORT_ROWS for n in counts)
+    long = sum(n > MAX_SHORT_ROWS for n in counts)
     return BucketShape(
         rows=sum(counts),
         sequences=len(items),
@@ -85,8 +83,8 @@ def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> Buc
         logits=sum(logits),
         stores=sum(len(item.stores) for item in items),
         slices=sum(n > 1 and not _drafted(i) for i, n in zip(items, counts, strict=True)),
-        few=len(items) - many,
-        many=many,
+        short=len(items) - long,
+        long=long,
         changes=changes,
     )
 
@@ -95,11 +93,11 @@ def exact_traits(items: Sequence[Item]) -> LaunchTraits:
     """The traits of one step."""
     counts = [len(item.tokens) for item in items]
     return LaunchTraits(
-        singles=any(n == 1 and not _drafted(i) for i, n in zip(items, counts, strict=True)),
+        single_rows=any(n == 1 and not _drafted(i) for i, n in zip(items, counts, strict=True)),
         draft_rows=max((len(item.tokens) for item in items if _drafted(item)), default=0),
         trees=any(item.parents is not None for item in items),
-        few_counts=tuple(sorted({n for n in counts if n <= MAX_SHORT_ROWS})),
-        most_rows=max((n for n in counts if n > MAX_SHORT_ROWS), default=0),
+        short_counts=tuple(sorted({n for n in counts if n <= MAX_SHORT_ROWS})),
+        long_rows=max((n for n in counts if n > MAX_SHORT_ROWS), default=0),
     )
 
 
@@ -113,14 +111,14 @@ def fill(buffers: InputBuffers, items: Sequence[Item], *, all_logits: bool = Fal
     if buffers.single_rows:
         rows = buffers.order[: len(items)]
         _fill_single_rows(buffers, items, slots, starts)
-        _fill_sequences(buffers, slots, starts, rows, 1, rows)
+        _fill_sequences(buffers, slots, starts, rows, 1)
         _fill_sampled(buffers, items, slots, rows, 1, rows)
         return
     counts = [len(item.tokens) for item in items]
     stops = list(accumulate(counts))
     first = [stop - count for stop, count in zip(stops, counts, strict=True)]
     _fill_rows(buffers, items, slots, starts, first, counts)
-    _fill_sequences(buffers, slots, starts, first, counts, [stop - 1 for stop in stops])
+    _fill_sequences(buffers, slots, starts, first, counts)
     _fill_lists(buffers, items, slots, first, counts)
     _fill_logits(buffers, items, slots, stops, all_logits)
 
@@ -216,14 +214,10 @@ def _fill_sequences(
     starts: list[int],
     first: Ints,
     counts: Ints | int,
-    last: Ints,
 ) -> None:
     host, count = buffers.host, len(slots)
     host["slot"][:count] = slots
     host["context"][:count] = starts
-    host["first"][:count] = first
-    host["count"][:count] = counts
-    host["last"][:count] = last
     spans = host["spans"][:count]
     spans[:, 0], spans[:, 1], spans[:, 2] = first, counts, slots
     length = buffers.state.block_tables.length
@@ -241,7 +235,7 @@ def _fill_lists(
     first: list[int],
     counts: list[int],
 ) -> None:
-    """Lists of some sequences: drafted ones, slices, checkpoints, few and many rows."""
+    """Lists of some sequences: drafted ones, slices, checkpoints, short and long ones."""
     host, shape = buffers.host, buffers.shape
     drafted = [_drafted(item) for item in items]
     host["spans"][: len(items), 3] = drafted
@@ -258,9 +252,9 @@ def _fill_lists(
             for offset, _ in item.stores
         ]
         host["store_slots"][:] = [slot for item in items for _, slot in item.stores]
-    if shape.many:
-        host["few"][:] = [i for i, count in enumerate(counts) if count <= MAX_SHORT_ROWS]
-        host["many"][:] = [i for i, count in enumerate(counts) if count > MAX_SHORT_ROWS]
+    if shape.long:
+        host["short"][:] = [i for i, count in enumerate(counts) if count <= MAX_SHORT_ROWS]
+        host["long"][:] = [i for i, count in enumerate(counts) if count > MAX_SHORT_ROWS]
 
 
 def _fill_logits(

@@ -12,20 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kinfolk.model_api import BlockTable, Segment, StepBatch
+from kinfolk.model_api import BlockTable, StepBatch
 from kinfolk.spec.sampling import PARAMETERS
 from kinfolk.state.state import State
 from kinfolk.state.tables import Changes, aligned
 from kinfolk.state.transfer import Transfer
 from kinfolk.types import CHUNK, DUMMY, NO_PARENT
-from kinfolk_kernels.paged_attention.work import Work
-from kinfolk_kernels.step_index import StepIndex
+from kinfolk_kernels.row_layout import LaunchTraits, RowLayout, Segment
 
 MAX_TABLE_CHANGES = 128
 """Entries of block tables that a bucket has room for; more are sent before it."""
 
 _ROW_FIELDS = ("tokens", "positions", "sequence", "parent", "limit", "ancestors", "arena", "path")
-_SEQUENCE_FIELDS = ("arena_start", "slot", "context", "last")
+_SEQUENCE_FIELDS = ("arena_start", "slot", "context")
 _SAMPLED_FIELDS = ("logit", "sampled_row", "sampled_count", "drafted", "sampled_slot", "budget")
 """In the order of the fields of :class:`SampledSequences`."""
 
@@ -33,7 +32,8 @@ _SAMPLED_FIELDS = ("logit", "sampled_row", "sampled_count", "drafted", "sampled_
 @dataclass(frozen=True, slots=True)
 class BucketShape:
     """Sizes of the buffers: rows, sequences, sampled sequences, rows of logits, checkpoints to
-    store, slices of prompts, sequences with few and with many rows, changes of block tables."""
+    store, slices of prompts, sequences with few and with more rows (see ``RowLayout``), changes of
+    block tables."""
 
     rows: int
     sequences: int
@@ -41,22 +41,9 @@ class BucketShape:
     logits: int
     stores: int = 0
     slices: int = 0
-    few: int = 0
-    many: int = 0
+    short: int = 0
+    long: int = 0
     changes: int = MAX_TABLE_CHANGES
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchTraits:
-    """What kernels are launched by: whether a sequence has a single certain row, the most rows of
-    a drafted one (0 = none), whether drafts may be trees, the numbers of rows a sequence may have
-    among those with few, and the most among those with many."""
-
-    singles: bool
-    draft_rows: int
-    trees: bool
-    few_counts: tuple[int, ...]
-    most_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +97,10 @@ class InputBuffers:
             "values": ("int32", (shape.changes,)),
             "spans": ("int32", (sequences, 4)),
             "slices": ("int32", (shape.slices, 3)),
-            "first": ("int32", (sequences,)),
-            "count": ("int32", (sequences,)),
             # Kernels are compiled for aligned pointers.
             "entries": ("int32", (pools, -(-sequences // 16) * 16)),
-            "few": ("int32", (shape.few,)),
-            "many": ("int32", (shape.many,)),
+            "short": ("int32", (shape.short,)),
+            "long": ("int32", (shape.long,)),
             **{name: (kind, (shape.logits,)) for name, kind in PARAMETERS.items()},
         }
         self.transfer = Transfer(fields, state.device, stages)
@@ -145,7 +130,7 @@ class InputBuffers:
         host["arena"][:] = -1
         host["arena_start"][:] = -1
         host["write"][:] = DUMMY * CHUNK + rows % CHUNK
-        host["few"][:] = np.arange(self.shape.few)
+        host["short"][:] = np.arange(self.shape.short)
         host["logit_rows"][:] = np.arange(self.shape.logits)
         host["top_p"][:] = 1
         host["repetition"][:] = 1
@@ -184,37 +169,28 @@ class InputBuffers:
             write_row=device["write"],
             slot_of_sequence=device["slot"],
             context_len=device["context"],
-            last_row=device["last"],
             logit_rows=device["logit_rows"],
             store_rows=device["store_rows"],
             store_slots=device["store_slots"],
-            tables=tuple(self._table(i, traits, full_width) for i in range(len(self.lengths))),
-            segments=self.segments,
-            index=StepIndex(
+            tables=tuple(self._table(i, full_width) for i in range(len(self.lengths))),
+            layout=RowLayout(
                 device["spans"],
                 device["path"],
                 device["slices"],
-                traits.singles,
-                traits.draft_rows,
+                device["short"],
+                device["long"],
+                traits,
+                self.segments,
             ),
         )
 
-    def _table(self, pool: int, traits: LaunchTraits, full_width: bool) -> BlockTable:
+    def _table(self, pool: int, full_width: bool) -> BlockTable:
         tables, device = self.state.block_tables, self.device
         width = tables.widths[pool] if full_width else aligned(max(self.lengths[pool], default=0))
-        work = Work(
-            first=device["first"],
-            count=device["count"],
-            entries=device["entries"][pool, : self.shape.sequences],
-            few=device["few"],
-            many=device["many"],
-            few_counts=traits.few_counts,
-            most_rows=traits.most_rows,
-            trees=traits.trees,
-        )
         # By index: index_select has one program for a few rows, whatever their width.
         blocks, chunks = tables.entries[pool][:, :, :width][:, device["slot"]]
-        return BlockTable(blocks, chunks, work.entries, self.lengths[pool], work)
+        length = device["entries"][pool, : self.shape.sequences]
+        return BlockTable(blocks, chunks, length, self.lengths[pool])
 
     def sampled(
         self, traits: LaunchTraits, count: int | None = None, width: int | None = None

@@ -59,9 +59,9 @@ def pack_sampled(
 ) -> torch.Tensor:
     """Outputs of a step with sampled sequences; ``rows`` int64 [S, T] as in ``VerifyStep``."""
     finite = kept.finite if kept.finite is not None else outputs.logits.isfinite().all(1)
-    return loaded.ops.pack_outputs(
+    return loaded.step_ops.pack_outputs(
         outputs.forward.hidden,
-        outputs.batch.last_row,
+        outputs.batch.layout.spans,
         finite,
         rows,
         kept.n_keep,
@@ -73,10 +73,10 @@ def pack_sampled(
 def pack_unsampled(loaded: LoadedModel, batch: StepBatch, forward: Forward) -> torch.Tensor:
     """Outputs of a step without sampled sequences: a slice that asks for no logits may yet spoil
     what is kept of it."""
-    nothing = batch.last_row[:0]
-    return loaded.ops.pack_outputs(
+    nothing = batch.slot_of_sequence[:0]
+    return loaded.step_ops.pack_outputs(
         forward.hidden,
-        batch.last_row,
+        batch.layout.spans,
         nothing.bool(),
         nothing[:, None],
         nothing,

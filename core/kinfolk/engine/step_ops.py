@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,12 @@ from kinfolk.ops.table import Ops
 from kinfolk.spec.sampling import Draw
 from kinfolk.spec.verify import AcceptDrafts
 from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArguments
+from kinfolk_kernels.pack_outputs.op import PACK_OUTPUTS, PackOutputsArguments
 from kinfolk_kernels.sample.op import SAMPLE, SampleArguments
+
+T = torch.Tensor
+PackOutputs = Callable[[T, T, T, T, T, T, T], T]
+"""The op ``pack_outputs``, bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +25,12 @@ class StepOps:
 
     sample: Draw
     accept_drafts: AcceptDrafts
+    pack_outputs: PackOutputs
 
     @classmethod
     def bind(cls, ops: Ops, device: torch.device) -> StepOps:
         return cls(
             sample=ops.bind(SAMPLE, SampleArguments(device)),
             accept_drafts=ops.bind(ACCEPT_DRAFTS, AcceptDraftsArguments(device)),
+            pack_outputs=ops.bind(PACK_OUTPUTS, PackOutputsArguments(device)),
         )

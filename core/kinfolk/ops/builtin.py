@@ -13,7 +13,6 @@ PLAIN = frozenset(
     {
         "linear",
         *("rms_norm", "add_rms_norm", "gated_rms_norm"),
-        "pack_outputs",
     }
 )
 """Ops of which every back end is plain tensor arithmetic: a graph can hold them, and nothing that
@@ -71,6 +70,5 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("gated_delta_commit", "gated_delta", "supports_commit"),
     _triton("sample", "sample"),
     _triton("accept_drafts", "accept_drafts"),
-    _backend("pack_outputs", "pack_outputs", "reference", REFERENCE),
     _triton("pack_outputs", "pack_outputs"),
 )

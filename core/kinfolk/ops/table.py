@@ -335,20 +335,6 @@ class Ops:
     ) -> None:
         self._call("gated_delta_commit", trace, state, path, n_keep, slot)
 
-    def pack_outputs(
-        self,
-        hidden: torch.Tensor,
-        last_row: torch.Tensor,
-        finite: torch.Tensor,
-        rows: torch.Tensor,
-        n_keep: torch.Tensor,
-        following: torch.Tensor,
-        path: torch.Tensor,
-    ) -> torch.Tensor:
-        return self._call(  # type: ignore[no-any-return]
-            "pack_outputs", hidden, last_row, finite, rows, n_keep, following, path
-        )
-
 
 def _by_op(backends: Iterable[OpBackend]) -> dict[str, list[OpBackend]]:
     """Back ends of each op, by priority. The op's own reference has priority 0, the last of these:

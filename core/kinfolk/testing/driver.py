@@ -51,7 +51,7 @@ class Driver:
                 self.ledger.advance(item.lease, item.start + len(item.tokens))
         self._drafted = (list(items), inputs, forward)
         self.check_integrity()
-        return [logits[segment.start : segment.stop] for segment in batch.segments]
+        return [logits[segment.start : segment.stop] for segment in batch.layout.segments]
 
     def feed(
         self, sequences: Mapping[SlotLease, Sequence[int]], *, rows: int = 512

@@ -24,7 +24,7 @@ def causal_conv(
     out = torch.empty_like(x)
     history: dict[int, torch.Tensor] = {}
     committed = state[rows.slot_of_sequence].clone()
-    for segment in rows.segments:
+    for segment in rows.layout.segments:
         for row in range(segment.start, segment.stop):
             parent = int(rows.parent_row[row])
             past = history[parent] if parent >= 0 else committed[segment.sequence]

@@ -19,7 +19,7 @@ def causal_conv(
     taps = _ancestors(rows, past, rows.slot_of_sequence.shape[0] * past)
     seen = table[taps]
     out = torch.nn.functional.silu((seen * weight.T.float()).sum(1)).to(x.dtype)
-    certain = [(s.stop - 1, s.slot) for s in rows.segments if not s.drafted]
+    certain = [(s.stop - 1, s.slot) for s in rows.layout.segments if not s.drafted]
     if certain:
         last, slots = torch.tensor(certain, device=x.device).T
         state[slots] = seen[last, 1:]

@@ -14,7 +14,6 @@ from kinfolk_kernels.causal_conv.kernels import commit_kernel, rows_kernel, slic
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rows import Rows
 from kinfolk_kernels.sections import out_of_reach
-from kinfolk_kernels.step_index import StepIndex, index_of
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 CHANNELS = 256
@@ -86,11 +85,10 @@ def causal_conv(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
     """See the reference."""
-    index = index_of(rows)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    convolve(x, weight, state, out, index, rows).run()
-    if index.slices.shape[0]:
-        advance_slices(x, weight.shape[1], state, index, rows).run()
+    convolve(x, weight, state, out, rows).run()
+    if rows.layout.slices.shape[0]:
+        advance_slices(x, weight.shape[1], state, rows).run()
     return out
 
 
@@ -115,7 +113,6 @@ def delta_inputs(
     rows: Rows,
 ) -> DeltaRows:
     """See the reference."""
-    index = index_of(rows)
     count, heads = gates.alpha.shape
     dim = x.shape[1] // (2 * key_heads + heads)
     mixed = torch.empty(x.shape, dtype=torch.float32, device=x.device)
@@ -128,9 +125,9 @@ def delta_inputs(
         g,
         torch.empty_like(g),
     )
-    make_heads(x, weight, state, gates, made, eps, index, rows).run()
-    if index.slices.shape[0]:
-        advance_slices(x, weight.shape[1], state, index, rows).run()
+    make_heads(x, weight, state, gates, made, eps, rows).run()
+    if rows.layout.slices.shape[0]:
+        advance_slices(x, weight.shape[1], state, rows).run()
     return made
 
 
@@ -141,13 +138,12 @@ def make_heads(
     gates: DeltaGates,
     made: DeltaRows,
     eps: float,
-    index: StepIndex,
     rows: Rows,
 ) -> Launch:
     """All rows; states as ``convolve`` moves them."""
     count, channels = x.shape
     heads, dim = made.v.shape[1:]
-    plain = convolve(x, weight, state, made.q, index, rows)
+    plain = convolve(x, weight, state, made.q, rows)
     block = 1 if count <= FEW_ROWS else WARPS
     return Launch(
         heads_kernel,
@@ -172,7 +168,7 @@ def make_heads(
             "DIM": dim,
             "TAPS": weight.shape[1],
             "BR": block,
-            "SINGLES": index.singles,
+            "SINGLES": rows.layout.traits.single_rows,
             "STORES": rows.store_rows.shape[0] > 0,
         },
         block,
@@ -184,7 +180,6 @@ def convolve(
     weight: torch.Tensor,
     state: torch.Tensor,
     out: torch.Tensor,
-    index: StepIndex,
     rows: Rows,
 ) -> Launch:
     """All rows; states of certain segments of one row, and stores."""
@@ -202,7 +197,7 @@ def convolve(
             "parents": rows.parent_row,
             "sequences": rows.sequence_of_row,
             "slots": rows.slot_of_sequence,
-            "spans": index.spans,
+            "spans": rows.layout.spans,
             "store_rows": rows.store_rows,
             "store_slots": rows.store_slots,
             "rows": count,
@@ -214,25 +209,23 @@ def convolve(
             "TAPS": weight.shape[1],
             "BR": block,
             "BC": CHANNELS,
-            "SINGLES": index.singles,
+            "SINGLES": rows.layout.traits.single_rows,
             "STORES": stores > 0,
         },
     )
 
 
-def advance_slices(
-    x: torch.Tensor, taps: int, state: torch.Tensor, index: StepIndex, rows: Rows
-) -> Launch:
+def advance_slices(x: torch.Tensor, taps: int, state: torch.Tensor, rows: Rows) -> Launch:
     """States of certain segments of several rows, after ``convolve``."""
     channels = x.shape[1]
     return Launch(
         slices_kernel,
-        (index.slices.shape[0], -(-channels // CHANNELS)),
+        (rows.layout.slices.shape[0], -(-channels // CHANNELS)),
         {
             "x_ptr": x,
             "state_ptr": state,
             "parents": rows.parent_row,
-            "slices": index.slices,
+            "slices": rows.layout.slices,
             "channels": channels,
             "x_row": x.stride(0),
         },

@@ -54,14 +54,14 @@ def _narrow(y, out_ptr):
 
 @triton.jit
 def group_gate_up_kernel(
-    order_ptr, starts_ptr, ends_ptr, bay_ptr, x_ptr,
+    x_ptr, order_ptr, starts_ptr, ends_ptr, bay_ptr,
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
-    q_step, high_step, scales_step, supers_step,
     inner_ptr,
-    K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, E: tl.constexpr, SIZE: tl.constexpr,
+    q_step, high_step, scales_step, supers_step,
+    K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, E: tl.constexpr,
     FORMAT: tl.constexpr, ACTIVATION: tl.constexpr,
-    BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid (F / BN, blocks): inner [P, F] = activation(gate x) * up x, pairs in sorted order."""
     expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
@@ -98,13 +98,12 @@ def group_gate_up_kernel(
 
 @triton.jit
 def group_down_kernel(
-    order_ptr, starts_ptr, ends_ptr, bay_ptr, inner_ptr,
+    inner_ptr, order_ptr, starts_ptr, ends_ptr, bay_ptr,
     down_q, down_high, down_scales, down_supers,
-    q_step, high_step, scales_step, supers_step,
     pairs_ptr,
-    F: tl.constexpr, W: tl.constexpr, E: tl.constexpr, SIZE: tl.constexpr,
-    FORMAT: tl.constexpr,
-    BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
+    q_step, high_step, scales_step, supers_step,
+    F: tl.constexpr, W: tl.constexpr, E: tl.constexpr, FORMAT: tl.constexpr,
+    SIZE: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid (W / BN, blocks): pairs [P, W], each pair where it was before sorting."""
     expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)

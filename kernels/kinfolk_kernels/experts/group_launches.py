@@ -146,13 +146,13 @@ def gate_up_groups(
         group_kernels.group_gate_up_kernel,
         (-(-experts.channels // tile.rows), order.blocks(tile.pairs)),
         {
+            "x_ptr": x,
             **order.arguments,
             "bay_ptr": experts.bay_of_expert,
-            "x_ptr": x,
             **pointers("gate", experts.gate, as_bytes=True),
             **pointers("up", experts.up, as_bytes=True),
-            **steps(experts.gate, as_bytes=True),
             "inner_ptr": inner,
+            **steps(experts.gate, as_bytes=True),
         },
         {
             "K": experts.width,
@@ -178,12 +178,12 @@ def down_groups(
         group_kernels.group_down_kernel,
         (-(-experts.width // tile.rows), order.blocks(tile.pairs)),
         {
+            "inner_ptr": inner,
             **order.arguments,
             "bay_ptr": experts.bay_of_expert,
-            "inner_ptr": inner,
             **pointers("down", experts.down, as_bytes=True),
-            **steps(experts.down, as_bytes=True),
             "pairs_ptr": each,
+            **steps(experts.down, as_bytes=True),
         },
         {
             "F": experts.channels,
@@ -198,8 +198,8 @@ def down_groups(
 def _constants(experts: ExpertsArguments[Stack], stack: Stack, tile: GroupTile) -> dict[str, int]:
     return {
         "E": experts.count,
-        "SIZE": max(16, triton.next_power_of_2(experts.count)),
         "FORMAT": format_of(stack),
+        "SIZE": max(16, triton.next_power_of_2(experts.count)),
         "BN": tile.rows,
         "BM": tile.pairs,
         "STAGES": tile.stages,

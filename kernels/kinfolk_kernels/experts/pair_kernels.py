@@ -197,18 +197,19 @@ def _openness(x_row, gate_ptr, K: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["pairs", "d_step"])
 def gate_up_kernel(
-    ids_ptr, bay_ptr, x_ptr, d_ptr, d_step,
+    x_ptr, d_ptr, numbers_ptr, ids_ptr, bay_ptr,
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
-    q_step, high_step, scales_step, supers_step,
-    inner_ptr,
     shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
     shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
-    shared_inner_ptr, numbers_ptr, numbers_row, shared_gate_ptr, open_ptr,
+    shared_gate_ptr,
+    inner_ptr, shared_inner_ptr, open_ptr,
     pairs,
-    K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, FORMAT: tl.constexpr,
-    SHARED: tl.constexpr, SHARED_F: tl.constexpr, GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr, NR: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr,
+    d_step, numbers_row, q_step, high_step, scales_step, supers_step,
+    K: tl.constexpr, F: tl.constexpr, SHARED_F: tl.constexpr, TOP_K: tl.constexpr,
+    FORMAT: tl.constexpr, SHARED: tl.constexpr,
+    ACTIVATION: tl.constexpr, GATED: tl.constexpr, MASKED: tl.constexpr,
+    NR: tl.constexpr, LANES: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (pairs + rows, parts): inner float32 [pairs, F], of the shared expert [rows, SHARED_F],
@@ -247,15 +248,15 @@ def gate_up_kernel(
 
 @triton.jit
 def down_kernel(
-    ids_ptr, weights_ptr, bay_ptr, inner_ptr, words_ptr, scale_ptr,
+    inner_ptr, words_ptr, scale_ptr, shared_inner_ptr, open_ptr, ids_ptr, weights_ptr, bay_ptr,
     down_q, down_high, down_scales, down_supers,
-    q_step, high_step, scales_step, supers_step,
-    shared_inner_ptr, shared_q, shared_high, shared_scales, shared_supers, open_ptr,
+    shared_q, shared_high, shared_scales, shared_supers,
     y_ptr,
-    F: tl.constexpr, W: tl.constexpr, TOP_K: tl.constexpr,
-    FORMAT: tl.constexpr, SHARED: tl.constexpr, SHARED_F: tl.constexpr, GATED: tl.constexpr,
-    NR: tl.constexpr, EARLY: tl.constexpr, ROUNDED: tl.constexpr,
-    LANES: tl.constexpr, SPAN: tl.constexpr, MASKED: tl.constexpr,
+    q_step, high_step, scales_step, supers_step,
+    F: tl.constexpr, W: tl.constexpr, SHARED_F: tl.constexpr, TOP_K: tl.constexpr,
+    FORMAT: tl.constexpr, SHARED: tl.constexpr,
+    GATED: tl.constexpr, EARLY: tl.constexpr, ROUNDED: tl.constexpr, MASKED: tl.constexpr,
+    NR: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, W / 4 / NR): y float32 [rows, W], the weighted sum over a row's experts.

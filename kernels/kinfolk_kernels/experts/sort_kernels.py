@@ -55,13 +55,13 @@ def sort_few_kernel(
 
 @triton.jit(do_not_specialize=["pairs"])
 def count_kernel(
-    ids_ptr, counts_ptr, pairs, SIZE: tl.constexpr, CHUNK: tl.constexpr
+    ids_ptr, counts_ptr, pairs, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr
 ):  # fmt: skip
-    """Grid (chunks,): counts int32 [chunks, SIZE] of the experts in every CHUNK pairs."""
+    """Grid (chunks,): counts int32 [chunks, SIZE] of the experts in every GROUP_ROWS pairs."""
     e = tl.arange(0, SIZE)[:, None]
     total = tl.zeros([SIZE, STEP], tl.int32)
-    first = tl.program_id(0) * CHUNK
-    for start in tl.range(0, CHUNK, STEP):
+    first = tl.program_id(0) * GROUP_ROWS
+    for start in tl.range(0, GROUP_ROWS, STEP):
         q = first + start + tl.arange(0, STEP)[None, :]
         other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
         total += (other == e).to(tl.int32)
@@ -92,14 +92,14 @@ def scan_kernel(
 
 @triton.jit(do_not_specialize=["pairs"])
 def place_kernel(
-    ids_ptr, places_ptr, order_ptr, pairs, SIZE: tl.constexpr, CHUNK: tl.constexpr
+    ids_ptr, places_ptr, order_ptr, pairs, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr
 ):  # fmt: skip
     """Grid (chunks,): put the pairs of a chunk where they belong."""
-    first = tl.program_id(0) * CHUNK
-    p = first + tl.arange(0, CHUNK)[:, None]
+    first = tl.program_id(0) * GROUP_ROWS
+    p = first + tl.arange(0, GROUP_ROWS)[:, None]
     mine = tl.load(ids_ptr + p, mask=p < pairs, other=0).to(tl.int32)
-    rank = tl.zeros([CHUNK, STEP], tl.int32)
-    for start in tl.range(0, CHUNK, STEP):
+    rank = tl.zeros([GROUP_ROWS, STEP], tl.int32)
+    for start in tl.range(0, GROUP_ROWS, STEP):
         q = first + start + tl.arange(0, STEP)[None, :]
         other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
         rank += ((other == mine) & (q < p)).to(tl.int32)

@@ -1,4 +1,4 @@
-"""The launches of the gated delta kernels: grids and arguments from shapes and the step's index."""
+"""Launches of the gated delta kernels: grids and arguments from shapes and the row layout."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kinfolk_kernels.gated_delta.reference import DeltaTrace
 from kinfolk_kernels.gated_delta.scan import HEIGHT, scan_kernel
 from kinfolk_kernels.gated_delta.tiles import TILES, Tile
 from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.row_layout import RowLayout
 from kinfolk_kernels.rows import Rows
-from kinfolk_kernels.step_index import StepIndex
 
 PRECISION = "tf32x3"
 """Plain tf32 loses three digits of a state that is carried through the whole text."""
@@ -60,18 +60,17 @@ class DeltaInputs:
 def advance(
     inputs: DeltaInputs,
     out: torch.Tensor,
-    index: StepIndex,
     rows: Rows,
     tile: Tile = TILES["advance"],
 ) -> Launch:
     """Certain segments of one row."""
     return Launch(
         advance_kernel,
-        (inputs.tiles(tile), index.spans.shape[0]),
+        (inputs.tiles(tile), rows.layout.spans.shape[0]),
         {
             **inputs.pointers("q", "k", "v", "g", "beta", "state"),
             "out_ptr": out,
-            "spans": index.spans,
+            "spans": rows.layout.spans,
             **_stores(rows),
             **inputs.strides("q", "k", "v", "g", "beta"),
         },
@@ -80,19 +79,17 @@ def advance(
     )
 
 
-def scan(
-    inputs: DeltaInputs, out: torch.Tensor, index: StepIndex, rows: Rows, warps: int = SCAN_WARPS
-) -> Launch:
+def scan(inputs: DeltaInputs, out: torch.Tensor, rows: Rows, warps: int = SCAN_WARPS) -> Launch:
     """Certain segments of several rows, with up to ``warps`` warps a program."""
     heads, width = inputs.state.shape[1:3]
     warps = gcd(warps, width // HEIGHT)
     return Launch(
         scan_kernel,
-        (heads * width // (HEIGHT * warps), index.slices.shape[0]),
+        (heads * width // (HEIGHT * warps), rows.layout.slices.shape[0]),
         {
             **inputs.pointers("q", "k", "v", "g", "beta", "state"),
             "out_ptr": out,
-            "slices": index.slices,
+            "slices": rows.layout.slices,
             **_stores(rows),
             **inputs.strides("q", "k", "v", "g", "beta"),
         },
@@ -105,27 +102,27 @@ def draft(
     inputs: DeltaInputs,
     out: torch.Tensor,
     trace: DeltaTrace,
-    index: StepIndex,
+    layout: RowLayout,
     tile: Tile = TILES["drafted"],
 ) -> Launch:
     """Drafted segments: ``out`` and ``trace`` of their rows."""
     return Launch(
         drafted_kernel,
-        (inputs.tiles(tile), index.spans.shape[0]),
+        (inputs.tiles(tile), layout.spans.shape[0]),
         {
             **inputs.pointers("q", "k", "v", "g", "beta", "state"),
             "out_ptr": out,
             "trace_k": trace.k,
             "trace_d": trace.d,
             "trace_total": trace.total,
-            "spans": index.spans,
-            "path_ptr": index.path,
+            "spans": layout.spans,
+            "path_ptr": layout.path,
             **inputs.strides("q", "k", "v", "g", "beta"),
         },
         {
             **inputs.shape,
             "BV": tile.values,
-            "SEVERAL": index.draft_rows > tile.rows,
+            "SEVERAL": layout.traits.draft_rows > tile.rows,
             **_block(tile.rows),
         },
         tile.warps,

@@ -41,11 +41,11 @@ def gated_delta(
     ``store_rows`` is left in ``store_slots``.
     """
     heads = torch.arange(v.shape[1], device=v.device) % k.shape[1]
-    trace = empty_trace(k, v, g) if any(s.drafted for s in rows.segments) else None
+    trace = empty_trace(k, v, g) if rows.layout.traits.draft_rows else None
     out = torch.empty_like(v)
     states: dict[int, torch.Tensor] = {}
     totals: dict[int, torch.Tensor] = {}
-    for segment in rows.segments:
+    for segment in rows.layout.segments:
         root = state[segment.slot].clone()
         for row in range(segment.start, segment.stop):
             parent = int(rows.parent_row[row])

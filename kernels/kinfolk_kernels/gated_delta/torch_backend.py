@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 
 from kinfolk_kernels.gated_delta.reference import DeltaTrace, empty_trace
-from kinfolk_kernels.rows import Rows, Segment
+from kinfolk_kernels.row_layout import Segment
+from kinfolk_kernels.rows import Rows
 
 BLOCK = 64
 
@@ -29,13 +30,13 @@ def gated_delta(
     """See the reference."""
     repeat = v.shape[1] // k.shape[1]
     wide_q, wide_k = q.repeat(1, repeat, 1), k.repeat(1, repeat, 1)
-    trace = empty_trace(k, v, g) if any(s.drafted for s in rows.segments) else None
+    trace = empty_trace(k, v, g) if rows.layout.traits.draft_rows else None
     out = torch.empty_like(v)
-    single = [s for s in rows.segments if not s.drafted and s.stop - s.start == 1]
+    single = [s for s in rows.layout.segments if not s.drafted and s.rows == 1]
     if single:
         _advance_one(wide_q, wide_k, v, g, beta, state, single, out)
     stores = list(zip(rows.store_rows.tolist(), rows.store_slots.tolist(), strict=True))
-    for segment in rows.segments:
+    for segment in rows.layout.segments:
         span = slice(segment.start, segment.stop)
         if segment.drafted:
             assert trace is not None

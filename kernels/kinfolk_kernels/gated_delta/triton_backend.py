@@ -18,9 +18,9 @@ from kinfolk_kernels.gated_delta.launches import (
     scan,
 )
 from kinfolk_kernels.gated_delta.reference import DeltaTrace
+from kinfolk_kernels.row_layout import MAX_DRAFT_ROWS
 from kinfolk_kernels.rows import Rows
 from kinfolk_kernels.sections import out_of_reach
-from kinfolk_kernels.step_index import MOST_DRAFTED, index_of
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 KEY_DIMS = (32, 64, 128)
@@ -46,9 +46,9 @@ def supports(
     inside = all(x.stride()[1:] == (x.shape[2], 1) for x in (q, k, v))
     if not inside or g.stride(1) != 1 or beta.stride(1) != 1:
         return no("the heads of a row are not contiguous")
-    longest = index_of(rows).draft_rows
-    if longest > MOST_DRAFTED:
-        return no(f"a sequence has {longest} drafted rows, more than {MOST_DRAFTED}")
+    longest = rows.layout.traits.draft_rows
+    if longest > MAX_DRAFT_ROWS:
+        return no(f"a sequence has {longest} drafted rows, more than {MAX_DRAFT_ROWS}")
     return YES
 
 
@@ -95,21 +95,21 @@ def gated_delta(
 ) -> tuple[torch.Tensor, DeltaTrace | None]:
     """See the reference. Rows may be views with a stride of their own; stores are taken after
     certain rows only. Trace rows of certain segments are not written."""
-    index = index_of(rows)
+    layout = rows.layout
     inputs = DeltaInputs(q, k, v, g, beta, state)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    if index.singles:
-        advance(inputs, out, index, rows).run()
-    if index.slices.shape[0]:
-        scan(inputs, out, index, rows).run()
-    if not index.draft_rows:
+    if layout.traits.single_rows:
+        advance(inputs, out, rows).run()
+    if layout.slices.shape[0]:
+        scan(inputs, out, rows).run()
+    if not layout.traits.draft_rows:
         return out, None
     trace = DeltaTrace(
         torch.empty(k.shape, dtype=torch.float32, device=k.device),
         torch.empty(v.shape, dtype=torch.float32, device=v.device),
         torch.empty(g.shape, dtype=torch.float64, device=g.device),
     )
-    draft(inputs, out, trace, index).run()
+    draft(inputs, out, trace, layout).run()
     return out, trace
 
 

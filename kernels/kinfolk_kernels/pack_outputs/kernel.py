@@ -13,7 +13,7 @@ from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 @triton.jit(do_not_specialize=["sequences", "lanes"])
 def pack_outputs_kernel(
     hidden_ptr,
-    last_row_ptr,
+    spans_ptr,
     finite_ptr,
     rows_ptr,
     n_keep_ptr,
@@ -34,7 +34,9 @@ def pack_outputs_kernel(
     program = tl.program_id(0)
     wait_for_producers(PDL)
     if program < sequences:
-        last = tl.load(last_row_ptr + program)
+        first, rows = tl.load(spans_ptr + 4 * program), tl.load(spans_ptr + 4 * program + 1)
+        # A padding sequence has no rows: it looks at the first row of the step.
+        last = tl.maximum(first + rows - 1, 0).to(tl.int64)
         sound = 1
         for start in range(0, HIDDEN, COLUMNS):
             column = start + tl.arange(0, COLUMNS)

@@ -1,25 +1,27 @@
-"""A step in one line of numbers, as the host hears of it."""
+"""The reference of ``pack_outputs``."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
 
 
 def pack_outputs(
+    arguments: PackOutputsArguments,
     hidden: torch.Tensor,
-    last_row: torch.Tensor,
+    spans: torch.Tensor,
     finite: torch.Tensor,
     rows: torch.Tensor,
     n_keep: torch.Tensor,
     following: torch.Tensor,
     path: torch.Tensor,
 ) -> torch.Tensor:
-    """Of B sequences and L lanes of T rows at most, side by side as int64 [B + 3 L + L T]:
-
-    whether the last row of a sequence is finite in hidden [R, H] (``last_row`` int64 [B]), whether
-    the logits of a lane's rows are (``finite`` bool [n], ``rows`` int64 [L, T], -1 = padding), and
-    ``n_keep``, ``following`` [L] and ``path`` [L, T] as they are.
-    """
-    sound = hidden[last_row].isfinite().all(1)
-    lanes = torch.cat((finite, finite.new_ones(1)))[rows].all(1)
-    return torch.cat((sound.long(), lanes.long(), n_keep, following, path.flatten()))
+    """See :class:`PackOutputsArguments`."""
+    last = (spans[:, 0] + spans[:, 1] - 1).clamp_min(0)
+    sound = hidden[last].isfinite().all(1)
+    sampled = torch.cat((finite, finite.new_ones(1)))[rows].all(1)
+    return torch.cat((sound.long(), sampled.long(), n_keep, following, path.flatten()))

@@ -66,7 +66,7 @@ def _store_int8(
 
 @triton.jit(do_not_specialize=["slots", "most_rows", "scale_step"])
 def combine_kernel(
-    part_o, part_m, part_l, slots, arena_rows, first, count, entries, few, most_rows,
+    part_o, part_m, part_l, slots, arena_rows, spans, entries, short, most_rows,
     gate_ptr, gate_row, gate_head, factor_ptr, factor_row, factor_head, factor_step,
     y_ptr, words_ptr, scale_ptr, scale_step,
     HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK_RUNS: tl.constexpr,
@@ -75,9 +75,9 @@ def combine_kernel(
 ):  # fmt: skip
     """Grid (sequences x ``most_rows``, query heads, slices of SIZE dimensions)."""
     start_dependents(PDL)
-    sequence = early(few + tl.program_id(0) // most_rows)
+    sequence = early(short + tl.program_id(0) // most_rows)
     index = tl.program_id(0) % most_rows
-    rows, row = early(count + sequence), early(first + sequence) + index
+    row, rows = early(spans + 4 * sequence) + index, early(spans + 4 * sequence + 1)
     n = early(entries + sequence)
     wait_for_producers(PDL)
     if index >= rows:

@@ -120,7 +120,7 @@ def _arena_run(
 
 @triton.jit(do_not_specialize=["table_width", "slots", "tiles", "window"])
 def decode_kernel(
-    q_ptr, positions, limits, ancestors, arena_rows, first, count, entries, few,
+    q_ptr, positions, limits, ancestors, arena_rows, spans, entries, short,
     blocks, chunks, table_width,
     k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block,
     ak_ptr, ak_scales, ak_block, aks_block, av_ptr, av_scales, av_block, avs_block,
@@ -138,8 +138,8 @@ def decode_kernel(
     group. K_ROW and V_ROW are elements of a stored row, of codes bytes. ``scale`` includes log2 e.
     """
     start_dependents(PDL)
-    sequence = early(few + tl.program_id(2))
-    rows, start = early(count + sequence), early(first + sequence)
+    sequence = early(short + tl.program_id(2))
+    start, rows = early(spans + 4 * sequence), early(spans + 4 * sequence + 1)
     n = early(entries + sequence)
     pairs = rows * GROUP
     head = tl.program_id(1)

@@ -28,7 +28,7 @@ from kinfolk_kernels.paged_attention.tiles import (
     heights,
     prefill_tile,
 )
-from kinfolk_kernels.paged_attention.work import Work
+from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
 from kinfolk_kernels.rows import CHUNK, Rows, Table
 from kinfolk_kernels.sections import format_of, padded, planes_of, row_of, section_arguments
 
@@ -48,7 +48,6 @@ class Call:
     arenas: tuple[Stored, Stored]
     rows: Rows
     table: Table
-    work: Work
     window: int | None
     scale: float
     epilogue: Epilogue
@@ -66,11 +65,11 @@ class Call:
         return Mixed(values, Int8Rows.make(count, heads * dim, device))
 
     def launches(self, mixed: Mixed) -> Iterator[Launch]:
-        if self.work.most_rows:
+        if self._traits.long_rows:
             yield from self.prefill(mixed)
-        if self.work.few_counts:
+        if self._traits.short_counts:
             width = self.table.blocks.shape[1]
-            slots = max(most_runs(width, n) for n in self.work.few_counts) + self.work.trees
+            slots = max(most_runs(width, n) for n in self._traits.short_counts) + self._traits.trees
             count, heads = self.q.shape[0], self.q.shape[1]
             shape = (count, heads, slots, dim_of(self.pools[1]))
             parts = torch.empty(shape, device=self.q.device)
@@ -86,17 +85,17 @@ class Call:
     ) -> Iterator[Launch]:
         """One for each height of tile among the sequences."""
         group, sizes = self._group, self._sizes
-        runs = parts.shape[2] - self.work.trees
-        pairs = [n * group for n in self.work.few_counts]
+        runs = parts.shape[2] - self._traits.trees
+        pairs = [n * group for n in self._traits.short_counts]
         for height in heights(pairs, *sizes, self._number_bytes):
             tile = self.tile or decode_tile(
                 height.m, *sizes, self._number_bytes, self._coded, self.device
             )
             most = min(max(pairs), height.up_to)
             tiles, kv_heads = triton.cdiv(most, tile.m), heads_of(self.pools[0])
-            others = tiles * kv_heads * len(self.work.few)
+            others = tiles * kv_heads * len(self._layout.short)
             programs = min(runs, triton.cdiv(tile.programs * self.device.processors, others))
-            grid = ((programs + self.work.trees) * tiles, kv_heads, len(self.work.few))
+            grid = ((programs + self._traits.trees) * tiles, kv_heads, len(self._layout.short))
             yield Launch(
                 decode_kernel,
                 grid,
@@ -106,7 +105,7 @@ class Call:
                 | {
                     "ancestors": self.rows.ancestors,
                     "arena_rows": self.rows.arena_row,
-                    "few": self.work.few,
+                    "short": self._layout.short,
                     "part_o": parts,
                     "part_m": maxima,
                     "part_l": sums,
@@ -120,7 +119,7 @@ class Call:
                     "UP_TO": height.up_to,
                     "BLOCK_M": tile.m,
                     "BLOCK_N": tile.n,
-                    "TREES": self.work.trees,
+                    "TREES": self._traits.trees,
                 },
                 tile.warps,
                 tile.stages,
@@ -132,12 +131,12 @@ class Call:
         dim = dim_of(self.pools[1])
         rotated = is_rotated(self.pools[1])
         tile = combine_tile(dim, rotated)
-        most_rows = max(self.work.few_counts)
+        most_rows = max(self._traits.short_counts)
         int8 = mixed.int8
         heads = self.q.shape[1]
         return Launch(
             combine_kernel,
-            (len(self.work.few) * most_rows, heads, triton.cdiv(dim, tile.size)),
+            (len(self._layout.short) * most_rows, heads, triton.cdiv(dim, tile.size)),
             self._gates
             | {
                 "part_o": parts,
@@ -145,10 +144,9 @@ class Call:
                 "part_l": sums,
                 "slots": parts.shape[2],
                 "arena_rows": self.rows.arena_row,
-                "first": self.work.first,
-                "count": self.work.count,
-                "entries": self.work.entries,
-                "few": self.work.few,
+                "spans": self._layout.spans,
+                "entries": self.table.length,
+                "short": self._layout.short,
                 "most_rows": most_rows,
                 "y_ptr": mixed.values,
                 "words_ptr": mixed.values if int8 is None else int8.words,
@@ -161,7 +159,7 @@ class Call:
                 "DIM": dim,
                 "SIZE": tile.size,
                 "BLOCK_RUNS": tile.runs,
-                "TREES": self.work.trees,
+                "TREES": self._traits.trees,
                 "ROTATED": rotated,
                 "INT8": int8 is not None,
             },
@@ -174,7 +172,7 @@ class Call:
         if not self._coded:
             yield self._slices(mixed, self.pools, self.table.blocks, 0, heads)
             return
-        entries = len(self.work.many) * self.table.blocks.shape[1]
+        entries = len(self._layout.long) * self.table.blocks.shape[1]
         dims = [dim_of(pool) for pool in self.pools]
         a_head = entries * CHUNK * sum(dims) * self._number_bytes
         at_once = min(heads, max(1, SPARE * self.q.numel() // a_head))
@@ -194,10 +192,10 @@ class Call:
     ) -> Launch:
         return Launch(
             numbers_kernel,
-            (self.table.blocks.shape[1], numbers[0].shape[1], len(self.work.many)),
+            (self.table.blocks.shape[1], numbers[0].shape[1], len(self._layout.long)),
             {
-                "entries": self.work.entries,
-                "many": self.work.many,
+                "entries": self.table.length,
+                "long": self._layout.long,
                 "blocks": self.table.blocks,
                 "table_width": self.table.blocks.stride(0),
                 "numbered": table,
@@ -222,15 +220,15 @@ class Call:
         """Of the query heads that read ``heads`` key heads from the ``first`` on, which are all
         there are in ``pools``."""
         tile = self.tile or prefill_tile(*self._sizes, self._number_bytes, self.device)
-        tiles = triton.cdiv(self.work.most_rows * self._group, tile.m)
+        tiles = triton.cdiv(self._traits.long_rows * self._group, tile.m)
         k, v = (planes_of(pool)[0] for pool in pools)
         return Launch(
             prefill_kernel,
-            (tiles, heads, len(self.work.many)),
+            (tiles, heads, len(self._layout.long)),
             self._rows
             | self._gates
             | {
-                "many": self.work.many,
+                "long": self._layout.long,
                 "blocks": table,
                 "first_head": first,
                 "k_ptr": k,
@@ -245,6 +243,14 @@ class Call:
         )
 
     # -- what they share ----------------------------------------------------------------------
+
+    @property
+    def _layout(self) -> RowLayout:
+        return self.rows.layout
+
+    @property
+    def _traits(self) -> LaunchTraits:
+        return self.rows.layout.traits
 
     @property
     def _group(self) -> int:
@@ -285,9 +291,8 @@ class Call:
             "q_head": self.q.stride(1),
             "positions": self.rows.positions,
             "limits": self.rows.limit,
-            "first": self.work.first,
-            "count": self.work.count,
-            "entries": self.work.entries,
+            "spans": self._layout.spans,
+            "entries": self.table.length,
             "chunks": self.table.chunks,
             "table_width": self.table.blocks.stride(0),
             "scale": self.scale * LOG2_E,

@@ -53,7 +53,7 @@ def _decode(
 
 @triton.jit(do_not_specialize=["table_width", "entries_each", "first_head"])
 def numbers_kernel(
-    entries, many, blocks, table_width, numbered, entries_each, first_head,
+    entries, long, blocks, table_width, numbered, entries_each, first_head,
     k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block, k_out, v_out,
     DIM: tl.constexpr, VALUE_DIM: tl.constexpr, SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     K_ROW: tl.constexpr, V_ROW: tl.constexpr, K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr,
@@ -67,7 +67,7 @@ def numbers_kernel(
     start_dependents(PDL)
     wait_for_producers(PDL)
     entry, heads = tl.program_id(0), tl.num_programs(1)
-    sequence = tl.load(many + tl.program_id(2)).to(tl.int64)
+    sequence = tl.load(long + tl.program_id(2)).to(tl.int64)
     if entry >= tl.load(entries + sequence):
         return
     block = tl.load(blocks + sequence * table_width + entry).to(tl.int64)

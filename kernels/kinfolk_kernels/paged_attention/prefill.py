@@ -110,7 +110,7 @@ def _finish(
 
 @triton.jit(do_not_specialize=["table_width", "window", "first_head"])
 def prefill_kernel(
-    q_ptr, positions, limits, first, count, entries, many, blocks, chunks, table_width, first_head,
+    q_ptr, positions, limits, spans, entries, long, blocks, chunks, table_width, first_head,
     k_ptr, k_block, v_ptr, v_block,
     gate_ptr, gate_row, gate_head, factor_ptr, factor_row, factor_head, factor_step,
     y_ptr, q_row, q_head, scale, window,
@@ -123,14 +123,14 @@ def prefill_kernel(
     and values are there from ``first_head`` on."""
     start_dependents(PDL)
     wait_for_producers(PDL)
-    sequence = tl.load(many + tl.program_id(2))
-    pairs = tl.load(count + sequence) * GROUP
+    sequence = tl.load(long + tl.program_id(2))
+    pairs = tl.load(spans + 4 * sequence + 1) * GROUP
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     if tile * BLOCK_M >= pairs:
         return
     pair = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = pair < pairs
-    row = tl.load(first + sequence) + pair // GROUP
+    row = tl.load(spans + 4 * sequence) + pair // GROUP
     q_heads = (first_head + tl.program_id(1)) * GROUP + pair % GROUP
     q, _ = load_query(
         q_ptr, row.to(tl.int64) * q_row + q_heads * q_head, inside, DIM, SIZE, PLAIN, DOT

@@ -28,7 +28,7 @@ def paged_attention(
     k_pool, v_pool = (numbers(pool) for pool in pools)
     k_arena, v_arena = (numbers(arena) for arena in arenas)
     out = torch.zeros(q.shape[0], q.shape[1], v_pool.shape[-1], dtype=q.dtype, device=q.device)
-    for segment in rows.segments:
+    for segment in rows.layout.segments:
         n = table.lengths[segment.sequence]
         blocks = table.blocks[segment.sequence, :n].long()
         chunks = table.chunks[segment.sequence, :n].long()

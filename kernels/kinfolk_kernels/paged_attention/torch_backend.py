@@ -6,7 +6,8 @@ import torch
 
 from kinfolk_kernels.codecs import Stored, dim_of, is_rotated, numbers, rotate
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed, finish
-from kinfolk_kernels.rows import CHUNK, Rows, Segment, Table
+from kinfolk_kernels.row_layout import Segment
+from kinfolk_kernels.rows import CHUNK, Rows, Table
 
 
 def paged_attention(
@@ -22,7 +23,7 @@ def paged_attention(
     so neither their places nor the neighbours can change a bit."""
     out = torch.empty(q.shape[0], q.shape[1], dim_of(pools[1]), dtype=q.dtype, device=q.device)
     inside = torch.arange(CHUNK, device=q.device)
-    for segment in rows.segments:
+    for segment in rows.layout.segments:
         n = table.lengths[segment.sequence]
         span = slice(segment.start, segment.stop)
         blocks = table.blocks[segment.sequence, :n].long()

@@ -13,7 +13,7 @@ from kinfolk_kernels.paged_attention.decode import decode_kernel
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.tiles import device_of
-from kinfolk_kernels.paged_attention.work import MAX_SHORT_ROWS, work_of
+from kinfolk_kernels.row_layout import MAX_SHORT_ROWS
 from kinfolk_kernels.rows import Rows, Table
 from kinfolk_kernels.sections import NUMBERS, out_of_reach, planes_of, refuses
 from kinfolk_kernels.verdict import YES, Verdict, no
@@ -32,8 +32,7 @@ def gated_attention(
     """See the reference. Few rows get int8 ones beside them, whether they were asked for or not."""
     if q.shape[0] <= INT8_ROWS and dim_of(pools[1]) % GROUP == 0:
         epilogue = replace(epilogue, int8=True)
-    work = work_of(rows, table)
-    call = Call(q, pools, arenas, rows, table, work, window, scale, epilogue, device_of(q))
+    call = Call(q, pools, arenas, rows, table, window, scale, epilogue, device_of(q))
     mixed = call.outputs()
     for launch in call.launches(mixed):
         launch.run()
@@ -62,7 +61,7 @@ def supports(
         return no(f"{q.shape[1]} query heads do not share {heads_of(pools[0])} key heads evenly")
     if max(dim_of(pools[0]), dim_of(pools[1])) > 512:
         return no("heads of more than 512 dimensions")
-    if any(s.drafted and s.stop - s.start > MAX_SHORT_ROWS for s in rows.segments):
+    if any(s.drafted and s.rows > MAX_SHORT_ROWS for s in rows.layout.segments):
         return no(f"more than {MAX_SHORT_ROWS} drafted rows of a sequence")
     for pool, arena in zip(pools, arenas, strict=True):
         reason = refuses(pool, arena)
@@ -77,6 +76,6 @@ def _finishes(values: Stored, rows: Rows, epilogue: Epilogue) -> Verdict:
         return no("the gate's dimensions are not contiguous")
     if epilogue.int8 and dim_of(values) % GROUP:
         return no(f"int8 rows need values of a multiple of {GROUP} dimensions")
-    if epilogue.int8 and any(s.stop - s.start > MAX_SHORT_ROWS for s in rows.segments):
+    if epilogue.int8 and any(s.rows > MAX_SHORT_ROWS for s in rows.layout.segments):
         return no(f"int8 rows are for steps of at most {MAX_SHORT_ROWS} rows a sequence")
     return YES

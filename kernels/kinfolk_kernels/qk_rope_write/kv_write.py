@@ -19,6 +19,6 @@ def kv_write(
     stored = x.to(pool.dtype)
     pool[target // CHUNK, :, target % CHUNK] = stored
     held = rows.arena_row >= 0
-    if any(segment.drafted for segment in rows.segments) and bool(held.any()):
+    if rows.layout.traits.draft_rows and bool(held.any()):
         place = rows.arena_row[held]
         arena[place // CHUNK, :, place % CHUNK] = stored[held]

@@ -181,19 +181,18 @@ def norm(
         {
             "x_ptr": view,
             "branch_ptr": first_rows,
-            "branch_weight_ptr": view if added.weight is None else added.weight,
-            "factor_ptr": view if added.factor is None else added.factor,
-            "sum_ptr": view if total is None else total,
             "second_ptr": second_rows,
+            **{f"weight{i}_ptr": view if w is None else w for i, w in enumerate(own_weights)},
+            "branch_weight_ptr": view if added.weight is None else added.weight,
             "first_weight_ptr": view if first.weight is None else first.weight,
             "second_weight_ptr": view if second.weight is None else second.weight,
-            **{f"weight{i}_ptr": view if w is None else w for i, w in enumerate(own_weights)},
+            "factor_ptr": view if added.factor is None else added.factor,
+            "sum_ptr": view if total is None else total,
             **{
                 f"{name}{i}_ptr": target[f"{name}_ptr"]
                 for i, target in enumerate(targets)
                 for name in ("out", "words", "scale")
             },
-            "scale_step": targets[0]["scale_step"],
             "rows": rows,
             "inner": inner,
             "width": width,
@@ -201,16 +200,13 @@ def norm(
             "inner_stride": view.stride(1),
             "branch_row": first_rows.stride(0),
             "second_row": second_rows.stride(0),
+            "scale_step": targets[0]["scale_step"],
             "eps": eps,
             "branch_eps": added.eps or 0.0,
             "first_eps": first.eps,
             "second_eps": second.eps,
         },
         {
-            "ROWS": tile.rows,
-            "GROUPS": tile.groups,
-            "TILES": tile.tiles,
-            "OWN": 1 if apart else tile.tiles,
             "NORMS": len(weights),
             **{f"WEIGHT{i}": weight is not None for i, weight in enumerate(own_weights)},
             "BRANCH": branch is not None,
@@ -221,6 +217,10 @@ def norm(
             "SECOND_WEIGHT": second.weight is not None,
             "FACTOR": added.factor is not None,
             **(outputs[0] if outputs else nothing).constants,
+            "ROWS": tile.rows,
+            "GROUPS": tile.groups,
+            "TILES": tile.tiles,
+            "OWN": 1 if apart else tile.tiles,
         },
         tile.warps,
     )
@@ -257,14 +257,14 @@ def gated_norm(
         (rows, -(-heads // some)),
         {
             "x_ptr": x,
-            "weight_ptr": weight,
             "gate_ptr": gate,
+            "weight_ptr": weight,
             **outputs.arguments,
             "heads": heads,
             "gate_row": gate.stride(0),
             "eps": eps,
         },
-        {"HEADS": some, "DIM": dim, **outputs.constants},
+        {"DIM": dim, **outputs.constants, "HEADS": some},
         some * max(dim, GROUP) // (4 * 32),
     )
 

@@ -77,9 +77,15 @@ def choose_rows(
 
 @triton.jit(do_not_specialize=["rows", "scale"])
 def choose_kernel(
-    logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, rows, logits_row, scale,
-    EXPERTS: tl.constexpr, SIZE: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
-    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
+    logits_ptr, bias_ptr, expert_scale_ptr,
+    ids_ptr, weights_ptr,
+    rows,
+    logits_row,
+    scale,
+    EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
+    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
+    SIZE: tl.constexpr, PLACES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows,)."""
     start_dependents(PDL)
@@ -93,12 +99,16 @@ def choose_kernel(
 
 @triton.jit(do_not_specialize=["rows", "scale"])
 def route_kernel(
-    x_ptr, weight_ptr, bias_ptr, expert_scale_ptr, logits_ptr, done_ptr, ids_ptr, weights_ptr,
-    rows, x_row, scale,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, EXPERTS: tl.constexpr, SIZE: tl.constexpr,
-    TOP_K: tl.constexpr, PLACES: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, expert_scale_ptr,
+    logits_ptr, done_ptr, ids_ptr, weights_ptr,
+    rows,
+    x_row,
+    scale,
+    WIDTH: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
     SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
-    ROWS: tl.constexpr, SHARE: tl.constexpr, PDL: tl.constexpr,
+    COLUMNS: tl.constexpr, SIZE: tl.constexpr, PLACES: tl.constexpr,
+    ROWS: tl.constexpr, SHARE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (EXPERTS / SHARE, rows / ROWS): logits of SHARE experts for ROWS rows; the last program
     of some rows chooses for them. ``done`` is zero for each before and after."""
@@ -141,9 +151,12 @@ def _leading(w):
 
 @triton.jit(do_not_specialize=["rows"])
 def logits_kernel(
-    x_ptr, weight_ptr, logits_ptr, rows, x_row,
-    EXPERTS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
-    BK: tl.constexpr, STAGES: tl.constexpr,
+    x_ptr, weight_ptr,
+    logits_ptr,
+    rows,
+    x_row,
+    WIDTH: tl.constexpr, EXPERTS: tl.constexpr,
+    BM: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows / BM, EXPERTS / BE): logits float32 [rows, EXPERTS] of rows of 16 bits.
 
