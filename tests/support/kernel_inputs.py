@@ -1,6 +1,5 @@
-"""Fixtures of the kernel tests on the CPU and on the GPU: rows of a step without an engine, numbers,
-and how far numbers are apart.
-"""
+"""Fixtures of the kernel tests on the CPU and on the GPU: rows of a step without an engine, and how
+far numbers are apart."""
 
 from __future__ import annotations
 
