@@ -123,13 +123,13 @@ class Driver:
             others = [block for block in range(pool.data.shape[0]) if block not in mine]
             # All ones are NaN in every number format there is.
             pool.data[others] = 0xFF
-        for tensor in self.state._recurrent_tensors():
+        for tensor in self.state.recurrent_tensors():
             others = [slot for slot in range(tensor.shape[0]) if slot not in (DUMMY, lease.slot)]
             tensor[others] = float("nan")
 
     def kept(self, lease: SlotLease) -> list[torch.Tensor]:
         """Copies of the bytes that a sequence keeps of its committed positions."""
-        found = [tensor[lease.slot].clone() for tensor in self.state._recurrent_tensors()]
+        found = [tensor[lease.slot].clone() for tensor in self.state.recurrent_tensors()]
         length = self.ledger.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
