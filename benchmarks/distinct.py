@@ -63,7 +63,7 @@ def distinct_experts(
 
 @contextmanager
 def _choices(ops: Ops, rows: int) -> Iterator[list[Choices]]:
-    """What is chosen inside, in calls of ``rows`` rows."""
+    """Collect the experts chosen by router calls with ``rows`` rows."""
     found: list[Choices] = []
     route = ops.route
 

@@ -79,7 +79,7 @@ def default_tile(name: str, rows: int) -> Tile:
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """What tiles are chosen by."""
+    """Inputs of the tile selection."""
 
     rows: int
     columns: int
