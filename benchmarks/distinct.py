@@ -69,7 +69,7 @@ def distinct_experts(
 
 @contextmanager
 def _choices(model: object, ops: Ops, rows: int) -> Iterator[list[Choices]]:
-    """What the routers of a model choose inside, in calls of ``rows`` rows."""
+    """Collect the experts that a model's routers choose inside, in calls of ``rows`` rows."""
     choices: list[Choices] = []
 
     def watched(moe: MoE, route: Route) -> Route:

@@ -170,7 +170,7 @@ class ModelRunner:
 
 
 def uncapturable_ops(loaded: LoadedModel) -> Mapping[str, str]:
-    """Ops of a model that no CUDA graph can hold, with the reason; elsewhere nothing is captured."""
+    """Ops that no CUDA graph can hold, with the reason; on other devices nothing is captured."""
     return loaded.ops.uncapturable() if loaded.device.type == "cuda" else {}
 
 

@@ -1,4 +1,4 @@
-"""Drives a loaded model step by step, with full view of logits and of the books."""
+"""Drives a loaded model step by step; exposes logits and the state manager."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Driver:
         self.check_integrity()
 
     def apply(self) -> None:
-        """Carry out what the books have decided, without a step."""
+        """Run the pending state operations without a model step."""
         self.state.apply(self.ledger.take_operations())
         self.check_integrity()
 
@@ -117,7 +117,7 @@ class Driver:
             source.shuffle(pool.free)
 
     def poison(self, lease: SlotLease) -> None:
-        """Make everything NaN that is not this sequence's, but for the dummies of padding rows."""
+        """Fill all state of other owners with NaN, except the dummies of padding rows."""
         for pool in self.state.pools:
             mine = {DUMMY, *pool.tables[lease.slot].values()}
             others = [block for block in range(pool.data.shape[0]) if block not in mine]
