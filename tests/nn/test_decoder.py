@@ -11,6 +11,7 @@ import torch
 from kinfolk.nn.decoder import Decoder, PreNormLayer
 from kinfolk.nn.mlp import GatedMLP
 from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.residual import Residual
 
 WIDTH, VOCABULARY = 4, 9
 
@@ -21,8 +22,8 @@ class Adds:
     def __init__(self, amount, trace=None):
         self.amount, self.trace, self.committed = amount, trace, []
 
-    def __call__(self, x, step):
-        return x + self.amount, self.trace
+    def __call__(self, stream, step):
+        return Residual(stream.tensor() + self.amount), self.trace
 
     def commit(self, trace, kept, view):
         self.committed.append((trace, kept, view))
@@ -108,8 +109,8 @@ def test_a_layer_norms_before_and_adds_after(context):
     norm = RMSNorm(context, None, 0.0)
     layer = PreNormLayer(norm, Mixer(0), norm, feed_forward)
     x = torch.tensor([[2.0, -2, 2, -2]])
-    found, trace = layer(x, None)
-    assert torch.equal(found, x + 110)
+    stream, trace = layer(Residual(x), None)
+    assert torch.equal(stream.tensor(), x + 110)
     assert trace == "trace"
     torch.testing.assert_close(seen[0], x / 2)
     torch.testing.assert_close(seen[1], (x + 10) / (x + 10).square().mean().sqrt())

@@ -29,12 +29,13 @@ class Mixer:
 
 
 class Halving(PreNormLayer):
-    """A layer of somebody else, on the stream itself."""
+    """A third party's layer, which leaves nothing pending."""
 
-    def __call__(self, x, step):
+    def __call__(self, stream, step):
+        x = stream.tensor()
         mixed, trace = self.mixer(self.mixer_norm(x), step)
         x = x + mixed / 2
-        return x + self.feed_forward(self.feed_norm(x)) / 2, trace
+        return Residual(x + self.feed_forward(self.feed_norm(x)) / 2), trace
 
 
 @pytest.fixture
@@ -53,11 +54,16 @@ def plain(layer, x):
     if isinstance(layer, SandwichLayer):
         x = x + layer.after(layer.mixer(layer.before(x), None)[0])
         for branch in layer.branches:
-            x = x + branch(x, None)
+            x = branch(Residual(x), None).tensor()
         return x if layer.scale is None else x * layer.scale
     share = 0.5 if isinstance(layer, Halving) else 1.0
     x = x + share * layer.mixer(layer.mixer_norm(x), None)[0]
     return x + share * layer.feed_forward(layer.feed_norm(x))
+
+
+def tanh_branch(stream, step):
+    x = stream.tensor()
+    return Residual(x, x.tanh() + 1.0)
 
 
 @pytest.fixture
@@ -67,9 +73,7 @@ def layers(norm, weights):
         PreNormLayer(*parts),
         Halving(*parts),
         SandwichLayer(norm(), Mixer(0.3), norm(), [Sandwich(norm(), torch.cos, norm())]),
-        SandwichLayer(
-            norm(), Mixer(0.4), norm(), [lambda x, step: x.tanh() + 1.0], torch.tensor([0.6])
-        ),
+        SandwichLayer(norm(), Mixer(0.4), norm(), [tanh_branch], torch.tensor([0.6])),
         PreNormLayer(*parts),
         SandwichLayer(
             norm(),
@@ -82,7 +86,7 @@ def layers(norm, weights):
 
 
 def test_layers_of_all_kinds_follow_one_another(context, norm, layers, weights):
-    """Whoever leaves a sum to the next, and whoever wants the stream itself."""
+    """Layers that leave a branch pending, and layers that do not."""
     table = weights(VOCABULARY, WIDTH)
     model = Decoder(context, embedding=table, layers=layers, norm=norm(), head=torch.eye(9, 4))
     model.features(range(len(layers)))
@@ -100,8 +104,8 @@ def test_layers_of_all_kinds_follow_one_another(context, norm, layers, weights):
 def test_a_layer_called_by_itself_gives_the_stream(layers, weights):
     x = weights(3, WIDTH)
     for layer in layers:
-        found, _ = layer(x, None)
-        torch.testing.assert_close(found, plain(layer, x), rtol=1e-5, atol=1e-5)
+        stream, _ = layer(Residual(x), None)
+        torch.testing.assert_close(stream.tensor(), plain(layer, x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

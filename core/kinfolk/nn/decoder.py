@@ -12,21 +12,30 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.layer_inputs import LayerInputs
 from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
-from kinfolk.nn.residual import Residual, ResidualLayer
+from kinfolk.nn.residual import Residual
 from kinfolk.nn.step import Mixer, Step
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
 from kinfolk_kernels.softcap.op import SOFTCAP, SoftcapArguments
 
 
 class Layer(Protocol):
-    """One layer on the residual stream."""
+    """One layer on the residual stream.
 
-    def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]: ...
+    ``stream.normed(norm)`` adds what the layer before has left pending and norms the sum in one
+    fused kernel; ``stream.tensor()`` adds it alone. A layer leaves its own last sum pending:
+    ``Residual(x, branch)``.
+    """
 
-    def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None: ...
+    def __call__(self, stream: Residual, step: Step) -> tuple[Residual, Any]:
+        """The stream after the layer, and the trace that :meth:`commit` needs, or ``None``."""
+        ...
+
+    def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
+        """Advance the layer's recurrent state along kept rows."""
+        ...
 
 
-class PreNormLayer(ResidualLayer):
+class PreNormLayer:
     """x + mixer(norm(x)), then x + feed_forward(norm(x))."""
 
     def __init__(
@@ -39,7 +48,7 @@ class PreNormLayer(ResidualLayer):
         self.mixer_norm, self.mixer = mixer_norm, mixer
         self.feed_norm, self.feed_forward = feed_norm, feed_forward
 
-    def extend(self, stream: Residual, step: Step) -> tuple[Residual, Any]:
+    def __call__(self, stream: Residual, step: Step) -> tuple[Residual, Any]:
         x, normed = stream.normed(self.mixer_norm)
         mixed, trace = self.mixer(normed, step)
         x, normed = Residual(x, mixed).normed(self.feed_norm)
@@ -91,7 +100,7 @@ class Decoder:
         step = Step(batch, view, inputs)
         stream, trace = Residual(x), []
         for index, layer in enumerate(self.layers):
-            stream, entry = _extend(layer, stream, step)
+            stream, entry = layer(stream, step)
             trace.append(entry)
             if index in self._capture:
                 stream = Residual(stream.tensor())
@@ -110,11 +119,3 @@ class Decoder:
     def features(self, layers: Sequence[int]) -> None:
         self._capture = frozenset(layers)
         self.captured = {}
-
-
-def _extend(layer: Layer, stream: Residual, step: Step) -> tuple[Residual, Any]:
-    """The stream after a layer. One that is called in a way of its own gets the stream itself."""
-    if isinstance(layer, ResidualLayer) and layer.is_extended():
-        return layer.extend(stream, step)
-    x, trace = layer(stream.tensor(), step)
-    return Residual(x), trace

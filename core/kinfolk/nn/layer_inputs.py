@@ -14,6 +14,7 @@ import torch
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.residual import Residual
 from kinfolk.nn.step import Step
 from kinfolk_kernels.act_and_mul.op import ACT_AND_MUL, ActAndMulArguments
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
@@ -44,7 +45,7 @@ class LayerInputs:
 
 
 class LayerInputBranch:
-    """norm(W_out (gelu(W_gate x) * input)) with the input of one layer."""
+    """x + norm(W_out (gelu(W_gate x) * input)) with the input of one layer."""
 
     def __init__(
         self, context: BuildContext, layer: int, *, gate: Any, output: Any, norm: RMSNorm
@@ -56,8 +57,9 @@ class LayerInputBranch:
         self.act_and_mul = context.ops.bind(ACT_AND_MUL, arguments)
         self.norm = norm
 
-    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        """[R, width] -> [R, width]."""
+    def __call__(self, stream: Residual, step: Step) -> Residual:
         assert step.layer_inputs is not None
+        x = stream.tensor()
         inputs = step.layer_inputs[self.layer].to(self.dtype)
-        return self.norm(self.output(self.act_and_mul(self.gate(x.to(self.dtype)), inputs)))
+        gated = self.act_and_mul(self.gate(x.to(self.dtype)), inputs)
+        return Residual(x, self.norm(self.output(gated)))

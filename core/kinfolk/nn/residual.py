@@ -1,24 +1,18 @@
-"""The residual stream between layers: a sum whose last term may still be to be added.
-
-Whoever norms the stream next adds it in the same launch.
-"""
+"""Deferred residual add: the next norm adds the pending branch in one fused kernel."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from kinfolk.nn.norm import NormGroup, RMSNorm
-from kinfolk.nn.step import Step
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 
 
 @dataclass(frozen=True, slots=True)
 class Normed:
-    """norm(rows), rows [R, width], still to be computed."""
+    """norm(rows) of rows [R, width], not computed yet."""
 
     rows: torch.Tensor
     norm: RMSNorm
@@ -26,9 +20,12 @@ class Normed:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """(total + after(branch)) * factor, float32 [R, width]; only ``total`` where there is no
-    ``branch``, which may be the sum of two that have norms of their own. ``after`` is the norm of
-    the branch, ``factor`` [1]."""
+    """The residual stream: (total + after(branch)) * factor, float32 [R, width].
+
+    ``branch`` is pending: it is added when the stream is normed or asked for. It may be the sum of
+    two that have norms of their own. ``after`` is the norm of the branch, ``factor`` [1]; without a
+    branch the stream is ``total``.
+    """
 
     total: torch.Tensor
     branch: torch.Tensor | tuple[Normed, Normed] | None = None
@@ -36,7 +33,7 @@ class Residual:
     factor: torch.Tensor | None = None
 
     def tensor(self) -> torch.Tensor:
-        """The stream itself."""
+        """The stream [R, width], its pending branch added."""
         branch = self.branch
         if branch is None:
             return self.total
@@ -48,7 +45,7 @@ class Residual:
         return total if self.factor is None else total * self.factor
 
     def normed(self, norms: RMSNorm | NormGroup) -> tuple[torch.Tensor, ...]:
-        """The stream itself, and each of the norms of it."""
+        """The stream as in :meth:`tensor`, and its norms, in one fused kernel."""
         if self.branch is not None:
             return norms.add_rms_norm(self.total, self._pending())
         normed = norms(self.total)
@@ -65,21 +62,3 @@ class Residual:
 
 def _rows_of(part: Normed) -> NormedRows:
     return NormedRows(part.rows, part.norm.weight, part.norm.eps)
-
-
-class ResidualLayer(ABC):
-    """A layer that leaves its last sum to whoever reads the stream next."""
-
-    def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
-        """[R, width] -> [R, width] and a trace."""
-        stream, trace = self.extend(Residual(x), step)
-        return stream.tensor(), trace
-
-    @classmethod
-    def is_extended(cls) -> bool:
-        """Whether ``extend`` is all there is to the layer: a subclass may be called its own way."""
-        return cls.__call__ is ResidualLayer.__call__
-
-    @abstractmethod
-    def extend(self, stream: Residual, step: Step) -> tuple[Residual, Any]:
-        """The same on a stream whose last term may be still to be added."""

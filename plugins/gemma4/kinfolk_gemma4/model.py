@@ -16,7 +16,7 @@ from kinfolk.nn.moe import MoE, Router
 from kinfolk.nn.norm import NormGroup, RMSNorm
 from kinfolk.nn.residual import Normed, Residual
 from kinfolk.nn.rope import RotaryEmbedding
-from kinfolk.nn.sandwich import Branch, ResidualBranch, Sandwich, SandwichLayer
+from kinfolk.nn.sandwich import Branch, Sandwich, SandwichLayer
 from kinfolk.nn.step import Step
 from kinfolk.weights.loader import Weights
 from kinfolk_gemma4.config import Gemma4Config
@@ -26,8 +26,8 @@ def build(config: Gemma4Config, weights: Weights, context: BuildContext) -> Deco
     return _Builder(config, weights, context).decoder()
 
 
-class DenseAndExperts(ResidualBranch):
-    """after(dense(x) + after_experts(experts(before_experts(x)))): the router reads the stream
+class DenseAndExperts:
+    """x + after(dense(x) + after_experts(experts(before_experts(x)))): the router reads the stream
     through a norm of its own."""
 
     def __init__(
@@ -43,7 +43,7 @@ class DenseAndExperts(ResidualBranch):
         self.before = NormGroup(dense.before, before_experts, before_router)
         self.experts, self.after_experts = experts, after_experts
 
-    def extend(self, stream: Residual, step: Step) -> Residual:
+    def __call__(self, stream: Residual, step: Step) -> Residual:
         x, normed, for_experts, for_router = stream.normed(self.before)
         dense = Normed(self.dense.function(normed), self.dense.after)
         routed = Normed(self.experts(for_experts, router_input=for_router), self.after_experts)
@@ -87,7 +87,7 @@ class _Builder:
 
     def layer(self, layer: int) -> SandwichLayer:
         block = f"blk.{layer}."
-        branches: list[Branch | ResidualBranch] = [self.feed_forward(layer, block)]
+        branches: list[Branch] = [self.feed_forward(layer, block)]
         if self.config.input_width:
             branches.append(
                 LayerInputBranch(
@@ -126,7 +126,7 @@ class _Builder:
             scale=1.0,
         )
 
-    def feed_forward(self, layer: int, block: str) -> ResidualBranch:
+    def feed_forward(self, layer: int, block: str) -> Branch:
         weights = self.weights
         dense = GatedMLP(
             self.context,
