@@ -45,6 +45,8 @@ def check_family(family: Any) -> str:
     if inspect.isclass(family):
         return "is a class; register an instance of it"
     missing = [name for name in (*_ATTRIBUTES, *_METHODS) if not hasattr(family, name)]
+    if isinstance(family, FamilyBase):
+        missing += family.unstated()
     if missing:
         return (
             f"has no {', '.join(missing)}; subclass kinfolk.descriptors.{FamilyBase.__name__} "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from kinfolk.errors import PluginError
 from kinfolk.gguf.file_types import TypeMix
 from kinfolk.text.formats import (
     ChatFormat,
@@ -284,23 +285,59 @@ class Family(Protocol):
 
 
 class FamilyBase:
-    """Defaults for what a family may leave out."""
+    """A family stated by references, ``"module:attribute"``, which are resolved on first use.
+
+    ``config``, ``weights``, ``model`` and ``model_hooks`` are required: functions like
+    :meth:`Family.read_config`, :meth:`Family.weight_plan` and :meth:`Family.build`, and a class
+    without arguments for :meth:`Family.hooks`. The others may stay empty: ``conversion`` and
+    ``tiny_model`` are functions like :meth:`Family.convert` and :meth:`Family.tiny`, ``released``
+    is one like :meth:`Family.shapes`; ``chat_format``, ``pre_tokenizers`` and ``cards`` are values.
+    A subclass may state a method instead. A reference that cannot be resolved is a
+    :class:`PluginError` that names family, field and reference.
+    """
 
     name: str = ""
     architectures: tuple[str, ...] = ()
     drafter_architectures: tuple[str, ...] = ()
 
+    config: str = ""
+    weights: str = ""
+    model: str = ""
+    model_hooks: str = ""
+    chat_format: str = ""
+    pre_tokenizers: str = ""
+    released: str = ""
+    cards: str = ""
+    conversion: str = ""
+    tiny_model: str = ""
+
+    def read_config(self, meta: Metadata) -> ModelConfig:
+        config: ModelConfig = self._resolved("config")(meta)
+        return config
+
+    def weight_plan(self, config: Any, inventory: Inventory) -> WeightPlan:
+        plan: WeightPlan = self._resolved("weights")(config, inventory)
+        return plan
+
+    def build(self, config: Any, weights: Any, context: Any) -> Model:
+        model: Model = self._resolved("model")(config, weights, context)
+        return model
+
+    def hooks(self, config: Any) -> object:
+        return self._resolved("model_hooks")()
+
     def chat(self, meta: Metadata) -> ChatFormat:
-        return ChatFormat()
+        chat: ChatFormat = self._resolved("chat_format") if self.chat_format else ChatFormat()
+        return chat
 
     def pretokenizers(self) -> tuple[PreTokenizer, ...]:
-        return ()
+        return self._resolved("pre_tokenizers") if self.pre_tokenizers else ()
 
     def shapes(self) -> tuple[ReleasedShape, ...]:
-        return ()
+        return self._resolved("released")() if self.released else ()
 
     def model_cards(self) -> tuple[ModelCard, ...]:
-        return ()
+        return self._resolved("cards") if self.cards else ()
 
     def convert(self, checkpoint: Any) -> Any:
         """How to convert a Hugging Face model, or ``None`` if it is of another family.
@@ -308,15 +345,42 @@ class FamilyBase:
         From :class:`kinfolk.convert.checkpoint.Checkpoint` to
         :class:`kinfolk.convert.plan.Conversion`.
         """
-        return None
+        return self._resolved("conversion")(checkpoint) if self.conversion else None
 
     def tiny(self) -> TinyModel | None:
         """A model for the conformance kit, which cannot check the family without one."""
-        return None
+        return self._resolved("tiny_model")() if self.tiny_model else None
 
     def bundled_model(self) -> Path | None:
         """A model file shipped with the plugin."""
         return None
+
+    def unstated(self) -> tuple[str, ...]:
+        """Required methods for which there is neither a reference nor a method of a subclass."""
+        return tuple(
+            method
+            for method, reference in _REQUIRED.items()
+            if not getattr(self, reference)
+            and getattr(type(self), method) is getattr(FamilyBase, method)
+        )
+
+    def _resolved(self, field: str) -> Any:
+        reference: str = getattr(self, field)
+        try:
+            return resolve(reference)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise PluginError(
+                f"family {self.name!r}: {field} = {reference!r} cannot be resolved: {error}"
+            ) from error
+
+
+_REQUIRED: Final = {
+    "read_config": "config",
+    "weight_plan": "weights",
+    "build": "model",
+    "hooks": "model_hooks",
+}
+"""Methods of a family that have no default, and the references that state them."""
 
 
 __all__ = [

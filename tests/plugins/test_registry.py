@@ -214,6 +214,37 @@ def test_a_descriptor_with_a_wrong_field_is_refused(of_source, hook, value, reas
     assert reason in record.reason
 
 
+FAMILY = """
+from kinfolk import hookimpl
+from kinfolk.descriptors import FamilyBase
+KINFOLK_API = (1, 0)
+class Plain(FamilyBase):
+    name = "plain"
+    architectures = ("plain",)
+    {}
+@hookimpl
+def register_families():
+    return [Plain()]
+"""
+PARTS = 'config = "{0}:f"; weights = "{0}:f"; model = "{0}:f"; model_hooks = "{0}:f"'
+
+
+def test_a_family_that_states_too_little_is_refused_by_the_names_of_its_methods(of_source):
+    registry = of_source(poor=FAMILY.format('config = "some.module:read"'))
+    (poor,) = [record for record in registry.records if record.name == "poor"]
+    assert poor.status == "failed"
+    assert "has no weight_plan, build, hooks" in poor.reason
+
+
+def test_a_reference_of_a_family_that_leads_nowhere_is_named(of_source):
+    registry = of_source(lost=FAMILY.format(PARTS.format("no_such_module")))
+    family = registry.families["plain"].value
+    with pytest.raises(PluginError) as caught:
+        family.read_config(None)
+    message = "family 'plain': config = 'no_such_module:f' cannot be resolved: No module named"
+    assert message in str(caught.value)
+
+
 def test_the_name_of_an_ops_own_reference_cannot_be_taken(of_source):
     registry = of_source(thief=BACKEND.format("reference"))
     (thief,) = [record for record in registry.records if record.name == "thief"]

@@ -139,7 +139,9 @@ def test_a_failure_is_told_by_its_first_line_and_its_last(message, told):
 def test_a_family_without_a_tiny_model_is_never_green(installed, tmp_path):
     site = installed("olive")
     family = site / "kinfolk_olive" / "family.py"
-    family.write_text(family.read_text().replace("        return tiny()", "        return None"))
+    stated = '    tiny_model = "kinfolk_olive.tiny:tiny"\n'
+    assert stated in family.read_text()
+    family.write_text(family.read_text().replace(stated, ""))
     done = kinfolk("kinfolk", "check", "olive", cwd=tmp_path, path=site)
     assert done.returncode == 1
     assert "FAILED  tiny model is usable: " in done.stdout
