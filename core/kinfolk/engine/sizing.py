@@ -11,7 +11,7 @@ import torch
 
 from kinfolk.errors import CapacityError
 from kinfolk.plans import Recurrent, RecurrentTensor, StateLimits, StatePlan
-from kinfolk.state.chunks import chunks_for
+from kinfolk.state.geometry import blocks_for_sequence, chunks_for
 from kinfolk.state.layout import pool_layouts
 
 DEFAULT_CONTEXT = 32768
@@ -134,12 +134,7 @@ def _recurrent(plan: StatePlan, limits: StateLimits) -> int:
 
 def _one(plan: StatePlan, wanted: StateLimits, context: int) -> tuple[int, ...]:
     """Blocks of each pool that a single sequence of full length needs."""
-    return tuple(
-        chunks_for(context)
-        if window is None
-        else min(chunks_for(context), chunks_for(window + wanted.step_rows - 1) + 2)
-        for window in plan.windows
-    )
+    return tuple(blocks_for_sequence(window, context, wanted.step_rows) for window in plan.windows)
 
 
 def _blocks(plan: StatePlan, wanted: StateLimits, context: int) -> tuple[int, ...]:

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kinfolk.types import CHUNK, DUMMY
-
-
-def chunks_for(positions: int) -> int:
-    """Chunks that ``positions`` positions from 0 occupy."""
-    return -(-positions // CHUNK)
+from kinfolk.types import DUMMY
 
 
 @dataclass(frozen=True, slots=True)

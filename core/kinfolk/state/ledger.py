@@ -23,7 +23,12 @@ from kinfolk.state.chunks import (
     Entry,
     Sequence,
     SlotLease,
+)
+from kinfolk.state.geometry import (
+    blocks_for_sequence,
     chunks_for,
+    first_visible_chunk,
+    visible_chunks,
 )
 from kinfolk.state.integrity import check_books, require
 from kinfolk.state.operations import (
@@ -215,7 +220,7 @@ class Ledger:
         for index, pool in enumerate(self.pools):
             if pool.window is None:
                 continue
-            first = max(0, length - pool.window + 1) // CHUNK
+            first = first_visible_chunk(pool.window, length)
             entries = seq.tables[index]
             while entries and (oldest := next(iter(entries))) < first:
                 self._unmap(seq, index, oldest)
@@ -367,13 +372,7 @@ class Ledger:
         return self._sequences[lease.slot]
 
     def _promise(self, pool: int, positions: int) -> int:
-        window = self.pools[pool].window
-        if window is None:
-            return chunks_for(positions)
-        return min(
-            chunks_for(window + self.limits.step_rows - 1) + 2,
-            chunks_for(positions),
-        )
+        return blocks_for_sequence(self.pools[pool].window, positions, self.limits.step_rows)
 
     def _outstanding(self, seq: Sequence, pool: int) -> int:
         if self.pools[pool].window is None:
@@ -382,9 +381,7 @@ class Ledger:
 
     def _visible(self, pool: int, position: int) -> range:
         """Chunks that the row at ``position`` may see below itself."""
-        window = self.pools[pool].window
-        first = 0 if window is None else max(0, position - window + 1) // CHUNK
-        return range(first, chunks_for(position))
+        return visible_chunks(self.pools[pool].window, position)
 
     def _chunks(self, pool: int) -> list[Chunk]:
         found: dict[int, Chunk] = {}
