@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from kinfolk.dtypes import DTYPE_BYTES
 from kinfolk.errors import CapacityError
 from kinfolk.plans import Recurrent, RecurrentTensor, StateLimits, StatePlan
 from kinfolk.state.geometry import blocks_for_sequence, chunks_for
@@ -23,7 +24,6 @@ LEAST_CONTEXT = 256
 FEWEST = {"checkpoints": 2, "slots": 1}
 """How far a count that nobody asked for is lowered before the context is, in this order."""
 
-_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 GIB = 2**30
 
 
@@ -56,7 +56,7 @@ def slot_bytes(plan: StatePlan) -> int:
         numbers = 1
         for extent in tensor.shape:
             numbers *= extent
-        return numbers * _BYTES[tensor.dtype]
+        return numbers * DTYPE_BYTES[tensor.dtype]
 
     return sum(
         size(tensor)

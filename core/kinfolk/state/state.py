@@ -26,10 +26,9 @@ from kinfolk.state.operations import (
     UnmapChunk,
 )
 from kinfolk.state.tables import BlockTables
+from kinfolk.torch_dtypes import TORCH_DTYPES
 from kinfolk.types import CHUNK, DUMMY
 from kinfolk_kernels.codecs import Coded, Stored
-
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Pool:
@@ -46,7 +45,7 @@ class Pool:
     def planes(self, data: torch.Tensor, section: SectionLayout) -> list[torch.Tensor]:
         """Planes of a section [blocks, heads, 64, n]: its numbers, or codes and scales."""
         spec, offset, found = section.section, section.offset, []
-        plain = DTYPES.get(spec.codec.format)
+        plain = TORCH_DTYPES.get(spec.codec.format)
         kinds = (torch.uint8, torch.float16) if plain is None else (plain,)
         for nbytes, kind in zip(section.planes, kinds, strict=True):
             flat = data[:, offset : offset + nbytes].view(kind)
@@ -58,7 +57,7 @@ class Pool:
     def view(self, data: torch.Tensor, section: SectionLayout) -> Stored:
         """A section [blocks, heads, 64, dim] as ops get it."""
         codec, planes = section.section.codec, self.planes(data, section)
-        if codec.format in DTYPES:
+        if codec.format in TORCH_DTYPES:
             return planes[0]
         codes, scales = planes
         return Coded(codec.format, codes, scales, rotated=codec.rotation == "hadamard")
@@ -110,7 +109,7 @@ class State:
         self._recurrent: dict[int, dict[str, torch.Tensor]] = {
             index: {
                 tensor.name: torch.zeros(
-                    rows, *tensor.shape, dtype=DTYPES[tensor.dtype], device=device
+                    rows, *tensor.shape, dtype=TORCH_DTYPES[tensor.dtype], device=device
                 )
                 for tensor in layer.tensors
             }
