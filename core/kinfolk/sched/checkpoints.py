@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kinfolk.sched.request import Sequence
+from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
-from kinfolk.state.ledger import Ledger
 from kinfolk.state.prefix import PrefixCache
 
 
@@ -15,8 +15,8 @@ class Checkpoints:
     succeeded. A new checkpoint may push out one old one.
     """
 
-    def __init__(self, ledger: Ledger, prefixes: PrefixCache) -> None:
-        self._ledger = ledger
+    def __init__(self, store: CheckpointStore, prefixes: PrefixCache) -> None:
+        self._store = store
         self._prefixes = prefixes
         self._pending: dict[SlotLease, list[tuple[tuple[int, ...], Checkpoint]]] = {}
 
@@ -30,7 +30,7 @@ class Checkpoints:
             made = self._make(lease, position, tokens)
             if made is not None:
                 self._pending.setdefault(lease, []).append((tokens, made))
-                if self._ledger.recurrent:
+                if self._store.recurrent:
                     stores.append((position - seq.computed, made.slot))
         return tuple(stores)
 
@@ -43,7 +43,7 @@ class Checkpoints:
             if stored:
                 self._prefixes.insert(tokens, checkpoint)
             else:
-                self._ledger.drop_checkpoint(checkpoint)
+                self._store.drop(checkpoint)
 
     def awaits(self, lease: SlotLease) -> bool:
         """Whether anything of a lease is pending."""
@@ -70,8 +70,8 @@ class Checkpoints:
     def _make(self, lease: SlotLease, position: int, tokens: tuple[int, ...]) -> Checkpoint | None:
         if tokens in self._prefixes:
             return None
-        if not self._ledger.can_checkpoint(lease, position):
+        if not self._store.can_take(lease, position):
             self._prefixes.evict_one()
-            if not self._ledger.can_checkpoint(lease, position):
+            if not self._store.can_take(lease, position):
                 return None
-        return self._ledger.checkpoint(lease, position)
+        return self._store.take(lease, position)
