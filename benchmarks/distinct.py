@@ -13,7 +13,7 @@ from kinfolk.cli.bench import Workload, measure
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime
 from kinfolk.nn.moe import MoE
-from kinfolk.ops.table import Ops
+from kinfolk.ops.binding import Ops
 from kinfolk.sched.limits import SchedulerLimits
 
 Route = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -69,7 +69,7 @@ def distinct_experts(
 
 @contextmanager
 def _choices(model: object, ops: Ops, rows: int) -> Iterator[list[Choices]]:
-    """What the routers of a model choose inside, in calls of ``rows`` rows."""
+    """Collect the experts that a model's routers choose inside, in calls of ``rows`` rows."""
     choices: list[Choices] = []
 
     def watched(moe: MoE, route: Route) -> Route:

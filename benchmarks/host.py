@@ -37,7 +37,7 @@ PROMPT, WARM_UP = 32, 100
 
 
 class Still:
-    """Runs a body once; whoever replays it gets what it left."""
+    """A graph stand-in: runs a body once; replays leave its outputs in place."""
 
     def capture(self, body: Callable[[], T]) -> Callable[[], T]:
         result = body()

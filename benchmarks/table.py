@@ -125,7 +125,7 @@ def main() -> None:
             result["rows"].append(row)
             sys.stdout.write(f"{json.dumps(row)}\n")
             sys.stdout.flush()
-            # What was measured stays if the rest does not come to it.
+            # Written after each case, so that an interrupted run keeps its results.
             path.write_text(json.dumps(result, indent=1) + "\n")
 
 

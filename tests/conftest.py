@@ -22,6 +22,8 @@ import hypothesis
 import numpy as np
 import pytest
 
+pytest.register_assert_rewrite("executor_scenes", "kernel_inputs")
+
 REPO = Path(__file__).resolve().parents[1]
 TIERS = ("cpu", "interpreter", "gpu", "packaging", "browser")
 
@@ -150,7 +152,7 @@ def wrapped_ops() -> Callable[..., AbstractContextManager[None]]:
 
     @contextmanager
     def wrapped(**wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-        from kinfolk.ops.table import Ops
+        from kinfolk.ops.binding import Ops
 
         bind = Ops.bind
 

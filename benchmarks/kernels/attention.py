@@ -25,8 +25,10 @@ from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.tiles import Tile, device_of
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
 from kinfolk_kernels.qk_rope_write.triton_backend import qk_rope_write
 from kinfolk_kernels.row_layout import RowLayout, Segment
+from kinfolk_kernels.stored_kind import StoredKind
 
 LAYERS, HEADS, KV_HEADS, DIM, CHUNK = 16, 24, 4, 256, 64
 PAIRS = 32
@@ -169,8 +171,11 @@ def preparation(memory: Memory, context: int, count: int, layers: int) -> Callab
 
     def step() -> None:
         for pools in memory.layers[:layers]:
-            rest = (pools, memory.arena, rows, 0, 1.0, torch.bfloat16)
-            qk_rope_write(q, k, v, (norm, norm, None), rope_tables, *rest)
+            keys, values = (StoredKind.of(pool) for pool in pools)
+            arguments = QKRopeWriteArguments(
+                (norm, norm, None), rope_tables, keys, values, True, 0, torch.bfloat16, q.device
+            )
+            qk_rope_write(arguments, q, k, v, pools, memory.arena, rows)
 
     return step
 

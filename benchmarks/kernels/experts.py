@@ -123,7 +123,7 @@ def random_shared(shape: Shape, formats: tuple[str, str]) -> SharedExpert:
 
 @dataclass
 class Step:
-    """Rows of a step, and what is made of them."""
+    """Rows of a step, and the tensors derived from them."""
 
     x: torch.Tensor
     logits: torch.Tensor

@@ -79,7 +79,7 @@ def default_tile(name: str, rows: int) -> Tile:
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """What tiles are chosen by."""
+    """Inputs of the tile selection."""
 
     rows: int
     columns: int
@@ -97,7 +97,7 @@ def label(tile: Tile) -> str:
 
 
 class Product:
-    """Rows, prepared, and what multiplies them."""
+    """Prepared rows, and the launch that multiplies them."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self.x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kinfolk.descriptors import (
+    REFERENCE,
     DrafterSpec,
     Family,
     FamilyBase,
@@ -61,6 +62,7 @@ def check_op_backend(backend: Any) -> str:
         _instance(backend, OpBackend)
         or _name(backend.op, "op")
         or _name(backend.name)
+        or _own_reference(backend.name)
         or _reference(backend.function, "function")
         or (_reference(backend.supports, "supports") if backend.supports else "")
         or _integer(backend.priority, "priority")
@@ -111,6 +113,12 @@ def _name(value: object, field: str = "name") -> str:
     if isinstance(value, str) and _NAME.fullmatch(value):
         return ""
     return f"has {field} {value!r}; a name is made of letters, digits, '.', '_' and '-'"
+
+
+def _own_reference(name: str) -> str:
+    if name != REFERENCE:
+        return ""
+    return f"has name {name!r}, which belongs to the op's own reference"
 
 
 def _integer(value: object, field: str, least: int | None = None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from kinfolk.gguf.file_types import TypeMix
 from kinfolk.text.formats import (
@@ -70,6 +70,10 @@ class Verdict:
 
 
 YES = Verdict(True)
+
+
+REFERENCE: Final = "reference"
+"""Name of every op's own reference among its back ends; no plugin can register it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,14 @@ class Paged:
     sections: tuple[Section, ...]
     window: int | None = None
 
+    def section(self, name: str) -> Section:
+        """Raises :class:`ValueError` if there is none of the name."""
+        for section in self.sections:
+            if section.name == name:
+                return section
+        names = ", ".join(section.name for section in self.sections)
+        raise ValueError(f"the state has no section {name!r}, only {names}")
+
 
 @dataclass(frozen=True, slots=True)
 class RecurrentTensor:
@@ -157,6 +165,14 @@ class StatePlan:
         """The layer whose state ``layer`` reads: itself unless it shares."""
         entry = self.layers[layer]
         return entry.layer if isinstance(entry, Shared) else layer
+
+    def paged(self, layer: int) -> Paged:
+        """The per-position state that ``layer`` reads. Raises :class:`ValueError` if it reads
+        none."""
+        state = self.layers[self.owner(layer)]
+        if not isinstance(state, Paged):
+            raise ValueError(f"layer {layer} keeps nothing for each position")
+        return state
 
     def layout_hash(self) -> str:
         """Changes whenever stored bytes would be read differently."""

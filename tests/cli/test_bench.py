@@ -28,7 +28,7 @@ def finished(request, count):
 
 
 def watch(work, *events):
-    return bench._watch(iter(events).__next__, work, 0)
+    return bench.watch(iter(events).__next__, work, 0)
 
 
 def test_the_clock_runs_from_the_first_token_to_the_last():

@@ -105,9 +105,9 @@ def test_an_argument_that_is_not_utf8_is_refused_before_a_model_is_opened(
 def test_an_argument_is_replaced_knowingly(kinfolk, model) -> None:
     text = escaped(b"caf\xe9")
     options = ("--json", "--errors", "replace")
-    found = json.loads(kinfolk("tokenize", model, *options, "--text", text).stdout)
+    tokens = json.loads(kinfolk("tokenize", model, *options, "--text", text).stdout)
     same = json.loads(kinfolk("tokenize", model, "--json", "--text", "caf\ufffd").stdout)
-    assert found == same
+    assert tokens == same
 
 
 def test_bytes_of_a_real_command_line_are_refused(model, tmp_path) -> None:
@@ -152,7 +152,7 @@ def test_what_is_typed_in_another_encoding_is_told_and_asked_again(
 ) -> None:
     keyboard = Keyboard(io.BytesIO(b"caf\xe9\ngood\n"), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", keyboard)
-    assert chat_module._read_line(Lines(errors)) == expected
+    assert chat_module.read_line(Lines(errors)) == expected
     told = f"error: the typed line: is not UTF-8: {BAD}" in capsys.readouterr().err
     assert told == (errors == "strict")
 

@@ -343,7 +343,7 @@ def test_doctor_misses_triton_only_where_there_is_a_gpu(kinfolk, model, monkeypa
 
     monkeypatch.setattr(doctor.metadata, "version", version)
     monkeypatch.setattr(doctor, "_has_gpu", lambda: gpu)
-    checks = {check.name: check for check in doctor._versions()}
+    checks = {check.name: check for check in doctor.versions()}
     assert checks["triton"].status == ("warning" if gpu else "ok")
     assert "not installed" in checks["triton"].detail
 

@@ -82,7 +82,7 @@ class Together:
         """What was said and what is kept at a place."""
         lease = self.leases[place]
         said = [(step[place].emitted, step[place].logprobs) for step in self.results]
-        kept = [tensor[lease.slot] for tensor in self.state._recurrent_tensors()]
+        kept = [tensor[lease.slot] for tensor in self.state.recurrent_tensors()]
         length = self.kv_cache.tables.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kinfolk.engine.kernel_warmup import KernelWarmup
-from kinfolk.ops.table import NotPrecompilableError
+from kinfolk.ops.binding import NotPrecompilableError
 
 GPU = torch.device("cuda", 0)
 

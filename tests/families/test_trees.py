@@ -37,7 +37,7 @@ def test_every_path_of_a_tree_equals_linear_decoding(case, driver, reference, ro
     trees = [
         ([rng.randrange(5, 700) for _ in range(size)], random_tree(rng, size)) for size in sizes
     ]
-    found = drive.draft(dict(zip(leases, trees, strict=True)))
+    logits = drive.draft(dict(zip(leases, trees, strict=True)))
     paths = {}
     for lease, start, (drafted, parents) in zip(leases, starts, trees, strict=True):
         leaves = [row for row in range(len(parents)) if row not in parents]
@@ -47,7 +47,7 @@ def test_every_path_of_a_tree_equals_linear_decoding(case, driver, reference, ro
             alone = check.open()
             check.feed({alone: start})
             expected = check.feed({alone: [drafted[row] for row in path]}, rows=1)[alone]
-            assert row_error(found[lease][path], expected) <= BOUND
+            assert row_error(logits[lease][path], expected) <= BOUND
         path = path_to(parents, rng.choice(leaves))
         paths[lease] = path[: rng.randint(1, len(path))]
     drive.keep(paths)
@@ -99,8 +99,8 @@ def test_a_draft_beside_a_slice_and_a_decode(case, driver, reference, row_error)
         ]
     )
     wanted = (expected[:100], expected[70:74], expected[50:51], expected[[90, 91, 92]])
-    found = (rows[0], rows[1], rows[2], rows[3][[0, 2, 3]])
-    for a, b in zip(found, wanted, strict=True):
+    kept_rows = (rows[0], rows[1], rows[2], rows[3][[0, 2, 3]])
+    for a, b in zip(kept_rows, wanted, strict=True):
         assert row_error(a, b) <= BOUND
 
 
@@ -118,11 +118,11 @@ def test_drafting_changes_nothing_until_it_is_kept(case, driver, reference):
 
 def committed(drive, lease):
     """Copies of all that the sequence keeps of its committed positions."""
-    found = [tensor[lease.slot].clone() for tensor in drive.state._recurrent_tensors()]
+    copies = [tensor[lease.slot].clone() for tensor in drive.state.recurrent_tensors()]
     length = drive.kv_cache.tables.length(lease)
     for pool in drive.state.pools:
         for chunk, block in pool.tables[lease.slot].items():
             rows = max(0, min(64, length - chunk * 64))
             for section in pool.layout.sections.values():
-                found.append(pool.view(pool.data, section)[block, :, :rows].clone())
-    return found
+                copies.append(pool.view(pool.data, section)[block, :, :rows].clone())
+    return copies

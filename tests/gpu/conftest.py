@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from kernel_inputs import assert_near, drafted_lanes, numbers, random_planes, steps
 
-
-def _kernel_fixtures() -> ModuleType:
-    """The conftest of the kernel tests; its folder is no package."""
-    path = Path(__file__).parents[1] / "kernels" / "conftest.py"
-    spec = spec_from_file_location("kernel_fixtures", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-_fixtures = _kernel_fixtures()
-steps = _fixtures.steps
-assert_near = _fixtures.assert_near
-numbers = _fixtures.numbers
-random_planes = _fixtures.random_planes
-drafted_lanes = _fixtures.drafted_lanes
+__all__ = ["assert_near", "drafted_lanes", "numbers", "random_planes", "steps"]
 
 
 @pytest.fixture

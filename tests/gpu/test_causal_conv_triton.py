@@ -7,6 +7,9 @@ import torch
 
 from kinfolk_kernels.causal_conv import reference
 from kinfolk_kernels.causal_conv import triton_backend as kernels
+from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments, DeltaInputsArguments
+
+COMMIT = CausalConvCommitArguments(torch.bfloat16, torch.device("cuda"))
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -84,9 +87,13 @@ def test_a_commit_equals_feeding_the_kept_rows(steps, numbers, state_of, on_gpu)
         path[index, : len(chosen)] += rows.segments[index].start
     arguments = path.cuda(), torch.tensor([len(k) for k in kept]).cuda(), rows.slot_of_sequence
     expected = state.clone()
-    reference.causal_conv_commit(x, expected, *arguments)
-    kernels.causal_conv_commit(x, state, *arguments)
+    reference.causal_conv_commit(COMMIT, x, expected, *arguments)
+    kernels.causal_conv_commit(COMMIT, x, state, *arguments)
     assert same_bits(state, expected)
+
+
+def delta_arguments(x, weight, key_heads, heads):
+    return DeltaInputsArguments(weight, key_heads, heads, 1e-6, x.dtype, x.device)
 
 
 def unit(x):
@@ -108,7 +115,9 @@ def test_delta_inputs_are_the_parts_one_after_the_other(
     reference.causal_conv(x, weight, expected, rows)
     mixed = reference.causal_conv(x.double(), weight.double(), state.double(), rows)
     with poisoned():
-        found = kernels.delta_inputs(x, weight, state, gates, KEY_HEADS, 1e-6, rows)
+        found = kernels.delta_inputs(
+            delta_arguments(x, weight, KEY_HEADS, gates.alpha.shape[1]), x, gates, state, rows
+        )
     assert same_bits(state, expected)
     q, k, v = (y.unflatten(1, (-1, DIM)) for y in mixed.split((keys, keys, heads * DIM), 1))
     bound = (3e-6, 3e-5)
@@ -129,7 +138,9 @@ def test_twenty_runs_and_any_company_give_the_same_bits(steps, numbers, state_of
     first = None
     for _ in range(20):
         state = entry.clone()
-        found = kernels.delta_inputs(x, weight, state, gates, KEY_HEADS, 1e-6, rows)
+        found = kernels.delta_inputs(
+            delta_arguments(x, weight, KEY_HEADS, gates.alpha.shape[1]), x, gates, state, rows
+        )
         first = first or (found, state)
         assert same_bits(found.q, first[0].q)
         assert same_bits(state, first[1])
@@ -137,6 +148,8 @@ def test_twenty_runs_and_any_company_give_the_same_bits(steps, numbers, state_of
         alone, span = on_gpu(steps.build(part, slots=(1,))), rows.span(index)
         own = entry[[0, rows.segments[index].slot]].clone()
         mine = kernels.DeltaGates(heads[span], heads[span], heads[0], heads[0])
-        found = kernels.delta_inputs(x[span], weight, own, mine, KEY_HEADS, 1e-6, alone)
+        found = kernels.delta_inputs(
+            delta_arguments(x, weight, KEY_HEADS, 48), x[span], mine, own, alone
+        )
         assert same_bits(found.q, first[0].q[span])
         assert same_bits(own[1], first[1][rows.segments[index].slot])

@@ -3,13 +3,10 @@ or an allocation, and with --batch-invariant the same in any company."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 
+import executor_scenes as scenes
 import numpy as np
 import pytest
 import torch
@@ -31,21 +28,6 @@ from kinfolk.synth.write import write_synthetic
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.xdist_group("graphs")]
 
 SHAPE = "qwen3.5-4b"
-
-
-def _cpu_tests() -> ModuleType:
-    """What the tests on the CPU do with two runners; their folder is no package."""
-    path = Path(__file__).parents[1] / "engine" / "test_executor.py"
-    spec = spec_from_file_location("executor_scenes", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-scenes = _cpu_tests()
 
 
 @pytest.fixture(scope="module")

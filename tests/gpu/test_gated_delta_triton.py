@@ -11,9 +11,12 @@ import torch
 
 from kinfolk_kernels.gated_delta import launches, reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
+from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 from kinfolk_kernels.gated_delta.tiles import TILES
 from kinfolk_kernels.gated_delta.triton_backend import gated_delta, gated_delta_commit
 from kinfolk_kernels.row_layout import RowLayout
+
+DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.device("cuda"))
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -93,9 +96,9 @@ def same_bits(a, b):
 def check(rows, given, state, assert_near, poisoned, bound=OUT):
     """Outputs, states of certain parts, stores and trace; nothing else moves."""
     entry, expected = state.clone(), state.double()
-    outs, traces = reference.gated_delta(*given.doubled(), expected, rows)
+    outs, traces = reference.gated_delta(DELTA, *given.doubled(), expected, rows)
     with poisoned():
-        out, trace = gated_delta(*given, state, rows)
+        out, trace = gated_delta(DELTA, *given, state, rows)
     assert_near(out, outs, bound)
     moved = {s.slot for s in rows.segments if not s.drafted} | set(rows.store_slots.tolist())
     for slot in range(len(state)):
@@ -160,9 +163,9 @@ def test_drafts_and_their_commit(
     kept = {index: part.path(size - 1) for index, part in enumerate(parts)}
     arguments = commit_arguments(rows, kept)
     expected = state.double()
-    _, traces = reference.gated_delta(*given.doubled(), expected, rows)
-    reference.gated_delta_commit(traces, expected, *arguments)
-    gated_delta_commit(trace, state, *arguments)
+    _, traces = reference.gated_delta(DELTA, *given.doubled(), expected, rows)
+    reference.gated_delta_commit(DELTA, traces, expected, *arguments)
+    gated_delta_commit(DELTA, trace, state, *arguments)
     for slot in rows.slot_of_sequence.tolist():
         assert_near(state[slot].flatten(1), expected[slot].flatten(1), STATE)
 
@@ -244,7 +247,7 @@ def test_twenty_runs_give_the_same_bits(steps, numbers, inputs, on_gpu):
     first = None
     for _ in range(20):
         state = entry.clone()
-        out, trace = gated_delta(*given, state, rows)
+        out, trace = gated_delta(DELTA, *given, state, rows)
         span = slice(rows.segments[3].start, rows.segments[3].stop)
         found = (out, state, trace.d[span], trace.total[span].float())
         first = first or found
@@ -256,11 +259,11 @@ def test_company_changes_no_bit(steps, numbers, inputs, on_gpu):
     together = on_gpu(everything(steps))
     given, entry = inputs(len(together.positions)), fresh_state(numbers, together)
     state = entry.clone()
-    out, _ = gated_delta(*given, state, together)
+    out, _ = gated_delta(DELTA, *given, state, together)
     for index, part in enumerate(together.parts):
         alone = on_gpu(steps.build(part, slots=(1,)))
         own = entry[[0, together.segments[index].slot]].clone()
-        found, _ = gated_delta(*given.rows(together.span(index)), own, alone)
+        found, _ = gated_delta(DELTA, *given.rows(together.span(index)), own, alone)
         assert same_bits(found, out[together.span(index)])
         assert same_bits(own[1], state[together.segments[index].slot])
 
@@ -271,7 +274,7 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
     rows = on_gpu(everything(steps))
     given, state = inputs(len(rows.positions)), fresh_state(numbers, rows)
     expected = state.double()
-    outs, traces = reference.gated_delta(*given.doubled(), expected, rows)
+    outs, traces = reference.gated_delta(DELTA, *given.doubled(), expected, rows)
     tile = {name: dataclasses.replace(found, warps=warps) for name, found in TILES.items()}
     delta = launches.DeltaInputs(*given, state)
     out = torch.full_like(given.v, torch.nan)
@@ -282,7 +285,7 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
     assert_near(out, outs, OUT)
     arguments = commit_arguments(rows, {1: [0, 1, 2]})
     launches.commit(trace, state, *arguments, tile["commit"]).run()
-    reference.gated_delta_commit(traces, expected, *arguments)
+    reference.gated_delta_commit(DELTA, traces, expected, *arguments)
     for moved in (3, 7, 1, 9, 10, 11, 8):
         assert_near(state[moved].flatten(1), expected[moved].flatten(1), STATE)
 
@@ -308,11 +311,11 @@ def test_a_replayed_graph_gives_the_bits_of_a_call(steps, numbers, inputs, on_gp
     given = inputs(4 * size)
     state = torch.cat([fresh_state(numbers, wide)[1:5]] * 2)
     carried = Carrying(wide.store_rows, wide.store_slots, wide.layout)
-    gated_delta(*given, state.clone(), carried)
+    gated_delta(DELTA, *given, state.clone(), carried)
     torch.cuda.synchronize()
     graph, static = torch.cuda.CUDAGraph(), state.clone()
     with torch.cuda.graph(graph):
-        out, trace = gated_delta(*given, static, carried)
+        out, trace = gated_delta(DELTA, *given, static, carried)
     narrow = on_gpu(steps.build(*(make(9, size) for _ in range(3)), slots=(6, 1, 4)))
     carried.layout.spans.zero_()
     carried.layout.spans[:3] = narrow.layout.spans
@@ -322,19 +325,14 @@ def test_a_replayed_graph_gives_the_bits_of_a_call(steps, numbers, inputs, on_gp
     static.copy_(state)
     graph.replay()
     expected, used = state.clone(), slice(0, 3 * size)
-    called, traced = gated_delta(*given.rows(used), expected, narrow)
+    called, traced = gated_delta(DELTA, *given.rows(used), expected, narrow)
     assert same_bits(out[used], called)
     assert same_bits(static, expected)
     if trace is not None:
         assert same_bits(trace.d[used], traced.d)
 
 
-def test_it_says_what_it_supports(steps, numbers, inputs, on_gpu):
-    rows = on_gpu(everything(steps))
-    given, state = inputs(len(rows.positions)), fresh_state(numbers, rows)
-    assert kernels.supports(*given, state, rows)
-    assert kernels.supports(*given, state.half(), rows).reason.startswith("the state is not")
-    too_long = on_gpu(steps.build(steps.chain(0, 65)))
-    given = inputs(65)
-    verdict = kernels.supports(*given, state, too_long)
-    assert verdict.reason == "a sequence has 65 drafted rows, more than 64"
+def test_it_runs_on_cuda_devices_only():
+    assert kernels.supports(DELTA)
+    on_cpu = dataclasses.replace(DELTA, device=torch.device("cpu"))
+    assert kernels.supports(on_cpu).reason == "it runs on CUDA devices, the model is on cpu"

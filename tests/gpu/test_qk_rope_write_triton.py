@@ -11,9 +11,10 @@ import torch
 
 from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import FORMATS, Coded
-from kinfolk_kernels.qk_rope_write import reference
+from kinfolk_kernels.qk_rope_write import reference, triton_backend
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
-from kinfolk_kernels.qk_rope_write.triton_backend import FEW_ROWS, qk_rope_write, supports
+from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
+from kinfolk_kernels.stored_kind import StoredKind
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -39,6 +40,22 @@ SHAPES = {
     "64 and 8 of 128": Shape(64, 8, 128, 64),
 }
 FIRST = SHAPES["24 and 4 of 256, a quarter turned"]
+
+
+def arguments_of(q, k, v, norms, tables, pools, pool_index, dtype):
+    """Those of the op that fit its operands."""
+    keys, values = (StoredKind.of(pool) for pool in pools)
+    has_values = v is not None or k is None
+    return QKRopeWriteArguments(
+        norms, tables, keys, values, has_values, pool_index, dtype, q.device
+    )
+
+
+def qk_rope_write(
+    q, k, v, norms, tables, pools, arenas, rows, pool_index, dtype, module=triton_backend
+):
+    arguments = arguments_of(q, k, v, norms, tables, pools, pool_index, dtype)
+    return module.qk_rope_write(arguments, q, k, v, pools, arenas, rows)
 
 
 @pytest.fixture
@@ -109,9 +126,8 @@ def both(rows, numbers, on_gpu):
         ]
         args = (q, k, v if own_values else None, norms, tables, *memory)
         moved = tuple(there(x) for x in args)
-        assert supports(*moved, device_rows, 0, 0.125, dtype)
-        found = qk_rope_write(*moved, device_rows, 0, 0.125, dtype)
-        expected = reference.qk_rope_write(*args, rows, 0, 0.125, dtype)
+        found = qk_rope_write(*moved, device_rows, 0, dtype)
+        expected = qk_rope_write(*args, rows, 0, dtype, module=reference)
         return (found.cpu(), [*moved[5], *moved[6]]), (expected, [*memory[0], *memory[1]])
 
     return run
@@ -143,7 +159,7 @@ def test_equals_the_reference(both, assert_near, shape, own_values):
         assert_near(*written(owned(place, mine), owned(place, theirs)), F32)
 
 
-@pytest.mark.parametrize("rows", [0, FEW_ROWS], indirect=True, ids=["few", "many"])
+@pytest.mark.parametrize("rows", [0, triton_backend.FEW_ROWS], indirect=True, ids=["few", "many"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_bfloat16(both, assert_near, shape):
     (q, memory), (expected, meant) = both(shape, ("", ""), torch.bfloat16)
@@ -184,8 +200,8 @@ def test_a_layer_that_stores_nothing_only_prepares_its_query(rows, numbers, on_g
     memory = tuple(section(2, FIRST, "", torch.bfloat16, False) for _ in range(4))
     args = (q, None, None, norms, rope_tables(32), memory[:2], memory[2:])
     moved = there(args)
-    found = qk_rope_write(*moved, on_gpu(rows), 0, 1.0, torch.float32)
-    expected = reference.qk_rope_write(*args, rows, 0, 1.0, torch.float32)
+    found = qk_rope_write(*moved, on_gpu(rows), 0, torch.float32)
+    expected = qk_rope_write(*args, rows, 0, torch.float32, module=reference)
     assert_near(found.cpu(), expected, F32)
     assert all(x.isnan().all() for x in (*moved[5], *moved[6]))
 
@@ -205,7 +221,7 @@ def test_blocks_may_lie_beyond_the_reach_of_32_bits(steps, numbers, on_gpu):
     )
     q, k, v = (numbers(3, heads, 256).cuda() for heads in (8, 4, 4))
     arenas = tuple(torch.empty(1, 4, CHUNK, 256, dtype=torch.bfloat16).cuda() for _ in range(2))
-    rest = (on_gpu(rows), 0, 1.0, torch.bfloat16)
+    rest = (on_gpu(rows), 0, torch.bfloat16)
     qk_rope_write(q, k, v, (None, None, None), None, pools, arenas, *rest)
     offset = rows.write_row[0] % CHUNK
     for pool, x in zip(pools, (k, v), strict=True):

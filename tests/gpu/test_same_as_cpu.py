@@ -16,7 +16,7 @@ import torch
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
-from kinfolk.ops.table import Ops
+from kinfolk.ops.binding import Ops
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 from kinfolk_kernels.route.op import RouteArguments

@@ -19,8 +19,10 @@ from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
 from kinfolk_kernels.qk_rope_write.triton_backend import launch as prepare
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
+from kinfolk_kernels.stored_kind import StoredKind
 
 CHUNK = 64
 LARGE = Device(132, 227 * 1024)
@@ -94,10 +96,13 @@ def launches(shape: Shape, device: Device) -> Iterator[Launch]:
     norm = HeadNorm(torch.zeros(shape.dim), 1e-6)
     key = torch.zeros(65, shape.kv_heads, shape.dim)
     tables = torch.zeros(2, 16, shape.dim // 8)
-    stores = (pools, pools, rows, 0, 1.0)
+    keys, values = (StoredKind.of(pool) for pool in pools)
+    arguments = QKRopeWriteArguments(
+        (norm, norm, None), tuple(tables), keys, values, True, 0, q.dtype, q.device
+    )
     for some in (q[:1], q):
         out = torch.empty_like(some)
-        yield prepare(some, key, key, (norm, norm, None), tuple(tables), *stores, out)
+        yield prepare(arguments, some, key, key, pools, pools, rows, out)
 
 
 @pytest.mark.parametrize(("name", "capability"), CASES)

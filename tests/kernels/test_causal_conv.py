@@ -7,6 +7,9 @@ import torch
 
 from kinfolk_kernels.causal_conv import reference
 from kinfolk_kernels.causal_conv import torch_backend as fast
+from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments
+
+COMMIT = CausalConvCommitArguments(torch.float32, torch.device("cpu"))
 
 BACKENDS = pytest.mark.parametrize("backend", [reference, fast], ids=["ref", "torch"])
 LENGTHS = pytest.mark.parametrize("length", [1, 2, 3, 63, 64, 65, 127, 129])
@@ -148,7 +151,7 @@ def test_a_commit_equals_feeding_the_kept_rows(steps, numbers, backend):
         inputs = x[rows.span(index)][path]
         slot = rows.segments[index].slot
         expected[slot] = torch.cat([state[slot], inputs])[-3:]
-    backend.causal_conv_commit(x, state, *commit_arguments(rows, kept))
+    backend.causal_conv_commit(COMMIT, x, state, *commit_arguments(rows, kept))
     assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
 
 
@@ -158,7 +161,12 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, backend):
     rows = steps.build(steps.chain(0, 4), steps.chain(0, 4))
     x, state = numbers(8, CHANNELS), poisoned_state(numbers, rows, 4)
     x[[0, 1, 2, 3, 6, 7]] = torch.nan
-    backend.causal_conv_commit(x, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
+    backend.causal_conv_commit(
+        CausalConvCommitArguments(x.dtype, x.device),
+        x,
+        state,
+        *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]),
+    )
     assert state[1].isfinite().all()
 
 

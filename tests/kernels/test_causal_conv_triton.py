@@ -10,6 +10,9 @@ import torch
 
 from kinfolk_kernels.causal_conv import reference
 from kinfolk_kernels.causal_conv import triton_backend as kernels
+from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments, DeltaInputsArguments
+
+COMMIT = CausalConvCommitArguments(torch.float32, torch.device("cpu"))
 
 pytestmark = pytest.mark.interpreter
 
@@ -125,6 +128,10 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(steps, numbers, inputs):
 # -- with all that stands before the recurrence ---------------------------------------------------
 
 
+def delta_arguments(x, weight, key_heads, heads):
+    return DeltaInputsArguments(weight, key_heads, heads, 1e-6, x.dtype, x.device)
+
+
 def unit(x):
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
@@ -145,7 +152,9 @@ def test_delta_inputs_are_the_parts_one_after_the_other(
     expected, wide = state.clone(), state.double()
     reference.causal_conv(x, weight, expected, rows)
     mixed = reference.causal_conv(x.double(), weight.double(), wide, rows)
-    found = kernels.delta_inputs(x, weight, state, gates, key_heads, 1e-6, rows)
+    found = kernels.delta_inputs(
+        delta_arguments(x, weight, key_heads, heads), x, gates, state, rows
+    )
     assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
     keys = key_heads * dim
     q, k = (mixed[:, i * keys : (i + 1) * keys].view(17, key_heads, dim) for i in range(2))
@@ -178,8 +187,8 @@ def test_a_commit_equals_feeding_the_kept_rows(steps, numbers, inputs, channels,
     x, state = inputs(14, channels), fresh_state(numbers, rows, taps, channels)
     arguments = commit_arguments(rows, [[0, 1], [0, 1, 4, 5], [0], []])
     expected = state.clone()
-    reference.causal_conv_commit(x, expected, *arguments)
-    kernels.causal_conv_commit(x, state, *arguments)
+    reference.causal_conv_commit(COMMIT, x, expected, *arguments)
+    kernels.causal_conv_commit(COMMIT, x, state, *arguments)
     assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
 
 
@@ -187,17 +196,30 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
     rows = steps.build(steps.chain(0, 4), steps.chain(0, 4))
     x, state = inputs(8, 7), fresh_state(numbers, rows, 4, 7)
     x[[0, 1, 2, 3, 6, 7]] = torch.nan
-    kernels.causal_conv_commit(x, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
+    kernels.causal_conv_commit(
+        CausalConvCommitArguments(x.dtype, x.device),
+        x,
+        state,
+        *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]),
+    )
     assert state[1].isfinite().all()
 
 
 # -- what it cannot do ----------------------------------------------------------------------------
 
 
-def test_refusals_say_why(steps, numbers, inputs):
-    rows = steps.build(steps.certain(0, 2))
-    state = fresh_state(numbers, rows, 4, 7)
-    verdict = kernels.supports(inputs(2, 7).bfloat16(), numbers(7, 4), state, rows)
-    assert verdict.reason == "Triton's interpreter computes wrong numbers from bfloat16"
-    verdict = kernels.supports(inputs(2, 7), numbers(4, 7).T, state, rows)
-    assert verdict.reason == "the weight is not contiguous float32 (torch.float32)"
+def test_refusals_say_why(numbers):
+    x, weight = numbers(2, 64), numbers(64, 4)
+
+    def refusal(x, weight, key_heads=1, heads=2):
+        return kernels.supports_inputs(delta_arguments(x, weight, key_heads, heads)).reason
+
+    assert refusal(x, weight) == ""
+    assert refusal(x.bfloat16(), weight) == (
+        "Triton's interpreter computes wrong numbers from bfloat16"
+    )
+    strided = numbers(4, 64).T
+    assert refusal(x, strided) == "the weight is not contiguous float32 (torch.float32)"
+    assert "heads of 12 numbers" in refusal(x, weight, 1, 3)
+    narrow = CausalConvCommitArguments(torch.bfloat16, x.device)
+    assert "bfloat16" in kernels.supports_commit(narrow).reason

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from kinfolk.ops.binding import Ops
 from kinfolk.ops.builtin import OP_BACKENDS
-from kinfolk.ops.table import Ops
 from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import group_launches as group
 from kinfolk_kernels.experts import pair_launches as pair

@@ -10,6 +10,7 @@ from kinfolk_kernels.int8_rows import dequantize
 from kinfolk_kernels.paged_attention import reference
 from kinfolk_kernels.paged_attention import torch_backend as fast
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, finish
+from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 
 BACKENDS = pytest.mark.parametrize("module", [reference, fast], ids=["ref", "torch"])
 HEADS, DIM = 2, 64
@@ -64,7 +65,9 @@ def test_gated_attention_is_attention_and_its_epilogue(
     memory = memories.fill(rows, 1, numbers, (DIM, DIM))
     q, gate = numbers(9, HEADS, DIM), numbers(9, HEADS, DIM)
     rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE)
-    found = module.gated_attention(q, *rest, Epilogue(gate)).values
+    arguments = GatedAttentionArguments.of(q, memory.pools, None, SCALE)
+    operands = (q, memory.pools, memory.arenas, rows, rows.table, Epilogue(gate))
+    found = module.gated_attention(arguments, *operands).values
     assert_near(found, module.paged_attention(q, *rest) * gate.sigmoid(), F32)
 
 

@@ -13,6 +13,9 @@ import torch
 
 from kinfolk_kernels.gated_delta import reference
 from kinfolk_kernels.gated_delta import torch_backend as fast
+from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
+
+DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.device("cpu"))
 
 BACKENDS = pytest.mark.parametrize("backend", [reference, fast], ids=["ref", "torch"])
 RATIOS = pytest.mark.parametrize(("key_heads", "value_heads"), [(2, 2), (2, 4), (1, 3), (2, 6)])
@@ -92,7 +95,7 @@ def fresh_state(numbers, rows, value_heads, spare=2):
 def check(backend, rows, given, state, assert_near):
     """Outputs of all rows, states of certain parts and stores; nothing else moves."""
     entry = state.clone()
-    out, trace = backend.gated_delta(*given, state, rows)
+    out, trace = backend.gated_delta(DELTA, *given, state, rows)
     outs, states = exact(given, rows, entry)
     assert_near(out, outs, F32)
     moved = {s.slot: s.stop - 1 for s in rows.segments if not s.drafted}
@@ -147,8 +150,8 @@ def test_a_chain_equals_a_slice(steps, numbers, inputs, assert_near, backend):
     given = inputs(20)
     slice_, chain = steps.build(steps.certain(0, 20)), steps.build(steps.chain(0, 20))
     state = fresh_state(numbers, slice_, 4)
-    certain, _ = backend.gated_delta(*given, state.clone(), slice_)
-    drafted, _ = backend.gated_delta(*given, state, chain)
+    certain, _ = backend.gated_delta(DELTA, *given, state.clone(), slice_)
+    drafted, _ = backend.gated_delta(DELTA, *given, state, chain)
     assert_near(drafted, certain, F32)
 
 
@@ -179,7 +182,7 @@ def test_what_follows_a_hard_reset_keeps_its_precision(
     entry = state.clone()
     trace = check(backend, rows, given, state, assert_near)
     if trace is not None:
-        backend.gated_delta_commit(trace, state, *commit_arguments(rows, [list(range(60))]))
+        backend.gated_delta_commit(DELTA, trace, state, *commit_arguments(rows, [list(range(60))]))
         expected = exact(given, rows, entry)[1][-1]
         assert_near(state[1].flatten(1), expected.flatten(1), STATE)
 
@@ -199,7 +202,7 @@ def test_a_rate_of_one_stores_the_value_under_its_key(steps, numbers, inputs, ba
     rows, given = steps.build(steps.certain(0, 9)), inputs(9, 2, 2)
     given.beta.fill_(1)
     state = fresh_state(numbers, rows, 2)
-    backend.gated_delta(*given, state, rows)
+    backend.gated_delta(DELTA, *given, state, rows)
     read = torch.einsum("hvk,hk->hv", state[1], given.k[-1])
     torch.testing.assert_close(read, given.v[-1], rtol=1e-4, atol=1e-4)
 
@@ -214,7 +217,7 @@ def test_worked_example(steps, backend):
     g = torch.tensor([[-0.1], [-0.5], [-1.0]])
     beta = torch.tensor([[0.5], [0.25], [0.9]])
     state = torch.zeros(2, 1, 2, 2)
-    out, _ = backend.gated_delta(q, k, v, g, beta, state, steps.build(steps.certain(0, 3)))
+    out, _ = backend.gated_delta(DELTA, q, k, v, g, beta, state, steps.build(steps.certain(0, 3)))
     expected = [[0.25, 0.5], [0.1516326, 0.3032651], [-1.0276884, 0.0786393]]
     torch.testing.assert_close(out[:, 0], torch.tensor(expected), rtol=0, atol=1e-6)
     final = torch.tensor([[-0.0328035, 0.1643175], [-1.7921109, 0.0157777]])  # rows = keys
@@ -239,10 +242,12 @@ def test_a_commit_equals_feeding_the_kept_rows(
     )
     given = inputs(len(rows.positions), key_heads, value_heads)
     state = fresh_state(numbers, rows, value_heads)
-    _, trace = backend.gated_delta(*given, state, rows)
+    _, trace = backend.gated_delta(DELTA, *given, state, rows)
     entry = state.clone()
     kept = {0: list(range(11)), 2: rows.parts[2].path(39), 3: [0, 1, 4], 4: [0]}
-    backend.gated_delta_commit(trace, state, *commit_arguments(rows, list(kept.values()), [*kept]))
+    backend.gated_delta_commit(
+        DELTA, trace, state, *commit_arguments(rows, list(kept.values()), [*kept])
+    )
     states = exact(given, rows, entry)[1]
     for index, path in kept.items():
         segment = rows.segments[index]
@@ -259,8 +264,8 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs, backend):
     given, state = inputs(8), fresh_state(numbers, rows, 4)
     given.v[:4] = torch.nan
     given.k[6:] = torch.nan
-    _, trace = backend.gated_delta(*given, state, rows)
-    backend.gated_delta_commit(trace, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
+    _, trace = backend.gated_delta(DELTA, *given, state, rows)
+    backend.gated_delta_commit(DELTA, trace, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
     assert state[1].isfinite().all()
     assert state[2].isnan().any()
 

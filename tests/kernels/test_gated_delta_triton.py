@@ -12,6 +12,9 @@ import torch
 
 from kinfolk_kernels.gated_delta import reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
+from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
+
+DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.device("cpu"))
 
 pytestmark = pytest.mark.interpreter
 
@@ -94,8 +97,8 @@ def check(rows, given, state, assert_near):
     """Outputs of all rows, states of certain parts, stores and trace; nothing else moves."""
     entry = state.clone()
     expected = state.double()
-    outs, traces = reference.gated_delta(*given.doubled(), expected, rows)
-    out, trace = kernels.gated_delta(*given, state, rows)
+    outs, traces = reference.gated_delta(DELTA, *given.doubled(), expected, rows)
+    out, trace = kernels.gated_delta(DELTA, *given, state, rows)
     assert_near(out, outs, OUT)
     moved = {s.slot for s in rows.segments if not s.drafted} | set(rows.store_slots.tolist())
     for slot in range(len(state)):
@@ -214,8 +217,8 @@ def test_sequences_of_no_rows_are_padding(steps, numbers, inputs, assert_near):
     given = inputs(4)
     state = fresh_state(numbers, rows, given)
     expected = state.double()
-    outs, _ = reference.gated_delta(*given.doubled(), expected, rows)
-    out, _ = kernels.gated_delta(*given, state, replace(rows, layout=layout))
+    outs, _ = reference.gated_delta(DELTA, *given.doubled(), expected, rows)
+    out, _ = kernels.gated_delta(DELTA, *given, state, replace(rows, layout=layout))
     assert_near(out, outs, OUT)
     assert state[0].isnan().all()
 
@@ -271,7 +274,7 @@ def test_a_neighbour_with_nan_spoils_nobody(steps, numbers, inputs):
     given = inputs(12)
     given.v[:4] = torch.nan
     state = fresh_state(numbers, rows, given)
-    out, trace = kernels.gated_delta(*given, state, rows)
+    out, trace = kernels.gated_delta(DELTA, *given, state, rows)
     assert out[:4].isnan().any()
     assert out[4:].isfinite().all()
     assert trace.d[8:].isfinite().all()
@@ -295,9 +298,12 @@ def check_commit(rows, given, state, trace, kept, assert_near, parts=None):
     entry = state.clone()
     arguments = commit_arguments(rows, kept, parts)
     moves = arguments[1] > 0
-    expected, traces = state.double(), reference.gated_delta(*given.doubled(), entry.double(), rows)
-    reference.gated_delta_commit(traces[1], expected, *(x[moves] for x in arguments))
-    kernels.gated_delta_commit(trace, state, *arguments)
+    expected, traces = (
+        state.double(),
+        reference.gated_delta(DELTA, *given.doubled(), entry.double(), rows),
+    )
+    reference.gated_delta_commit(DELTA, traces[1], expected, *(x[moves] for x in arguments))
+    kernels.gated_delta_commit(DELTA, trace, state, *arguments)
     for slot in range(len(state)):
         if slot in arguments[2][moves].tolist():
             assert_near(state[slot].flatten(1), expected[slot].flatten(1), STATE)
@@ -329,10 +335,10 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
     rows = steps.build(steps.chain(0, 4), steps.chain(0, 4))
     given = inputs(8)
     state = fresh_state(numbers, rows, given)
-    _, trace = kernels.gated_delta(*given, state, rows)
+    _, trace = kernels.gated_delta(DELTA, *given, state, rows)
     for left in (trace.k, trace.d, trace.total):
         left[:4], left[6:] = torch.nan, torch.nan
-    kernels.gated_delta_commit(trace, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
+    kernels.gated_delta_commit(DELTA, trace, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
     assert state[1].isfinite().all()
     assert state[2].isnan().any()
 
@@ -373,9 +379,11 @@ def test_a_path_of_64_rows_has_64_bits(steps):
 # -- what it cannot do ----------------------------------------------------------------------------
 
 
-def test_refusals_say_why(steps, numbers, inputs):
-    rows = steps.build(steps.certain(0, 2))
-    given = inputs(2)
-    verdict = kernels.supports(*given, fresh_state(numbers, rows, given).double(), rows)
-    assert not verdict
-    assert verdict.reason == "the state is not contiguous float32 (torch.float64)"
+def test_refusals_say_why():
+    def refusal(**changes):
+        return kernels.supports(replace(DELTA, **changes)).reason
+
+    assert refusal() == ""
+    assert refusal(key_dim=96) == "key dimension 96 is none of (32, 64, 128)"
+    assert refusal(value_dim=40) == "value dimension 40 is no multiple of 32"
+    assert refusal(value_heads=40) == "40 value heads are no multiple of 16 key heads"

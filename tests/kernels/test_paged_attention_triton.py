@@ -13,21 +13,19 @@ import torch
 import triton
 import triton.language as tl
 
+from kinfolk.ops.binding import Ops
 from kinfolk.ops.builtin import OP_BACKENDS
-from kinfolk.ops.table import Ops
 from kinfolk_kernels.codecs import Coded, encode, rotate
 from kinfolk_kernels.codecs import numbers as stored_numbers
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS as FEW_ROWS
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.paged_attention import launches, reference
+from kinfolk_kernels.paged_attention import triton_backend as kernels
 from kinfolk_kernels.paged_attention.decode import most_runs, run_length
 from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
+from kinfolk_kernels.paged_attention.op import GATED_ATTENTION, GatedAttentionArguments
 from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device, heights
-from kinfolk_kernels.paged_attention.triton_backend import (
-    gated_attention,
-    supports,
-)
 
 pytestmark = pytest.mark.interpreter
 
@@ -40,6 +38,12 @@ SCALE = DIM**-0.5
 F32 = (4e-5, 1e-4)
 # Weights and results are rounded to float16.
 F16 = (2e-3, 2e-2)
+
+
+def gated_attention(q, pools, arenas, rows, table, window, scale, epilogue, module=kernels):
+    """The op with the arguments that fit its operands."""
+    arguments = GatedAttentionArguments.of(q, pools, window, scale)
+    return module.gated_attention(arguments, q, pools, arenas, rows, table, epilogue)
 
 
 def attention(*arguments):
@@ -243,10 +247,10 @@ def test_the_constants_of_a_captured_graph_change_no_bit(call):
     assert torch.equal(results(captured), results(call))
 
 
-def test_the_table_of_ops_runs_it_by_name(call):
+def test_the_op_is_bound_by_name(call):
     ops = Ops(OP_BACKENDS, {"gated_attention": "triton"})
-    rest = (call.arenas, call.rows, call.table, None, SCALE, call.epilogue)
-    found = ops.gated_attention(call.q, call.pools, *rest)
+    attend = ops.bind(GATED_ATTENTION, GatedAttentionArguments.of(call.q, call.pools, None, SCALE))
+    found = attend(call.q, call.pools, call.arenas, call.rows, call.table, call.epilogue)
     assert ("gated_attention", "triton") in ops.decisions
     assert torch.equal(found.values, results(call))
 
@@ -384,7 +388,7 @@ def test_gates_and_factors(steps, memories, mild, assert_near, slices, factor_di
     )
     rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, epilogue)
     found = gated_attention(q[..., :DIM], *rest)
-    expected = reference.gated_attention(q[..., :DIM], *rest)
+    expected = gated_attention(q[..., :DIM], *rest, module=reference)
     assert found.values.dtype == torch.float16
     assert (found.int8 is None) == (count > FEW_ROWS)
     assert_near(found.values, expected.values, (5e-4, 5e-3))
@@ -397,7 +401,7 @@ def test_int8_rows(steps, memories, mild, assert_near):
     epilogue = Epilogue(mild(6, 2, 128), None, torch.float16, int8=True)
     rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, epilogue)
     found = gated_attention(q, *rest).int8
-    expected = reference.gated_attention(q, *rest).int8
+    expected = gated_attention(q, *rest, module=reference).int8
     assert_near(found.scales, expected.scales, (1e-5, 1e-4))
     assert_near(dequantize(found), dequantize(expected), (2e-3, 5e-2))
 
@@ -416,22 +420,26 @@ def test_few_rows_get_int8_ones_unasked(steps, memories, mild, count, dim):
 # -- what it refuses ------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_cannot_do(call, steps):
-    args = (call.q, call.pools, call.arenas, call.rows, call.table, None, SCALE)
-    plain = Epilogue()
-    assert supports(*args, plain)
-    odd = torch.zeros(6, 3, DIM).half()
-    assert "3 query heads" in supports(odd, *args[1:], plain).reason
-    narrow = supports(call.q.bfloat16(), *args[1:], plain)
-    assert "interpreter" in narrow.reason
-    whole = supports(call.q.long(), *args[1:], plain)
-    assert "int64" in whole.reason
-    tall = steps.build(steps.chain(0, 65))
-    assert (
-        "more than 64 drafted" in supports(*args[:3], tall, tall.table, None, SCALE, plain).reason
-    )
-    apart = tuple(pool.repeat_interleave(2, 3)[..., ::2] for pool in call.pools)
-    assert "contiguous" in supports(call.q, apart, *args[2:], plain).reason
-    mixed = (coded(call.pools[0].float(), "q8_0", False, 32), call.pools[1])
-    assert "different formats" in supports(call.q, mixed, *args[2:], plain).reason
-    assert "multiple of 64" in supports(*args, Epilogue(int8=True)).reason
+def test_it_says_what_it_cannot_do(call):
+    arguments = GatedAttentionArguments.of(call.q, call.pools, None, SCALE)
+
+    def refusal(**changes):
+        return kernels.supports(replace(arguments, **changes)).reason
+
+    assert refusal() == ""
+    assert "3 query heads" in refusal(heads=3)
+    assert "interpreter" in refusal(dtype=torch.bfloat16)
+    assert "int64" in refusal(dtype=torch.int64)
+    assert "more than 512 dimensions" in refusal(keys=replace(arguments.keys, dim=1024))
+    unknown = replace(arguments.keys, dtype=None, format="q3")
+    assert "stored as q3" in refusal(keys=unknown)
+    odd = replace(arguments.values, dtype=None, format="q8_0", dim=96)
+    assert "coded heads of 96 dimensions" in refusal(values=odd)
+    assert "keys or values of torch.int8" in refusal(keys=replace(arguments.keys, dtype=torch.int8))
+
+
+def test_a_query_that_is_not_contiguous_is_copied(call):
+    apart = call.q.repeat_interleave(2, 2)[..., ::2]
+    rest = (call.pools, call.arenas, call.rows, call.table, None, SCALE, Epilogue())
+    assert not apart.is_contiguous()
+    assert torch.equal(gated_attention(apart, *rest).values, gated_attention(call.q, *rest).values)

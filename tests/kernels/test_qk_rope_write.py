@@ -7,12 +7,28 @@ import torch
 
 from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import Coded, decode, encode, rotate
+from kinfolk_kernels.qk_rope_write import reference
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
-from kinfolk_kernels.qk_rope_write.reference import qk_rope_write
+from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
+from kinfolk_kernels.stored_kind import StoredKind
 
 CHUNK = 64
 HEADS, KV_HEADS, DIM, PAIRS = 6, 2, 32, 4
 F32 = (2e-6, 2e-5)
+
+
+def arguments_of(q, k, v, norms, tables, pools, pool_index, dtype):
+    """Those of the op that fit its operands."""
+    keys, values = (StoredKind.of(pool) for pool in pools)
+    has_values = v is not None or k is None
+    return QKRopeWriteArguments(
+        norms, tables, keys, values, has_values, pool_index, dtype, q.device
+    )
+
+
+def qk_rope_write(q, k, v, norms, tables, pools, arenas, rows, pool_index, dtype, module=reference):
+    arguments = arguments_of(q, k, v, norms, tables, pools, pool_index, dtype)
+    return module.qk_rope_write(arguments, q, k, v, pools, arenas, rows)
 
 
 @pytest.fixture
@@ -72,16 +88,15 @@ NORMS = {
 
 @pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
 @pytest.mark.parametrize("own_values", [True, False])
-@pytest.mark.parametrize("scale", [1.0, 0.125])
 def test_equals_norm_rotation_and_storing(
-    rows, rope_tables, numbers, assert_near, norms, own_values, scale
+    rows, rope_tables, numbers, assert_near, norms, own_values
 ):
     count = len(rows.positions)
     q, k = numbers(count, HEADS, DIM), numbers(count, KV_HEADS, DIM)
     v = numbers(count, KV_HEADS, DIM) if own_values else None
     pools, arenas = (tuple(plain(n) for _ in range(2)) for n in (rows.blocks, 1))
-    found = qk_rope_write(q, k, v, norms, rope_tables, pools, arenas, rows, 0, scale, torch.float32)
-    expected = turned(normed(q, norms[0]), rows.positions, rope_tables) * scale
+    found = qk_rope_write(q, k, v, norms, rope_tables, pools, arenas, rows, 0, torch.float32)
+    expected = turned(normed(q, norms[0]), rows.positions, rope_tables)
     assert_near(found, expected, F32)
     keys = turned(normed(k, norms[1]), rows.positions, rope_tables)
     assert_near(stored(rows, pools[0], arenas[0]), keys, F32)
@@ -93,9 +108,7 @@ def test_equals_norm_rotation_and_storing(
 def test_without_keys_nothing_is_stored(rows, rope_tables, numbers):
     pools, arenas = (tuple(plain(n) for _ in range(2)) for n in (rows.blocks, 1))
     q = numbers(len(rows.positions), HEADS, DIM)
-    found = qk_rope_write(
-        q, None, None, NORMS["none"], None, pools, arenas, rows, 0, 1.0, torch.float32
-    )
+    found = qk_rope_write(q, None, None, NORMS["none"], None, pools, arenas, rows, 0, torch.float32)
     assert torch.equal(found, q)
     assert all(x.isnan().all() for x in (*pools, *arenas))
 
@@ -105,7 +118,7 @@ def test_the_query_may_be_half_of_a_wider_projection(rows, rope_tables, numbers)
     pools, arenas = (tuple(plain(n) for _ in range(2)) for n in (rows.blocks, 1))
     norms = NORMS["query and key"]
     found, again = (
-        qk_rope_write(q, None, None, norms, rope_tables, pools, arenas, rows, 0, 1.0, torch.float32)
+        qk_rope_write(q, None, None, norms, rope_tables, pools, arenas, rows, 0, torch.float32)
         for q in (wide[..., :DIM], wide[..., :DIM].contiguous())
     )
     assert torch.equal(found, again)
@@ -118,7 +131,7 @@ def test_results_are_rounded_once(rows, rope_tables, numbers, dtype):
     for kind in (torch.float32, dtype):
         pools, arenas = (tuple(plain(n, dtype=kind) for _ in range(2)) for n in (rows.blocks, 1))
         y = qk_rope_write(
-            q, k, None, NORMS["query and key"], rope_tables, pools, arenas, rows, 0, 1.0, kind
+            q, k, None, NORMS["query and key"], rope_tables, pools, arenas, rows, 0, kind
         )
         results.append((y, stored(rows, pools[0], arenas[0])))
     (wide, wide_keys), (narrow, narrow_keys) = results
@@ -136,7 +149,7 @@ def test_keys_and_values_are_coded_apart(rows, rope_tables, numbers, formats, ro
         tuple(coded(n, format, rotated) for format in formats) for n in (rows.blocks, 1)
     )
     wide_pools, wide_arenas = (tuple(plain(n) for _ in range(2)) for n in (rows.blocks, 1))
-    rest = (rows, 0, 1.0, torch.float32)
+    rest = (rows, 0, torch.float32)
     found = qk_rope_write(q, k, v, norms, rope_tables, pools, arenas, *rest)
     expected = qk_rope_write(q, k, v, norms, rope_tables, wide_pools, wide_arenas, *rest)
     assert torch.equal(found, rotate(expected) if rotated else expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,13 +11,30 @@ from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import Coded, encode
 from kinfolk_kernels.qk_rope_write import reference, triton_backend
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
-from kinfolk_kernels.qk_rope_write.triton_backend import qk_rope_write, supports
+from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
+from kinfolk_kernels.stored_kind import StoredKind
 
 pytestmark = pytest.mark.interpreter
 
 CHUNK = 64
 HEADS, KV_HEADS = 3, 2
 F32 = (2e-6, 2e-5)
+
+
+def arguments_of(q, k, v, norms, tables, pools, pool_index, dtype):
+    """Those of the op that fit its operands."""
+    keys, values = (StoredKind.of(pool) for pool in pools)
+    has_values = v is not None or k is None
+    return QKRopeWriteArguments(
+        norms, tables, keys, values, has_values, pool_index, dtype, q.device
+    )
+
+
+def qk_rope_write(
+    q, k, v, norms, tables, pools, arenas, rows, pool_index, dtype, module=triton_backend
+):
+    arguments = arguments_of(q, k, v, norms, tables, pools, pool_index, dtype)
+    return module.qk_rope_write(arguments, q, k, v, pools, arenas, rows)
 
 
 @pytest.fixture
@@ -50,10 +69,10 @@ def owned(plane):
 
 @pytest.fixture
 def both(rows, numbers):
-    """``both(dims, pairs, norms, make, own_values, scale)``: results and memory, kernel and
+    """``both(dims, pairs, norms, make, own_values)``: results and memory, kernel and
     reference."""
 
-    def run(dims, pairs, norms, make, own_values=True, scale=1.0, dtype=torch.float32):
+    def run(dims, pairs, norms, make, own_values=True, dtype=torch.float32):
         count = len(rows.positions)
         # Slices of one wide projection, as a fused matrix gives them.
         dim, value_dim = dims
@@ -63,12 +82,11 @@ def both(rows, numbers):
         k = parts[1].view(count, KV_HEADS, dim)
         v = parts[2].view(count, KV_HEADS, value_dim) if own_values else None
         found = []
-        for op in (qk_rope_write, reference.qk_rope_write):
+        for module in (triton_backend, reference):
             memory = [make(n, d, i) for n in (rows.blocks, 1) for i, d in enumerate(dims)]
             tables = rope_tables(pairs) if pairs else None
-            args = (norms, tables, tuple(memory[:2]), tuple(memory[2:]), rows, 0, scale, dtype)
-            assert supports(q, k, v, *args)
-            found.append((op(q, k, v, *args), memory))
+            args = (norms, tables, tuple(memory[:2]), tuple(memory[2:]), rows, 0, dtype)
+            found.append((qk_rope_write(q, k, v, *args, module=module), memory))
         return found
 
     return run
@@ -97,7 +115,7 @@ def test_equals_the_reference(both, assert_near, norms, pairs, own_values):
     def make(blocks, dim, place):
         return plain(blocks, dim)
 
-    (y, memory), (expected, expected_memory) = both((32, 32), pairs, norms, make, own_values, 0.125)
+    (y, memory), (expected, expected_memory) = both((32, 32), pairs, norms, make, own_values)
     assert_near(y, expected, F32)
     assert_memory_is_near(memory, expected_memory, assert_near)
 
@@ -173,19 +191,33 @@ def test_a_layer_that_stores_nothing_only_prepares_its_query(rows, numbers, asse
     q = numbers(len(rows.positions), HEADS, 32)
     memory = [plain(2, 32) for _ in range(4)]
     args = (NORMS["query and key"], rope_tables(4), tuple(memory[:2]), tuple(memory[2:]))
-    rest = (*args, rows, 0, 1.0, torch.float32)
+    rest = (*args, rows, 0, torch.float32)
     found = qk_rope_write(q, None, None, *rest)
-    assert_near(found, reference.qk_rope_write(q, None, None, *rest), F32)
+    assert_near(found, qk_rope_write(q, None, None, *rest, module=reference), F32)
     assert all(x.isnan().all() for x in memory)
 
 
-def test_it_says_what_it_cannot_do(rows, numbers):
-    q, k = numbers(9, HEADS, 32), numbers(9, KV_HEADS, 32)
-    pools, arenas = ((plain(2, 32), plain(2, 64)) for _ in range(2))
-    rest = (NORMS["none"], None, pools, arenas, rows, 0, 1.0, torch.float32)
-    assert supports(q, k, numbers(9, KV_HEADS, 64), *rest)
-    assert "as many dimensions" in supports(q, k, None, *rest).reason
-    assert "contiguous" in supports(q.transpose(1, 2), None, None, *rest).reason
-    mixed = (coded(2, 32, "q8_0", False), pools[1])
-    rest = (NORMS["none"], None, mixed, arenas, rows, 0, 1.0, torch.float32)
-    assert "different formats" in supports(q, k, None, *rest).reason
+def test_it_says_what_it_cannot_do(numbers):
+    q, k, v = numbers(9, HEADS, 32), numbers(9, KV_HEADS, 32), numbers(9, KV_HEADS, 64)
+    rest = (NORMS["none"], None, (plain(2, 32), plain(2, 64)), 0, torch.float32)
+
+    def refusal(arguments, **changes):
+        return triton_backend.supports(replace(arguments, **changes)).reason
+
+    arguments = arguments_of(q, k, v, *rest)
+    assert refusal(arguments) == ""
+    assert "as many dimensions" in refusal(arguments_of(q, k, None, *rest))
+    assert "bfloat16" in refusal(arguments, dtype=torch.bfloat16)
+    assert "queries of torch.float64" in refusal(arguments, dtype=torch.float64)
+    assert "stored as q3" in refusal(
+        arguments, keys=replace(arguments.keys, dtype=None, format="q3")
+    )
+
+
+def test_projections_that_are_not_contiguous_are_copied(rows, numbers):
+    q = numbers(len(rows.positions), HEADS, 32)
+    memory = [plain(2, 32) for _ in range(4)]
+    rest = (NORMS["query and key"], rope_tables(4), tuple(memory[:2]), tuple(memory[2:]), rows, 0)
+    apart = q.repeat_interleave(2, 2)[..., ::2]
+    found, expected = (qk_rope_write(x, None, None, *rest, torch.float32) for x in (apart, q))
+    assert torch.equal(found, expected)

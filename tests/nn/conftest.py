@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kinfolk.nn.context import BuildContext
+from kinfolk.ops.binding import Ops
 from kinfolk.ops.builtin import OP_BACKENDS
-from kinfolk.ops.table import Ops
 from kinfolk.plans import StatePlan
 
 

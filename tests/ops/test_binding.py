@@ -12,8 +12,8 @@ import torch
 
 from kinfolk.descriptors import OpBackend, Verdict
 from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
+from kinfolk.ops.binding import Decision, NotPrecompilableError, Ops
 from kinfolk.ops.builtin import OP_BACKENDS
-from kinfolk.ops.table import Decision, NotPrecompilableError, Ops
 from kinfolk_kernels import compiling
 from kinfolk_kernels.act_and_mul.op import ACT_AND_MUL, ActAndMulArguments
 from kinfolk_kernels.verdict import Verdict as KernelVerdict
@@ -138,6 +138,7 @@ def test_an_op_without_back_ends_runs_on_its_reference():
 
 @pytest.mark.parametrize("reference", ["no_such_module:f", "toy_backends:no_such_name"])
 def test_a_back_end_that_cannot_be_loaded_takes_nothing_down(backend, reference, caplog):
+    caplog.set_level("WARNING", "kinfolk.ops")
     broken = OpBackend("act_and_mul", "broken", reference, priority=99)
     ops = Ops([backend("plain"), broken])
     assert [run(ops), run(ops)] == ["plain", "plain"]
@@ -198,6 +199,7 @@ def raising(error):
 def test_a_plugins_back_end_that_fails_to_say_whether_it_can_is_asked_no_more(
     backend, foreign, caplog, supports, said
 ):
+    caplog.set_level("WARNING", "kinfolk.ops")
     ops = Ops([backend("plain"), foreign(lambda *arguments: "fast", supports)])
     assert [run(ops), run(ops)] == ["plain", "plain"]
     ((name, reason),) = ops.decisions["act_and_mul", "plain"].refused

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kinfolk.ops.binding import Ops
 from kinfolk.ops.builtin import OP_BACKENDS
-from kinfolk.ops.table import Ops
 
 pytestmark = pytest.mark.interpreter
 

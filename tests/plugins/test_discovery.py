@@ -33,8 +33,8 @@ def problems_of(registry: Registry, distribution: str) -> list[str]:
 
 
 def discover_in_a_process(path, **variables):
-    found = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PYTHONPATH": found} | variables
+    search_path = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": search_path} | variables
     done = subprocess.run(
         [sys.executable, "-c", DISCOVER],
         env=environment,
@@ -89,10 +89,10 @@ def test_an_unset_variable_loads_all_plugins(site, discover, monkeypatch):
 def test_an_empty_variable_loads_none_but_the_core(site, discover, monkeypatch):
     monkeypatch.setenv("KINFOLK_PLUGINS", "")
     site("ant", "kinfolk-ant", "raise RuntimeError('imported')")
-    found = statuses(discover())
-    assert found.pop("kinfolk") == "ok"
-    assert set(found.values()) == {"skipped"}
-    assert len(found) >= 5
+    status = statuses(discover())
+    assert status.pop("kinfolk") == "ok"
+    assert set(status.values()) == {"skipped"}
+    assert len(status) >= 5
 
 
 def test_a_list_loads_exactly_the_named_plugins(site, discover, monkeypatch):
@@ -100,8 +100,8 @@ def test_a_list_loads_exactly_the_named_plugins(site, discover, monkeypatch):
     for name in ("ant", "mole", "zebra"):
         site(name, f"kinfolk-{name}", "")
     registry = discover()
-    found = statuses(registry)
-    assert (found["ant"], found["mole"], found["zebra"]) == ("ok", "ok", "skipped")
+    status = statuses(registry)
+    assert (status["ant"], status["mole"], status["zebra"]) == ("ok", "ok", "skipped")
     (zebra,) = [record for record in registry.records if record.name == "zebra"]
     assert zebra.reason == "not named in KINFOLK_PLUGINS"
 

@@ -214,6 +214,13 @@ def test_a_descriptor_with_a_wrong_field_is_refused(of_source, hook, value, reas
     assert reason in record.reason
 
 
+def test_the_name_of_an_ops_own_reference_cannot_be_taken(of_source):
+    registry = of_source(thief=BACKEND.format("reference"))
+    (thief,) = [record for record in registry.records if record.name == "thief"]
+    assert thief.status == "failed"
+    assert "has name 'reference', which belongs to the op's own reference" in thief.reason
+
+
 # -- clashes of names -----------------------------------------------------------------------------
 
 
@@ -259,7 +266,7 @@ def test_a_clash_costs_a_plugin_only_the_name(of_source):
         (DRAFTER.format("ngram"), "drafter 'ngram'"),
         (FORMAT.format("q8_0", 9000), "quant format 'Q8_0'"),
         (FORMAT.format("MINE", 8), "quant format 'type 8'"),
-        (BACKEND.format("reference"), "op back end 'route=reference'"),
+        (BACKEND.format("torch"), "op back end 'route=torch'"),
     ],
     ids=["drafter", "format name", "format type", "back end"],
 )

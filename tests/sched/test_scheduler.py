@@ -322,7 +322,7 @@ def test_cancelling_takes_effect_before_the_next_step(make_world, steps, status)
     world.submit(Request("r", prompt(40), 40))
     for _ in range(steps):
         world.step()
-    assert world.scheduler._alive["r"].status is status
+    assert world.scheduler.alive["r"].status is status
     world.cancel("r")
     assert world.finished["r"].reason is FinishReason.CANCELLED
     assert world.plan() is None

@@ -353,7 +353,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def has_slot(self, request_id):
         """Whoever was in a plan got a slot, and keeps it until the end."""
-        return self.world.scheduler._alive[request_id].lease is not None
+        return self.world.scheduler.alive[request_id].lease is not None
 
     def cancel_one(self, request_id, times):
         alive = request_id in self.alive()
@@ -367,11 +367,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Everything that a result could change, as text."""
         scheduler, kv_cache = self.world.scheduler, self.world.kv_cache
         return (
-            repr(sorted(scheduler._alive.items())),
+            repr(sorted(scheduler.alive.items())),
             repr(kv_cache.tables.sequences),
             repr(kv_cache.tables.operations),
             repr([(c.length, c.slot) for c in kv_cache.checkpoints.live]),
-            sorted(self.world.prefixes._entries),
+            sorted(key for key, _ in self.world.prefixes.items()),
         )
 
 

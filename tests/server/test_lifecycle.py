@@ -139,7 +139,7 @@ def test_the_first_signal_is_answered_with_what_is_in_flight(
 ):
     said, _ = told
     running = run_server(make_service(make_engine("Hello", 0.6), grace=7.5))
-    running.server._notify = said.append
+    running.server.notify = said.append
     # Three answers to one request are one request.
     asking = [ask(running, user(n=3)) for _ in range(requests)]
     while running.service.requests < requests:
@@ -168,7 +168,7 @@ def test_a_second_signal_ends_every_answer_with_an_error(
     said, left = told
     engine = make_engine("Hello", *([0.05, " word"] * 600))
     running = run_server(make_service(engine, grace=600.0))
-    running.server._notify = said.append
+    running.server.notify = said.append
     body = {**(user() if path == CHAT else {"prompt": "Hi"}), "stream": stream, "max_tokens": 200}
     asking = ask(running, body, path)
     time.sleep(0.4)

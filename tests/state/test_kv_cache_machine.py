@@ -63,9 +63,9 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(positions=st.integers(1, 500), data=st.data())
     def open(self, positions, data):
-        keys = [key for key in self.cache._entries if len(key) < positions]
-        key = data.draw(st.sampled_from([None, *sorted(keys)]))
-        start = None if key is None else self.cache._entries[key]
+        shorter = {key: start for key, start in self.cache.items() if len(key) < positions}
+        key = data.draw(st.sampled_from([None, *sorted(shorter)]))
+        start = None if key is None else shorter[key]
         if not self.kv_cache.can_open(positions, start):
             with pytest.raises(PoolExhausted):
                 self.kv_cache.open(positions, start)
@@ -106,9 +106,9 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         kept = max(1, rows - rejected)
         self.kv_cache.tables.extend(life.lease, start + rows)
-        made = None
+        checkpoint = None
         if kept == rows and len(self.cache) < 6:
-            made = self.mark(life, start + max(1, round(mark * rows)))
+            checkpoint = self.mark(life, start + max(1, round(mark * rows)))
         self.toy.apply()
         numbers = [next(self.numbers) for _ in range(kept)]
         self.toy.write(life.lease, start, numbers + [0] * (rows - kept))
@@ -116,9 +116,9 @@ class KVCacheMachine(RuleBasedStateMachine):
         life.history += numbers
         self.toy.set_sum(life.lease.slot, life.history)
         self.kv_cache.tables.advance(life.lease, start + kept)
-        if made is not None:
-            self.toy.set_sum(made.slot, life.history[: made.length])
-            self.cache.insert(tuple(life.history[: made.length]), made)
+        if checkpoint is not None:
+            self.toy.set_sum(checkpoint.slot, life.history[: checkpoint.length])
+            self.cache.insert(tuple(life.history[: checkpoint.length]), checkpoint)
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data())
@@ -135,14 +135,14 @@ class KVCacheMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def checkpoint(self, data):
         life = data.draw(st.sampled_from(self.lives))
-        made = self.mark(life, len(life.history))
-        if made is not None:
-            self.cache.insert(tuple(life.history), made)
+        checkpoint = self.mark(life, len(life.history))
+        if checkpoint is not None:
+            self.cache.insert(tuple(life.history), checkpoint)
 
     @rule(data=st.data())
     def drop_all_but_one(self, data):
         """What the cache says it would give back is what comes back."""
-        held = list(self.cache._entries.items())
+        held = self.cache.items()
         key, keep = data.draw(st.sampled_from([(None, None), *held]))
         gain = self.cache.reclaimable(keep)
         pools = range(len(self.kv_cache.pools))
@@ -209,7 +209,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.cache.clear()
         self.kv_cache.check_integrity()
         self.toy.apply()
-        assert not self.toy.state._saved
+        assert self.toy.state.saved_blocks == 0
         assert len(self.kv_cache.tables.free) == 4
         for index, pool in enumerate(self.kv_cache.pools):
             assert self.kv_cache.tables.available(index) == pool.size

@@ -39,8 +39,8 @@ class Changed(Decoder):
         self.change = change
 
     def forward(self, batch, view):
-        found = super().forward(batch, view)
-        return Forward(self.change(found.hidden, batch, view), found.trace)
+        result = super().forward(batch, view)
+        return Forward(self.change(result.hidden, batch, view), result.trace)
 
 
 def changed(change):
@@ -308,7 +308,8 @@ def test_keys_that_are_converted_are_found(kit_of):
         try:
             return read(meta)
         except ModelFormatError as error:
-            sound = {**meta._values, error.key: kit_of().file.metadata.value(error.key)}
+            sound = {key: meta.value(key) for key in meta}
+            sound[error.key] = kit_of().file.metadata.value(error.key)
             return read(type(meta)(sound, meta.path)).model_copy(update={"layers": 1})
 
     fails(kit_of(read_config=lenient), "test_keys_of_another_type_are_named", "changed the config")
@@ -319,8 +320,10 @@ def in_thirds(read, meta):
 
 
 def any_layers(read, meta):
-    found = read(Metadata({**meta._values, "olive.block_count": Value("u32", 3)}, meta.path))
-    return found.model_copy(update={"layers": meta.integer("olive.block_count", minimum=1)})
+    values = {key: meta.value(key) for key in meta} | {"olive.block_count": Value("u32", 3)}
+    return read(Metadata(values, meta.path)).model_copy(
+        update={"layers": meta.integer("olive.block_count", minimum=1)}
+    )
 
 
 def unnamed_width(read, meta):
@@ -330,10 +333,10 @@ def unnamed_width(read, meta):
 
 
 def any_slowness(read, meta):
-    found = read(meta)
+    config = read(meta)
     factor = meta.number("olive.slowness", default=1.0)
-    return found.model_copy(
-        update={"rope": found.rope.model_copy(update={"linear_factor": factor})}
+    return config.model_copy(
+        update={"rope": config.rope.model_copy(update={"linear_factor": factor})}
     )
 
 
@@ -510,10 +513,10 @@ def test_markers_that_end_the_answer_are_found(kit_of):
 
 def test_a_template_that_forgets_a_turn_is_found(kit_of):
     def forgetful(tiny):
-        made = tiny()
+        sound = tiny()
         template = "{{ messages[0].content }}{% if add_generation_prompt %}!{% endif %}"
-        vocabulary = replace(made.shape.vocabulary, chat_template=template)
-        return replace(made, shape=replace(made.shape, vocabulary=vocabulary))
+        vocabulary = replace(sound.shape.vocabulary, chat_template=template)
+        return replace(sound, shape=replace(sound.shape, vocabulary=vocabulary))
 
     fails(kit_of(tiny=forgetful), "test_conversations_are_rendered", "a turn is missing")
 

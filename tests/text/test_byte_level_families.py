@@ -118,9 +118,9 @@ def test_laguna_cuts(text, expected):
 
 @given(text=AWKWARD)
 def test_no_piece_of_laguna_holds_a_newline_beside_anything_else(text):
-    found = pieces(LAGUNA, text)
-    assert "".join(found) == text
-    assert all(piece.strip("\n") in ("", piece) for piece in found)
+    split = pieces(LAGUNA, text)
+    assert "".join(split) == text
+    assert all(piece.strip("\n") in ("", piece) for piece in split)
 
 
 def test_families_that_share_a_vocabulary_cut_alike():
@@ -177,7 +177,8 @@ TAGGED = (
 
 
 @pytest.fixture(scope="module")
-def tagged(make_metadata):
+def tags(make_metadata):
+    """A tokenizer of the family whose template marks roles with tags."""
     specials = [
         (text, 3 if "assistant" in text or "EOS" in text else 4)
         for text in (
@@ -186,8 +187,12 @@ def tagged(make_metadata):
         )
     ]  # fmt: skip
     meta = make_metadata([], specials, pre="laguna", eos_token_id=256, bos_token_id=256)
-    chat = Laguna().chat(meta)
-    return ChatTemplate(TAGGED, Tokenizer.from_metadata(meta, [Laguna()], chat=chat), chat)
+    return Tokenizer.from_metadata(meta, [Laguna()], chat=Laguna().chat(meta))
+
+
+@pytest.fixture(scope="module")
+def tagged(tags):
+    return ChatTemplate(TAGGED, tags, Laguna().chat(None))
 
 
 def test_a_conversation_in_tags(tagged):
@@ -221,12 +226,12 @@ def test_calls_and_their_results_in_tags(tagged):
     )
 
 
-def test_the_next_turn_departs_behind_the_last_role_header(tagged):
+def test_the_next_turn_departs_behind_the_last_role_header(tagged, tags):
     """With reasoning on, which the probe's answer has none of; without, nothing is rewritten."""
     messages = [{"role": "user", "content": "Q"}]
     for thinking, header in ((True, "<assistant>"), (False, "<assistant>\n</think>")):
         prompt = tagged.prompt(messages, enable_thinking=thinking)
-        kept = tagged._tokenizer.decode(prompt.tokens[: prompt.fork])
+        kept = tags.decode(prompt.tokens[: prompt.fork])
         assert kept.endswith(header)
     assert prompt.tokens[0] == 256
     assert prompt.tokens.count(256) == 1

@@ -159,10 +159,11 @@ def measure(runtime: Runtime, work: Workload, seed: int) -> Run:
     started = time.perf_counter()
     for request in requests:
         runtime.engine.submit(request, inbox.put)
-    return _watch(inbox.get, work, started)
+    return watch(inbox.get, work, started)
 
 
-def _watch(next_event: Callable[[], Event], work: Workload, started: float) -> Run:
+def watch(next_event: Callable[[], Event], work: Workload, started: float) -> Run:
+    """Take the time of one repeat, begun at ``started``, from its events, until all have ended."""
     from kinfolk.sched.events import Finished
 
     waiting = work.sequences

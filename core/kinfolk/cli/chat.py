@@ -87,7 +87,7 @@ class Conversation:
         """Read and answer until the end of input or /exit."""
         if sys.stdin.isatty():
             note(dim(f"{self._runtime.name}: /help for help, Ctrl-D to leave"))
-        while (line := _read_line(lines)) is not None:
+        while (line := read_line(lines)) is not None:
             if not line.strip():
                 continue
             if not line.startswith("/"):
@@ -174,7 +174,7 @@ class Conversation:
             note(dim(speed(end)))
 
 
-def _read_line(lines: Lines) -> str | None:
+def read_line(lines: Lines) -> str | None:
     """The next line, or ``None`` at the end. Ctrl-C discards the typed line."""
     if not sys.stdin.isatty():
         return lines.read()

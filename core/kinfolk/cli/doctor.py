@@ -64,7 +64,7 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any)
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     with ProgressBar("checking", at_once=True):
         checks = [
-            *_versions(),
+            *versions(),
             *_environment(),
             *_plugins(registry),
             *_devices(),
@@ -78,7 +78,8 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any)
         ctx.exit(1)
 
 
-def _versions() -> Iterator[Check]:
+def versions() -> Iterator[Check]:
+    """The versions of what computes, and of what is missing where it would be of use."""
     from kinfolk.version import __version__
 
     yield Check("versions", "kinfolk", "ok", __version__)

@@ -131,7 +131,7 @@ def check_model(
     which takes seconds. Raises the :class:`KinfolkError` that loading would raise."""
     from kinfolk.engine.devices import refuse_missing_device
     from kinfolk.gguf.file import GGUFFile
-    from kinfolk.ops.table import Ops
+    from kinfolk.ops.binding import Ops
     from kinfolk.quant.formats import QuantFormats
 
     refuse_missing_device(settings.device)

@@ -91,7 +91,7 @@ class Config:
         return words
 
     def choice(self, key: str, meanings: Mapping[Any, T], default: T) -> T:
-        """What a value means, of the values that can be used."""
+        """Map the value by ``meanings``; refuses values that it lacks."""
         value = self._look(key)
         if value is None:
             return default
@@ -154,7 +154,7 @@ class Config:
         return found
 
     def refuse_unread(self) -> None:
-        """Refuse keys that nobody looked at: the model might be another one without them."""
+        """Refuse keys that no code read: they might change the model's results."""
         unread = self.unread()
         if unread:
             listed = ", ".join(f"'{key}' = {_short(value)}" for key, value in unread.items())
@@ -166,7 +166,7 @@ class Config:
             )
 
     def afresh(self) -> Config:
-        """The same values, of which nothing has been read or ignored yet."""
+        """A copy in which no key is marked as read or ignored."""
         return Config(self._values, self.path, self._prefix)
 
     def _check_range(self, key: str, found: float, known: Range) -> None:

@@ -106,7 +106,7 @@ def outtypes(formats: QuantFormats | None = None) -> tuple[str, ...]:
 def find_conversion(
     checkpoint: Checkpoint, families: Iterable[Family]
 ) -> tuple[Family, Conversion]:
-    """The one family that knows the checkpoint, and what it says.
+    """The only family that converts the checkpoint, with its conversion.
 
     What a family says against the checkpoint counts only where no other knows it: one that is
     asked about everybody's checkpoints may stumble over those of others. Raises otherwise, and if
@@ -117,7 +117,7 @@ def find_conversion(
     refusals: list[KinfolkError] = []
     faults: list[KinfolkError] = []
     for family in families:
-        # What one family reads says nothing about what another makes of the model.
+        # Each family starts with no key marked as read.
         checkpoint.config = checkpoint.config.afresh()
         try:
             conversion = family.convert(checkpoint)
@@ -150,7 +150,7 @@ def find_conversion(
 
 
 def _check_readable(family: Family, keys: Mapping[str, object], path: Path) -> None:
-    """A family must be able to read what it has written, and that is known before hours of it."""
+    """Refuse, before converting, metadata that the family could not read back."""
     try:
         family.read_config(Metadata.from_dict(keys, path))
     except (ModelFormatError, UnsupportedModelError) as error:

@@ -52,7 +52,7 @@ def general_keys(
     directory = directory.resolve()
     try:
         stated = _stated(architecture, directory, parameters, name)
-    except Exception as error:  # whatever a card with values of unexpected types leads to
+    except Exception as error:  # gguf-py raises any exception for values of unexpected types
         raise ConversionError(
             f"{directory}: the head of README.md or generation_config.json cannot be used: "
             f"{' '.join(str(error).split())}; correct or remove them"

@@ -1,4 +1,4 @@
-"""What a family states about conversion: data and small functions, executed by the driver."""
+"""Conversion plan of a family: tensor recipes and metadata, which the driver executes."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _SCALES: Final = ("mscale", "mscale_all_dim")
 
 
 def rope_section(config: Config) -> Config:
-    """What the configuration says about a model's only embedding, under its name old or new."""
+    """The model's only rotary section: ``rope_parameters`` or the older ``rope_scaling``."""
     if _OLD_NAME not in config:
         return config.section(_NAME)
     if _NAME in config:

@@ -24,7 +24,7 @@ from kinfolk.text.vocabulary import ADD_BOS, MERGES, SCORES, TOKEN_TYPE, TOKENS,
 _LOOKS_SPECIAL: Final = re.compile(r"<\|.*\|>", re.DOTALL)
 _IGNORES_CASE: Final = re.compile(r"\(\?i:([^()]*)\)")
 _NO_SCORE: Final = -1000.0
-"""What files say of tokens that are merged by rank."""
+"""The score in files whose tokens are merged by rank."""
 
 
 def byte_level(
@@ -137,7 +137,7 @@ def _byte_level_type(added: Mapping[str, Any]) -> TokenType:
 
 
 def _check_characters(files: TokenizerFiles, pre: PreTokenizer) -> None:
-    """Spaces are respelled and nothing else; text is cut where they were, which is nowhere."""
+    """Refuse normalisers but the replacement of spaces, and pre-tokenizers that cut elsewhere."""
     normalizer = files.json.get("normalizer") or {}
     if normalizer.get("pattern") != {"String": " "} or normalizer.get("content") != SPACE:
         raise files.fail(

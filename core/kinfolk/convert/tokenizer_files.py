@@ -1,4 +1,4 @@
-"""``tokenizer.json`` and its companions, and what they say in any kind of vocabulary."""
+"""Reads ``tokenizer.json`` and the settings beside it, for every kind of vocabulary."""
 
 from __future__ import annotations
 

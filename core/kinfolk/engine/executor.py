@@ -8,7 +8,7 @@ do steps that fit no bucket.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -292,12 +292,6 @@ class GraphExecutor:
         self._eager.kernel_warmup.before(bucket, body)
         return self._captured(buffers, body, f"{bucket} up to its logits")
 
-    def run_padding(self, bucket: Bucket, sampling: SamplingKind) -> None:
-        """Run the step of a bucket once, eagerly and without sequences."""
-        body = self._whole(self._padded_buffers(bucket), bucket, sampling)
-        self._eager.kernel_warmup.before((bucket, sampling), body)
-        body()
-
     def _captured(self, buffers: InputBuffers, body: Callable[[], T], name: str) -> CapturedStep[T]:
         step = CapturedStep(buffers, self.capture.capture(body))
         self.counters.captures += 1
@@ -338,21 +332,6 @@ class GraphExecutor:
             return DeviceOutputs(packed, shape.sequences, shape.sampled, captured=True)
 
         return body
-
-
-def uncapturable_ops(executor: GraphExecutor) -> Mapping[str, str]:
-    """Ops of a model whose back ends no CUDA graph can hold, with the reason: found out by steps of
-    padding, one that decodes and one that verifies drafts."""
-    loaded, least = executor.loaded, executor.least
-    if loaded.device.type != "cuda":
-        return {}
-    rows = next(size for size in SEQUENCES if size >= least)
-    decode = Bucket("decode", rows, rows, 1, trees=False)
-    verify = Bucket("verify", max(rows, WIDTHS[0]), rows, WIDTHS[0], trees=False)
-    with torch.cuda.device(loaded.device), torch.inference_mode(), loaded.ops.watched() as used:
-        for bucket in (decode, verify):
-            executor.run_padding(bucket, SamplingKind(greedy=True, largest_top_k=0))
-    return loaded.ops.not_capturable(used)
 
 
 def _next_size(size: int, sizes: Sequence[int], least: int = 1) -> int | None:

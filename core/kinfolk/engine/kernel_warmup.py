@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import torch
 
-from kinfolk.ops.table import NotPrecompilableError, Ops
+from kinfolk.ops.binding import NotPrecompilableError, Ops
 
 log = logging.getLogger(__name__)
 

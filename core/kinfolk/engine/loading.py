@@ -17,7 +17,7 @@ from kinfolk.gguf.file import GGUFFile
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.model_api import Model, ModelInfo
 from kinfolk.nn.context import BuildContext
-from kinfolk.ops.table import Ops
+from kinfolk.ops.binding import Ops
 from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings

@@ -10,13 +10,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from kinfolk.engine.cuda_graph import capture_for
-from kinfolk.engine.executor import (
-    SEQUENCES,
-    EagerExecutor,
-    Executor,
-    GraphExecutor,
-    uncapturable_ops,
-)
+from kinfolk.engine.executor import SEQUENCES, EagerExecutor, Executor, GraphExecutor
 from kinfolk.engine.history import History
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel
@@ -85,10 +79,10 @@ class ModelRunner:
         eager = EagerExecutor(loaded, state, KernelWarmup(loaded.ops, loaded.device))
         self.executor: Executor = eager
         if loaded.graphs:
-            least = min(state.limits.slots, self._max_sequences or 1)
-            graphs = GraphExecutor(eager, capture_for(loaded.device), least=least)
-            self.uncapturable_ops = uncapturable_ops(graphs)
-            self.executor = eager if self.uncapturable_ops else graphs
+            self.uncapturable_ops = uncapturable_ops(loaded)
+            if not self.uncapturable_ops:
+                least = min(state.limits.slots, self._max_sequences or 1)
+                self.executor = GraphExecutor(eager, capture_for(loaded.device), least=least)
         if self.uncapturable_ops:
             reasons = "; ".join(f"{op}: {why}" for op, why in self.uncapturable_ops.items())
             if loaded.batch_invariant:
@@ -173,6 +167,11 @@ class ModelRunner:
         self._counters["rows"] += plan.rows
         self._counters["prefill_rows"] += sum(len(item.tokens) for item in prefill)
         self._counters["decode_steps"] += len(prefill) < len(plan.items)
+
+
+def uncapturable_ops(loaded: LoadedModel) -> Mapping[str, str]:
+    """Ops that no CUDA graph can hold, with the reason; on other devices nothing is captured."""
+    return loaded.ops.uncapturable() if loaded.device.type == "cuda" else {}
 
 
 def _allocations(device: torch.device) -> int:

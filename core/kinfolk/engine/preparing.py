@@ -19,7 +19,7 @@ from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.hooks import CoreHooks, ModelHookCaller, family_provider, policy_providers
 from kinfolk.model_api import ModelInfo
-from kinfolk.ops.table import Ops
+from kinfolk.ops.binding import Ops
 from kinfolk.plans import Codec, StateLimits, StatePlan, WeightPlan
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry

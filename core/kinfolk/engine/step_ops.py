@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk.ops.table import Ops
+from kinfolk.ops.binding import Ops
 from kinfolk.spec.sampling import Draw
 from kinfolk.spec.verify import AcceptDrafts
 from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArguments

@@ -14,7 +14,10 @@ from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.step import Step
 from kinfolk_kernels.int8_rows import with_int8
 from kinfolk_kernels.paged_attention.epilogue import Activation, Epilogue
+from kinfolk_kernels.paged_attention.op import GATED_ATTENTION, GatedAttentionArguments
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.qk_rope_write.op import QK_ROPE_WRITE, QKRopeWriteArguments
+from kinfolk_kernels.stored_kind import StoredKind
 
 
 class OutputGate(Protocol):
@@ -74,17 +77,44 @@ class Attention:
         gated_query: bool = False,
         gate: OutputGate | None = None,
     ) -> None:
-        self.ops = context.ops
         self.layer = layer
         self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
         self.has_key, self.has_value = k is not None, v is not None
         weights = (q, k, v, None if gate is None else gate.weight)
         self.inputs = Linears(context, (weight for weight in weights if weight is not None))
         self.output = Linear(context, output)
-        self.norms = _of_heads(q_norm), _of_heads(k_norm), _of_heads(v_norm)
         self.rope_tables = None if rope is None else (rope.cos, rope.sin)
-        self.scale = dim**-0.5 if scale is None else scale
         self.gated_query, self.gate = gated_query, gate
+        state = context.state.paged(layer)
+        sections = (state.section(name) for name in ("k", "v"))
+        keys, values = (StoredKind.named(s.heads, s.dim, s.codec.format) for s in sections)
+        # Products of queries and keys have one type; coded keys take that of the query.
+        query_dtype = keys.dtype or context.dtype
+        self.qk_rope_write = context.ops.bind(
+            QK_ROPE_WRITE,
+            QKRopeWriteArguments(
+                norms=(_of_heads(q_norm), _of_heads(k_norm), _of_heads(v_norm)),
+                rope_tables=self.rope_tables,
+                keys=keys,
+                values=values,
+                has_values=self.has_value or not self.has_key,
+                pool_index=context.state.windows.index(state.window),
+                dtype=query_dtype,
+                device=context.device,
+            ),
+        )
+        self.gated_attention = context.ops.bind(
+            GATED_ATTENTION,
+            GatedAttentionArguments(
+                heads=heads,
+                keys=keys,
+                values=values,
+                window=state.window,
+                scale=dim**-0.5 if scale is None else scale,
+                dtype=query_dtype,
+                device=context.device,
+            ),
+        )
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
         projected = iter(self.inputs(x))
@@ -99,28 +129,13 @@ class Attention:
             q, gate = q[..., : self.dim], q[..., self.dim :]
         paged = step.view.paged(self.layer)
         pools, arenas = ((part("k"), part("v")) for part in (paged.pool, paged.arena))
-        query = self.ops.qk_rope_write(
-            q,
-            k,
-            v,
-            self.norms,
-            self.rope_tables,
-            pools,
-            arenas,
-            step.batch,
-            paged.pool_index,
-            1.0,
-            # Products of queries and keys have one type; coded keys take that of the query.
-            pools[0].dtype if isinstance(pools[0], torch.Tensor) else x.dtype,
-        )
-        mixed = self.ops.gated_attention(
+        query = self.qk_rope_write(q, k, v, pools, arenas, step.batch)
+        mixed = self.gated_attention(
             query,
             pools,
             arenas,
             step.batch,
             step.batch.tables[paged.pool_index],
-            paged.window,
-            self.scale,
             Epilogue(gate, factor, x.dtype, activation=activation),
         )
         return self.output(with_int8(mixed.values.flatten(1), mixed.int8)), None

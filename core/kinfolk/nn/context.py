@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk.ops.table import Ops
+from kinfolk.ops.binding import Ops
 from kinfolk.plans import Placement, StatePlan
 
 

@@ -68,6 +68,7 @@ class Decoder:
         softcap: float | None = None,
         layer_inputs: LayerInputs | None = None,
     ) -> None:
+        self.embedding = embedding
         self.embed = context.ops.bind(EMBEDDING, EmbeddingArguments(embedding, embedding_scale))
         self.layer_inputs = layer_inputs
         self.softcap = (

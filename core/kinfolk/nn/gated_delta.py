@@ -12,6 +12,17 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear, Linears
 from kinfolk.nn.step import Step
 from kinfolk_kernels.causal_conv.delta_rows import DeltaGates
+from kinfolk_kernels.causal_conv.op import (
+    CAUSAL_CONV_COMMIT,
+    DELTA_INPUTS,
+    CausalConvCommitArguments,
+    DeltaInputsArguments,
+)
+from kinfolk_kernels.gated_delta.op import (
+    GATED_DELTA,
+    GATED_DELTA_COMMIT,
+    GatedDeltaArguments,
+)
 from kinfolk_kernels.rms_norm.op import GATED_RMS_NORM, GatedRMSNormArguments
 
 L2_EPS = 1e-6
@@ -57,31 +68,47 @@ class GatedDeltaNet:
         weights: DeltaWeights,
         eps: float,
     ) -> None:
-        self.ops = context.ops
+        ops = context.ops
         self.layer = layer
-        self.shape = shape
         self.weights = weights
         self.inputs = Linears(context, (weights.qkv, weights.z, weights.alpha, weights.beta))
         self.output = Linear(context, weights.output)
         # The norm comes first, then the gate.
         arguments = GatedRMSNormArguments(weights.norm, eps, context.dtype, context.device)
-        self.gated_rms_norm = context.ops.bind(GATED_RMS_NORM, arguments)
+        self.gated_rms_norm = ops.bind(GATED_RMS_NORM, arguments)
+        self.delta_inputs = ops.bind(
+            DELTA_INPUTS,
+            DeltaInputsArguments(
+                weights.conv,
+                shape.key_heads,
+                shape.value_heads,
+                L2_EPS,
+                context.dtype,
+                context.device,
+            ),
+        )
+        self.causal_conv_commit = ops.bind(
+            CAUSAL_CONV_COMMIT, CausalConvCommitArguments(context.dtype, context.device)
+        )
+        delta = GatedDeltaArguments(
+            shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim, context.device
+        )
+        self.gated_delta = ops.bind(GATED_DELTA, delta)
+        self.gated_delta_commit = ops.bind(GATED_DELTA_COMMIT, delta)
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
         state = step.view.recurrent(self.layer)
         u, z, alpha, beta = self.inputs(x)
         weights = self.weights
         gates = DeltaGates(alpha, beta, weights.a, weights.dt)
-        made = self.ops.delta_inputs(
-            u, weights.conv, state["conv"], gates, self.shape.key_heads, L2_EPS, step.batch
-        )
-        out, trace = self.ops.gated_delta(
-            made.q, made.k, made.v, made.g, made.beta, state["delta"], step.batch
+        inputs = self.delta_inputs(u, gates, state["conv"], step.batch)
+        out, trace = self.gated_delta(
+            inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta, state["delta"], step.batch
         )
         return self.output(self.gated_rms_norm(out, z)), None if trace is None else (u, trace)
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
         u, delta = trace
         state = view.recurrent(self.layer)
-        self.ops.causal_conv_commit(u, state["conv"], kept.path, kept.n_keep, kept.slot)
-        self.ops.gated_delta_commit(delta, state["delta"], kept.path, kept.n_keep, kept.slot)
+        self.causal_conv_commit(u, state["conv"], kept.path, kept.n_keep, kept.slot)
+        self.gated_delta_commit(delta, state["delta"], kept.path, kept.n_keep, kept.slot)

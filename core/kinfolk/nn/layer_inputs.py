@@ -28,6 +28,7 @@ class LayerInputs:
     ) -> None:
         self.dtype = context.dtype
         self.layers = layers
+        self.table = table
         self.embedding = context.ops.bind(EMBEDDING, EmbeddingArguments(table))
         self.projection = Linear(context, projection)
         self.norm = norm

@@ -34,6 +34,7 @@ class Linear:
     def __init__(
         self, context: BuildContext, weight: Matrix, dtype: torch.dtype | None = None
     ) -> None:
+        self.weight = weight
         self._linears = Linears(context, (weight,), dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""Numbers to the blocks of a format and back, by the functions that the format references.
+"""Quantise and dequantise with the functions that a ``QuantFormat`` names.
 
-Those of plugins are held to the shapes and types that they must give.
+Results of plugins' functions are checked for shape and dtype.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def dequantize(data: Bytes, format_: QuantFormat) -> Numbers:
 
 
 def quantize(numbers: Numbers, format_: QuantFormat) -> Bytes:
-    """The other direction."""
+    """float32 [..., n * block] -> uint8 [..., n * bytes]. Raises as :func:`dequantize` does."""
     shape = (*numbers.shape[:-1], numbers.shape[-1] // format_.block * format_.bytes)
     misfit = partial(_misfit, np.dtype(np.uint8), shape)
     data: Bytes = _run(format_, format_.quantize, numbers, misfit)

@@ -84,9 +84,9 @@ def _refuse_beyond(numbers: FloatArray, reach: float, name: str, what: str = "a 
         raise ModelFormatError(f"a number is infinite or NaN, which {name} cannot hold")
     limit = reach * float(HALF_MAX)
     if largest > limit:
-        found = numbers.reshape(-1)[sizes.argmax()]
+        outlier = numbers.reshape(-1)[sizes.argmax()]
         raise ModelFormatError(
-            f"{what} is {found:g}, and {limit:g} the largest that {name} holds in every block; "
+            f"{what} is {outlier:g}, and {limit:g} the largest that {name} holds in every block; "
             "choose BF16 or F32 for this tensor"
         )
 

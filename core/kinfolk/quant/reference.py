@@ -193,7 +193,7 @@ def dequantize_q3_k(data: ByteArray) -> FloatArray:
     def decoder(blocks: ByteArray, out: FloatArray) -> None:
         scales = _half(blocks, 108) * unpack_six_bit_scales(blocks[:, 96:108])
         _two_bits(blocks[:, 32:96], out)
-        # A bit that is not set takes four away.
+        # The high bit is inverted: 0 subtracts four.
         missing = (~blocks[:, None, :32] >> _EIGHT_SHIFTS) & 1
         out -= (missing << 2).reshape(-1, 256)
         groups = out.reshape(-1, 16, 16)

@@ -55,12 +55,12 @@ def search_signed(numbers: FloatArray, kind: Signed) -> SignedFit:
     scales = np.zeros_like(free)
     for divisor in kind.divisors:
         candidate = as_half(largest / np.float32(kind.scale_low * divisor))
-        found, errors = _signed_neighbours(numbers, free, candidate, kind)
+        candidates, errors = _signed_neighbours(numbers, free, candidate, kind)
         total = errors.sum(-1)
         better = total < best
         best = np.where(better, total, best)
         d = np.where(better, candidate[:, 0], d)
-        scales = np.where(better[:, None], found, scales)
+        scales = np.where(better[:, None], candidates, scales)
     return SignedFit(d, scales, _signed_codes(numbers, d[:, None] * scales, kind))
 
 

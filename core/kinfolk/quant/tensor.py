@@ -1,4 +1,4 @@
-"""A weight whose bytes stay as the file has them."""
+"""Quantised weights, kept as the blocks of the file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class QuantTensor:
 
 
 def from_map(data: npt.NDArray[np.uint8]) -> torch.Tensor:
-    """A tensor over bytes that must not be written to."""
+    """Wrap read-only bytes as a tensor, without a copy."""
     with warnings.catch_warnings():
         # torch warns that the map is read-only, which is as it should be.
         warnings.simplefilter("ignore", UserWarning)

@@ -84,7 +84,7 @@ class NewFamily:
         return "".join(word.capitalize() for word in self.name.split("-"))
 
     def words(self) -> Mapping[str, str]:
-        """What the templates may ask for."""
+        """The template variables and their values."""
         major, minor = __version__.split(".")[:2]
         return {
             "name": self.name,
@@ -118,7 +118,7 @@ def write_family(family: NewFamily, folder: Path) -> tuple[Path, ...]:
 
 
 def _remove(folder: Path, *, itself: bool) -> None:
-    """Take away what was written, for half a plugin is in the way of a second try."""
+    """Delete the files of a failed attempt, so that a second attempt finds an empty folder."""
     if not folder.is_dir():
         return
     for entry in [folder] if itself else list(folder.iterdir()):
@@ -131,12 +131,12 @@ def render(family: NewFamily) -> dict[Path, str]:
 
 
 def _render(folder: Traversable, place: Path, family: NewFamily) -> dict[Path, str]:
-    found: dict[Path, str] = {}
+    rendered: dict[Path, str] = {}
     for entry in folder.iterdir():
         if entry.is_dir():
             name = family.module if entry.name == PACKAGE else entry.name
-            found |= _render(entry, place / name, family)
+            rendered |= _render(entry, place / name, family)
         elif entry.name.endswith(SUFFIX):
             text = Template(entry.read_text("utf-8")).substitute(family.words())
-            found[place / entry.name.removesuffix(SUFFIX)] = text
-    return found
+            rendered[place / entry.name.removesuffix(SUFFIX)] = text
+    return rendered

@@ -7,7 +7,8 @@ result is applied only if its step is the one outstanding and its lease is still
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from kinfolk.descriptors import Drafter
 from kinfolk.errors import EngineError, RequestError, SettingsError
@@ -70,6 +71,11 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         return not self._alive and not self._outstanding
+
+    @property
+    def alive(self) -> Mapping[str, Sequence]:
+        """Requests that have not ended, by id."""
+        return MappingProxyType(self._alive)
 
     @property
     def draft_failures(self) -> int:

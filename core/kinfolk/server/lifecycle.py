@@ -81,7 +81,7 @@ class GracefulServer(uvicorn.Server):
         )
         self.service = service
         self.exit_code = 0
-        self._notify = notify
+        self.notify = notify
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -130,9 +130,9 @@ class GracefulServer(uvicorn.Server):
     def _announce_grace(self) -> None:
         count = self.service.requests
         if not count:
-            self._notify("stopping: no request is in flight")
+            self.notify("stopping: no request is in flight")
             return
-        self._notify(
+        self.notify(
             f"stopping: {_requests(count)} in flight, with {self.service.options.grace:g} s to "
             "finish; Ctrl-C again aborts them"
         )
@@ -140,11 +140,11 @@ class GracefulServer(uvicorn.Server):
     def _end_grace(self) -> None:
         if self.service.requests:
             grace = self.service.options.grace
-            self._notify(f"{_requests(self.service.requests)} aborted after {grace:g} s")
+            self.notify(f"{_requests(self.service.requests)} aborted after {grace:g} s")
         self.service.abort_all()
 
     def _abort_now(self) -> None:
-        self._notify(f"{_requests(self.service.requests)} aborted; Ctrl-C again exits immediately")
+        self.notify(f"{_requests(self.service.requests)} aborted; Ctrl-C again exits immediately")
         self.service.abort_all()
         asyncio.get_running_loop().call_later(_CLOSE_SECONDS, os._exit, self.exit_code)
 

@@ -27,6 +27,10 @@ class PrefixCache:
     def __contains__(self, tokens: tuple[int, ...]) -> bool:
         return tokens in self._entries
 
+    def items(self) -> list[tuple[tuple[int, ...], Checkpoint]]:
+        """Prefixes and their checkpoints, the least recently used first."""
+        return list(self._entries.items())
+
     def find(self, prompt: Sequence[int]) -> Checkpoint | None:
         """The longest checkpoint that leaves at least one token of ``prompt`` to compute."""
         lengths = sorted({len(key) for key in self._entries}, reverse=True)

@@ -134,6 +134,16 @@ class State:
     def recurrent(self, layer: int) -> Mapping[str, torch.Tensor]:
         return self._recurrent[layer]
 
+    def recurrent_tensors(self) -> Iterable[torch.Tensor]:
+        """Those of all recurrent layers: [slots and checkpoints + 1, ...] each."""
+        for tensors in self._recurrent.values():
+            yield from tensors.values()
+
+    @property
+    def saved_blocks(self) -> int:
+        """Evicted blocks that the host holds."""
+        return len(self._saved)
+
     # -- changes ------------------------------------------------------------------------------
 
     def apply(self, operations: Iterable[StateOperation]) -> None:
@@ -168,12 +178,12 @@ class State:
                 for index, each in enumerate(self.pools):
                     each.tables[slot] = {}
                     self.block_tables.touch(index, slot)
-                for tensor in self._recurrent_tensors():
+                for tensor in self.recurrent_tensors():
                     tensor[slot].zero_()
             case CopyBlock(pool, source, target):
                 self.pools[pool].data[target] = self.pools[pool].data[source]
             case CopyRecurrent(source, target):
-                for tensor in self._recurrent_tensors():
+                for tensor in self.recurrent_tensors():
                     tensor[target] = tensor[source]
             case SaveBlock(pool, block, identity):
                 self._saved[identity] = self.pools[pool].data[block].to("cpu", copy=True)
@@ -181,7 +191,3 @@ class State:
                 self.pools[pool].data[block] = self._saved[identity].to(self.device)
             case DropSaved(identity):
                 del self._saved[identity]
-
-    def _recurrent_tensors(self) -> Iterable[torch.Tensor]:
-        for tensors in self._recurrent.values():
-            yield from tensors.values()

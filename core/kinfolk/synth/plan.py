@@ -1,4 +1,4 @@
-"""What a synthetic file will hold, and how large it will be, before a byte is written."""
+"""Plans a synthetic model file: its tensors, metadata and size."""
 
 from __future__ import annotations
 

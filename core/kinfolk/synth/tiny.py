@@ -43,7 +43,7 @@ def tiny_model(
     checkpoint: str = "",
     others: tuple[TinyModel, ...] = (),
 ) -> TinyModel:
-    """What ``Family.tiny`` returns, for a model with exactly this outline.
+    """The :class:`TinyModel` of ``Family.tiny`` with exactly this outline.
 
     ``name`` tells it from the ``others`` of the family.
     """

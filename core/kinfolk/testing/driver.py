@@ -1,4 +1,4 @@
-"""Drives a loaded model step by step, with full view of logits and of the state."""
+"""Drives a loaded model step by step; exposes logits and the state manager."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Driver:
         self.check_integrity()
 
     def apply(self) -> None:
-        """Carry out the pending operations, without a step."""
+        """Run the pending state operations without a model step."""
         self.state.apply(self.kv_cache.take_operations())
         self.check_integrity()
 
@@ -123,19 +123,19 @@ class Driver:
             source.shuffle(pool.free)
 
     def poison(self, lease: SlotLease) -> None:
-        """Make everything NaN that is not this sequence's, but for the dummies of padding rows."""
+        """Fill all state of other owners with NaN, except the dummies of padding rows."""
         for pool in self.state.pools:
             mine = {DUMMY, *pool.tables[lease.slot].values()}
             others = [block for block in range(pool.data.shape[0]) if block not in mine]
             # All ones are NaN in every number format there is.
             pool.data[others] = 0xFF
-        for tensor in self.state._recurrent_tensors():
+        for tensor in self.state.recurrent_tensors():
             others = [slot for slot in range(tensor.shape[0]) if slot not in (DUMMY, lease.slot)]
             tensor[others] = float("nan")
 
     def kept(self, lease: SlotLease) -> list[torch.Tensor]:
         """Copies of the bytes that a sequence keeps of its committed positions."""
-        found = [tensor[lease.slot].clone() for tensor in self.state._recurrent_tensors()]
+        found = [tensor[lease.slot].clone() for tensor in self.state.recurrent_tensors()]
         length = self.kv_cache.tables.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):

@@ -44,7 +44,7 @@ def facts_of(kit: Kit) -> Facts:
     needs it is not run, and the check of the tiny model itself says why."""
     try:
         return Facts(_missing(kit), _formats(kit))
-    except Exception as error:  # whatever somebody's family raises
+    except Exception as error:  # A family may raise any exception.
         reason = f"the tiny model cannot be used: {type(error).__name__}: {error}"
         return Facts(dict.fromkeys(get_args(Need), reason))
 

@@ -55,7 +55,7 @@ class Conformance:
         """Names of a family's tiny models; none where :meth:`facts` tells what is broken."""
         try:
             return self.kit(family).models
-        except Exception:  # whatever somebody's family raises
+        except Exception:  # A family may raise any exception.
             return ()
 
     def close(self) -> None:

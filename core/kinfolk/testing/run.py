@@ -123,7 +123,7 @@ class _Recorder:
         self._stdout = sys.stdout
         self._titles: dict[str, str] = {}
         self.failure: Exception | None = None
-        """What ``on_result`` raised: the run ends with it."""
+        """The exception that ``on_result`` raised; it ends the run."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from kinfolk.testing.conformance import FamilyConformance

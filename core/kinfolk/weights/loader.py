@@ -1,4 +1,4 @@
-"""Executes a weight plan: from the tensors of a file to the weights a model asks for by name."""
+"""Loads weights: reads the tensors that a weight plan names and converts them for the model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Weights(Mapping[str, Weight]):
         return weight
 
     def optional(self, name: str) -> torch.Tensor | None:
-        """The same for one that a file may lack."""
+        """As :meth:`tensor`; ``None`` if the file lacks the weight."""
         return self.tensor(name) if name in self._weights else None
 
     @property
@@ -157,7 +157,7 @@ class _Loader:
         return loaded
 
     def _results(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Weight]]:
-        """Every piece as soon as it is there."""
+        """Yield every piece with its weight, in the order in which they finish."""
         with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
             tasks: dict[Future[None], _Job] = {}
             for piece in pieces:

@@ -66,7 +66,7 @@ class Packer:
         return planes if len(shape) == 2 else planes.stacked(shape[0])
 
     def _on_device(self, stored: npt.NDArray[np.uint8]) -> torch.Tensor:
-        """The bytes where they are to be repacked."""
+        """The bytes on the device that repacks them."""
         raw = from_map(stored)
         return raw if self._upload is None else self._upload(raw)
 

@@ -1,4 +1,4 @@
-"""What a weight takes from a file, checked before anything is loaded."""
+"""Row ranges of file tensors that become weights; shapes are checked before loading."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Piece:
 
 
 def take(spec: WeightSpec, inventory: Inventory) -> Piece:
-    """What ``spec`` takes from the file, checked against the shape stated there."""
+    """The rows that ``spec`` names; :class:`ModelFormatError` for a missing or misshapen tensor."""
     info = inventory.get(spec.tensor)
     if info is None:
         raise ModelFormatError(

@@ -1,4 +1,4 @@
-"""How many bytes the weights of a plan will take, before any of them is loaded."""
+"""Estimates the bytes of a plan's weights before loading."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
 from kinfolk.errors import UnsupportedModelError
-from kinfolk.ops.table import Ops
+from kinfolk.ops.binding import Ops
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 from kinfolk_kernels.act_and_mul.op import ActAndMulArguments

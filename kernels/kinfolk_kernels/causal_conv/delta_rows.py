@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from kinfolk_kernels.rows import Rows
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.causal_conv.op import DeltaInputsArguments
 
 Convolution = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Rows], torch.Tensor]
 
@@ -37,18 +41,16 @@ class DeltaRows:
 
 def delta_rows(
     convolve: Convolution,
+    arguments: DeltaInputsArguments,
     x: torch.Tensor,
-    weight: torch.Tensor,
-    state: torch.Tensor,
     gates: DeltaGates,
-    key_heads: int,
-    eps: float,
+    state: torch.Tensor,
     rows: Rows,
 ) -> DeltaRows:
     """``convolve`` x, and make the rest by plain arithmetic."""
     count, heads = gates.alpha.shape
-    dim = x.shape[1] // (2 * key_heads + heads)
-    mixed = convolve(x, weight, state, rows).float()
+    key_heads, dim, eps = arguments.key_heads, arguments.dim, arguments.eps
+    mixed = convolve(x, arguments.weight, state, rows).float()
     q, k, v = mixed.split((key_heads * dim, key_heads * dim, heads * dim), 1)
     softplus = torch.nn.functional.softplus(gates.alpha.float() + gates.dt)
     return DeltaRows(

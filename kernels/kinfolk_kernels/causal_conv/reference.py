@@ -6,10 +6,15 @@ row's ancestors and, where the chain of parents ends, the last K-1 committed inp
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows, delta_rows
 from kinfolk_kernels.rows import Rows
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments, DeltaInputsArguments
 
 
 def causal_conv(
@@ -39,29 +44,25 @@ def causal_conv(
 
 
 def delta_inputs(
+    arguments: DeltaInputsArguments,
     x: torch.Tensor,
-    weight: torch.Tensor,
-    state: torch.Tensor,
     gates: DeltaGates,
-    key_heads: int,
-    eps: float,
+    state: torch.Tensor,
     rows: Rows,
 ) -> DeltaRows:
-    """``causal_conv`` of x [R, (2 Hk + Hv) D], in the order q, k, v, and all else before the
-    recurrence (Yang et al., 2024): q and k to unit length, ``eps`` added to the sum of squares, q
-    over sqrt(D); g = a softplus(alpha + dt); beta = sigmoid(beta)."""
-    return delta_rows(causal_conv, x, weight, state, gates, key_heads, eps, rows)
+    """See :class:`DeltaInputsArguments`."""
+    return delta_rows(causal_conv, arguments, x, gates, state, rows)
 
 
 def causal_conv_commit(
+    arguments: CausalConvCommitArguments,
     x: torch.Tensor,
     state: torch.Tensor,
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
-    """Advance ``state[slot]`` along the kept rows: x [R, C], path [D, T] padded with -1. Where
-    nothing is kept the state stays as it is."""
+    """See :class:`CausalConvCommitArguments`."""
     for d in range(path.shape[0]):
         kept = path[d, : int(n_keep[d])]
         seen = torch.cat([state[slot[d]], x[kept].float()])

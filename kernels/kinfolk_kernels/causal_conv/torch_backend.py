@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows, delta_rows
+from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments, DeltaInputsArguments
 from kinfolk_kernels.rows import Rows
 
 
@@ -29,26 +30,25 @@ def causal_conv(
 
 
 def delta_inputs(
+    arguments: DeltaInputsArguments,
     x: torch.Tensor,
-    weight: torch.Tensor,
-    state: torch.Tensor,
     gates: DeltaGates,
-    key_heads: int,
-    eps: float,
+    state: torch.Tensor,
     rows: Rows,
 ) -> DeltaRows:
-    """See the reference."""
-    return delta_rows(causal_conv, x, weight, state, gates, key_heads, eps, rows)
+    """See :class:`DeltaInputsArguments`."""
+    return delta_rows(causal_conv, arguments, x, gates, state, rows)
 
 
 def causal_conv_commit(
+    arguments: CausalConvCommitArguments,
     x: torch.Tensor,
     state: torch.Tensor,
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
-    """See the reference."""
+    """See :class:`CausalConvCommitArguments`."""
     past = state.shape[1]
     seen = torch.cat([state[slot], x.float()[path.clamp_min(0)]], 1)  # [D, past + T, C]
     index = n_keep[:, None] + torch.arange(past, device=x.device)

@@ -11,9 +11,10 @@ import torch
 from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows
 from kinfolk_kernels.causal_conv.heads import heads_kernel
 from kinfolk_kernels.causal_conv.kernels import commit_kernel, rows_kernel, slices_kernel
+from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments, DeltaInputsArguments
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rows import Rows
-from kinfolk_kernels.sections import out_of_reach
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 CHANNELS = 256
@@ -32,103 +33,75 @@ WARPS = 4
 """Most rows a program that normalises heads: a row a warp, so that no sum depends on how many."""
 
 
-def supports(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows) -> Verdict:
-    """Whether ``causal_conv`` can do this call."""
-    if weight.dtype != torch.float32 or not weight.is_contiguous():
-        return no(f"the weight is not contiguous float32 ({weight.dtype})")
-    return _supports(x, state)
-
-
-def supports_commit(
-    x: torch.Tensor,
-    state: torch.Tensor,
-    path: torch.Tensor,
-    n_keep: torch.Tensor,
-    slot: torch.Tensor,
-) -> Verdict:
-    """Whether ``causal_conv_commit`` can do this call."""
-    if not all(x.is_contiguous() for x in (path, n_keep, slot)):
-        return no("the path is not contiguous")
-    return _supports(x, state)
-
-
-def supports_inputs(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    state: torch.Tensor,
-    gates: DeltaGates,
-    key_heads: int,
-    eps: float,
-    rows: Rows,
-) -> Verdict:
-    """Whether ``delta_inputs`` can do this call."""
-    dim = x.shape[1] // (2 * key_heads + gates.alpha.shape[1])
-    if dim & (dim - 1) or dim < MIN_DIM:
-        return no(f"heads of {dim} numbers, not a power of two from {MIN_DIM} on")
-    if gates.alpha.stride(1) != 1 or gates.beta.stride(1) != 1:
-        return no("the gates of a row are not contiguous")
-    return supports(x, weight, state, rows)
-
-
-def _supports(x: torch.Tensor, state: torch.Tensor) -> Verdict:
-    reason = out_of_reach(rows_kernel, x, state)
+def supports_inputs(arguments: DeltaInputsArguments) -> Verdict:
+    weight, dim = arguments.weight, arguments.dim
+    reason = refuses_device(rows_kernel, arguments.device, arguments.dtype)
     if reason:
         return no(reason)
-    if x.stride(1) != 1:
-        return no("the channels of a row are not contiguous")
-    if state.dtype != torch.float32 or not state.is_contiguous():
-        return no(f"the state is not contiguous float32 ({state.dtype})")
+    if weight.dtype != torch.float32 or not weight.is_contiguous():
+        return no(f"the weight is not contiguous float32 ({weight.dtype})")
+    if dim & (dim - 1) or dim < MIN_DIM:
+        return no(f"heads of {dim} numbers, not a power of two from {MIN_DIM} on")
     return YES
+
+
+def supports_commit(arguments: CausalConvCommitArguments) -> Verdict:
+    reason = refuses_device(commit_kernel, arguments.device, arguments.dtype)
+    return no(reason) if reason else YES
 
 
 def causal_conv(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
-    """See the reference."""
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    convolve(x, weight, state, out, rows).run()
+    """The convolution alone; see its reference."""
+    convolved = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    convolve(x, weight, state, convolved, rows).run()
     if rows.layout.slices.shape[0]:
         advance_slices(x, weight.shape[1], state, rows).run()
-    return out
+    return convolved
 
 
 def causal_conv_commit(
+    arguments: CausalConvCommitArguments,
     x: torch.Tensor,
     state: torch.Tensor,
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
-    """See the reference; a row of ``path`` of which nothing is kept is padding."""
-    commit(x, state, path, n_keep, slot).run()
+    """See :class:`CausalConvCommitArguments`."""
+    commit(_contiguous(x), state, path, n_keep, slot).run()
 
 
 def delta_inputs(
+    arguments: DeltaInputsArguments,
     x: torch.Tensor,
-    weight: torch.Tensor,
-    state: torch.Tensor,
     gates: DeltaGates,
-    key_heads: int,
-    eps: float,
+    state: torch.Tensor,
     rows: Rows,
 ) -> DeltaRows:
-    """See the reference."""
+    """See :class:`DeltaInputsArguments`."""
+    x, weight, key_heads, dim = _contiguous(x), arguments.weight, arguments.key_heads, arguments.dim
     count, heads = gates.alpha.shape
-    dim = x.shape[1] // (2 * key_heads + heads)
     mixed = torch.empty(x.shape, dtype=torch.float32, device=x.device)
     g = torch.empty(count, heads, device=x.device)
     keys = key_heads * dim
-    made = DeltaRows(
+    inputs = DeltaRows(
         mixed[:, :keys].view(count, key_heads, dim),
         mixed[:, keys : 2 * keys].view(count, key_heads, dim),
         mixed[:, 2 * keys :].view(count, heads, dim),
         g,
         torch.empty_like(g),
     )
-    make_heads(x, weight, state, gates, made, eps, rows).run()
+    make_heads(x, weight, state, gates, inputs, arguments.eps, rows).run()
     if rows.layout.slices.shape[0]:
         advance_slices(x, weight.shape[1], state, rows).run()
-    return made
+    return inputs
+
+
+def _contiguous(x: torch.Tensor) -> torch.Tensor:
+    """With the channels of a row side by side."""
+    return x if x.stride(1) == 1 else x.contiguous()
 
 
 def make_heads(
@@ -136,14 +109,14 @@ def make_heads(
     weight: torch.Tensor,
     state: torch.Tensor,
     gates: DeltaGates,
-    made: DeltaRows,
+    inputs: DeltaRows,
     eps: float,
     rows: Rows,
 ) -> Launch:
     """All rows; states as ``convolve`` moves them."""
     count, channels = x.shape
-    heads, dim = made.v.shape[1:]
-    plain = convolve(x, weight, state, made.q, rows)
+    heads, dim = inputs.v.shape[1:]
+    plain = convolve(x, weight, state, inputs.q, rows)
     block = 1 if count <= FEW_ROWS else WARPS
     return Launch(
         heads_kernel,
@@ -154,15 +127,15 @@ def make_heads(
             "beta_ptr": gates.beta,
             "a_ptr": gates.a,
             "dt_ptr": gates.dt,
-            "g_ptr": made.g,
-            "rate_ptr": made.beta,
+            "g_ptr": inputs.g,
+            "rate_ptr": inputs.beta,
             "alpha_row": gates.alpha.stride(0),
             "beta_row": gates.beta.stride(0),
             "scale": dim**-0.5,
             "eps": eps,
         },
         {
-            "HK": made.k.shape[1],
+            "HK": inputs.k.shape[1],
             "HV": heads,
             "GATES": 1 << (heads - 1).bit_length(),
             "DIM": dim,

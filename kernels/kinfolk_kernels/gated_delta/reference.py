@@ -1,17 +1,16 @@
-"""The gated delta rule (Yang et al., 2024) for rows with parents, and its commit.
-
-State S [dv, dk] of a value head, per row with decay g <= 0 and rate beta:
-    S <- e^g S;  d = beta (v - S k);  S <- S + d k^T;  o = S q.
-Value head h reads key head h mod Hk. A row starts from its parent's state, a root from the slot.
-"""
+"""The references of ``gated_delta`` and ``gated_delta_commit``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from kinfolk_kernels.rows import Rows
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,7 @@ class DeltaTrace:
 
 
 def gated_delta(
+    arguments: GatedDeltaArguments,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -34,12 +34,7 @@ def gated_delta(
     state: torch.Tensor,
     rows: Rows,
 ) -> tuple[torch.Tensor, DeltaTrace | None]:
-    """q (scaled), k [R, Hk, dk], v [R, Hv, dv], g and beta [R, Hv], all float32; state
-    [slots, Hv, dv, dk] float32 -> o [R, Hv, dv] and the trace if anything is drafted.
-
-    Certain segments advance ``state`` in place, drafted ones leave it. The state after each of
-    ``store_rows`` is left in ``store_slots``.
-    """
+    """See :class:`GatedDeltaArguments`."""
     heads = torch.arange(v.shape[1], device=v.device) % k.shape[1]
     trace = empty_trace(k, v, g) if rows.layout.traits.draft_rows else None
     out = torch.empty_like(v)
@@ -66,14 +61,14 @@ def gated_delta(
 
 
 def gated_delta_commit(
+    arguments: GatedDeltaArguments,
     trace: DeltaTrace,
     state: torch.Tensor,
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
-    """S <- e^{G_n} S + sum_j e^{G_n - G_j} d_j k_j^T over the kept rows of ``path`` [D, T]. Where
-    nothing is kept, the row of ``path`` is padding and its state stays as it is."""
+    """See :class:`GatedDeltaArguments`."""
     heads = torch.arange(state.shape[1], device=state.device) % trace.k.shape[1]
     for i in range(path.shape[0]):
         kept = path[i, : int(n_keep[i])]

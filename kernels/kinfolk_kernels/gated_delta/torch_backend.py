@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch
 
+from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 from kinfolk_kernels.gated_delta.reference import DeltaTrace, empty_trace
 from kinfolk_kernels.row_layout import Segment
 from kinfolk_kernels.rows import Rows
@@ -19,6 +20,7 @@ BLOCK = 64
 
 
 def gated_delta(
+    arguments: GatedDeltaArguments,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -27,7 +29,7 @@ def gated_delta(
     state: torch.Tensor,
     rows: Rows,
 ) -> tuple[torch.Tensor, DeltaTrace | None]:
-    """See the reference."""
+    """See :class:`GatedDeltaArguments`."""
     repeat = v.shape[1] // k.shape[1]
     wide_q, wide_k = q.repeat(1, repeat, 1), k.repeat(1, repeat, 1)
     trace = empty_trace(k, v, g) if rows.layout.traits.draft_rows else None
@@ -58,13 +60,14 @@ def gated_delta(
 
 
 def gated_delta_commit(
+    arguments: GatedDeltaArguments,
     trace: DeltaTrace,
     state: torch.Tensor,
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
-    """See the reference; all sequences at once."""
+    """See :class:`GatedDeltaArguments`; all sequences at once."""
     repeat = state.shape[1] // trace.k.shape[1]
     # Padding repeats the path's first row: another sequence's could be NaN, and 0 * NaN is NaN.
     kept = torch.where(path < 0, path[:, :1], path).clamp_min(0)  # [D, T]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from kinfolk_kernels.codecs import Stored, is_rotated, numbers, rotate
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed, finish
 from kinfolk_kernels.rows import CHUNK, Rows, Table
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 
 
 def paged_attention(
@@ -52,16 +57,16 @@ def paged_attention(
 
 
 def gated_attention(
+    arguments: GatedAttentionArguments,
     q: torch.Tensor,
     pools: tuple[Stored, Stored],
     arenas: tuple[Stored, Stored],
     rows: Rows,
     table: Table,
-    window: int | None,
-    scale: float,
     epilogue: Epilogue,
 ) -> Mixed:
-    """``paged_attention`` and what follows it, rounded once."""
+    """See :class:`GatedAttentionArguments`."""
+    window, scale = arguments.window, arguments.scale
     mixed = paged_attention(q.float(), pools, arenas, rows, table, window, scale)
     return finish(mixed, epilogue, q.dtype)
 

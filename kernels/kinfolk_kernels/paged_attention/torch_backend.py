@@ -6,6 +6,7 @@ import torch
 
 from kinfolk_kernels.codecs import Stored, dim_of, is_rotated, numbers, rotate
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed, finish
+from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 from kinfolk_kernels.row_layout import Segment
 from kinfolk_kernels.rows import CHUNK, Rows, Table
 
@@ -54,16 +55,17 @@ def paged_attention(
 
 
 def gated_attention(
+    arguments: GatedAttentionArguments,
     q: torch.Tensor,
     pools: tuple[Stored, Stored],
     arenas: tuple[Stored, Stored],
     rows: Rows,
     table: Table,
-    window: int | None,
-    scale: float,
     epilogue: Epilogue,
 ) -> Mixed:
-    """See the reference; the result of attention is rounded to the type of the query first."""
+    """See :class:`GatedAttentionArguments`; the result of attention is rounded to the type of the
+    query first."""
+    window, scale = arguments.window, arguments.scale
     mixed = paged_attention(q, pools, arenas, rows, table, window, scale)
     return finish(mixed, epilogue, q.dtype)
 

@@ -1,6 +1,8 @@
-"""From projections to attention: norms of heads, rotary embedding, storing keys and values."""
+"""The reference of ``qk_rope_write``."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,34 +13,27 @@ from kinfolk_kernels.qk_rope_write.rope import rope
 from kinfolk_kernels.rms_norm.reference import normed
 from kinfolk_kernels.rows import Rows
 
+if TYPE_CHECKING:
+    from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
+
 
 def qk_rope_write(
+    arguments: QKRopeWriteArguments,
     q: torch.Tensor,
     k: torch.Tensor | None,
     v: torch.Tensor | None,
-    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
-    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
     pools: tuple[Stored, Stored],
     arenas: tuple[Stored, Stored],
     rows: Rows,
-    pool_index: int,
-    scale: float,
-    dtype: torch.dtype,
 ) -> torch.Tensor:
-    """q [R, Hq, D] normed, turned and times ``scale``, in ``dtype``; k and v are stored.
-
-    q, k [R, Hkv, D] and v [R, Hkv, Dv] may be views into wider projections. Without ``v`` the
-    values are k as it comes, before norm and rotation; without ``k`` nothing is stored. ``norms``
-    are those of q, k and v. ``rope_tables`` are cosines and sines float32 [context, n], see
-    ``rope``. Everything is float32 until it is stored. Where keys are stored rotated,
-    so is the query.
-    """
-    query = _prepare(q, norms[0], rope_tables, rows) * scale
+    """See :class:`QKRopeWriteArguments`."""
+    norms, tables, pool_index = arguments.norms, arguments.rope_tables, arguments.pool_index
+    query = _prepare(q, norms[0], tables, rows)
     if k is not None:
-        _store(pools[0], arenas[0], _prepare(k, norms[1], rope_tables, rows), rows, pool_index)
+        _store(pools[0], arenas[0], _prepare(k, norms[1], tables, rows), rows, pool_index)
         values = _prepare(k if v is None else v, norms[2], None, rows)
         _store(pools[1], arenas[1], values, rows, pool_index)
-    return (rotate(query) if is_rotated(pools[0]) else query).to(dtype)
+    return (rotate(query) if is_rotated(pools[0]) else query).to(arguments.dtype)
 
 
 def _prepare(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.codecs import Stored, dim_of, is_rotated
+from kinfolk_kernels.codecs import Stored, is_rotated
 from kinfolk_kernels.coded_tiles import (
     FORMAT_NUMBERS,
     PLAIN,
@@ -23,18 +23,12 @@ from kinfolk_kernels.dependent import (
     start_dependents,
     wait_for_producers,
 )
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
 from kinfolk_kernels.rows import Rows
-from kinfolk_kernels.sections import (
-    NUMBERS,
-    format_of,
-    out_of_reach,
-    padded,
-    planes_of,
-    refuses,
-    section_arguments,
-)
+from kinfolk_kernels.sections import format_of, padded, section_arguments
+from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 CHUNK = tl.constexpr(64)
@@ -123,7 +117,7 @@ def _put(
 @triton.jit(do_not_specialize=["write_at"])
 def qk_rope_write_kernel(
     q_ptr, q_row, q_head, k_in, k_row, k_head, v_in, v_row, v_head, out_ptr,
-    q_weight, k_weight, v_weight, q_eps, k_eps, v_eps, cos_ptr, sin_ptr, positions, scale,
+    q_weight, k_weight, v_weight, q_eps, k_eps, v_eps, cos_ptr, sin_ptr, positions,
     write_rows, write_at, arena_rows,
     k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block,
     ak_ptr, ak_scales, ak_block, aks_block, av_ptr, av_scales, av_block, avs_block,
@@ -157,7 +151,6 @@ def qk_rope_write_kernel(
                 q_ptr + row * q_row + head * q_head, q_weight, q_eps, cos_ptr, sin_ptr, DIM, SIZE,
                 Q_NORM, Q_WEIGHT, PAIRS,
             )  # fmt: skip
-            y = y * scale
             if K_ROTATED:
                 y = _rotated(y, SIZE)
             d = tl.arange(0, SIZE)
@@ -187,77 +180,64 @@ def qk_rope_write_kernel(
 
 
 def qk_rope_write(
+    arguments: QKRopeWriteArguments,
     q: torch.Tensor,
     k: torch.Tensor | None,
     v: torch.Tensor | None,
-    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
-    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
     pools: tuple[Stored, Stored],
     arenas: tuple[Stored, Stored],
     rows: Rows,
-    pool_index: int,
-    scale: float,
-    dtype: torch.dtype,
 ) -> torch.Tensor:
-    """See the reference."""
-    out = torch.empty(q.shape, dtype=dtype, device=q.device)
-    launch(q, k, v, norms, rope_tables, pools, arenas, rows, pool_index, scale, out).run()
-    return out
+    """See :class:`QKRopeWriteArguments`."""
+    query = torch.empty(q.shape, dtype=arguments.dtype, device=q.device)
+    q, k, v = _contiguous(q), _contiguous(k), _contiguous(v)
+    launch(arguments, q, k, v, pools, arenas, rows, query).run()
+    return query
 
 
-def supports(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
-    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
-    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
-    pools: tuple[Stored, Stored],
-    arenas: tuple[Stored, Stored],
-    rows: Rows,
-    pool_index: int,
-    scale: float,
-    dtype: torch.dtype,
-) -> Verdict:
-    """Whether ``qk_rope_write`` can do this call."""
-    reason = out_of_reach(qk_rope_write_kernel, q, *planes_of(pools[0]), *planes_of(pools[1]))
+def supports(arguments: QKRopeWriteArguments) -> Verdict:
+    keys, values = arguments.keys, arguments.values
+    dtypes = [dtype for dtype in (arguments.dtype, keys.dtype, values.dtype) if dtype is not None]
+    reason = refuses_device(qk_rope_write_kernel, arguments.device, *dtypes)
+    reason = reason or keys.refusal or values.refusal
     if reason:
         return no(reason)
-    for x in (q, k, v):
-        if x is not None and (x.dtype not in NUMBERS or x.stride(-1) != 1):
-            return no("a projection that is no contiguous row of floating point numbers")
-    for pool, arena in zip(pools, arenas, strict=True):
-        reason = refuses(pool, arena)
-        if reason:
-            return no(reason)
-    if k is not None and v is None and dim_of(pools[0]) != dim_of(pools[1]):
+    if arguments.dtype not in FLOATS:
+        return no(f"queries of {arguments.dtype}")
+    if not arguments.has_values and keys.dim != values.dim:
         return no("values that are the keys need as many dimensions")
     return YES
 
 
+T = TypeVar("T", torch.Tensor, torch.Tensor | None)
+
+
+def _contiguous(x: T) -> T:
+    """With the numbers of a head side by side."""
+    return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
 def launch(
+    arguments: QKRopeWriteArguments,
     q: torch.Tensor,
     k: torch.Tensor | None,
     v: torch.Tensor | None,
-    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None],
-    rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
     pools: tuple[Stored, Stored],
     arenas: tuple[Stored, Stored],
     rows: Rows,
-    pool_index: int,
-    scale: float,
-    out: torch.Tensor,
+    query: torch.Tensor,
 ) -> Launch:
-    """The one launch of the op, into ``out`` [R, Hq, D]."""
+    """The one launch of the op, into ``query`` [R, Hq, D]."""
+    norms, rope_tables = arguments.norms, arguments.rope_tables
     keys = q if k is None else k
     values = keys if v is None else v
-    arguments: dict[str, Any] = {
-        "out_ptr": out,
+    tensors: dict[str, Any] = {
+        "out_ptr": query,
         "cos_ptr": q if rope_tables is None else rope_tables[0],
         "sin_ptr": q if rope_tables is None else rope_tables[1],
         "positions": rows.positions,
-        "scale": scale,
         "write_rows": rows.write_row,
-        "write_at": pool_index * rows.write_row.stride(0),
+        "write_at": arguments.pool_index * rows.write_row.stride(0),
         "arena_rows": rows.arena_row,
     }
     constants: dict[str, Any] = {
@@ -273,19 +253,19 @@ def launch(
     inputs = (("q", "q_ptr", q), ("k", "k_in", keys), ("v", "v_in", values))
     for (name, pointer, x), norm in zip(inputs, norms, strict=True):
         weight = None if norm is None else norm.weight
-        arguments |= {pointer: x, f"{name}_row": x.stride(0), f"{name}_head": x.stride(1)}
-        arguments[f"{name}_weight"] = q if weight is None else weight
-        arguments[f"{name}_eps"] = 0.0 if norm is None else norm.eps
+        tensors |= {pointer: x, f"{name}_row": x.stride(0), f"{name}_head": x.stride(1)}
+        tensors[f"{name}_weight"] = q if weight is None else weight
+        tensors[f"{name}_eps"] = 0.0 if norm is None else norm.eps
         constants[f"{name.upper()}_NORM"] = norm is not None
         constants[f"{name.upper()}_WEIGHT"] = weight is not None
     for name, pool, arena in zip("kv", pools, arenas, strict=True):
-        arguments |= section_arguments(name, pool) | section_arguments(f"a{name}", arena)
+        tensors |= section_arguments(name, pool) | section_arguments(f"a{name}", arena)
         constants[f"{name.upper()}_FORMAT"] = FORMAT_NUMBERS[format_of(pool)]
         constants[f"{name.upper()}_ROTATED"] = is_rotated(pool)
     return Launch(
         qk_rope_write_kernel,
         (q.shape[0], triton.cdiv(q.shape[1] + 2 * constants["KV_HEADS"], constants["OWN"])),
-        arguments,
+        tensors,
         constants,
         warps=1 if max(constants["SIZE"], constants["VALUE_SIZE"]) <= 256 else 2,
         # Codes are those of the definition only if products are rounded before sums.

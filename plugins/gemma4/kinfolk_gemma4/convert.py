@@ -24,7 +24,7 @@ MODEL_TYPES: Final = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified
 """Of the multimodal wrappers, and of their text models alone."""
 
 KEPT_TYPES: Final = {"per_layer_model_proj.weight": "BF16"}
-"""Small, and all layers depend on it."""
+"""Kept at higher precision: small, and every layer reads it."""
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 _PATTERN: Final = 6

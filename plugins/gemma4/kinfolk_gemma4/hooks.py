@@ -24,7 +24,7 @@ from kinfolk_gemma4.config import Gemma4Config
 
 
 class Gemma4Hooks:
-    """Two pools: one that grows with the text, one that forgets what its window has passed."""
+    """Two KV pools: full attention keeps all positions, windowed attention frees passed ones."""
 
     @hookimpl
     def allocate_cache(self, config: Gemma4Config, limits: StateLimits) -> StatePlan:

@@ -88,7 +88,7 @@ def metadata(sizes: LagunaSizes) -> dict[str, object]:
     if any(sizes.windowed):
         keys |= {
             "attention.sliding_window": sizes.window,
-            # Not every reader needs it, but none has to guess then.
+            # Stated for readers that do not derive it.
             "attention.sliding_window_pattern": np.array(sizes.windowed),
             "rope.freq_base_swa": sizes.window_rope.base,
             "rope.dimension_count_swa": sizes.window_rope.rotary,

@@ -33,7 +33,7 @@ THOUGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A documented function: its source, and what can be asked for."""
+    """A documented function: its source, and the parts that a question uses."""
 
     name: str
     summary: str

@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace) -> Any:
-    """What was asked for, as JSON."""
+    """Run the requested measurement; its result is JSON."""
     return MEASURES[arguments.what](arguments)
 
 

@@ -31,7 +31,7 @@ class Window:
 
 
 class Scorer(Protocol):
-    """Anything that can say how surprised a model is."""
+    """Computes the negative log-likelihood of windows of text."""
 
     def nats(self, windows: list[Window]) -> Iterator[float]:
         """For each window, the negative log-likelihood of its scored tokens, summed."""

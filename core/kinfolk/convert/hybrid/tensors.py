@@ -79,7 +79,7 @@ def _attention(shape: HybridShape, file: str, source: str) -> Iterator[TensorRec
 
 
 def _delta_net(shape: HybridShape, file: str, source: str) -> Iterator[TensorRecipe]:
-    """The norm is the one that is stored as it is used."""
+    """The only norm stored without an offset of one."""
     h, d, values = shape.hidden, shape.value_dim, shape.value_heads
     groups, members = shape.key_heads, shape.value_heads // shape.key_heads
     keys = 2 * shape.key_heads * shape.key_dim
@@ -121,7 +121,7 @@ def _delta_net(shape: HybridShape, file: str, source: str) -> Iterator[TensorRec
 
 
 def _draft_head(shape: HybridShape, file: str) -> Iterator[TensorRecipe]:
-    """What joins the embedding of the next token with the hidden state, embedding first."""
+    """Projection of the next token's embedding and the hidden state, in this order, and norms."""
     h = shape.hidden
     yield recipe(f"{file}nextn.eh_proj.weight", "mtp.fc.weight", h, 2 * h)
     for name, source in (

@@ -92,7 +92,7 @@ def _with_last(array: npt.NDArray[Any], number: float) -> npt.NDArray[Any]:
 
 
 def _try(kit: Kit, key: str, value: Value) -> None:
-    """Read a file with one key changed as far as it goes. Raises whatever is not as it must be."""
+    """Read and load a file with one key changed. Raises ``AssertionError`` for a wrong outcome."""
     meta = kit.file.metadata
     values = {name: meta.value(name) for name in meta} | {key: value}
     config = _refusal(lambda: kit.family.read_config(Metadata(values, kit.path)))

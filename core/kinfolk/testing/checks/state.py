@@ -115,7 +115,7 @@ class StateChecks:
 
     @needs("tiny")
     def test_released_sequences_are_gone(self, kinfolk_kit: Kit) -> None:
-        """Whoever still holds the right to a slot that was given back is refused."""
+        """A lease of a freed slot is refused."""
         drive = kinfolk_kit.driver()
         lease = drive.open()
         drive.feed({lease: kinfolk_kit.tokens[:10]})

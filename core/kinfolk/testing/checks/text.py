@@ -23,7 +23,7 @@ TEXTS: Final = {
     "controls": "\x00\x01\x7f\u200b\ufeff",
     "not assigned": "\U000e0001\uffff",
 }
-"""What tokenizers stumble over, by name."""
+"""Texts that are hard to tokenise, by name."""
 
 CONVERSATION: Final = (
     {"role": "user", "content": "How many?"},

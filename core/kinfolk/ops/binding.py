@@ -11,16 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from kinfolk.descriptors import YES, OpBackend, resolve
+from kinfolk.descriptors import REFERENCE, OpBackend, resolve
 from kinfolk.door import ask, behind, cause
 from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    import torch
-
-    from kinfolk.model_api import BlockTable, StepBatch
     from kinfolk_kernels.op import Op
 
 log = logging.getLogger(__name__)
@@ -28,9 +25,6 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
-
-REFERENCE: Final = "reference"
-"""Name of every op's own reference, the back end of last resort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,6 @@ class Ops:
             self._backends[op] = [b for b in self._backends[op] if b.device in ("", device)]
         self._loaded: dict[tuple[str, str], _Implementation | str] = {}
         self._bound: dict[tuple[str, str], OpBackend] = {}
-        self._watched: set[tuple[str, str]] | None = None
 
     def backends(self, op: str) -> tuple[str, ...]:
         """Names of the back ends that would be asked, in order."""
@@ -169,50 +162,7 @@ class Ops:
             return None
         return getattr(verdict, "reason", "") or "gave no reason"
 
-    # -- ops that are not bound yet ---------------------------------------------------------------
-
-    @contextmanager
-    def watched(self) -> Iterator[set[tuple[str, str]]]:
-        """Collect which back end runs which op inside the ``with`` block, as pairs of names."""
-        used = self._watched = set()
-        try:
-            yield used
-        finally:
-            self._watched = None
-
-    def not_capturable(self, used: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Ops whose back ends cannot be captured in a graph, with the reason."""
-        able = {(b.op, b.name) for known in self._backends.values() for b in known if b.capturable}
-        return self.uncapturable() | {
-            f"op {op}": f"its back end {name} cannot be captured in a CUDA graph"
-            for op, name in sorted(used)
-            if (op, name) not in able
-        }
-
-    def _call(self, op: str, *args: Any) -> Any:
-        refused: list[tuple[str, str]] = []
-        for backend in self._backends.get(op, ()):
-            loaded = self._load(backend)
-            if isinstance(loaded, str):
-                refused.append((backend.name, loaded))
-                continue
-            function, supports = loaded.run, loaded.supports
-            try:
-                verdict = YES if supports is None else supports(*args)
-            except PluginError as error:
-                refused.append((backend.name, self._drop(backend, str(error))))
-                continue
-            if verdict:
-                if self.launches_suppressed and not backend.precompilable:
-                    raise NotPrecompilableError(f"op {op} runs on {backend.name}")
-                if self._watched is not None:
-                    self._watched.add((op, backend.name))
-                if (op, backend.name) not in self.decisions:
-                    self._note(Decision(op, backend.name, tuple(refused)))
-                return function(*args)
-            refused.append((backend.name, getattr(verdict, "reason", "") or "gave no reason"))
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused) or "none is installed"
-        raise UnsupportedModelError(f"no back end can run the op {op!r}: {reasons}")
+    # -- back ends -----------------------------------------------------------------------------
 
     def _load(self, backend: OpBackend) -> _Implementation | str:
         """The back end's functions, or why it has none."""
@@ -239,101 +189,6 @@ class Ops:
         self.decisions[decision.op, decision.backend] = decision
         why = "".join(f"; {name} refused: {reason}" for name, reason in decision.refused)
         log.info("op %s runs on %s%s", decision.op, decision.backend, why)
-
-    # -- the ops; shapes in kinfolk_kernels/<op>/reference.py -------------------------------------
-
-    def gated_attention(
-        self,
-        q: torch.Tensor,
-        pools: tuple[Any, Any],
-        arenas: tuple[Any, Any],
-        rows: StepBatch,
-        table: BlockTable,
-        window: int | None,
-        scale: float,
-        epilogue: Any,
-    ) -> Any:
-        return self._call("gated_attention", q, pools, arenas, rows, table, window, scale, epilogue)
-
-    def qk_rope_write(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | None,
-        v: torch.Tensor | None,
-        norms: tuple[Any, Any, Any],
-        rope_tables: tuple[torch.Tensor, torch.Tensor] | None,
-        pools: tuple[Any, Any],
-        arenas: tuple[Any, Any],
-        rows: StepBatch,
-        pool_index: int,
-        scale: float,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        return self._call(  # type: ignore[no-any-return]
-            "qk_rope_write",
-            q,
-            k,
-            v,
-            norms,
-            rope_tables,
-            pools,
-            arenas,
-            rows,
-            pool_index,
-            scale,
-            dtype,
-        )
-
-    def causal_conv(
-        self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: StepBatch
-    ) -> torch.Tensor:
-        return self._call("causal_conv", x, weight, state, rows)  # type: ignore[no-any-return]
-
-    def delta_inputs(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        state: torch.Tensor,
-        gates: Any,
-        key_heads: int,
-        eps: float,
-        rows: StepBatch,
-    ) -> Any:
-        return self._call("delta_inputs", x, weight, state, gates, key_heads, eps, rows)
-
-    def causal_conv_commit(
-        self,
-        x: torch.Tensor,
-        state: torch.Tensor,
-        path: torch.Tensor,
-        n_keep: torch.Tensor,
-        slot: torch.Tensor,
-    ) -> None:
-        self._call("causal_conv_commit", x, state, path, n_keep, slot)
-
-    def gated_delta(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        g: torch.Tensor,
-        beta: torch.Tensor,
-        state: torch.Tensor,
-        rows: StepBatch,
-    ) -> tuple[torch.Tensor, Any]:
-        return self._call(  # type: ignore[no-any-return]
-            "gated_delta", q, k, v, g, beta, state, rows
-        )
-
-    def gated_delta_commit(
-        self,
-        trace: Any,
-        state: torch.Tensor,
-        path: torch.Tensor,
-        n_keep: torch.Tensor,
-        slot: torch.Tensor,
-    ) -> None:
-        self._call("gated_delta_commit", trace, state, path, n_keep, slot)
 
 
 def _by_op(backends: Iterable[OpBackend]) -> dict[str, list[OpBackend]]:

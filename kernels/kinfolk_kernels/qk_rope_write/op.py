@@ -1,0 +1,39 @@
+"""The op ``qk_rope_write``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kinfolk_kernels.op import Op
+from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
+from kinfolk_kernels.qk_rope_write.reference import qk_rope_write
+from kinfolk_kernels.stored_kind import StoredKind
+
+
+@dataclass(frozen=True, slots=True)
+class QKRopeWriteArguments:
+    """From projections to attention: norms of heads, rotary embedding, storing keys and values.
+
+    ``norms`` are those of q, k and v. ``rope_tables`` are cosines and sines float32 [context, n],
+    see ``rope``. ``keys`` and ``values`` say how the sections of pool ``pool_index`` are stored.
+    Without ``has_values`` the values are the keys before norm and rotation.
+
+    Operands: q [R, Hq, D], k [R, Hkv, D] and v [R, Hkv, Dv], which may be views into wider
+    projections (``None`` for k: nothing is stored); pools and arenas, keys and values
+    [blocks, Hkv, 64, D]; the rows of the step. Result: q [R, Hq, D], normed, rotated and in
+    ``dtype``. Everything is float32 until it is stored; where keys are stored rotated, so is q.
+    """
+
+    norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None]
+    rope_tables: tuple[torch.Tensor, torch.Tensor] | None
+    keys: StoredKind
+    values: StoredKind
+    has_values: bool
+    pool_index: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+QK_ROPE_WRITE = Op("qk_rope_write", QKRopeWriteArguments, qk_rope_write)
