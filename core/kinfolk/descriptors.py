@@ -305,7 +305,7 @@ class FamilyBase:
     def convert(self, checkpoint: Any) -> Any:
         """How to convert a Hugging Face model, or ``None`` if it is of another family.
 
-        From :class:`kinfolk.convert.checkpoint.Checkpoint` to
+        From :class:`kinfolk.convert.checkpoint.HFCheckpoint` to
         :class:`kinfolk.convert.plan.Conversion`.
         """
         return None

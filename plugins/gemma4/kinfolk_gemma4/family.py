@@ -8,7 +8,7 @@ from kinfolk.descriptors import FamilyBase
 from kinfolk_gemma4.text import CHAT, PRETOKENIZERS
 
 if TYPE_CHECKING:
-    from kinfolk.convert.checkpoint import Checkpoint
+    from kinfolk.convert.checkpoint import HFCheckpoint
     from kinfolk.convert.plan import Conversion
     from kinfolk.descriptors import (
         ChatFormat,
@@ -65,7 +65,7 @@ class Gemma4(FamilyBase):
 
         return CARDS
 
-    def convert(self, checkpoint: Checkpoint) -> Conversion | None:
+    def convert(self, checkpoint: HFCheckpoint) -> Conversion | None:
         from kinfolk_gemma4.convert import conversion
 
         return conversion(checkpoint)

@@ -10,7 +10,7 @@ from kinfolk.plans import WeightPlan
 from kinfolk_qwen35.text import CHAT, PRETOKENIZERS
 
 if TYPE_CHECKING:
-    from kinfolk.convert.checkpoint import Checkpoint
+    from kinfolk.convert.checkpoint import HFCheckpoint
     from kinfolk.convert.plan import Conversion
     from kinfolk.descriptors import ReleasedShape, TinyModel
     from kinfolk.gguf.inventory import Inventory
@@ -66,7 +66,7 @@ class Qwen35(FamilyBase):
 
         return CARDS
 
-    def convert(self, checkpoint: Checkpoint) -> Conversion | None:
+    def convert(self, checkpoint: HFCheckpoint) -> Conversion | None:
         from kinfolk_qwen35.convert import conversion
 
         return conversion(checkpoint)

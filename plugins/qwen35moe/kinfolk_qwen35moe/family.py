@@ -8,7 +8,7 @@ from kinfolk.descriptors import ChatFormat, FamilyBase, ModelCard, PreTokenizer,
 from kinfolk_qwen35moe.text import CHAT, PRETOKENIZERS
 
 if TYPE_CHECKING:
-    from kinfolk.convert.checkpoint import Checkpoint
+    from kinfolk.convert.checkpoint import HFCheckpoint
     from kinfolk.convert.plan import Conversion
     from kinfolk.descriptors import TinyModel
     from kinfolk.gguf.inventory import Inventory
@@ -58,7 +58,7 @@ class Qwen35Moe(FamilyBase):
 
         return CARDS
 
-    def convert(self, checkpoint: Checkpoint) -> Conversion | None:
+    def convert(self, checkpoint: HFCheckpoint) -> Conversion | None:
         from kinfolk_qwen35moe.convert import conversion
 
         return conversion(checkpoint)
