@@ -114,13 +114,13 @@ def _candidates(
 
 def state_bytes(plan: StatePlan, limits: StateLimits) -> dict[str, int]:
     """Bytes of state by what it is, dummies and the arena of drafted trees included."""
-    found: dict[str, int] = {}
+    bytes_by_kind: dict[str, int] = {}
     for layout, blocks in zip(pool_layouts(plan), limits.blocks, strict=True):
         name = "keys and values" if layout.window is None else f"window of {layout.window}"
-        found[name] = (blocks + _spare(limits)) * layout.block_bytes
+        bytes_by_kind[name] = (blocks + _spare(limits)) * layout.block_bytes
     if plan.has_recurrent:
-        found["recurrent state"] = _recurrent(plan, limits)
-    return found
+        bytes_by_kind["recurrent state"] = _recurrent(plan, limits)
+    return bytes_by_kind
 
 
 def _spare(limits: StateLimits) -> int:

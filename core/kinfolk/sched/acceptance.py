@@ -1,7 +1,7 @@
-"""Is a request one that can run? Asked before it is queued, on the thread of whoever sends it.
+"""Checks a request before it is queued, on the thread of the sender.
 
-Steps are made of what is let through here, so everything that a client says is looked at: nothing
-of it may come as a surprise to a step, which belongs to others too.
+A step serves several requests, so every field that a client sets is checked here: a bad value must
+not make a step fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who gets a slot: requests wait in order, and enter when everything they may need is free."""
+"""Admission: requests wait in order, and get a slot when all blocks they may need are free."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Admission:
         self._blocked = False
 
     def may_admit(self, places: int) -> bool:
-        """Whether there is any point in trying."""
+        """Whether the first waiting request may fit."""
         return bool(self._waiting) and not self._blocked and places > 0
 
     def admit(self, places: int) -> list[Sequence]:
         """Lease slots to the head of the line as long as it fits, ``places`` at most.
 
-        Trying costs time in proportion to what is held, so a head that did not fit is not tried
-        again before :meth:`room_changed`.
+        A trial takes time in proportion to the blocks in use, so a head that did not fit is not
+        tried again before :meth:`room_changed`.
         """
         admitted: list[Sequence] = []
         while self._waiting and not self._blocked and len(admitted) < places:
@@ -68,8 +68,8 @@ class Admission:
         if not self._kv_cache.tables.free:
             return False
         positions = positions_of(sequence.request)
-        found = self._prefixes.find(sequence.request.prompt)
-        for start in (None,) if found is None else (found, None):
+        prefix = self._prefixes.find(sequence.request.prompt)
+        for start in (None,) if prefix is None else (prefix, None):
             if self._make_room(positions, start):
                 sequence.lease = self._kv_cache.open(positions, start)
                 sequence.reused = sequence.computed = 0 if start is None else start.length

@@ -27,11 +27,11 @@ class Checkpoints:
             if not seq.computed < position <= stop:
                 continue
             tokens = seq.request.prompt[:position]
-            made = self._make(lease, position, tokens)
-            if made is not None:
-                self._pending.setdefault(lease, []).append((tokens, made))
+            checkpoint = self._make(lease, position, tokens)
+            if checkpoint is not None:
+                self._pending.setdefault(lease, []).append((tokens, checkpoint))
                 if self._store.recurrent:
-                    stores.append((position - seq.computed, made.slot))
+                    stores.append((position - seq.computed, checkpoint.slot))
         return tuple(stores)
 
     def settle(self, lease: SlotLease, *, stored: bool) -> None:
@@ -53,13 +53,13 @@ class Checkpoints:
         """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
         that computes it has succeeded."""
         tokens = tuple(seq.known[: seq.computed])
-        made = self._make(lease, seq.computed, tokens)
-        if made is None:
+        checkpoint = self._make(lease, seq.computed, tokens)
+        if checkpoint is None:
             return
         if pending:
-            self._pending.setdefault(lease, []).append((tokens, made))
+            self._pending.setdefault(lease, []).append((tokens, checkpoint))
         else:
-            self._prefixes.insert(tokens, made)
+            self._prefixes.insert(tokens, checkpoint)
 
     def forget_all(self) -> None:
         """After a fault of unknown reach no stored state is trusted."""

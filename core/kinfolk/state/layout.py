@@ -1,4 +1,4 @@
-"""Where everything lies in a chunk: byte offsets of every layer's sections. Torch-free.
+"""Layout of a block: byte offsets of every layer's sections. Torch-free.
 
 A block holds all sections of all layers of a pool one after the other; inside a section the 64
 vectors of a head are contiguous: [heads, 64, dim]. A coded section is two such planes, codes and

@@ -72,7 +72,7 @@ class LoadBlock:
 
 @dataclass(frozen=True, slots=True)
 class DropSaved:
-    """Forget the host copy of a chunk that nobody owns any more."""
+    """Forget the host copy of a chunk without owners."""
 
     identity: int
 

@@ -1,4 +1,4 @@
-"""Prefixes worth keeping: checkpoints by the tokens that led to them, least recently used out.
+"""Prefix cache: checkpoints by the tokens before them; the least recently used is dropped first.
 
 A hybrid model can resume only where its recurrent state was stored, so a prefix is a checkpoint,
 for every family alike. Torch-free.
