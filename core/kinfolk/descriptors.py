@@ -342,7 +342,7 @@ class FamilyBase:
     def convert(self, checkpoint: Any) -> Any:
         """How to convert a Hugging Face model, or ``None`` if it is of another family.
 
-        From :class:`kinfolk.convert.checkpoint.Checkpoint` to
+        From :class:`kinfolk.convert.checkpoint.HFCheckpoint` to
         :class:`kinfolk.convert.plan.Conversion`.
         """
         return self._resolved("conversion")(checkpoint) if self.conversion else None

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from kinfolk.descriptors import resolve
+from kinfolk.dtypes import DtypeName
 from kinfolk.plans import (
     Codec,
     Paged,
@@ -152,7 +153,7 @@ def _recurrent(layer: Recurrent) -> str:
         names.add(tensor.name)
         if not (isinstance(tensor.shape, tuple) and all(map(_positive, tensor.shape))):
             return f"has tensor {tensor.name!r} of shape {tensor.shape!r}"
-        if tensor.dtype not in ("f32", "bf16", "f16"):
+        if tensor.dtype not in get_args(DtypeName):
             return f"has tensor {tensor.name!r} of the unknown dtype {tensor.dtype!r}"
     return ""
 

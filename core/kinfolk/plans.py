@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
+from kinfolk.dtypes import DtypeName
 from kinfolk.types import CHUNK
 
 # -- weights --------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ class RecurrentTensor:
 
     name: str
     shape: tuple[int, ...]
-    dtype: Literal["f32", "bf16", "f16"] = "f32"
+    dtype: DtypeName = "f32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class KernelUsage:
     """Bytes of shared memory a program, registers and spilled bytes a thread.
 
     ``loop_spills``: accesses to spilled registers inside innermost loops, where they cost.
@@ -49,7 +49,7 @@ class Usage:
     loop_spills: int
 
 
-def compile_aot(launch: Launch, capability: int) -> Usage:
+def compile_aot(launch: Launch, capability: int) -> KernelUsage:
     """``capability`` is 86 for sm_86."""
     compiled = compiled_for(launch, capability)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -61,7 +61,7 @@ def compile_aot(launch: Launch, capability: int) -> Usage:
             raise ValueError(f"cuobjdump names no registers: {resources}")
         registers, spilled = int(found[1]), int(found[2])
         loop_spills = _loop_spills(_run("nvdisasm", "-c", file.name)) if spilled else 0
-    return Usage(compiled.metadata.shared, registers, spilled, loop_spills)
+    return KernelUsage(compiled.metadata.shared, registers, spilled, loop_spills)
 
 
 def compiled_for(launch: Launch, capability: int) -> Any:

@@ -89,7 +89,7 @@ def collect() -> Callable[[Ticket], Outcome]:
 
 @pytest.fixture
 def engine(loaded: LoadedModel) -> Iterator[Callable[..., Engine]]:
-    """``engine(drafter=None, model=None, **limits)``: engines whose books are checked at the end:
+    """``engine(drafter=None, model=None, **limits)``: engines whose state is checked at the end:
     nobody may hold anything once all is closed."""
     opened: list[Engine] = []
 
@@ -105,9 +105,9 @@ def engine(loaded: LoadedModel) -> Iterator[Callable[..., Engine]]:
     for each in opened:
         each.close()
         assert not each._thread.is_alive()
-        each._ledger.check_integrity()
+        each._kv_cache.check_integrity()
         each._runner.state.check_integrity()
-        assert each._ledger.free_slots == each._ledger.limits.slots
+        assert len(each._kv_cache.tables.free) == each._kv_cache.limits.slots
         assert not each._tickets
         assert not each._histories
         assert each._scheduler.idle

@@ -51,10 +51,10 @@ class Together:
     """Sequences with prompts of their own that decode in the same steps."""
 
     def __init__(self, loaded, prompts):
-        self.ledger, self.state = loaded.new_state()
+        self.kv_cache, self.state = loaded.new_state()
         self.runner = ModelRunner(loaded, self.state)
         self.histories, self.steps = {}, 0
-        self.leases = [self.ledger.open(300) for _ in prompts]
+        self.leases = [self.kv_cache.open(300) for _ in prompts]
         for lease in self.leases:
             self.histories[str(lease)] = History(Request(str(lease), (1,), 500, WARM))
         first = self.step(ItemKind.PREFILL, prompts)
@@ -67,14 +67,14 @@ class Together:
         self.steps += 1
         items = []
         for lease, tokens in zip(self.leases, rows, strict=True):
-            start = self.ledger.length(lease)
-            self.ledger.extend(lease, start + len(tokens))
+            start = self.kv_cache.tables.length(lease)
+            self.kv_cache.tables.extend(lease, start + len(tokens))
             items.append(Item(lease, str(lease), kind, tuple(tokens), start, budget=99))
-        plan = StepPlan(self.steps, tuple(items), self.ledger.take_operations())
+        plan = StepPlan(self.steps, tuple(items), self.kv_cache.take_operations())
         results = self.runner.run(plan, self.histories).results
         for item, result in zip(items, results, strict=True):
             assert result.error is None
-            self.ledger.advance(item.lease, item.start + len(item.tokens))
+            self.kv_cache.tables.advance(item.lease, item.start + len(item.tokens))
             self.histories[item.request_id].extend(result.emitted)
         return results
 
@@ -83,7 +83,7 @@ class Together:
         lease = self.leases[place]
         said = [(step[place].emitted, step[place].logprobs) for step in self.results]
         kept = [tensor[lease.slot] for tensor in self.state.recurrent_tensors()]
-        length = self.ledger.length(lease)
+        length = self.kv_cache.tables.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
                 for section in pool.layout.sections.values():

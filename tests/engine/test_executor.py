@@ -173,12 +173,12 @@ def test_a_failed_step_leaves_nothing_believed_of_the_device(twins, text):
         raise RuntimeError("lost")
 
     side.state.block_tables.enter = fail
-    side.ledger.extend(lease, 65)
+    side.kv_cache.tables.extend(lease, 65)
     items = (Item(lease, str(lease), ItemKind.VERIFY, (token, 1), 63),)
     with pytest.raises(RuntimeError, match="lost"):
-        side.runner.run(StepPlan(9, items, side.ledger.take_operations()), side.histories)
+        side.runner.run(StepPlan(9, items, side.kv_cache.take_operations()), side.histories)
     side.state.block_tables.enter = forward
-    pair.sides[1].ledger.extend(lease, 65)
+    pair.sides[1].kv_cache.tables.extend(lease, 65)
     pair.run([(lease, ItemKind.VERIFY, (token, 1), None)])
 
 

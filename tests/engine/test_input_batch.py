@@ -11,7 +11,7 @@ from kinfolk.engine.input_buffers import BucketShape, InputBuffers
 from kinfolk.errors import StateError
 from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 from kinfolk.sched.plan import Item, ItemKind
-from kinfolk.state.ledger import Ledger
+from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
 
 KV = (Section("k", 2, 4, Codec("f32")),)
@@ -21,37 +21,37 @@ ROWS = ("tokens", "positions", "sequence_of_row", "parent_row", "limit", "ancest
 SEQUENCES = ("arena_start", "slot_of_sequence", "context_len")
 
 
-class Books:
+class ToyCache:
     """Sequences with room, and a state whose tables are up to date."""
 
     def __init__(self):
         limits = StateLimits(slots=4, checkpoints=0, blocks=(20, 20), context=300, step_rows=100)
-        self.ledger = Ledger(PLAN.windows, limits, recurrent=False)
+        self.kv_cache = KVCacheManager(PLAN.windows, limits, recurrent=False)
         self.state = State(PLAN, limits, torch.device("cpu"))
 
     def item(self, kind, tokens, start, **fields):
-        lease = self.ledger.open(250)
+        lease = self.kv_cache.open(250)
         for stop in range(1, start + 1):
-            self.ledger.extend(lease, stop)
-            self.ledger.advance(lease, stop)
-        self.ledger.extend(lease, start + len(tokens))
-        self.state.apply(self.ledger.take_operations())
+            self.kv_cache.tables.extend(lease, stop)
+            self.kv_cache.tables.advance(lease, stop)
+        self.kv_cache.tables.extend(lease, start + len(tokens))
+        self.state.apply(self.kv_cache.take_operations())
         return Item(lease, f"r{lease.slot}", kind, tokens, start, **fields)
 
 
 @pytest.fixture
-def books():
-    return Books()
+def toy():
+    return ToyCache()
 
 
-def test_rows_of_every_kind(books):
+def test_rows_of_every_kind(toy):
     items = [
-        books.item(ItemKind.PREFILL, (1, 2, 3), 0, sample=False),
-        books.item(ItemKind.DECODE, (4,), 64),
-        books.item(ItemKind.VERIFY, (5, 6), 63),
-        books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
+        toy.item(ItemKind.PREFILL, (1, 2, 3), 0, sample=False),
+        toy.item(ItemKind.DECODE, (4,), 64),
+        toy.item(ItemKind.VERIFY, (5, 6), 63),
+        toy.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
     ]
-    batch = build_input_batch(items, books.state).batch
+    batch = build_input_batch(items, toy.state).batch
     assert batch.tokens.tolist() == list(range(1, 12))
     assert batch.positions.tolist() == [0, 1, 2, 64, 63, 64, 130, 131, 131, 132, 132]
     assert batch.sequence_of_row.tolist() == [0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 3]
@@ -73,18 +73,18 @@ def test_rows_of_every_kind(books):
     assert [segment.drafted for segment in batch.layout.segments] == [False, False, True, True]
 
 
-def test_logits_of_all_rows_on_request(books):
-    items = [books.item(ItemKind.PREFILL, (1, 2, 3), 0), books.item(ItemKind.DECODE, (4,), 5)]
-    assert build_input_batch(items, books.state).batch.logit_rows.tolist() == [2, 3]
-    batch = build_input_batch(items, books.state, all_logits=True).batch
+def test_logits_of_all_rows_on_request(toy):
+    items = [toy.item(ItemKind.PREFILL, (1, 2, 3), 0), toy.item(ItemKind.DECODE, (4,), 5)]
+    assert build_input_batch(items, toy.state).batch.logit_rows.tolist() == [2, 3]
+    batch = build_input_batch(items, toy.state, all_logits=True).batch
     assert batch.logit_rows.tolist() == [0, 1, 2, 3]
 
 
-def test_rows_are_written_to_their_chunk_and_tree_rows_to_the_dummy_block(books):
-    chain = books.item(ItemKind.VERIFY, (5, 6, 7), 63)
-    tree = books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE)
-    batch = build_input_batch([chain, tree], books.state).batch
-    for index, pool in enumerate(books.state.pools):
+def test_rows_are_written_to_their_chunk_and_tree_rows_to_the_dummy_block(toy):
+    chain = toy.item(ItemKind.VERIFY, (5, 6, 7), 63)
+    tree = toy.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE)
+    batch = build_input_batch([chain, tree], toy.state).batch
+    for index, pool in enumerate(toy.state.pools):
         table = pool.tables[chain.lease.slot]
         rows = batch.write_row[index].tolist()
         assert rows[:3] == [table[0] * 64 + 63, table[1] * 64, table[1] * 64 + 1]
@@ -92,16 +92,16 @@ def test_rows_are_written_to_their_chunk_and_tree_rows_to_the_dummy_block(books)
         assert len(set(rows)) == len(rows)
 
 
-def test_tables_list_what_is_resident_in_logical_order(books):
-    short = books.item(ItemKind.DECODE, (1,), 3)
-    long = books.item(ItemKind.DECODE, (1,), 200)
-    batch = build_input_batch([short, long], books.state).batch
+def test_tables_list_what_is_resident_in_logical_order(toy):
+    short = toy.item(ItemKind.DECODE, (1,), 3)
+    long = toy.item(ItemKind.DECODE, (1,), 200)
+    batch = build_input_batch([short, long], toy.state).batch
     full, windowed = batch.tables
     assert full.lengths == (1, 4)
     assert full.chunks.tolist() == [[0, 0, 0, 0], [0, 1, 2, 3]]
     assert windowed.lengths == (1, 2), "the window has passed the first chunks"
     assert windowed.chunks[1].tolist() == [2, 3, 0, 0], "widths are multiples of four"
-    for pool, table in zip(books.state.pools, batch.tables, strict=True):
+    for pool, table in zip(toy.state.pools, batch.tables, strict=True):
         assert table.length.tolist() == list(table.lengths)
         entries = slice(table.lengths[1])
         chunks, blocks = table.chunks[1, entries].tolist(), table.blocks[1, entries].tolist()
@@ -109,38 +109,38 @@ def test_tables_list_what_is_resident_in_logical_order(books):
         assert found == pool.tables[long.lease.slot]
 
 
-def test_stores_name_the_row_after_which_to_store(books):
+def test_stores_name_the_row_after_which_to_store(toy):
     items = [
-        books.item(ItemKind.DECODE, (9,), 5),
-        books.item(ItemKind.PREFILL, (1, 2, 3, 4), 0, stores=((1, 8), (4, 7))),
+        toy.item(ItemKind.DECODE, (9,), 5),
+        toy.item(ItemKind.PREFILL, (1, 2, 3, 4), 0, stores=((1, 8), (4, 7))),
     ]
-    batch = build_input_batch(items, books.state).batch
+    batch = build_input_batch(items, toy.state).batch
     assert batch.store_rows.tolist() == [1, 4]
     assert batch.store_slots.tolist() == [8, 7]
 
 
-def test_a_position_without_a_block_is_an_error(books):
-    item = books.item(ItemKind.DECODE, (9,), 5)
+def test_a_position_without_a_block_is_an_error(toy):
+    item = toy.item(ItemKind.DECODE, (9,), 5)
     beyond = Item(item.lease, "a", ItemKind.PREFILL, (1,), 64)
     with pytest.raises(StateError, match=r"position 64 .* has no block"):
-        build_input_batch([beyond], books.state)
+        build_input_batch([beyond], toy.state)
 
 
-def test_64_rows_of_a_tree_fill_every_bit(books):
-    item = books.item(ItemKind.VERIFY, tuple(range(64)), 10, parents=tuple(range(-1, 63)))
-    batch = build_input_batch([item], books.state).batch
+def test_64_rows_of_a_tree_fill_every_bit(toy):
+    item = toy.item(ItemKind.VERIFY, tuple(range(64)), 10, parents=tuple(range(-1, 63)))
+    batch = build_input_batch([item], toy.state).batch
     assert batch.ancestors[-1].item() == -1
     assert batch.ancestors[-2].item() == 2**63 - 1
 
 
-def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(books):
+def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(toy):
     items = [
-        books.item(ItemKind.DECODE, (token,), start, budget=token)
+        toy.item(ItemKind.DECODE, (token,), start, budget=token)
         for token, start in ((4, 64), (5, 3), (6, 130))
     ]
-    exact = build_input_batch(items, books.state)
+    exact = build_input_batch(items, toy.state)
     shape = BucketShape(rows=4, sequences=4, sampled=4, logits=4, short=4)
-    buffers = InputBuffers(books.state, shape, single_rows=True, stages=2)
+    buffers = InputBuffers(toy.state, shape, single_rows=True, stages=2)
     for _ in range(2):
         buffers.clear()
         fill(buffers, items)
@@ -164,14 +164,14 @@ def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(books
 # -- sampled sequences -----------------------------------------------------------------------------
 
 
-def test_every_sampled_sequence_is_listed_with_its_rows_with_logits(books):
+def test_every_sampled_sequence_is_listed_with_its_rows_with_logits(toy):
     items = [
-        books.item(ItemKind.PREFILL, (1, 2), 0, sample=False),
-        books.item(ItemKind.PREFILL, (3, 4), 0),
-        books.item(ItemKind.DECODE, (5,), 3, budget=9),
-        books.item(ItemKind.VERIFY, (6, 7, 8), 63, budget=4),
+        toy.item(ItemKind.PREFILL, (1, 2), 0, sample=False),
+        toy.item(ItemKind.PREFILL, (3, 4), 0),
+        toy.item(ItemKind.DECODE, (5,), 3, budget=9),
+        toy.item(ItemKind.VERIFY, (6, 7, 8), 63, budget=4),
     ]
-    sampled = build_input_batch(items, books.state).sampled
+    sampled = build_input_batch(items, toy.state).sampled
     assert sampled.logit.tolist() == [0, 1, 2]
     assert sampled.row.tolist() == [3, 4, 5]
     assert sampled.count.tolist() == [1, 1, 3]
@@ -181,13 +181,13 @@ def test_every_sampled_sequence_is_listed_with_its_rows_with_logits(books):
     assert sampled.width == 3
 
 
-def test_kept_rows_become_rows_of_the_step_and_certain_ones_keep_nothing(books):
+def test_kept_rows_become_rows_of_the_step_and_certain_ones_keep_nothing(toy):
     items = [
-        books.item(ItemKind.DECODE, (1,), 3),
-        books.item(ItemKind.VERIFY, (5, 6, 7), 63),
-        books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
+        toy.item(ItemKind.DECODE, (1,), 3),
+        toy.item(ItemKind.VERIFY, (5, 6, 7), 63),
+        toy.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
     ]
-    sampled = build_input_batch(items, books.state).sampled
+    sampled = build_input_batch(items, toy.state).sampled
     path = torch.tensor([[0, -1, -1, -1, -1], [0, 1, -1, -1, -1], [0, 2, 3, -1, -1]])
     kept = commit_batch(sampled, path, torch.tensor([1, 2, 3]))
     assert kept.path.tolist() == [[-1] * 5, [1, 2, -1, -1, -1], [4, 6, 7, -1, -1]]
@@ -195,12 +195,12 @@ def test_kept_rows_become_rows_of_the_step_and_certain_ones_keep_nothing(books):
     assert kept.slot.tolist() == [item.lease.slot for item in items]
 
 
-def test_accepted_tree_rows_are_moved_and_nothing_else(books):
+def test_accepted_tree_rows_are_moved_and_nothing_else(toy):
     items = [
-        books.item(ItemKind.VERIFY, (5, 6, 7), 63),
-        books.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 126, parents=TREE),
+        toy.item(ItemKind.VERIFY, (5, 6, 7), 63),
+        toy.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 126, parents=TREE),
     ]
-    state = books.state
+    state = toy.state
     generator = torch.Generator().manual_seed(0)
     for pool in state.pools:
         for data in (pool.data, pool.arena):
@@ -224,8 +224,8 @@ def test_accepted_tree_rows_are_moved_and_nothing_else(books):
 
 
 def test_trees_that_do_not_fit_the_arena_are_refused():
-    books = Books()
-    rows = books.state.limits.tree_rows + 1
-    tree = books.item(ItemKind.VERIFY, (5,) * rows, 0, parents=(-1, *(0,) * (rows - 1)))
+    toy = ToyCache()
+    rows = toy.state.limits.tree_rows + 1
+    tree = toy.item(ItemKind.VERIFY, (5,) * rows, 0, parents=(-1, *(0,) * (rows - 1)))
     with pytest.raises(StateError, match=f"{rows} rows, the arena holds {rows - 1}"):
-        build_input_batch([tree], books.state)
+        build_input_batch([tree], toy.state)

@@ -71,15 +71,15 @@ def test_the_limits_follow_the_settings(load):
     assert (limits.slots, limits.checkpoints, limits.context) == (3, 5, 200)
     assert limits.step_rows == model.slice_rows
     assert model.info.context == 200
-    ledger, state = model.new_state()
-    assert ledger.free_slots == 3
+    kv_cache, state = model.new_state()
+    assert len(kv_cache.tables.free) == 3
     assert [len(pool.data) - 1 for pool in state.pools] == list(limits.blocks)
 
 
 def test_state_is_new_each_time(loaded):
     (one, first), (two, second) = loaded.new_state(), loaded.new_state()
     one.open(10)
-    assert two.free_slots == one.free_slots + 1
+    assert len(two.tables.free) == len(one.tables.free) + 1
     assert first.pools[0].data.data_ptr() != second.pools[0].data.data_ptr()
 
 

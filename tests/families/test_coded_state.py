@@ -71,7 +71,7 @@ def test_drafts_trees_and_forks_are_linear_decoding(case, driver, tokens, row_er
     drive.keep({lease: [0, 3, 4, 5, 7]})
     found += [chain[:2], drafted[[0, 3, 4, 5, 7]]]
     assert row_error(torch.cat(found), torch.cat(rows)) < OWN[codec]
-    fork = drive.ledger.fork(lease, 512)
+    fork = drive.kv_cache.tables.fork(lease, 512)
     assert row_error(drive.feed({fork: tokens[5:9]})[fork], aside) < OWN[codec]
 
 
@@ -81,17 +81,17 @@ def test_forks_evictions_and_recalls_are_exact_as_bytes(case, driver, tokens, co
     lease = drive.open()
     drive.feed({lease: tokens[:77]}, rows=64)
     before = drive.kept(lease)
-    fork = drive.ledger.fork(lease, 512)
+    fork = drive.kv_cache.tables.fork(lease, 512)
     drive.apply()
     assert all(map(torch.equal, drive.kept(fork), before))
 
-    drive.ledger.evict(fork, 0)
-    drive.ledger.evict(lease, 0)
+    drive.kv_cache.tables.evict(fork, 0)
+    drive.kv_cache.tables.evict(lease, 0)
     drive.apply()
     assert len(drive.kept(lease)) < len(before)
     drive.feed({drive.open(): tokens[90:160]})
-    drive.ledger.recall(lease, 0)
-    drive.ledger.recall(fork, 0)
+    drive.kv_cache.tables.recall(lease, 0)
+    drive.kv_cache.tables.recall(fork, 0)
     drive.apply()
     drive.poison(lease)
     assert all(map(torch.equal, drive.kept(lease), before))

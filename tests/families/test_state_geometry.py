@@ -64,24 +64,26 @@ def test_the_whole_life_of_a_sequence(case, driver, tokens, linear, row_error):
     known = tokens[:77]
 
     # A fork at 77 = 64 + 13: both go on, differently.
-    fork = drive.ledger.fork(lease, 512)
+    fork = drive.kv_cache.tables.fork(lease, 512)
     ours, theirs = tokens[77:140], tokens[20:80]
     found = drive.feed({lease: ours, fork: theirs}, rows=7)
     assert row_error(found[lease], linear(known + ours)[77:]) <= BOUND
     assert row_error(found[fork], linear(known + theirs)[77:]) <= BOUND
 
     # The shared chunk leaves the fork's table only, and comes back.
-    drive.ledger.evict(fork, 0)
-    assert len(drive.ledger.table(fork, 0)) == len(drive.ledger.table(lease, 0)) - 1
+    drive.kv_cache.tables.evict(fork, 0)
+    assert (
+        len(drive.kv_cache.tables.table(fork, 0)) == len(drive.kv_cache.tables.table(lease, 0)) - 1
+    )
     drive.feed({lease: tokens[140:144]}, rows=1)
-    drive.ledger.recall(fork, 0)
+    drive.kv_cache.tables.recall(fork, 0)
     after = drive.feed({fork: tokens[:5]}, rows=5)[fork]
     assert row_error(after, linear(known + theirs + tokens[:5])[-5:]) <= BOUND
 
     # Back to a checkpoint of the first sequence, after it has moved on.
-    checkpoint = drive.ledger.checkpoint(lease, drive.ledger.length(lease))
+    checkpoint = drive.kv_cache.checkpoints.take(lease, drive.kv_cache.tables.length(lease))
     drive.feed({lease: [9] * 70}, rows=64)
-    restored = drive.ledger.open(512, checkpoint)
+    restored = drive.kv_cache.open(512, checkpoint)
     found = drive.feed({restored: tokens[144:160]}, rows=16)[restored]
     assert row_error(found, linear(tokens[:160])[144:]) <= BOUND
 
@@ -90,10 +92,10 @@ def test_a_chunk_seen_by_nobody_is_kept_aside_and_recalled(case, driver, tokens,
     drive = driver(case)
     lease = drive.open()
     drive.feed({lease: tokens[:130]}, rows=64)
-    drive.ledger.evict(lease, 0)
+    drive.kv_cache.tables.evict(lease, 0)
     other = drive.open()
     drive.feed({other: tokens[::-1]}, rows=64)
-    drive.ledger.recall(lease, 0)
+    drive.kv_cache.tables.recall(lease, 0)
     found = drive.feed({lease: tokens[130:150]}, rows=20)[lease]
     assert row_error(found, linear(tokens[:150])[130:]) <= BOUND
 
@@ -102,7 +104,7 @@ def test_an_evicted_chunk_is_not_seen(case, driver, tokens, linear, row_error):
     drive = driver(case)
     lease = drive.open()
     drive.feed({lease: tokens[:130]}, rows=64)
-    drive.ledger.evict(lease, 0)
+    drive.kv_cache.tables.evict(lease, 0)
     found = drive.feed({lease: tokens[130:140]}, rows=10)[lease]
     assert row_error(found, linear(tokens[:140])[130:]) > 10 * BOUND
 
@@ -111,23 +113,23 @@ def test_rows_computed_without_a_chunk_are_not_exact(case, driver, tokens):
     drive = driver(case)
     lease = drive.open()
     drive.feed({lease: tokens[:130]}, rows=64)
-    assert drive.ledger.can_checkpoint(lease, 130)
-    drive.ledger.evict(lease, 0)
+    assert drive.kv_cache.checkpoints.can_take(lease, 130)
+    drive.kv_cache.tables.evict(lease, 0)
     drive.feed({lease: tokens[130:131]})
-    drive.ledger.recall(lease, 0)
-    assert not drive.ledger.can_checkpoint(lease, 131)
+    drive.kv_cache.tables.recall(lease, 0)
+    assert not drive.kv_cache.checkpoints.can_take(lease, 131)
 
 
 def test_a_checkpoint_inside_a_slice_restores_that_row(case, driver, tokens, linear, row_error):
     drive = driver(case)
     lease = drive.open()
-    drive.ledger.extend(lease, 120)
-    checkpoint = drive.ledger.checkpoint(lease, 77)
+    drive.kv_cache.tables.extend(lease, 120)
+    checkpoint = drive.kv_cache.checkpoints.take(lease, 77)
     drive.step(
         [Item(lease, "", ItemKind.PREFILL, tuple(tokens[:120]), 0, stores=((77, checkpoint.slot),))]
     )
-    drive.ledger.release(lease)
-    restored = drive.ledger.open(512, checkpoint)
+    drive.kv_cache.tables.release(lease)
+    restored = drive.kv_cache.open(512, checkpoint)
     found = drive.feed({restored: tokens[77:140]}, rows=64)[restored]
     assert row_error(found, linear(tokens[:140])[77:]) <= BOUND
 
@@ -136,7 +138,7 @@ def test_a_reused_slot_remembers_nothing(case, driver, tokens, linear, row_error
     drive = driver(case, slots=1)
     lease = drive.open()
     drive.feed({lease: tokens[::-1]})
-    drive.ledger.release(lease)
+    drive.kv_cache.tables.release(lease)
     again = drive.open()
     assert row_error(drive.feed({again: tokens[:80]})[again], linear(tokens[:80])) <= BOUND
 
@@ -144,6 +146,6 @@ def test_a_reused_slot_remembers_nothing(case, driver, tokens, linear, row_error
 def test_a_released_lease_is_void(case, driver, tokens):
     drive = driver(case)
     lease = drive.open()
-    drive.ledger.release(lease)
+    drive.kv_cache.tables.release(lease)
     with pytest.raises(StateError, match="is over"):
-        drive.ledger.extend(lease, 1)
+        drive.kv_cache.tables.extend(lease, 1)

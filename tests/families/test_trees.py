@@ -119,7 +119,7 @@ def test_drafting_changes_nothing_until_it_is_kept(case, driver, reference):
 def committed(drive, lease):
     """Copies of all that the sequence keeps of its committed positions."""
     copies = [tensor[lease.slot].clone() for tensor in drive.state.recurrent_tensors()]
-    length = drive.ledger.length(lease)
+    length = drive.kv_cache.tables.length(lease)
     for pool in drive.state.pools:
         for chunk, block in pool.tables[lease.slot].items():
             rows = max(0, min(64, length - chunk * 64))

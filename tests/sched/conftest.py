@@ -21,7 +21,7 @@ from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import Request
 from kinfolk.sched.scheduler import Scheduler
-from kinfolk.state.ledger import Ledger
+from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
@@ -223,7 +223,7 @@ class ToyDrafter:
 
 
 class World:
-    """A scheduler, its books and the toy engine; collects what each request was sent."""
+    """A scheduler, its KV cache manager and the toy engine; collects what each request was sent."""
 
     def __init__(
         self,
@@ -245,13 +245,13 @@ class World:
             context=limits.context,
             step_rows=max(limits.slice, limits.max_draft + 1),
         )
-        self.ledger = Ledger(windows, self.state_limits, recurrent=recurrent)
-        self.prefixes = PrefixCache(self.ledger, checkpoints)
+        self.kv_cache = KVCacheManager(windows, self.state_limits, recurrent=recurrent)
+        self.prefixes = PrefixCache(self.kv_cache.checkpoints, checkpoints)
         self.engine = ToyEngine(windows, self.state_limits, recurrent=recurrent)
         self.drafter = (
             None if quality is None else ToyDrafter(windows, recurrent, quality, seed=seed)
         )
-        self.scheduler = Scheduler(limits, self.ledger, self.prefixes, self.drafter)
+        self.scheduler = Scheduler(limits, self.kv_cache, self.prefixes, self.drafter)
         self.requests: dict[str, Request] = {}
         self.streams: dict[str, list[int]] = {}
         self.finished: dict[str, Finished] = {}
@@ -332,15 +332,17 @@ class World:
 
     def check_idle(self) -> None:
         """Nothing is held but by the prefix cache, and without it nothing at all."""
-        self.ledger.check_integrity()
+        self.kv_cache.check_integrity()
         assert self.scheduler.idle
         assert self.scheduler.waiting == self.scheduler.running == 0
-        assert self.ledger.free_slots == self.limits.slots
+        assert len(self.kv_cache.tables.free) == self.limits.slots
         assert self.drafter is None or not self.drafter.texts
         self.prefixes.clear()
-        assert self.ledger.free_checkpoints == self.state_limits.checkpoints
+        assert len(self.kv_cache.checkpoints.free) == self.state_limits.checkpoints
         for pool, size in enumerate(self.state_limits.blocks):
-            assert self.ledger.available(pool) == len(self.ledger.pools[pool].free) == size
+            assert (
+                self.kv_cache.tables.available(pool) == len(self.kv_cache.pools[pool].free) == size
+            )
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import ItemKind, ItemResult, StepResult, TokenLogprob
 from kinfolk.sched.request import FinishReason, Request, Status
 from kinfolk.sched.scheduler import Scheduler
-from kinfolk.state.ledger import Ledger
+from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import PrefixCache
 
 
@@ -130,12 +130,12 @@ def test_limits_that_cannot_work_are_refused_by_name():
 
 def test_a_state_made_for_shorter_steps_is_refused():
     limits = StateLimits(slots=1, checkpoints=0, blocks=(4,), context=256, step_rows=16)
-    ledger = Ledger((None,), limits, recurrent=False)
+    kv_cache = KVCacheManager((None,), limits, recurrent=False)
     with pytest.raises(SettingsError, match=r"1 slots and 32 rows .* made for 1 and 16"):
         Scheduler(
             SchedulerLimits(slots=1, context=256, slice=32, step_tokens=64),
-            ledger,
-            PrefixCache(ledger, 0),
+            kv_cache,
+            PrefixCache(kv_cache.checkpoints, 0),
         )
 
 

@@ -112,7 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.number += 1
         fits = 0 < len(prompt) <= self.world.limits.context - max_new
-        if fits and self.world.ledger.fits_ever(len(prompt) + max_new):
+        if fits and self.world.kv_cache.tables.fits_ever(len(prompt) + max_new):
             self.world.submit(request)
         else:
             with pytest.raises(RequestError, match=f"request '{request.id}'"):
@@ -127,7 +127,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt = (*world.requests[old].prompt, *world.streams[old], 3)
         if len(prompt) + max_new > world.limits.context:
             return
-        if world.ledger.fits_ever(len(prompt) + max_new):
+        if world.kv_cache.tables.fits_ever(len(prompt) + max_new):
             world.submit(Request(str(self.number), prompt, max_new, keep=True))
             self.number += 1
 
@@ -238,19 +238,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         result = self.world.engine.run(plan)
         bad = data.draw(st.sampled_from(bad_results(plan, result)))
-        before = self.books()
+        before = self.toy()
         with pytest.raises(EngineError, match=f"step {plan.step_id}"):
             self.world.scheduler.commit(bad)
-        assert self.books() == before
+        assert self.toy() == before
         self.commit(plan, result)
 
     @precondition(lambda self: self.old_results)
     @rule(data=st.data(), planned=st.booleans())
     def old_result(self, data, planned):
         plan = self.plan() if planned else None
-        before = self.books()
+        before = self.toy()
         assert self.world.scheduler.commit(data.draw(st.sampled_from(self.old_results))) == []
-        assert self.books() == before
+        assert self.toy() == before
         if plan is not None:
             self.commit(plan, self.world.engine.run(plan))
 
@@ -305,7 +305,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         known = [*world.requests[item.request_id].prompt, *world.streams[item.request_id]]
         computed = world.engine.states[item.lease.slot][0]
-        assert world.ledger.length(item.lease) == computed
+        assert world.kv_cache.tables.length(item.lease) == computed
         assert world.engine.states[item.lease.slot] == self.rolling(known[:computed])
         if world.streams[item.request_id]:
             assert computed == len(known) - 1
@@ -314,7 +314,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def streams_are_those_of_solo_runs(self):
         if self.world is None:
             return
-        self.world.ledger.check_integrity()
+        self.world.kv_cache.check_integrity()
         for request_id, stream in self.world.streams.items():
             request = self.world.requests[request_id]
             expected = self.world.expected(request)
@@ -363,14 +363,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.cancelled.add(request_id)
             assert self.world.finished[request_id].reason is FinishReason.CANCELLED
 
-    def books(self):
+    def toy(self):
         """Everything that a result could change, as text."""
-        scheduler, ledger = self.world.scheduler, self.world.ledger
+        scheduler, kv_cache = self.world.scheduler, self.world.kv_cache
         return (
             repr(sorted(scheduler.alive.items())),
-            repr(ledger._sequences),
-            repr(ledger._operations),
-            repr([(c.length, c.slot) for c in ledger._checkpoints]),
+            repr(kv_cache.tables.sequences),
+            repr(kv_cache.tables.operations),
+            repr([(c.length, c.slot) for c in kv_cache.checkpoints.live]),
             sorted(key for key, _ in self.world.prefixes.items()),
         )
 

@@ -1,4 +1,4 @@
-"""A ledger with the tensors it keeps the books of."""
+"""A KV cache manager with the tensors that it manages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 from kinfolk.plans import Codec, Paged, Recurrent, RecurrentTensor, Section, StateLimits, StatePlan
 from kinfolk.state.chunks import SlotLease
-from kinfolk.state.ledger import Ledger
+from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
 from kinfolk.types import CHUNK
 
 
-class Books:
-    """A ledger and a real state whose paged rows and recurrent tensors are single numbers."""
+class ToyCache:
+    """A KV cache manager and a state whose paged rows and recurrent tensors are single numbers."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class Books:
             (*layers, Recurrent((RecurrentTensor("sum", (1,)),))) if recurrent else tuple(layers)
         )
         assert self.plan.windows == windows
-        self.ledger = Ledger(windows, limits, recurrent=recurrent)
+        self.kv_cache = KVCacheManager(windows, limits, recurrent=recurrent)
         self.state = State(self.plan, limits, torch.device("cpu"))
         self.rows = [self.state.paged(layer).pool("k")[:, 0, :, 0] for layer in range(len(windows))]
         self.sums = self.state.recurrent(len(windows))["sum"] if recurrent else None
 
     def apply(self) -> tuple:
-        """Carry out what the ledger decided; returns the operations."""
-        operations = self.ledger.take_operations()
+        """Carry out the pending operations; returns the operations."""
+        operations = self.kv_cache.take_operations()
         self.state.apply(operations)
         return operations
 
@@ -59,20 +59,20 @@ class Books:
 
     def grow(self, lease: SlotLease, numbers: list[int], history: list[int]) -> None:
         """Feed certain rows after ``history``."""
-        self.ledger.extend(lease, len(history) + len(numbers))
+        self.kv_cache.tables.extend(lease, len(history) + len(numbers))
         self.apply()
         self.write(lease, len(history), numbers)
         self.set_sum(lease.slot, [*history, *numbers])
-        self.ledger.advance(lease, len(history) + len(numbers))
+        self.kv_cache.tables.advance(lease, len(history) + len(numbers))
         self.apply()
 
     def check(self, lease: SlotLease, history: list[int]) -> None:
         """The slot's tensors hold ``history`` wherever its tables say so."""
-        assert self.ledger.length(lease) == len(history)
+        assert self.kv_cache.tables.length(lease) == len(history)
         if self.sums is not None:
             assert self.sums[lease.slot].item() == sum(history) % 2**20
         for index, pool in enumerate(self.state.pools):
-            table = self.ledger.table(lease, index)
+            table = self.kv_cache.tables.table(lease, index)
             assert pool.tables[lease.slot] == dict(table)
             for chunk, block in table:
                 numbers = history[chunk * CHUNK : (chunk + 1) * CHUNK]
@@ -81,10 +81,10 @@ class Books:
 
 @pytest.fixture(scope="session")
 def state_toys() -> SimpleNamespace:
-    """``Books``: a ledger and the tensors it keeps the books of."""
-    return SimpleNamespace(Books=Books)
+    """``ToyCache``: a KV cache manager and the tensors that it manages."""
+    return SimpleNamespace(ToyCache=ToyCache)
 
 
 @pytest.fixture
-def make_books():
-    return Books
+def make_toy_cache():
+    return ToyCache

@@ -12,26 +12,26 @@ def tokens(length: int, seed: int = 0) -> tuple[int, ...]:
 
 
 @pytest.fixture
-def shelf(make_books):
-    """A ledger with a cache, and ``keep(tokens)`` that computes a prefix and keeps it."""
+def shelf(make_toy_cache):
+    """A KV cache manager, a prefix cache, and ``keep(tokens)`` that computes and keeps a prefix."""
 
     class Shelf:
         def __init__(self, capacity: int = 3, **options) -> None:
-            self.books = make_books(**{"checkpoints": 4, "blocks": (30,), **options})
-            self.ledger = self.books.ledger
-            self.cache = PrefixCache(self.ledger, capacity)
+            self.toy = make_toy_cache(**{"checkpoints": 4, "blocks": (30,), **options})
+            self.kv_cache = self.toy.kv_cache
+            self.cache = PrefixCache(self.kv_cache.checkpoints, capacity)
 
         def keep(self, *prefixes: tuple[int, ...]) -> None:
             """Compute the longest of nested prefixes once and keep all of them."""
             longest = max(prefixes, key=len)
-            lease = self.ledger.open(len(longest))
+            lease = self.kv_cache.open(len(longest))
             history: list[int] = []
             for prefix in sorted(prefixes, key=len):
-                self.books.grow(lease, list(prefix[len(history) :]), history)
+                self.toy.grow(lease, list(prefix[len(history) :]), history)
                 history = list(prefix)
-                self.cache.insert(prefix, self.ledger.checkpoint(lease, len(prefix)))
-            self.ledger.release(lease)
-            self.books.apply()
+                self.cache.insert(prefix, self.kv_cache.checkpoints.take(lease, len(prefix)))
+            self.kv_cache.tables.release(lease)
+            self.toy.apply()
 
     return Shelf
 
@@ -53,7 +53,7 @@ def test_the_least_recently_used_goes_first(shelf):
     here.cache.find(tokens(11, 1))
     here.keep(tokens(10, 3))
     assert [tokens(10, seed) in here.cache for seed in (1, 2, 3)] == [True, False, True]
-    here.ledger.check_integrity()
+    here.kv_cache.check_integrity()
 
 
 def test_the_same_prefix_is_held_once(shelf):
@@ -61,14 +61,14 @@ def test_the_same_prefix_is_held_once(shelf):
     here.keep(tokens(10))
     here.keep(tokens(10))
     assert len(here.cache) == 1
-    assert here.ledger.free_checkpoints == 3
+    assert len(here.kv_cache.checkpoints.free) == 3
 
 
 def test_without_capacity_nothing_is_held(shelf):
     here = shelf(capacity=0)
     here.keep(tokens(10))
     assert len(here.cache) == 0
-    assert here.ledger.free_checkpoints == 4
+    assert len(here.kv_cache.checkpoints.free) == 4
 
 
 def test_clearing_gives_everything_back(shelf):
@@ -76,8 +76,8 @@ def test_clearing_gives_everything_back(shelf):
     here.keep(tokens(10), tokens(70), tokens(200))
     here.cache.clear()
     assert not here.cache.evict_one()
-    assert here.ledger.available(0) == 30
-    assert here.ledger.free_checkpoints == 4
+    assert here.kv_cache.tables.available(0) == 30
+    assert len(here.kv_cache.checkpoints.free) == 4
 
 
 @pytest.mark.parametrize("window", [None, 64])
@@ -86,12 +86,12 @@ def test_what_could_be_reclaimed_is_what_becomes_available(shelf, window, kept):
     """Nested prefixes share chunks with each other, and with a sequence that started from one."""
     here = shelf(windows=(window,))
     here.keep(tokens(60), tokens(100), tokens(110))
-    here.ledger.open(300, here.cache.find((*tokens(100), 7)))
+    here.kv_cache.open(300, here.cache.find((*tokens(100), 7)))
     keep = None if kept is None else here.cache.find((*tokens(kept), 7))
     gain = here.cache.reclaimable(keep)
-    before = here.ledger.available(0)
+    before = here.kv_cache.tables.available(0)
     while len(here.cache) > (keep is not None):
         here.cache.evict_one()
     assert keep is None or keep.live
-    assert here.ledger.available(0) == before + gain[0]
-    here.ledger.check_integrity()
+    assert here.kv_cache.tables.available(0) == before + gain[0]
+    here.kv_cache.check_integrity()

@@ -39,11 +39,11 @@ def assert_same(one, other):
 
 
 class Side:
-    """One runner with its own books."""
+    """One runner with its own toy."""
 
     def __init__(self, loaded, capture=None):
         self.loaded = loaded
-        self.ledger, self.state = loaded.new_state()
+        self.kv_cache, self.state = loaded.new_state()
         self.runner = ModelRunner(loaded, self.state)
         if capture is not None:
             self.runner.executor.capture = capture
@@ -51,7 +51,7 @@ class Side:
 
     def kept(self, lease):
         kept = [tensor[lease.slot] for tensor in self.state.recurrent_tensors()]
-        length = self.ledger.length(lease)
+        length = self.kv_cache.tables.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
                 for section in pool.layout.sections.values():
@@ -73,7 +73,7 @@ class Twins:
         return first
 
     def open(self, sampling=GREEDY, positions=400):
-        lease = self.both(lambda side: side.ledger.open(positions))
+        lease = self.both(lambda side: side.kv_cache.open(positions))
         self.enter(lease, sampling)
         return lease
 
@@ -84,18 +84,18 @@ class Twins:
         self.leases.append(lease)
 
     def fork(self, lease, sampling=GREEDY):
-        forked = self.both(lambda side: side.ledger.fork(lease, 400))
+        forked = self.both(lambda side: side.kv_cache.tables.fork(lease, 400))
         self.enter(forked, sampling)
         return forked
 
     def release(self, lease):
         for side in self.sides:
-            side.ledger.release(lease)
+            side.kv_cache.tables.release(lease)
         self.leases.remove(lease)
 
     def evict(self, lease, chunk):
         for side in self.sides:
-            side.ledger.evict(lease, chunk)
+            side.kv_cache.tables.evict(lease, chunk)
 
     def run(self, items):
         """``items``: (lease, kind, tokens, parents)."""
@@ -104,18 +104,18 @@ class Twins:
         def step(side):
             planned = []
             for lease, kind, tokens, parents in items:
-                start = side.ledger.length(lease)
-                side.ledger.extend(lease, start + len(tokens))
+                start = side.kv_cache.tables.length(lease)
+                side.kv_cache.tables.extend(lease, start + len(tokens))
                 planned.append(
                     Item(lease, str(lease), kind, tuple(tokens), start, budget=9, parents=parents)
                 )
-            plan = StepPlan(self.steps, tuple(planned), side.ledger.take_operations())
+            plan = StepPlan(self.steps, tuple(planned), side.kv_cache.take_operations())
             results = side.runner.run(plan, side.histories).results
             for item, result in zip(planned, results, strict=True):
                 assert result.error is None
-                side.ledger.advance(item.lease, item.start + result.kept)
+                side.kv_cache.tables.advance(item.lease, item.start + result.kept)
                 side.histories[item.request_id].extend(result.emitted)
-            side.ledger.check_integrity()
+            side.kv_cache.check_integrity()
             return results
 
         results = self.both(step)
@@ -211,7 +211,7 @@ def assert_flat(before, after):
 def kept_beside(loaded, text, company, place=0):
     """What a sequence keeps of a prompt and eleven steps, at a place among ``company`` others."""
     side = Side(loaded)
-    leases = [side.ledger.open(300) for _ in range(1 + company)]
+    leases = [side.kv_cache.open(300) for _ in range(1 + company)]
     mine, sampled = leases[place], {}
     for lease in leases:
         request = Request(str(lease), (1,), 500, GREEDY if lease == mine else WARM)
@@ -221,14 +221,14 @@ def kept_beside(loaded, text, company, place=0):
     for step in range(12):
         items = []
         for lease in leases:
-            start = side.ledger.length(lease)
+            start = side.kv_cache.tables.length(lease)
             tokens = (sampled[lease],) if step else rows[lease]
             kind = ItemKind.DECODE if step else ItemKind.PREFILL
-            side.ledger.extend(lease, start + len(tokens))
+            side.kv_cache.tables.extend(lease, start + len(tokens))
             items.append(Item(lease, str(lease), kind, tuple(tokens), start))
-        plan = StepPlan(step, tuple(items), side.ledger.take_operations())
+        plan = StepPlan(step, tuple(items), side.kv_cache.take_operations())
         for result in side.runner.run(plan, side.histories).results:
             sampled[result.lease] = result.emitted[-1]
         for item in items:
-            side.ledger.advance(item.lease, item.start + len(item.tokens))
+            side.kv_cache.tables.advance(item.lease, item.start + len(item.tokens))
     return side.kept(mine)

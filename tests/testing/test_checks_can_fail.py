@@ -179,7 +179,9 @@ def test_a_model_that_quantised_weights_change_is_found(kit_of):
 
 
 def test_a_slot_that_survives_its_release_is_found(kit_of, monkeypatch):
-    monkeypatch.setattr("kinfolk.state.ledger.Ledger.release", lambda ledger, lease: None)
+    monkeypatch.setattr(
+        "kinfolk.state.sequence_tables.SequenceTables.release", lambda tables, lease: None
+    )
     fails(kit_of(), "test_released_sequences_are_gone", "DID NOT RAISE")
 
 

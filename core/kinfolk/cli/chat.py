@@ -143,7 +143,7 @@ class Conversation:
         return bool(self._runtime.info.context < self._runtime.config.context)
 
     def _generate(self, answer: dict[str, str]) -> None:
-        from kinfolk.engine.answer import Ended, Piece
+        from kinfolk.engine.answer import Ended, TextPiece
         from kinfolk.engine.generation import Generation
         from kinfolk.engine.prompt import chat_prompt
 
@@ -155,7 +155,7 @@ class Conversation:
                 if isinstance(piece, Ended):
                     self._end(piece)
                     return
-                if not isinstance(piece, Piece):
+                if not isinstance(piece, TextPiece):
                     continue  # a tool call: this command offers no tools
                 if piece.kind != last:
                     click.echo("\n\n" if last == "reasoning" else "", nl=False)

@@ -168,7 +168,7 @@ def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt
 
 def _write(generation: Generation) -> Ended:
     """Print the answer as it arrives; reasoning goes to stderr, on a terminal only."""
-    from kinfolk.engine.answer import Ended, Piece
+    from kinfolk.engine.answer import Ended, TextPiece
 
     thinking = False
     with closing(generation.pieces()) as pieces:
@@ -177,7 +177,7 @@ def _write(generation: Generation) -> Ended:
                 click.echo()
                 raise_failure(piece)
                 return piece
-            if not isinstance(piece, Piece):
+            if not isinstance(piece, TextPiece):
                 continue  # a tool call: this command offers no tools
             if piece.kind == "content":
                 if thinking:
@@ -197,11 +197,11 @@ def raise_failure(end: Ended) -> None:
 
 
 def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
-    from kinfolk.engine.answer import Ended, Piece
+    from kinfolk.engine.answer import Ended, TextPiece
 
     texts = {"content": "", "reasoning": ""}
     for piece in generation:
-        if isinstance(piece, Piece):
+        if isinstance(piece, TextPiece):
             texts[piece.kind] += piece.text
         if not isinstance(piece, Ended):
             continue

@@ -198,7 +198,7 @@ class StoredTensor:
     dtype: str
 
 
-class Checkpoint:
+class HFCheckpoint:
     """A directory with ``config.json`` and ``*.safetensors``; opens and checks, loads nothing.
 
     Raises :class:`ConversionError` on anything that is missing or damaged.
@@ -216,7 +216,7 @@ class Checkpoint:
         self._shards: dict[Path, Any] = {}
         self.tensors: Mapping[str, StoredTensor] = {t.name: t for t in self._scan()}
 
-    def __enter__(self) -> Checkpoint:
+    def __enter__(self) -> HFCheckpoint:
         return self
 
     def __exit__(

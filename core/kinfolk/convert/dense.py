@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kinfolk.convert.checkpoint import TIED, Checkpoint, Config
+from kinfolk.convert.checkpoint import TIED, Config, HFCheckpoint
 from kinfolk.convert.config_keys import pass_over_common
 from kinfolk.convert.feed_forward import gated_mlp
 from kinfolk.convert.plan import AS_STORED, Conversion, FloatArray, TensorRecipe, Transform, recipe
@@ -186,7 +186,7 @@ def conversion(
     )
 
 
-def is_of_type(checkpoint: Checkpoint, *model_types: str) -> bool:
+def is_of_type(checkpoint: HFCheckpoint, *model_types: str) -> bool:
     """Whether the checkpoint's ``config.json`` names one of the model types."""
     return checkpoint.config.text("model_type", "") in model_types
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.checkpoint import Config, HFCheckpoint
 from kinfolk.convert.general import QUANTIZATION_VERSION, ParameterCount, general_keys
 from kinfolk.convert.plan import Conversion, FloatArray, TensorRecipe
 from kinfolk.descriptors import Family, QuantFormat
@@ -74,7 +74,7 @@ def convert(
     check_target(path, overwrite)
     formats = formats or QuantFormats()
     mix = _mix(outtype, formats)
-    with Checkpoint(directory) as checkpoint:
+    with HFCheckpoint(directory) as checkpoint:
         family, conversion = find_conversion(checkpoint, families)
         checkpoint.rename(conversion.source_name)
         checkpoint.check(
@@ -104,7 +104,7 @@ def outtypes(formats: QuantFormats | None = None) -> tuple[str, ...]:
 
 
 def find_conversion(
-    checkpoint: Checkpoint, families: Iterable[Family]
+    checkpoint: HFCheckpoint, families: Iterable[Family]
 ) -> tuple[Family, Conversion]:
     """The only family that converts the checkpoint, with its conversion.
 
@@ -192,7 +192,7 @@ def _layout(recipe: TensorRecipe, format_: QuantFormat) -> OutputTensor:
 
 def _metadata(
     conversion: Conversion,
-    checkpoint: Checkpoint,
+    checkpoint: HFCheckpoint,
     mix: TypeMix,
     parameters: ParameterCount,
     name: str,
@@ -215,7 +215,7 @@ def _metadata(
 
 
 def _jobs(
-    who: str, conversion: Conversion, plan: Mapping[str, QuantFormat], checkpoint: Checkpoint
+    who: str, conversion: Conversion, plan: Mapping[str, QuantFormat], checkpoint: HFCheckpoint
 ) -> Iterator[Job]:
     """A job for every piece of a tensor that can be made by itself; ``who`` says how."""
     for recipe in conversion.tensors:
@@ -236,7 +236,7 @@ def _produce(
     who: str,
     recipe: TensorRecipe,
     format_: QuantFormat,
-    checkpoint: Checkpoint,
+    checkpoint: HFCheckpoint,
     start: int,
     stop: int,
 ) -> ByteArray:
@@ -260,14 +260,14 @@ def _produce(
         raise ConversionError(f"{blamed} cannot be written as {format_.name}: {error}") from None
 
 
-def _blamed(recipe: TensorRecipe, checkpoint: Checkpoint, row: int) -> str:
+def _blamed(recipe: TensorRecipe, checkpoint: HFCheckpoint, row: int) -> str:
     """Where a row of the tensor comes from: file and name of a tensor of the checkpoint."""
     stored = checkpoint.tensors[recipe.sources[row if recipe.stacked else 0].name]
     return f"{stored.path}: tensor {stored.name!r}"
 
 
 def _read(
-    recipe: TensorRecipe, checkpoint: Checkpoint, start: int, stop: int
+    recipe: TensorRecipe, checkpoint: HFCheckpoint, start: int, stop: int
 ) -> Iterator[FloatArray]:
     """What the transform needs for rows ``start:stop`` of its result."""
     if recipe.stacked:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kinfolk.engine.reasoning import Kind, ReasoningSplitter, Segment
+from kinfolk.engine.reasoning import Kind, ReasoningSplitter, TextSegment
 from kinfolk.sched.events import Emitted, Finished, Usage
 from kinfolk.sched.plan import TokenLogprob
 from kinfolk.sched.request import FinishReason
@@ -39,7 +39,7 @@ class TextLogprob:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Text to append to a choice. ``tokens`` were read for it, shown or not."""
 
     choice: int
@@ -56,11 +56,11 @@ class CallPiece:
     event: CallEvent
 
 
-def joined(first: object, second: Piece | CallPiece) -> Piece | CallPiece | None:
+def joined(first: object, second: TextPiece | CallPiece) -> TextPiece | CallPiece | None:
     """One piece that says what two neighbours of one choice say, if they are of the same kind."""
-    if isinstance(first, Piece) and isinstance(second, Piece) and first.kind == second.kind:
+    if isinstance(first, TextPiece) and isinstance(second, TextPiece) and first.kind == second.kind:
         logprobs = first.logprobs + second.logprobs
-        return Piece(second.choice, second.kind, first.text + second.text, logprobs)
+        return TextPiece(second.choice, second.kind, first.text + second.text, logprobs)
     if isinstance(first, CallPiece) and isinstance(second, CallPiece):
         before, after = first.event, second.event
         if isinstance(before, ToolArguments) and isinstance(after, ToolArguments):
@@ -94,7 +94,7 @@ class Ended:
     error: str | None = None
 
 
-AnswerPart = Piece | CallPiece | Ended
+AnswerPart = TextPiece | CallPiece | Ended
 
 
 class Answer:
@@ -141,7 +141,7 @@ class Answer:
         self._last = time.perf_counter()
         if not self.tokens:
             self._first = self._last
-        segments: list[Segment] = []
+        segments: list[TextSegment] = []
         for place, token in enumerate(event.tokens):
             if self.stopped:
                 break
@@ -149,7 +149,7 @@ class Answer:
             segments += self._read(token, entry)
         return self._pieces(segments)
 
-    def _read(self, token: int, entry: TokenLogprob | None) -> list[Segment]:
+    def _read(self, token: int, entry: TokenLogprob | None) -> list[TextSegment]:
         """The text that is certain with this token."""
         self.tokens += 1
         if self._splitter is not None and self._splitter.inside:
@@ -160,21 +160,21 @@ class Answer:
             self._aligner.add(entry)
         return self._split(self._stream.feed((token,)))
 
-    def _split(self, text: str) -> list[Segment]:
+    def _split(self, text: str) -> list[TextSegment]:
         if self._splitter is None:
-            return [Segment("content", text, len(text))] if text else []
+            return [TextSegment("content", text, len(text))] if text else []
         return self._splitter.feed(text)
 
-    def _pieces(self, segments: list[Segment], *, last: bool = False) -> list[AnswerPart]:
+    def _pieces(self, segments: list[TextSegment], *, last: bool = False) -> list[AnswerPart]:
         """Neighbours of one kind joined, each with the log-probabilities of its text."""
         pieces: list[AnswerPart] = []
         for part in self._parts(segments, last):
-            piece: Piece | CallPiece
-            if isinstance(part, Segment):
+            piece: TextPiece | CallPiece
+            if isinstance(part, TextSegment):
                 logprobs = self._take(part.consumed)
                 if not part.text and not logprobs:
                     continue
-                piece = Piece(self.choice, part.kind, part.text, logprobs)
+                piece = TextPiece(self.choice, part.kind, part.text, logprobs)
             else:
                 piece = CallPiece(self.choice, part)
             whole = joined(pieces[-1], piece) if pieces else None
@@ -184,7 +184,7 @@ class Answer:
                 pieces[-1] = whole
         return pieces
 
-    def _parts(self, segments: list[Segment], last: bool) -> Iterator[Segment | CallEvent]:
+    def _parts(self, segments: list[TextSegment], last: bool) -> Iterator[TextSegment | CallEvent]:
         """The segments, with the calls in their content told from it."""
         if self._calls is None:
             yield from segments
@@ -194,17 +194,17 @@ class Answer:
                 yield segment
                 continue
             if passed := segment.consumed - len(segment.text):
-                yield Segment("content", "", passed)
+                yield TextSegment("content", "", passed)
             yield from self._called(self._calls.feed(segment.text))
         if last:
             yield from self._called(self._calls.finish())
 
-    def _called(self, events: list[Content | CallEvent]) -> Iterator[Segment | CallEvent]:
+    def _called(self, events: list[Content | CallEvent]) -> Iterator[TextSegment | CallEvent]:
         for event in events:
             if isinstance(event, Content):
                 # Tokens of calls are no part of the content that is shown.
                 self._take(event.skipped)
-                yield Segment("content", event.text, len(event.text))
+                yield TextSegment("content", event.text, len(event.text))
             else:
                 yield event
 

@@ -68,8 +68,8 @@ def _read(path: Path) -> ModelCard:
         _refuse_unusable(card)
         return card
     except ValidationError as error:
-        found = "; ".join(f"{_dotted(one['loc'])}: {_rule(one)}" for one in error.errors())
-        raise ModelFormatError(f"is no model card: {found}", path=path) from error
+        problems = "; ".join(f"{_dotted(one['loc'])}: {_rule(one)}" for one in error.errors())
+        raise ModelFormatError(f"is no model card: {problems}", path=path) from error
     except ValueError as error:
         raise ModelFormatError(f"is no model card: {error}", path=path) from error
 

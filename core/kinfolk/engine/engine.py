@@ -65,10 +65,13 @@ class Engine:
     ) -> None:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
-        self._ledger, state = loaded.new_state()
+        self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state)
         self._scheduler = Scheduler(
-            limits, self._ledger, PrefixCache(self._ledger, loaded.limits.checkpoints), drafter
+            limits,
+            self._kv_cache,
+            PrefixCache(self._kv_cache.checkpoints, loaded.limits.checkpoints),
+            drafter,
         )
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}

@@ -21,7 +21,7 @@ from kinfolk.ops.binding import Ops
 from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
-from kinfolk.state.ledger import Ledger
+from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
 from kinfolk.weights.loader import load_weights
 
@@ -55,15 +55,15 @@ class LoadedModel:
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Tensors that could not be repacked, by format and reason: they are kept as numbers."""
 
-    def new_state(self) -> tuple[Ledger, State]:
-        """Empty state and its books."""
-        ledger = Ledger(
+    def new_state(self) -> tuple[KVCacheManager, State]:
+        """Empty state, and the manager of its blocks, tables and checkpoints."""
+        kv_cache = KVCacheManager(
             self.plan.windows,
             self.limits,
             recurrent=self.plan.has_recurrent,
             rules=self.mapping.rules,
         )
-        return ledger, State(self.plan, self.limits, self.device)
+        return kv_cache, State(self.plan, self.limits, self.device)
 
 
 def load_model(

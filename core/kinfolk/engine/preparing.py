@@ -20,13 +20,14 @@ from kinfolk.gguf.file import GGUFFile
 from kinfolk.hooks import CoreHooks, ModelHookCaller, family_provider, policy_providers
 from kinfolk.model_api import ModelInfo
 from kinfolk.ops.binding import Ops
-from kinfolk.plans import Codec, StateLimits, StatePlan, StorageFormat, WeightPlan
+from kinfolk.plans import Codec, StateLimits, StatePlan, WeightPlan
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
 from kinfolk.spec.verify import DefaultVerify
 from kinfolk.state.layout import pool_layouts
 from kinfolk.state.mapping import DefaultMapping
+from kinfolk.torch_dtypes import DTYPE_NAMES, TORCH_DTYPES
 from kinfolk.weights.size import Form, weight_bytes
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ WEIGHT_SHARE = 0.6
 
 LOGIT_ROWS = 64
 """Rows of logits for which a step has work space."""
-
-_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ def choose_device(name: str) -> torch.device:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return _DTYPES[name]
+    return TORCH_DTYPES[name]
 
 
 def usable_memory(device: torch.device, limit: float | None) -> int:
@@ -210,11 +209,6 @@ def _check_context(asked: int | None, stated: int) -> None:
 
 def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: int) -> StateLimits:
     # Without a wish, keys and values are stored in the type they are computed in.
-    names: dict[torch.dtype, StorageFormat] = {
-        torch.float32: "f32",
-        torch.float16: "f16",
-        torch.bfloat16: "bf16",
-    }
     return StateLimits(
         slots=settings.slots,
         # A prompt that goes on from what another left is read in other slices than from its start.
@@ -222,7 +216,7 @@ def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: in
         blocks=(),
         context=min(settings.context or context, context),
         step_rows=max(slice_rows, settings.draft_tokens + 1),
-        codec=Codec(settings.kv_codec or names[dtype]),
+        codec=Codec(settings.kv_codec or DTYPE_NAMES[dtype]),
     )
 
 

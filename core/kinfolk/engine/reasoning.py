@@ -11,7 +11,7 @@ Kind = Literal["content", "reasoning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class TextSegment:
     """Text of one kind; ``consumed`` characters of the stream went into it, markers included."""
 
     kind: Kind
@@ -45,9 +45,9 @@ class ReasoningSplitter:
     def inside(self) -> bool:
         return self._phase == self._INSIDE
 
-    def feed(self, text: str) -> list[Segment]:
+    def feed(self, text: str) -> list[TextSegment]:
         self._held += text
-        segments: list[Segment] = []
+        segments: list[TextSegment] = []
         if self._phase == self._BEFORE:
             self._look_for_opening()
         if self._phase == self._INSIDE:
@@ -57,9 +57,9 @@ class ReasoningSplitter:
             self._emit(segments, "content", self._held, len(self._held))
         return segments
 
-    def finish(self) -> list[Segment]:
+    def finish(self) -> list[TextSegment]:
         """What was held back, when nothing follows."""
-        segments: list[Segment] = []
+        segments: list[TextSegment] = []
         if self.inside:
             self._emit(segments, "reasoning", self._held.rstrip(), len(self._held))
         else:
@@ -75,7 +75,7 @@ class ReasoningSplitter:
             self._phase = self._AFTER
             self._fresh = False
 
-    def _read_reasoning(self, segments: list[Segment]) -> None:
+    def _read_reasoning(self, segments: list[TextSegment]) -> None:
         self._skip_space()
         end = self._held.find(self._closing)
         if end >= 0:
@@ -98,9 +98,9 @@ class ReasoningSplitter:
         self._held = self._held[length:]
         self._skipped += length
 
-    def _emit(self, segments: list[Segment], kind: Kind, text: str, consumed: int) -> None:
+    def _emit(self, segments: list[TextSegment], kind: Kind, text: str, consumed: int) -> None:
         if not consumed and not self._skipped:
             return
         self._held = self._held[consumed:]
-        segments.append(Segment(kind, text, consumed + self._skipped))
+        segments.append(TextSegment(kind, text, consumed + self._skipped))
         self._skipped = 0

@@ -31,16 +31,16 @@ def logits(
             "raise --context or score the text in windows"
         )
     size = min(chunk or loaded.slice_rows, loaded.slice_rows)
-    ledger, state = loaded.new_state()
-    lease = ledger.open(len(tokens))
+    kv_cache, state = loaded.new_state()
+    lease = kv_cache.open(len(tokens))
     for start in range(0, len(tokens), size):
         part = tuple(tokens[start : start + size])
-        ledger.extend(lease, start + len(part))
-        state.apply(ledger.take_operations())
+        kv_cache.tables.extend(lease, start + len(part))
+        state.apply(kv_cache.take_operations())
         item = Item(lease, "score", ItemKind.PREFILL, part, start)
         batch = build_input_batch([item], state, all_logits=True).batch
         forward = loaded.model.forward(batch, state)
         yield loaded.model.head(forward.hidden)
-        ledger.advance(lease, start + len(part))
+        kv_cache.tables.advance(lease, start + len(part))
         if progress is not None:
             progress(start + len(part), len(tokens))

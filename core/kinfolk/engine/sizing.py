@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
+from kinfolk.dtypes import DTYPE_BYTES
 from kinfolk.errors import CapacityError
 from kinfolk.plans import Recurrent, RecurrentTensor, StateLimits, StatePlan
-from kinfolk.state.chunks import chunks_for
+from kinfolk.state.geometry import blocks_for_sequence, chunks_for
 from kinfolk.state.layout import pool_layouts
 
 DEFAULT_CONTEXT = 32768
@@ -23,7 +24,6 @@ LEAST_CONTEXT = 256
 FEWEST = {"checkpoints": 2, "slots": 1}
 """How far a count that nobody asked for is lowered before the context is, in this order."""
 
-_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 GIB = 2**30
 
 
@@ -56,7 +56,7 @@ def slot_bytes(plan: StatePlan) -> int:
         numbers = 1
         for extent in tensor.shape:
             numbers *= extent
-        return numbers * _BYTES[tensor.dtype]
+        return numbers * DTYPE_BYTES[tensor.dtype]
 
     return sum(
         size(tensor)
@@ -114,13 +114,13 @@ def _candidates(
 
 def state_bytes(plan: StatePlan, limits: StateLimits) -> dict[str, int]:
     """Bytes of state by what it is, dummies and the arena of drafted trees included."""
-    found: dict[str, int] = {}
+    bytes_by_kind: dict[str, int] = {}
     for layout, blocks in zip(pool_layouts(plan), limits.blocks, strict=True):
         name = "keys and values" if layout.window is None else f"window of {layout.window}"
-        found[name] = (blocks + _spare(limits)) * layout.block_bytes
+        bytes_by_kind[name] = (blocks + _spare(limits)) * layout.block_bytes
     if plan.has_recurrent:
-        found["recurrent state"] = _recurrent(plan, limits)
-    return found
+        bytes_by_kind["recurrent state"] = _recurrent(plan, limits)
+    return bytes_by_kind
 
 
 def _spare(limits: StateLimits) -> int:
@@ -134,12 +134,7 @@ def _recurrent(plan: StatePlan, limits: StateLimits) -> int:
 
 def _one(plan: StatePlan, wanted: StateLimits, context: int) -> tuple[int, ...]:
     """Blocks of each pool that a single sequence of full length needs."""
-    return tuple(
-        chunks_for(context)
-        if window is None
-        else min(chunks_for(context), chunks_for(window + wanted.step_rows - 1) + 2)
-        for window in plan.windows
-    )
+    return tuple(blocks_for_sequence(window, context, wanted.step_rows) for window in plan.windows)
 
 
 def _blocks(plan: StatePlan, wanted: StateLimits, context: int) -> tuple[int, ...]:

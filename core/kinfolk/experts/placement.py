@@ -50,12 +50,12 @@ def place_by_frequency(stats: ExpertStats, budget: int) -> Placement:
 
 def bay_map(bays: Sequence[int], experts: int, layer: int) -> list[int]:
     """The bay of each expert of a layer. Raises :class:`HookValueError` for a wrong placement."""
-    found = [-1] * experts
+    bay_of = [-1] * experts
     for bay, expert in enumerate(bays):
-        if not 0 <= expert < experts or found[expert] >= 0:
+        if not 0 <= expert < experts or bay_of[expert] >= 0:
             raise HookValueError(
                 f"hook place_experts: layer {layer} has expert {expert} in bay {bay}, but the "
                 f"layer's experts are 0 to {experts - 1}, each in one bay at most"
             )
-        found[expert] = bay
-    return found
+        bay_of[expert] = bay
+    return bay_of

@@ -14,7 +14,7 @@ from kinfolk.nn.residual import Residual
 from kinfolk.nn.step import Mixer, Step
 
 
-class Branch(Protocol):
+class ResidualBranch(Protocol):
     """A branch of the residual stream; its norms are its own."""
 
     def __call__(self, stream: Residual, step: Step) -> Residual:
@@ -44,7 +44,7 @@ class SandwichLayer:
         before: RMSNorm,
         mixer: Mixer,
         after: RMSNorm,
-        branches: Sequence[Branch],
+        branches: Sequence[ResidualBranch],
         scale: torch.Tensor | None = None,
     ) -> None:
         self.before, self.mixer, self.after = before, mixer, after

@@ -1,1 +1,1 @@
-"""Who runs next. Torch-free: plans are integers."""
+"""The scheduler: plans of steps, as integers. Torch-free."""

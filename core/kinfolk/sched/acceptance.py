@@ -1,7 +1,7 @@
-"""Is a request one that can run? Asked before it is queued, on the thread of whoever sends it.
+"""Checks a request before it is queued, on the thread of the sender.
 
-Steps are made of what is let through here, so everything that a client says is looked at: nothing
-of it may come as a surprise to a step, which belongs to others too.
+A step serves several requests, so every field that a client sets is checked here: a bad value must
+not make a step fail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kinfolk.errors import ContextLengthExceeded, RequestError, RequestTypeError
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.sched.rules import is_whole
-from kinfolk.state.ledger import Ledger
+from kinfolk.state.sequence_tables import SequenceTables
 
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     ("id", str, "a text"),
@@ -31,7 +31,7 @@ def positions_of(request: Request) -> int:
     return len(request.prompt) + request.max_new
 
 
-def check_request(request: Request, limits: SchedulerLimits, ledger: Ledger) -> None:
+def check_request(request: Request, limits: SchedulerLimits, tables: SequenceTables) -> None:
     """Raise :class:`RequestError`, naming the field, for a request that could never run."""
     if not isinstance(request, Request):
         raise RequestTypeError(f"only a Request can be submitted, got {shown(request)}")
@@ -41,7 +41,7 @@ def check_request(request: Request, limits: SchedulerLimits, ledger: Ledger) -> 
     _check_numbers(request, where)
     if limits.vocabulary is not None:
         request.sampling.check_tokens(limits.vocabulary)
-    _check_room(request, where, limits, ledger)
+    _check_room(request, where, limits, tables)
 
 
 def _check_kinds(request: Request) -> None:
@@ -105,7 +105,9 @@ def _check_numbers(request: Request, where: str) -> None:
         )
 
 
-def _check_room(request: Request, where: str, limits: SchedulerLimits, ledger: Ledger) -> None:
+def _check_room(
+    request: Request, where: str, limits: SchedulerLimits, tables: SequenceTables
+) -> None:
     prompt, positions = len(request.prompt), positions_of(request)
     message = ""
     if positions > limits.context:
@@ -113,10 +115,10 @@ def _check_room(request: Request, where: str, limits: SchedulerLimits, ledger: L
             f"{prompt} prompt tokens + {shown(request.max_new)} new tokens (max_new) = "
             f"{shown(positions)}, the context holds {limits.context}; shorten either"
         )
-    elif not ledger.fits_ever(positions):
+    elif not tables.fits_ever(positions):
         message = (
-            f"{positions} positions need {ledger.needed(positions)} blocks, the pools have "
-            f"{ledger.limits.blocks}; shorten the prompt or max_new, or give the cache more memory"
+            f"{positions} positions need {tables.needed(positions)} blocks, the pools have "
+            f"{tables.limits.blocks}; shorten the prompt or max_new, or give the cache more memory"
         )
     if message:
         raise ContextLengthExceeded(

@@ -1,4 +1,4 @@
-"""Who gets a slot: requests wait in order, and enter when everything they may need is free."""
+"""Admission: requests wait in order, and get a slot when all blocks they may need are free."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from kinfolk.sched.acceptance import check_request, positions_of
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sequence
 from kinfolk.state.chunks import Checkpoint
-from kinfolk.state.ledger import Ledger
+from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import PrefixCache
 
 
 class Admission:
     """The waiting line. Its head is never overtaken by a request behind it."""
 
-    def __init__(self, limits: SchedulerLimits, ledger: Ledger, prefixes: PrefixCache) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, kv_cache: KVCacheManager, prefixes: PrefixCache
+    ) -> None:
         self._limits = limits
-        self._ledger = ledger
+        self._kv_cache = kv_cache
         self._prefixes = prefixes
         self._waiting: list[Sequence] = []
         self._blocked = False
@@ -27,7 +29,7 @@ class Admission:
 
     def check(self, request: Request) -> None:
         """Raise :class:`RequestError` for a request that could never run."""
-        check_request(request, self._limits, self._ledger)
+        check_request(request, self._limits, self._kv_cache.tables)
 
     def enqueue(self, sequence: Sequence) -> None:
         insort(self._waiting, sequence, key=_order)
@@ -44,14 +46,14 @@ class Admission:
         self._blocked = False
 
     def may_admit(self, places: int) -> bool:
-        """Whether there is any point in trying."""
+        """Whether the first waiting request may fit."""
         return bool(self._waiting) and not self._blocked and places > 0
 
     def admit(self, places: int) -> list[Sequence]:
         """Lease slots to the head of the line as long as it fits, ``places`` at most.
 
-        Trying costs time in proportion to what is held, so a head that did not fit is not tried
-        again before :meth:`room_changed`.
+        A trial takes time in proportion to the blocks in use, so a head that did not fit is not
+        tried again before :meth:`room_changed`.
         """
         admitted: list[Sequence] = []
         while self._waiting and not self._blocked and len(admitted) < places:
@@ -63,26 +65,29 @@ class Admission:
         return admitted
 
     def _open(self, sequence: Sequence) -> bool:
-        if not self._ledger.free_slots:
+        if not self._kv_cache.tables.free:
             return False
         positions = positions_of(sequence.request)
-        found = self._prefixes.find(sequence.request.prompt)
-        for start in (None,) if found is None else (found, None):
+        prefix = self._prefixes.find(sequence.request.prompt)
+        for start in (None,) if prefix is None else (prefix, None):
             if self._make_room(positions, start):
-                sequence.lease = self._ledger.open(positions, start)
+                sequence.lease = self._kv_cache.open(positions, start)
                 sequence.reused = sequence.computed = 0 if start is None else start.length
                 return True
         return False
 
     def _make_room(self, positions: int, start: Checkpoint | None) -> bool:
         """Evict old checkpoints, but only if that is enough. ``start`` is the newest and stays."""
-        if self._ledger.can_open(positions, start):
+        if self._kv_cache.can_open(positions, start):
             return True
         gain = self._prefixes.reclaimable(keep=start)
-        need = self._ledger.needed(positions, start)
-        if any(self._ledger.available(pool) + gain[pool] < need[pool] for pool in range(len(need))):
+        need = self._kv_cache.needed(positions, start)
+        if any(
+            self._kv_cache.tables.available(pool) + gain[pool] < need[pool]
+            for pool in range(len(need))
+        ):
             return False
-        while not self._ledger.can_open(positions, start):
+        while not self._kv_cache.can_open(positions, start):
             if not self._prefixes.evict_one():
                 return False
         return True

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kinfolk.sched.request import Sequence
+from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
-from kinfolk.state.ledger import Ledger
 from kinfolk.state.prefix import PrefixCache
 
 
@@ -15,8 +15,8 @@ class Checkpoints:
     succeeded. A new checkpoint may push out one old one.
     """
 
-    def __init__(self, ledger: Ledger, prefixes: PrefixCache) -> None:
-        self._ledger = ledger
+    def __init__(self, store: CheckpointStore, prefixes: PrefixCache) -> None:
+        self._store = store
         self._prefixes = prefixes
         self._pending: dict[SlotLease, list[tuple[tuple[int, ...], Checkpoint]]] = {}
 
@@ -27,11 +27,11 @@ class Checkpoints:
             if not seq.computed < position <= stop:
                 continue
             tokens = seq.request.prompt[:position]
-            made = self._make(lease, position, tokens)
-            if made is not None:
-                self._pending.setdefault(lease, []).append((tokens, made))
-                if self._ledger.recurrent:
-                    stores.append((position - seq.computed, made.slot))
+            checkpoint = self._make(lease, position, tokens)
+            if checkpoint is not None:
+                self._pending.setdefault(lease, []).append((tokens, checkpoint))
+                if self._store.recurrent:
+                    stores.append((position - seq.computed, checkpoint.slot))
         return tuple(stores)
 
     def settle(self, lease: SlotLease, *, stored: bool) -> None:
@@ -43,7 +43,7 @@ class Checkpoints:
             if stored:
                 self._prefixes.insert(tokens, checkpoint)
             else:
-                self._ledger.drop_checkpoint(checkpoint)
+                self._store.drop(checkpoint)
 
     def awaits(self, lease: SlotLease) -> bool:
         """Whether anything of a lease is pending."""
@@ -53,13 +53,13 @@ class Checkpoints:
         """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
         that computes it has succeeded."""
         tokens = tuple(seq.known[: seq.computed])
-        made = self._make(lease, seq.computed, tokens)
-        if made is None:
+        checkpoint = self._make(lease, seq.computed, tokens)
+        if checkpoint is None:
             return
         if pending:
-            self._pending.setdefault(lease, []).append((tokens, made))
+            self._pending.setdefault(lease, []).append((tokens, checkpoint))
         else:
-            self._prefixes.insert(tokens, made)
+            self._prefixes.insert(tokens, checkpoint)
 
     def forget_all(self) -> None:
         """After a fault of unknown reach no stored state is trusted."""
@@ -70,8 +70,8 @@ class Checkpoints:
     def _make(self, lease: SlotLease, position: int, tokens: tuple[int, ...]) -> Checkpoint | None:
         if tokens in self._prefixes:
             return None
-        if not self._ledger.can_checkpoint(lease, position):
+        if not self._store.can_take(lease, position):
             self._prefixes.evict_one()
-            if not self._ledger.can_checkpoint(lease, position):
+            if not self._store.can_take(lease, position):
                 return None
-        return self._ledger.checkpoint(lease, position)
+        return self._store.take(lease, position)

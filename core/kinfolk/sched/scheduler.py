@@ -22,33 +22,33 @@ from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
 from kinfolk.state.chunks import SlotLease
-from kinfolk.state.ledger import Ledger
+from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import PrefixCache
 
 
 class Scheduler:
     """Plans the steps of one model. Not thread-safe: the engine's thread owns it.
 
-    The ledger must promise ``limits.slots`` slots and steps as long as a slice or a draft.
+    ``kv_cache`` must have ``limits.slots`` slots and room for steps as long as a slice or a draft.
     """
 
     def __init__(
         self,
         limits: SchedulerLimits,
-        ledger: Ledger,
+        kv_cache: KVCacheManager,
         prefixes: PrefixCache,
         drafter: Drafter | None = None,
     ) -> None:
         longest = max(limits.slice, limits.max_draft + 1)
-        if ledger.limits.slots < limits.slots or ledger.limits.step_rows < longest:
+        if kv_cache.limits.slots < limits.slots or kv_cache.limits.step_rows < longest:
             raise SettingsError(
                 f"the scheduler wants {limits.slots} slots and {longest} rows a sequence and step, "
-                f"the state was made for {ledger.limits.slots} and {ledger.limits.step_rows}"
+                f"the state was made for {kv_cache.limits.slots} and {kv_cache.limits.step_rows}"
             )
         self.limits = limits
-        self._ledger = ledger
-        self._checkpoints = Checkpoints(ledger, prefixes)
-        self._admission = Admission(limits, ledger, prefixes)
+        self._kv_cache = kv_cache
+        self._checkpoints = Checkpoints(kv_cache.checkpoints, prefixes)
+        self._admission = Admission(limits, kv_cache, prefixes)
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
         self._prefilling: list[Sequence] = []
@@ -136,7 +136,7 @@ class Scheduler:
         items = []
         for item in self._outstanding[0].items:
             start = item.start + 1
-            self._ledger.extend(item.lease, start + 1)
+            self._kv_cache.tables.extend(item.lease, start + 1)
             items.append(
                 Item(item.lease, item.request_id, item.kind, UNKNOWN, start, budget=item.budget - 1)
             )
@@ -179,7 +179,7 @@ class Scheduler:
 
     def _planned(self, items: list[Item]) -> StepPlan:
         self._steps += 1
-        plan = StepPlan(self._steps, tuple(items), self._ledger.take_operations())
+        plan = StepPlan(self._steps, tuple(items), self._kv_cache.take_operations())
         self._outstanding.append(plan)
         return plan
 
@@ -223,7 +223,7 @@ class Scheduler:
         items = []
         for sequence, draft in zip(served, drafts, strict=True):
             lease, start = _lease(sequence), sequence.computed
-            self._ledger.extend(lease, start + 1 + len(draft))
+            self._kv_cache.tables.extend(lease, start + 1 + len(draft))
             items.append(
                 Item(
                     lease,
@@ -248,7 +248,7 @@ class Scheduler:
 
     def _slice_item(self, sequence: Sequence, size: int) -> Item:
         lease, start, stop = _lease(sequence), sequence.computed, sequence.computed + size
-        self._ledger.extend(lease, stop)
+        self._kv_cache.tables.extend(lease, stop)
         return Item(
             lease,
             sequence.request.id,
@@ -287,7 +287,7 @@ class Scheduler:
             sequence.served_in_turn += len(tokens)
             sequence.drafted += len(item.tokens) - 1
             sequence.accepted += min(len(tokens), outcome.kept - 1)
-        self._ledger.advance(_lease(sequence), computed)
+        self._kv_cache.tables.advance(_lease(sequence), computed)
         sequence.computed = computed
         if not tokens:
             return
@@ -296,7 +296,7 @@ class Scheduler:
         stopped = tokens[-1] in sequence.request.stop
         if stopped or sequence.remaining == 0:
             # Recurrent state cannot step back over rows that were kept behind a stop token.
-            settled = len(tokens) == len(outcome.emitted) or not self._ledger.recurrent
+            settled = len(tokens) == len(outcome.emitted) or not self._kv_cache.recurrent
             reason = FinishReason.STOP if stopped else FinishReason.LENGTH
             send(self._finish(sequence, reason, settled=settled))
 
@@ -319,7 +319,7 @@ class Scheduler:
                 self._drafts.release(sequence)
             if settled and sequence.request.keep:
                 self._keep_end(sequence, sequence.lease)
-            self._ledger.release(sequence.lease)
+            self._kv_cache.tables.release(sequence.lease)
             sequence.lease = None
             self._admission.room_changed()
         del self._alive[sequence.request.id]
@@ -333,7 +333,7 @@ class Scheduler:
         if ahead:
             # The step that is under way puts the pending token into the state.
             sequence.computed += 1
-            self._ledger.advance(lease, sequence.computed)
+            self._kv_cache.tables.advance(lease, sequence.computed)
         self._checkpoints.keep_end(sequence, lease, pending=ahead)
 
 

@@ -1,4 +1,4 @@
-"""Whose turn it is to decode: round robin with quanta."""
+"""The order in which sequences decode: round robin with quanta."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from kinfolk.sched.request import Sequence
 class Turns:
     """Decoding sequences in the order of their turns.
 
-    The first ones are served. Whoever has emitted its quantum goes behind all others, so between
-    two turns of a sequence everybody who was waiting has had one, and with R sequences, M places
-    and quantum q nobody waits longer than ``ceil((R - 1) * q / M)`` steps.
+    A step serves the first ones. A sequence that has emitted its quantum goes behind all others, so
+    each waiting sequence has a turn before it has another one. With R sequences, M places and
+    quantum q no sequence waits longer than ``ceil((R - 1) * q / M)`` steps.
     """
 
     def __init__(self, quantum: int) -> None:

@@ -1,4 +1,4 @@
-"""Is a step's result an answer to its plan? Asked as a whole, before any of it is applied."""
+"""Checks that a step's result fits its plan, before any part of it is applied."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kinfolk.engine.answer import AnswerPart, CallPiece, Ended, Piece, SpelledToken, TextLogprob
+from kinfolk.engine.answer import AnswerPart, CallPiece, Ended, SpelledToken, TextLogprob, TextPiece
 from kinfolk.engine.generation import Generation
 from kinfolk.engine.prompt import chat_prompt
 from kinfolk.server.body import read_body
@@ -88,7 +88,7 @@ class ChatChunks:
             if index not in self._begun:
                 self._begun.add(index)
                 chunks.append(self._chunk(index, {"role": "assistant", "content": None}))
-            if isinstance(piece, Piece):
+            if isinstance(piece, TextPiece):
                 chunks.append(self._chunk(index, _delta(piece), logprobs=piece))
             elif isinstance(piece, CallPiece):
                 if delta := self._calls[index].take(piece.event):
@@ -117,7 +117,7 @@ class ChatChunks:
         delta: dict[str, Any],
         *,
         finish: str | None = None,
-        logprobs: Piece | None = None,
+        logprobs: TextPiece | None = None,
     ) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, "delta": delta, "finish_reason": finish}
         if logprobs is not None and logprobs.logprobs:
@@ -133,12 +133,12 @@ class ChatAnswer:
 
     def __init__(self, model: str, choices: int):
         self._head = _head(model, "chat.completion")
-        self._pieces: list[list[Piece]] = [[] for _ in range(choices)]
+        self._pieces: list[list[TextPiece]] = [[] for _ in range(choices)]
         self._calls = [ToolCallEncoder() for _ in range(choices)]
         self._ends: dict[int, Ended] = {}
 
     def take(self, index: int, piece: AnswerPart) -> None:
-        if isinstance(piece, Piece):
+        if isinstance(piece, TextPiece):
             self._pieces[index].append(piece)
         elif isinstance(piece, CallPiece):
             self._calls[index].take(piece.event)
@@ -177,15 +177,15 @@ class ChatAnswer:
         }
 
 
-def _text(pieces: list[Piece], kind: str) -> str:
+def _text(pieces: list[TextPiece], kind: str) -> str:
     return "".join(piece.text for piece in pieces if piece.kind == kind)
 
 
-def _field(piece: Piece) -> str:
+def _field(piece: TextPiece) -> str:
     return "content" if piece.kind == "content" else "reasoning_content"
 
 
-def _delta(piece: Piece) -> dict[str, Any]:
+def _delta(piece: TextPiece) -> dict[str, Any]:
     return {_field(piece): piece.text}
 
 

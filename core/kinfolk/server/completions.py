@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kinfolk.engine.answer import Ended, Piece, TextLogprob
+from kinfolk.engine.answer import Ended, TextLogprob, TextPiece
 from kinfolk.engine.generation import Generation
 from kinfolk.engine.prompt import Prompt, text_prompt, token_prompt
 from kinfolk.server.body import read_body
@@ -95,7 +95,7 @@ class Completions:
                 if echo:
                     chunks.append(self._chunk(index, echo))
                 chunks.append(self._chunk(index, "", finish=piece.reason.value))
-            elif isinstance(piece, Piece):
+            elif isinstance(piece, TextPiece):
                 logprobs = self._logprobs(index, piece.logprobs)
                 chunks.append(self._chunk(index, echo + piece.text, logprobs=logprobs))
         return chunks
@@ -111,7 +111,7 @@ class Completions:
         texts = [self._echoes[index // self._choices] for index in range(count)]
         logprobs: list[list[TextLogprob]] = [[] for _ in range(count)]
         for index, piece in pieces:
-            if isinstance(piece, Piece):
+            if isinstance(piece, TextPiece):
                 texts[index] += piece.text
                 logprobs[index] += piece.logprobs
             elif isinstance(piece, Ended):

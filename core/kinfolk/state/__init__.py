@@ -1,1 +1,1 @@
-"""What sequences keep: torch-free bookkeeping (ledger, prefix) and tensors (pools, state)."""
+"""State of sequences: torch-free bookkeeping (KV cache manager, prefix cache) and tensors."""

@@ -1,18 +1,8 @@
-"""Chunks of sequences and who refers to them: the records that a ledger keeps.
-
-A chunk is 64 logical positions, a block its place in a pool. See :mod:`kinfolk.state.ledger`.
-"""
+"""Records of the state of sequences: chunks, table entries, leases and checkpoints. Torch-free."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from kinfolk.types import CHUNK, DUMMY
-
-
-def chunks_for(positions: int) -> int:
-    """Chunks that ``positions`` positions from 0 occupy."""
-    return -(-positions // CHUNK)
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +15,11 @@ class SlotLease:
 
 @dataclass(slots=True)
 class Chunk:
-    """Identity of 64 positions. ``block`` 0 = not resident; ``refs`` tables and checkpoints that
-    see it on the device, ``owners`` those plus the tables it was evicted from."""
+    """64 positions of a sequence. ``block`` is 0 while the chunk is not on the device.
+
+    ``refs`` counts the tables and checkpoints that see it on the device, ``owners`` those and the
+    tables it was evicted from; ``saved``: the host has its bytes.
+    """
 
     identity: int
     block: int
@@ -38,13 +31,15 @@ class Chunk:
 
 @dataclass(slots=True)
 class Entry:
+    """A chunk in the table of a sequence; ``resident`` is false after the table evicted it."""
+
     chunk: Chunk
     resident: bool = True
 
 
 @dataclass(slots=True)
-class Sequence:
-    """What a slot holds: committed ``length``, and per pool a table chunk number -> entry.
+class SequenceState:
+    """The sequence of a slot: committed ``length``, and per pool a table chunk number -> entry.
 
     Tables are in increasing chunk order; ``evicted`` counts their entries that are not resident.
     """
@@ -66,15 +61,3 @@ class Checkpoint:
     slot: int
     chunks: tuple[dict[int, Chunk], ...]
     live: bool = True
-
-
-@dataclass(slots=True)
-class BlockPool:
-    """Free blocks of one pool, lowest first out of fairness to readers of dumps."""
-
-    size: int
-    window: int | None
-    free: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.free = list(range(self.size, DUMMY, -1))

@@ -1,4 +1,4 @@
-"""Recounting a ledger's books from what sequences and checkpoints hold."""
+"""Recounts a pool from the chunks that sequences and checkpoints hold. Torch-free."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kinfolk.errors import StateError
-from kinfolk.state.chunks import BlockPool, Checkpoint, Chunk, Sequence
+from kinfolk.state.block_pool import BlockPool
+from kinfolk.state.chunks import Checkpoint, Chunk, SequenceState
 from kinfolk.types import DUMMY
 
 
@@ -15,17 +16,18 @@ def require(holds: bool, what: str) -> None:
         raise StateError(f"integrity: {what}")
 
 
-def check_books(
-    index: int, pool: BlockPool, sequences: Iterable[Sequence], checkpoints: Iterable[Checkpoint]
+def check_pool(
+    pool: BlockPool, sequences: Iterable[SequenceState], checkpoints: Iterable[Checkpoint]
 ) -> None:
-    """Raise :class:`StateError` unless counts and blocks of pool ``index`` agree with its holders.
+    """Raise :class:`StateError` unless counts and blocks of a pool agree with its holders.
 
     Every block is free or has one chunk; every chunk has as many references and owners as it is
     counted for, and its bytes are somewhere.
     """
+    index = pool.index
     refs: Counter[int] = Counter()
     owners: Counter[int] = Counter()
-    found: dict[int, Chunk] = {}
+    chunks: dict[int, Chunk] = {}
     for seq in sequences:
         table = seq.tables[index]
         require(list(table) == sorted(table), f"table of slot {seq.lease.slot} is in order")
@@ -33,20 +35,21 @@ def check_books(
         # Only a pool of full attention evicts, and there is at most one.
         require(pool.window is not None or seq.evicted == len(absent), "evicted chunks")
         for entry in table.values():
-            found[entry.chunk.identity] = entry.chunk
+            chunks[entry.chunk.identity] = entry.chunk
             owners[entry.chunk.identity] += 1
             refs[entry.chunk.identity] += entry.resident
     for checkpoint in checkpoints:
         for chunk in checkpoint.chunks[index].values():
-            found[chunk.identity] = chunk
+            chunks[chunk.identity] = chunk
             owners[chunk.identity] += 1
             refs[chunk.identity] += 1
-    for identity, chunk in found.items():
+    for identity, chunk in chunks.items():
         require(chunk.refs == refs[identity], f"refs of chunk {identity}")
         require(chunk.owners == owners[identity], f"owners of chunk {identity}")
         require((chunk.block != DUMMY) == (chunk.refs > 0), f"block of chunk {identity}")
         require(chunk.refs > 0 or chunk.saved, f"chunk {identity} is nowhere")
-    used = [chunk.block for chunk in found.values() if chunk.refs]
+    require(pool.references == refs.total(), f"references of pool {index}")
+    used = [chunk.block for chunk in chunks.values() if chunk.refs]
     require(
         sorted(used + pool.free) == list(range(1, pool.size + 1)),
         f"blocks of pool {index}: every block is free or has one chunk",

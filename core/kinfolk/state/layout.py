@@ -1,4 +1,4 @@
-"""Where everything lies in a chunk: byte offsets of every layer's sections. Torch-free.
+"""Layout of a block: byte offsets of every layer's sections. Torch-free.
 
 A block holds all sections of all layers of a pool one after the other; inside a section the 64
 vectors of a head are contiguous: [heads, 64, dim]. A coded section is two such planes, codes and
@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kinfolk.dtypes import DTYPE_BYTES
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.plans import Paged, Section, StatePlan
 from kinfolk.types import CHUNK
 
 ALIGNMENT = 128
 """Sections start at multiples of this many bytes, so that rows can be read in whole lines."""
-
-ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 CODED = {"q8_0": 1, "q4_0": 2}
 """Numbers in a byte of codes."""
@@ -54,17 +53,17 @@ class PoolLayout:
 def plane_bytes(section: Section) -> tuple[int, ...]:
     """Bytes of 64 positions of a section, plane by plane."""
     codec, vectors = section.codec, section.heads * CHUNK
-    if codec.format in ELEMENT_BYTES:
+    if codec.format in DTYPE_BYTES:
         if codec.rotation != "none":
             raise UnsupportedModelError(
                 f"section {section.name!r}: numbers stored as {codec.format} are not rotated, "
                 f"only those stored as {' or '.join(CODED)}"
             )
-        return (vectors * section.dim * ELEMENT_BYTES[codec.format],)
+        return (vectors * section.dim * DTYPE_BYTES[codec.format],)
     if section.dim % SCALED:
         raise UnsupportedModelError(
             f"section {section.name!r}: vectors of {section.dim} numbers cannot be stored as "
-            f"{codec.format}, which takes {SCALED} at a time: use one of {', '.join(ELEMENT_BYTES)}"
+            f"{codec.format}, which takes {SCALED} at a time: use one of {', '.join(DTYPE_BYTES)}"
         )
     codes = vectors * section.dim // CODED[codec.format]
     return codes, vectors * section.dim // SCALED * SCALE_BYTES

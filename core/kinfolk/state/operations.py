@@ -72,7 +72,7 @@ class LoadBlock:
 
 @dataclass(frozen=True, slots=True)
 class DropSaved:
-    """Forget the host copy of a chunk that nobody owns any more."""
+    """Forget the host copy of a chunk without owners."""
 
     identity: int
 
@@ -87,3 +87,22 @@ StateOperation = (
     | LoadBlock
     | DropSaved
 )
+
+
+class OperationLog:
+    """Operations in the order in which they were decided, until a step plan takes them."""
+
+    def __init__(self) -> None:
+        self._operations: list[StateOperation] = []
+
+    def append(self, operation: StateOperation) -> None:
+        self._operations.append(operation)
+
+    def take(self) -> tuple[StateOperation, ...]:
+        """All operations since the last call."""
+        taken = tuple(self._operations)
+        self._operations.clear()
+        return taken
+
+    def __repr__(self) -> str:
+        return f"OperationLog({self._operations})"

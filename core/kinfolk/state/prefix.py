@@ -1,4 +1,4 @@
-"""Prefixes worth keeping: checkpoints by the tokens that led to them, least recently used out.
+"""Prefix cache: checkpoints by the tokens before them; the least recently used is dropped first.
 
 A hybrid model can resume only where its recurrent state was stored, so a prefix is a checkpoint,
 for every family alike. Torch-free.
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
+from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint
-from kinfolk.state.ledger import Ledger
 
 
 class PrefixCache:
-    """Checkpoints of one ledger, keyed by their token prefix."""
+    """Checkpoints of one store, keyed by their token prefix."""
 
-    def __init__(self, ledger: Ledger, capacity: int) -> None:
-        self._ledger = ledger
+    def __init__(self, store: CheckpointStore, capacity: int) -> None:
+        self._store = store
         self._capacity = capacity
         self._entries: OrderedDict[tuple[int, ...], Checkpoint] = OrderedDict()
 
@@ -46,7 +46,7 @@ class PrefixCache:
     def insert(self, tokens: tuple[int, ...], checkpoint: Checkpoint) -> None:
         """Take over a checkpoint; a second one for the same tokens is dropped at once."""
         if tokens in self._entries or self._capacity == 0:
-            self._ledger.drop_checkpoint(checkpoint)
+            self._store.drop(checkpoint)
             return
         while len(self._entries) >= self._capacity:
             self.evict_one()
@@ -55,12 +55,12 @@ class PrefixCache:
     def reclaimable(self, keep: Checkpoint | None = None) -> tuple[int, ...]:
         """Blocks of each pool that become available when all checkpoints but ``keep`` go.
 
-        In a pool of full attention those are the blocks that nobody else holds. In a windowed
+        In a pool of full attention those are the blocks without another holder. In a windowed
         pool every reference counts: a block with other holders was charged for this one.
         """
         dropped = [held for held in self._entries.values() if held is not keep]
         gain = []
-        for index, pool in enumerate(self._ledger.pools):
+        for index, pool in enumerate(self._store.pools):
             counts = Counter(
                 chunk.identity for held in dropped for chunk in held.chunks[index].values()
             )
@@ -80,7 +80,7 @@ class PrefixCache:
         if not self._entries:
             return False
         _, checkpoint = self._entries.popitem(last=False)
-        self._ledger.drop_checkpoint(checkpoint)
+        self._store.drop(checkpoint)
         return True
 
     def clear(self) -> None:

@@ -26,10 +26,9 @@ from kinfolk.state.operations import (
     UnmapChunk,
 )
 from kinfolk.state.tables import BlockTables
+from kinfolk.torch_dtypes import TORCH_DTYPES
 from kinfolk.types import CHUNK, DUMMY
 from kinfolk_kernels.codecs import Coded, Stored
-
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Pool:
@@ -45,20 +44,20 @@ class Pool:
 
     def planes(self, data: torch.Tensor, section: SectionLayout) -> list[torch.Tensor]:
         """Planes of a section [blocks, heads, 64, n]: its numbers, or codes and scales."""
-        spec, offset, found = section.section, section.offset, []
-        plain = DTYPES.get(spec.codec.format)
+        spec, offset, planes = section.section, section.offset, []
+        plain = TORCH_DTYPES.get(spec.codec.format)
         kinds = (torch.uint8, torch.float16) if plain is None else (plain,)
         for nbytes, kind in zip(section.planes, kinds, strict=True):
             flat = data[:, offset : offset + nbytes].view(kind)
             width = flat.shape[1] // (spec.heads * CHUNK)
-            found.append(flat.view(data.shape[0], spec.heads, CHUNK, width))
+            planes.append(flat.view(data.shape[0], spec.heads, CHUNK, width))
             offset += nbytes
-        return found
+        return planes
 
     def view(self, data: torch.Tensor, section: SectionLayout) -> Stored:
         """A section [blocks, heads, 64, dim] as ops get it."""
         codec, planes = section.section.codec, self.planes(data, section)
-        if codec.format in DTYPES:
+        if codec.format in TORCH_DTYPES:
             return planes[0]
         codes, scales = planes
         return Coded(codec.format, codes, scales, rotated=codec.rotation == "hadamard")
@@ -84,9 +83,9 @@ class PagedLayer:
     def __init__(self, pool: Pool, pool_index: int, layer: int) -> None:
         self.pool_index = pool_index
         self.window = pool.layout.window
-        found = {name: s for (owner, name), s in pool.layout.sections.items() if owner == layer}
-        self._pool = {name: pool.view(pool.data, section) for name, section in found.items()}
-        self._arena = {name: pool.view(pool.arena, section) for name, section in found.items()}
+        sections = {name: s for (owner, name), s in pool.layout.sections.items() if owner == layer}
+        self._pool = {name: pool.view(pool.data, section) for name, section in sections.items()}
+        self._arena = {name: pool.view(pool.arena, section) for name, section in sections.items()}
 
     def pool(self, section: str) -> Stored:
         return self._pool[section]
@@ -110,7 +109,7 @@ class State:
         self._recurrent: dict[int, dict[str, torch.Tensor]] = {
             index: {
                 tensor.name: torch.zeros(
-                    rows, *tensor.shape, dtype=DTYPES[tensor.dtype], device=device
+                    rows, *tensor.shape, dtype=TORCH_DTYPES[tensor.dtype], device=device
                 )
                 for tensor in layer.tensors
             }

@@ -15,7 +15,7 @@ import torch
 
 from kinfolk.errors import StateError
 from kinfolk.plans import StateLimits
-from kinfolk.state.chunks import chunks_for
+from kinfolk.state.geometry import blocks_for_sequence
 
 Table = dict[int, int]
 """Block of each resident chunk of one slot."""
@@ -53,7 +53,10 @@ class BlockTables:
     ) -> None:
         self._tables = tables
         slots = limits.slots + 1
-        self.widths = tuple(aligned(_width(window, limits)) for window in windows)
+        self.widths = tuple(
+            aligned(blocks_for_sequence(window, limits.context, limits.step_rows))
+            for window in windows
+        )
         starts = [0]
         for width in self.widths:
             starts.append(starts[-1] + 2 * slots * width)
@@ -120,11 +123,3 @@ class BlockTables:
 def aligned(entries: int) -> int:
     """The next width that tables may have."""
     return -(-entries // ALIGNED) * ALIGNED
-
-
-def _width(window: int | None, limits: StateLimits) -> int:
-    full = chunks_for(limits.context)
-    if window is None:
-        return full
-    # As many as are promised to a sequence: a step's rows may stand before and behind the window.
-    return min(full, chunks_for(window + limits.step_rows - 1) + 2)

@@ -9,15 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kinfolk.torch_dtypes import ARRAY_DTYPES
+
 ALIGNMENT = 64
 """Arrays start at multiples of this many bytes, which kernels are compiled for."""
-
-_DTYPES = {
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
 
 Fields = Mapping[str, tuple[str, tuple[int, ...]]]
 """Type and shape of each array by name."""
@@ -34,7 +29,7 @@ class Transfer:
         places, size = {}, 0
         for name, (kind, shape) in fields.items():
             places[name] = size
-            nbytes = prod(shape) * _DTYPES[kind].itemsize
+            nbytes = prod(shape) * ARRAY_DTYPES[kind].itemsize
             size += -(-nbytes // ALIGNMENT) * ALIGNMENT
         cuda = device.type == "cuda"
         self._stages = [
@@ -46,10 +41,10 @@ class Transfer:
         self.device: dict[str, torch.Tensor] = {}
         for name, (kind, shape) in fields.items():
             start = places[name]
-            stop = start + prod(shape) * _DTYPES[kind].itemsize
+            stop = start + prod(shape) * ARRAY_DTYPES[kind].itemsize
             for staged, host in zip(self._stages, self._hosts, strict=True):
                 host[name] = staged.numpy()[start:stop].view(kind).reshape(shape)
-            self.device[name] = self._there[start:stop].view(_DTYPES[kind]).view(shape)
+            self.device[name] = self._there[start:stop].view(ARRAY_DTYPES[kind]).view(shape)
         self.turn()
 
     def turn(self) -> None:

@@ -30,25 +30,25 @@ class Driver:
         free = tuple(PoolRule(window, sink=0, tail=0) for window in loaded.plan.windows)
         loaded = replace(loaded, mapping=SlotMapping(free))
         self.loaded = loaded
-        self.ledger, self.state = loaded.new_state()
+        self.kv_cache, self.state = loaded.new_state()
         self._drafted: tuple[list[Item], InputBatch, Forward] | None = None
 
     def open(self, positions: int = 512) -> SlotLease:
-        return self.ledger.open(positions)
+        return self.kv_cache.open(positions)
 
     @torch.inference_mode()
     def step(self, items: Sequence[Item]) -> list[torch.Tensor]:
         """Run items together; float32 logits [rows, vocabulary] of each. Certain ones advance."""
         for item in items:
-            self.ledger.extend(item.lease, item.start + len(item.tokens))
-        self.state.apply(self.ledger.take_operations())
+            self.kv_cache.tables.extend(item.lease, item.start + len(item.tokens))
+        self.state.apply(self.kv_cache.take_operations())
         inputs = build_input_batch(items, self.state, all_logits=True)
         batch = inputs.batch
         forward = self.loaded.model.forward(batch, self.state)
         logits = self.loaded.model.head(forward.hidden)
         for item in items:
             if item.kind is not ItemKind.VERIFY:
-                self.ledger.advance(item.lease, item.start + len(item.tokens))
+                self.kv_cache.tables.advance(item.lease, item.start + len(item.tokens))
         self._drafted = (list(items), inputs, forward)
         self.check_integrity()
         return [logits[segment.start : segment.stop] for segment in batch.layout.segments]
@@ -61,7 +61,13 @@ class Driver:
         rest = {lease: list(tokens) for lease, tokens in sequences.items()}
         while any(rest.values()):
             items = [
-                Item(lease, "", ItemKind.PREFILL, tuple(tokens[:rows]), self.ledger.length(lease))
+                Item(
+                    lease,
+                    "",
+                    ItemKind.PREFILL,
+                    tuple(tokens[:rows]),
+                    self.kv_cache.tables.length(lease),
+                )
                 for lease, tokens in rest.items()
                 if tokens
             ]
@@ -80,7 +86,7 @@ class Driver:
                 "",
                 ItemKind.VERIFY,
                 tuple(tokens),
-                self.ledger.length(lease),
+                self.kv_cache.tables.length(lease),
                 parents=None if parents is None else tuple(parents),
             )
             for lease, (tokens, parents) in drafts.items()
@@ -101,19 +107,19 @@ class Driver:
         self.loaded.model.commit(forward.trace, commit, self.state)
         commit_tree_rows(self.state, inputs.batch, inputs.sampled, commit)
         for item, rows in zip(items, kept, strict=True):
-            self.ledger.advance(item.lease, item.start + len(rows))
+            self.kv_cache.tables.advance(item.lease, item.start + len(rows))
         self.check_integrity()
 
     def apply(self) -> None:
         """Run the pending state operations without a model step."""
-        self.state.apply(self.ledger.take_operations())
+        self.state.apply(self.kv_cache.take_operations())
         self.check_integrity()
 
     def shuffle(self, seed: int) -> None:
         """Hand out slots and blocks in another order from now on."""
         source = random.Random(seed)
-        source.shuffle(self.ledger._free_slots)
-        for pool in self.ledger.pools:
+        source.shuffle(self.kv_cache.tables.free)
+        for pool in self.kv_cache.pools:
             source.shuffle(pool.free)
 
     def poison(self, lease: SlotLease) -> None:
@@ -130,7 +136,7 @@ class Driver:
     def kept(self, lease: SlotLease) -> list[torch.Tensor]:
         """Copies of the bytes that a sequence keeps of its committed positions."""
         found = [tensor[lease.slot].clone() for tensor in self.state.recurrent_tensors()]
-        length = self.ledger.length(lease)
+        length = self.kv_cache.tables.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
                 rows = max(0, min(CHUNK, length - chunk * CHUNK))
@@ -140,5 +146,5 @@ class Driver:
         return [tensor.contiguous().view(torch.uint8) for tensor in found]
 
     def check_integrity(self) -> None:
-        self.ledger.check_integrity()
+        self.kv_cache.check_integrity()
         self.state.check_integrity()

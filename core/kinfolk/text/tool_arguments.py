@@ -25,7 +25,7 @@ class MalformedCall(KinfolkError):
     """The text is not a tool call. Caught by the parser."""
 
 
-class Parameters:
+class ToolParameters:
     """Parameter types and required names from a function's JSON schema, ``None`` = unknown."""
 
     def __init__(self, schema: Any = None):
@@ -50,7 +50,7 @@ class TaggedReader:
         self,
         source: TextBuffer,
         syntax: TaggedArguments,
-        parameters: Parameters,
+        parameters: ToolParameters,
         outer: Sequence[str],
         write: Callable[[str], None],
     ):
@@ -156,7 +156,7 @@ class ObjectReader:
         self,
         source: TextBuffer,
         syntax: ObjectArguments,
-        parameters: Parameters,
+        parameters: ToolParameters,
         write: Callable[[str], None],
     ):
         self._source = source

@@ -12,8 +12,8 @@ from kinfolk.text.tool_arguments import (
     LONGEST_NAME,
     MalformedCall,
     ObjectReader,
-    Parameters,
     TaggedReader,
+    ToolParameters,
     expect,
 )
 
@@ -188,7 +188,7 @@ class ToolCallParser:
 
     def _arguments(self, index: int, name: str) -> Parse[None]:
         grammar, syntax = self._grammar, self._grammar.syntax.arguments
-        parameters = Parameters((grammar.tools or {}).get(name))
+        parameters = ToolParameters((grammar.tools or {}).get(name))
 
         def write(fragment: str) -> None:
             # A call starts when its first argument has parsed.

@@ -37,8 +37,8 @@ def test_logits_equal_transformers(variant, tmp_path):
         whole, sliced = drive.open(), drive.open()
         assert_same(drive.feed({whole: tokens.tolist()})[whole], expected)
         assert_same(drive.feed({sliced: tokens.tolist()}, rows=50)[sliced], expected)
-        drive.ledger.release(whole)
-        drive.ledger.release(sliced)
+        drive.kv_cache.tables.release(whole)
+        drive.kv_cache.tables.release(sliced)
 
 
 def test_a_sliding_window_is_refused(tmp_path):

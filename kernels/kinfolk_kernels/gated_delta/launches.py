@@ -12,7 +12,7 @@ from kinfolk_kernels.gated_delta.commit import commit_kernel
 from kinfolk_kernels.gated_delta.drafted import drafted_kernel
 from kinfolk_kernels.gated_delta.reference import DeltaTrace
 from kinfolk_kernels.gated_delta.scan import HEIGHT, scan_kernel
-from kinfolk_kernels.gated_delta.tiles import TILES, Tile
+from kinfolk_kernels.gated_delta.tiles import TILES, DeltaTile
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.row_layout import RowLayout
 from kinfolk_kernels.rows import Rows
@@ -52,7 +52,7 @@ class DeltaInputs:
     def strides(self, *names: str) -> dict[str, int]:
         return {f"{name}_row": getattr(self, name).stride(0) for name in names}
 
-    def tiles(self, tile: Tile) -> int:
+    def tiles(self, tile: DeltaTile) -> int:
         """Programs for all heads of a sequence."""
         return self.state.shape[1] * self.state.shape[2] // tile.values
 
@@ -61,7 +61,7 @@ def advance(
     inputs: DeltaInputs,
     out: torch.Tensor,
     rows: Rows,
-    tile: Tile = TILES["advance"],
+    tile: DeltaTile = TILES["advance"],
 ) -> Launch:
     """Certain segments of one row."""
     return Launch(
@@ -103,7 +103,7 @@ def draft(
     out: torch.Tensor,
     trace: DeltaTrace,
     layout: RowLayout,
-    tile: Tile = TILES["drafted"],
+    tile: DeltaTile = TILES["drafted"],
 ) -> Launch:
     """Drafted segments: ``out`` and ``trace`` of their rows."""
     return Launch(
@@ -135,7 +135,7 @@ def commit(
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
-    tile: Tile = TILES["commit"],
+    tile: DeltaTile = TILES["commit"],
 ) -> Launch:
     """Kept rows of drafted segments."""
     heads, values, keys = state.shape[1:]

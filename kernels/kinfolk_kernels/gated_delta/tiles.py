@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class DeltaTile:
     """``values`` rows of a head's state a program, ``rows`` of a sequence at once."""
 
     values: int
@@ -19,7 +19,7 @@ class Tile:
 
 
 TILES = {
-    "advance": Tile(values=16, warps=4),
-    "drafted": Tile(values=32, warps=4),
-    "commit": Tile(values=16, warps=4),
+    "advance": DeltaTile(values=16, warps=4),
+    "drafted": DeltaTile(values=32, warps=4),
+    "commit": DeltaTile(values=16, warps=4),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.checkpoint import Config, HFCheckpoint
 from kinfolk.convert.config_keys import is_tied, text_model
 from kinfolk.convert.plan import Conversion
 from kinfolk.convert.rope import rope_base, rope_kind
@@ -13,7 +13,7 @@ from kinfolk_gemma4.layout import (
     ARCHITECTURE,
     EMBEDDING,
     HEAD,
-    Attention,
+    AttentionShape,
     Gemma4Shape,
     metadata,
     tensors,
@@ -34,7 +34,7 @@ _OTHER_SENSES: Final = ("vision_tower.", "audio_tower.", "embed_vision.", "embed
                         "vision_embedder.")  # fmt: skip
 
 
-def conversion(checkpoint: Checkpoint) -> Conversion | None:
+def conversion(checkpoint: HFCheckpoint) -> Conversion | None:
     """The conversion of a checkpoint of this family, ``None`` for any other."""
     config = checkpoint.config
     if config.text("model_type", "") not in MODEL_TYPES:
@@ -81,7 +81,7 @@ def read_shape(config: Config, *, tied: bool) -> Gemma4Shape:
         context=config.integer("max_position_embeddings"),
         heads=config.integer("num_attention_heads"),
         full=_full_attention(config, windowed, full.base, keys_as_values),
-        local=Attention(
+        local=AttentionShape(
             config.integer("num_key_value_heads"), config.integer("head_dim"), local.base
         ),
         window=config.integer("sliding_window"),
@@ -128,17 +128,17 @@ def _experts(config: Config) -> tuple[int, int, int]:
     return experts, top_k, width
 
 
-class _Rope(NamedTuple):
+class _GemmaRope(NamedTuple):
     """The base of the frequencies, and the part of the pairs that turn."""
 
     base: float
     part: float
 
 
-def _ropes(config: Config) -> tuple[_Rope, _Rope]:
+def _ropes(config: Config) -> tuple[_GemmaRope, _GemmaRope]:
     """Of full and of windowed layers. What is left out means the usual values only as a whole."""
     if _ROPES not in config:
-        return _Rope(1e6, 0.25), _Rope(1e4, 1.0)
+        return _GemmaRope(1e6, 0.25), _GemmaRope(1e4, 1.0)
     stated = config.section(_ROPES)
     full, local = stated.section(_FULL), stated.section(_LOCAL)
     rope_kind(local, ("default",))
@@ -151,7 +151,7 @@ def _ropes(config: Config) -> tuple[_Rope, _Rope]:
         part = full.number(_PART, 1.0)
     if not 0 <= part <= 1:
         raise full.fail(_PART, f"is {part}, expected a number from 0 to 1")
-    return _Rope(rope_base(full), part), _Rope(rope_base(local), 1.0)
+    return _GemmaRope(rope_base(full), part), _GemmaRope(rope_base(local), 1.0)
 
 
 def _windowed(config: Config) -> tuple[bool, ...]:
@@ -164,19 +164,19 @@ def _windowed(config: Config) -> tuple[bool, ...]:
 
 def _full_attention(
     config: Config, windowed: tuple[bool, ...], base: float, keys_as_values: bool
-) -> Attention:
+) -> AttentionShape:
     """Heads of full layers: stated layer by layer, or beside those of windowed layers."""
     usual = config.integer("num_key_value_heads")
     if "per_layer_config" not in config:
         if not keys_as_values:
             config.ignore({_FULL_KEYS: "counts with 'attention_k_eq_v' only"})
         kv_heads = config.integer(_FULL_KEYS, usual) if keys_as_values else usual
-        return Attention(kv_heads, config.integer(_FULL_DIM, 512), base)
+        return AttentionShape(kv_heads, config.integer(_FULL_DIM, 512), base)
     config.ignore(dict.fromkeys((_FULL_KEYS, _FULL_DIM), "'per_layer_config' states it"))
     stated = config.section("per_layer_config")
     layers = [stated.section(str(index)) for index, flag in enumerate(windowed) if not flag]
     found = {
-        Attention(
+        AttentionShape(
             layer.integer("num_key_value_heads", usual),
             layer.integer("head_dim", config.integer("head_dim")),
             base,

@@ -34,7 +34,7 @@ _EXPERT_NORMS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionShape:
     """The heads of one kind of layer."""
 
     kv_heads: int
@@ -57,8 +57,8 @@ class Gemma4Shape:
     hidden: int
     context: int
     heads: int
-    full: Attention
-    local: Attention
+    full: AttentionShape
+    local: AttentionShape
     window: int
     windowed: tuple[bool, ...]
     feed_forward: int
@@ -84,7 +84,7 @@ class Gemma4Shape:
         """Layers with keys and values of their own: the first ones."""
         return self.layers - self.shared
 
-    def attention(self, layer: int) -> Attention:
+    def attention(self, layer: int) -> AttentionShape:
         return self.local if self.windowed[layer] else self.full
 
     def width(self, layer: int) -> int:

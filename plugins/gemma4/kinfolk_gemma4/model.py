@@ -16,7 +16,7 @@ from kinfolk.nn.moe import MoE, Router
 from kinfolk.nn.norm import NormGroup, RMSNorm
 from kinfolk.nn.residual import Normed, Residual
 from kinfolk.nn.rope import RotaryEmbedding
-from kinfolk.nn.sandwich import Branch, Sandwich, SandwichLayer
+from kinfolk.nn.sandwich import ResidualBranch, Sandwich, SandwichLayer
 from kinfolk.nn.step import Step
 from kinfolk.weights.loader import Weights
 from kinfolk_gemma4.config import Gemma4Config
@@ -87,7 +87,7 @@ class _Builder:
 
     def layer(self, layer: int) -> SandwichLayer:
         block = f"blk.{layer}."
-        branches: list[Branch] = [self.feed_forward(layer, block)]
+        branches: list[ResidualBranch] = [self.feed_forward(layer, block)]
         if self.config.input_width:
             branches.append(
                 LayerInputBranch(
@@ -126,7 +126,7 @@ class _Builder:
             scale=1.0,
         )
 
-    def feed_forward(self, layer: int, block: str) -> Branch:
+    def feed_forward(self, layer: int, block: str) -> ResidualBranch:
         weights = self.weights
         dense = GatedMLP(
             self.context,

@@ -11,7 +11,7 @@ from kinfolk.gguf.file_types import MIXES, TypeMix
 from kinfolk_gemma4.convert import KEPT_TYPES
 from kinfolk_gemma4.layout import (
     ARCHITECTURE,
-    Attention,
+    AttentionShape,
     Gemma4Shape,
     metadata,
     rope_factors,
@@ -32,12 +32,12 @@ def windowed_layers(layers: int, pattern: int = PATTERN) -> tuple[bool, ...]:
     return (*((index + 1) % pattern != 0 for index in range(layers - 1)), False)
 
 
-def _local(kv_heads: int) -> Attention:
-    return Attention(kv_heads, 256, 1e4)
+def _local(kv_heads: int) -> AttentionShape:
+    return AttentionShape(kv_heads, 256, 1e4)
 
 
-def _full(kv_heads: int) -> Attention:
-    return Attention(kv_heads, 512, 1e6)
+def _full(kv_heads: int) -> AttentionShape:
+    return AttentionShape(kv_heads, 512, 1e6)
 
 
 _LARGE: Final = Gemma4Shape(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinfolk.descriptors import TinyModel
 from kinfolk.synth.tiny import tiny_model
-from kinfolk_gemma4.layout import ARCHITECTURE, Attention, Gemma4Shape
+from kinfolk_gemma4.layout import ARCHITECTURE, AttentionShape, Gemma4Shape
 from kinfolk_gemma4.shapes import SYNTHETIC_VOCABULARY, outline
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ SHAPE: Final = Gemma4Shape(
     hidden=64,
     context=1024,
     heads=4,
-    full=Attention(1, 32, 1e6),
-    local=Attention(2, 16, 1e4),
+    full=AttentionShape(1, 32, 1e6),
+    local=AttentionShape(2, 16, 1e4),
     window=72,
     windowed=(True, False, True, True, False),
     feed_forward=256,

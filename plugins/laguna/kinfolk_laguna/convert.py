@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kinfolk.config import Yarn
-from kinfolk.convert.checkpoint import TIED, Checkpoint, Config
+from kinfolk.convert.checkpoint import TIED, Config, HFCheckpoint
 from kinfolk.convert.config_keys import pass_over_common
 from kinfolk.convert.feed_forward import ExpertSizes
 from kinfolk.convert.plan import Conversion
@@ -43,7 +43,7 @@ _SPELLINGS: Final = {
 }
 
 
-def conversion(checkpoint: Checkpoint) -> Conversion | None:
+def conversion(checkpoint: HFCheckpoint) -> Conversion | None:
     """The conversion of a checkpoint of this family, ``None`` for any other."""
     config = checkpoint.config
     if config.text("model_type", "") != MODEL_TYPE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.checkpoint import Config, HFCheckpoint
 from kinfolk.convert.hybrid.conversion import hybrid_conversion
 from kinfolk.convert.hybrid.tensors import FeedForward, dense_feed_forward
 from kinfolk.convert.plan import Conversion
@@ -15,7 +15,7 @@ ARCHITECTURE: Final = "qwen35"
 MODEL_TYPES: Final = ("qwen3_5", "qwen3_5_text")
 
 
-def conversion(checkpoint: Checkpoint) -> Conversion | None:
+def conversion(checkpoint: HFCheckpoint) -> Conversion | None:
     """The conversion of a checkpoint of this family, ``None`` for any other."""
     return hybrid_conversion(checkpoint, ARCHITECTURE, MODEL_TYPES, PRETOKENIZERS, _feed_forward)
 

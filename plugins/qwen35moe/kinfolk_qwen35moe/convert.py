@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.checkpoint import Config, HFCheckpoint
 from kinfolk.convert.feed_forward import ExpertSizes, gated_mlp, is_fused, routed_experts
 from kinfolk.convert.hybrid.conversion import hybrid_conversion
 from kinfolk.convert.hybrid.tensors import FeedForward
@@ -45,7 +45,7 @@ class MixtureSizes:
         yield recipe(f"{file}ffn_gate_inp_shexp.weight", gate, 1, routed.hidden)
 
 
-def conversion(checkpoint: Checkpoint) -> Conversion | None:
+def conversion(checkpoint: HFCheckpoint) -> Conversion | None:
     """The conversion of a checkpoint of this family, ``None`` for any other."""
     return hybrid_conversion(checkpoint, ARCHITECTURE, MODEL_TYPES, PRETOKENIZERS, _feed_forward)
 

@@ -19,7 +19,7 @@ from kinfolk.text.chat import ChatTemplate
 from kinfolk.text.tokenizer import Tokenizer
 from kinfolk_gemma4.config import read_config
 from kinfolk_gemma4.family import Gemma4
-from kinfolk_gemma4.layout import Attention, Gemma4Shape
+from kinfolk_gemma4.layout import AttentionShape, Gemma4Shape
 from kinfolk_gemma4.shapes import PUBLISHED, SYNTHETIC_VOCABULARY, outline, windowed_layers
 from kinfolk_gemma4.text import CHAT
 
@@ -98,8 +98,8 @@ def small():
         hidden=256,
         context=4096,
         heads=4,
-        full=Attention(1, 128, 1e6),
-        local=Attention(2, 64, 1e4),
+        full=AttentionShape(1, 128, 1e6),
+        local=AttentionShape(2, 64, 1e4),
         window=40,
         windowed=windowed_layers(12, 3),
         feed_forward=96,

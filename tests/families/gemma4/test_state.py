@@ -64,9 +64,11 @@ def test_chunks_leave_when_the_window_has_passed_them(driver, reference, case):
     for length in range(1, 161):
         drive.feed({lease: tokens[length - 1 : length]})
         last = (length - 1) // 64
-        assert [chunk for chunk, _ in drive.ledger.table(lease, 0)] == list(range(last + 1))
+        assert [chunk for chunk, _ in drive.kv_cache.tables.table(lease, 0)] == list(
+            range(last + 1)
+        )
         first = max(0, length - WINDOW + 1) // 64
-        kept = [chunk for chunk, _ in drive.ledger.table(lease, 1)]
+        kept = [chunk for chunk, _ in drive.kv_cache.tables.table(lease, 1)]
         assert kept == list(range(first, last + 1))
 
 

@@ -165,9 +165,9 @@ def test_chunks_leave_the_windowed_pool_once_the_window_has_passed(driver, refer
     drive = driver(CASE)
     lease = drive.open()
     drive.feed({lease: reference(CASE)[0]}, rows=7)
-    assert len(drive.ledger.table(lease, 0)) == 3
+    assert len(drive.kv_cache.tables.table(lease, 0)) == 3
     # 160 positions: rows from 161 on see positions from 137 on, in the third chunk.
-    assert [chunk for chunk, _ in drive.ledger.table(lease, 1)] == [2]
+    assert [chunk for chunk, _ in drive.kv_cache.tables.table(lease, 1)] == [2]
 
 
 # -- rotary embeddings ----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from kinfolk.convert.checkpoint import Checkpoint, Config
+from kinfolk.convert.checkpoint import Config, HFCheckpoint
 from kinfolk.convert.config_keys import is_tied, text_model
 from kinfolk.convert.hybrid.keys import metadata
 from kinfolk.convert.hybrid.shape import draft_layers_of, read_shape
@@ -22,7 +22,7 @@ FeedForwardReader = Callable[[Config, Collection[str]], tuple[FeedForward, Mappi
 
 
 def hybrid_conversion(
-    checkpoint: Checkpoint,
+    checkpoint: HFCheckpoint,
     architecture: str,
     model_types: Collection[str],
     pretokenizers: Iterable[PreTokenizer],

@@ -164,7 +164,7 @@ def _state_size(config: Config) -> int:
     return keys
 
 
-class _Rope(NamedTuple):
+class _HybridRope(NamedTuple):
     """``dims`` of a head's dimensions turn, at frequencies from ``base``."""
 
     dims: int
@@ -173,7 +173,7 @@ class _Rope(NamedTuple):
     yarn: Yarn | None
 
 
-def _read_rope(config: Config, head_dim: int) -> _Rope:
+def _read_rope(config: Config, head_dim: int) -> _HybridRope:
     rope = rope_section(config)
     dims = rotary_dims(rope, head_dim, DEFAULT_PART, beside=config)
     base = rope_base(rope, beside=config)
@@ -182,4 +182,4 @@ def _read_rope(config: Config, head_dim: int) -> _Rope:
         raise rope.fail("mrope_section", f"is {sections}, expected at most {SECTIONS} numbers")
     rope.ignore({"mrope_interleaved": "the positions of text are the same in all sections"})
     stretched = rope_kind(rope, ("default", "yarn")) == "yarn"
-    return _Rope(dims, base, sections, read_yarn(rope, dims, base) if stretched else None)
+    return _HybridRope(dims, base, sections, read_yarn(rope, dims, base) if stretched else None)

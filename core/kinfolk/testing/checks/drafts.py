@@ -31,7 +31,7 @@ class DraftChecks:
         drive = kinfolk_kit.driver()
         lease = drive.open()
         drive.feed({lease: kinfolk_kit.tokens[:70]})
-        drive.ledger.extend(lease, 70 + 8)
+        drive.kv_cache.tables.extend(lease, 70 + 8)
         drive.apply()
         before = drive.kept(lease)
         draft = kinfolk_kit.random_tokens(6, seed=1)

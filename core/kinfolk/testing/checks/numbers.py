@@ -85,7 +85,7 @@ class NumberChecks:
                 expected = function(torch.tensor(tokens))
             lease = drive.open()
             assert_same(drive.feed({lease: tokens})[lease], expected.float())
-            drive.ledger.release(lease)
+            drive.kv_cache.tables.release(lease)
 
     @each_tiny
     @needs("tiny")

@@ -22,7 +22,7 @@ class StateChecks:
         drive = kinfolk_kit.driver()
         lease = drive.open()
         drive.feed({lease: start})
-        fork = drive.ledger.fork(lease, ROOM)
+        fork = drive.kv_cache.tables.fork(lease, ROOM)
         found = drive.feed({lease: ours, fork: theirs}, rows=7)
         for holder, rest in ((lease, ours), (fork, theirs)):
             assert_same(found[holder], kinfolk_kit.linear([*start, *rest])[77:])
@@ -35,10 +35,10 @@ class StateChecks:
         drive = kinfolk_kit.driver()
         lease = drive.open()
         drive.feed({lease: start})
-        checkpoint = drive.ledger.checkpoint(lease, length)
+        checkpoint = drive.kv_cache.checkpoints.take(lease, length)
         drive.feed({lease: kinfolk_kit.random_tokens(80, seed=9)}, rows=30)
-        drive.ledger.release(lease)
-        restored = drive.ledger.open(ROOM, checkpoint)
+        drive.kv_cache.tables.release(lease)
+        restored = drive.kv_cache.open(ROOM, checkpoint)
         found = drive.feed({restored: rest}, rows=40)[restored]
         assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens)[length:])
 
@@ -48,12 +48,12 @@ class StateChecks:
         tokens = kinfolk_kit.tokens
         drive = kinfolk_kit.driver()
         lease = drive.open()
-        drive.ledger.extend(lease, 120)
-        checkpoint = drive.ledger.checkpoint(lease, 77)
+        drive.kv_cache.tables.extend(lease, 120)
+        checkpoint = drive.kv_cache.checkpoints.take(lease, 77)
         stores = ((77, checkpoint.slot),)
         drive.step([Item(lease, "", ItemKind.PREFILL, tuple(tokens[:120]), 0, stores=stores)])
-        drive.ledger.release(lease)
-        restored = drive.ledger.open(ROOM, checkpoint)
+        drive.kv_cache.tables.release(lease)
+        restored = drive.kv_cache.open(ROOM, checkpoint)
         found = drive.feed({restored: tokens[77:]}, rows=64)[restored]
         assert_same(found, kinfolk_kit.linear(tokens)[77:])
 
@@ -63,7 +63,7 @@ class StateChecks:
         drive = kinfolk_kit.driver(kinfolk_kit.load(slots=1))
         lease = drive.open()
         drive.feed({lease: kinfolk_kit.random_tokens(ROOM // 2, seed=3)})
-        drive.ledger.release(lease)
+        drive.kv_cache.tables.release(lease)
         again = drive.open()
         assert again.slot == lease.slot
         found = drive.feed({again: kinfolk_kit.tokens})[again]
@@ -79,20 +79,20 @@ class StateChecks:
         drive.feed({lease: tokens[:130]})
         known = drive.kept(lease)
         pool = kinfolk_kit.plan.windows.index(None)
-        drive.ledger.evict(lease, 0, pool)
+        drive.kv_cache.tables.evict(lease, 0, pool)
         drive.apply()
         drive.poison(lease)
-        drive.ledger.recall(lease, 0, pool)
+        drive.kv_cache.tables.recall(lease, 0, pool)
         drive.apply()
         assert all(torch.equal(a, b) for a, b in zip(drive.kept(lease), known, strict=True))
-        drive.ledger.evict(lease, 0, pool)
+        drive.kv_cache.tables.evict(lease, 0, pool)
         drive.apply()
         drive.poison(lease)
         fork = drive.open()
         drive.feed({fork: tokens[:70]})
         found = drive.feed({lease: tokens[130:135]})[lease]
         assert torch.isfinite(found).all(), "an evicted chunk was read"
-        drive.ledger.recall(lease, 0, pool)
+        drive.kv_cache.tables.recall(lease, 0, pool)
         found = drive.feed({fork: tokens[70:]})[fork]
         assert_same(found, kinfolk_kit.linear(tokens)[70:])
 
@@ -106,7 +106,7 @@ class StateChecks:
         drive.apply()
         length = len(tokens) - 10
         for pool, window in enumerate(kinfolk_kit.plan.windows):
-            held = {chunk for chunk, _ in drive.ledger.table(lease, pool)}
+            held = {chunk for chunk, _ in drive.kv_cache.tables.table(lease, pool)}
             first = 0 if window is None else max(0, length - window + 1) // CHUNK
             assert held == set(range(first, -(-length // CHUNK)))
         drive.poison(lease)
@@ -119,7 +119,7 @@ class StateChecks:
         drive = kinfolk_kit.driver()
         lease = drive.open()
         drive.feed({lease: kinfolk_kit.tokens[:10]})
-        drive.ledger.release(lease)
+        drive.kv_cache.tables.release(lease)
         with pytest.raises(StateError):
             drive.feed({lease: kinfolk_kit.tokens[10:12]})
 

@@ -1,4 +1,4 @@
-"""Any order of opens, steps, forks, checkpoints, evictions and releases keeps books and bytes."""
+"""Any order of opens, steps, forks, checkpoints, evictions and releases keeps toy and bytes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Life:
         self.exact = True
 
 
-class LedgerMachine(RuleBasedStateMachine):
-    def __init__(self, books_type):
+class KVCacheMachine(RuleBasedStateMachine):
+    def __init__(self, toy_type):
         super().__init__()
-        self.books_type = books_type
-        self.books = None
+        self.toy_type = toy_type
+        self.toy = None
         self.lives: list[Life] = []
         self.numbers = iter(range(1, 2**24))
         self.epochs: dict[int, int] = {}
@@ -48,7 +48,7 @@ class LedgerMachine(RuleBasedStateMachine):
         recurrent=st.booleans(),
     )
     def make(self, windows, sizes, recurrent):
-        self.books = self.books_type(
+        self.toy = self.toy_type(
             windows=windows,
             blocks=sizes[: len(windows)],
             slots=4,
@@ -56,8 +56,8 @@ class LedgerMachine(RuleBasedStateMachine):
             step_rows=STEP,
             recurrent=recurrent,
         )
-        self.ledger = self.books.ledger
-        self.cache = PrefixCache(self.ledger, 6)
+        self.kv_cache = self.toy.kv_cache
+        self.cache = PrefixCache(self.kv_cache.checkpoints, 6)
 
     # -- sequences ------------------------------------------------------------------------
 
@@ -66,11 +66,11 @@ class LedgerMachine(RuleBasedStateMachine):
         shorter = {key: start for key, start in self.cache.items() if len(key) < positions}
         key = data.draw(st.sampled_from([None, *sorted(shorter)]))
         start = None if key is None else shorter[key]
-        if not self.ledger.can_open(positions, start):
+        if not self.kv_cache.can_open(positions, start):
             with pytest.raises(PoolExhausted):
-                self.ledger.open(positions, start)
+                self.kv_cache.open(positions, start)
             return
-        self.born(self.ledger.open(positions, start), positions, list(key or ()))
+        self.born(self.kv_cache.open(positions, start), positions, list(key or ()))
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data(), extra=st.integers(0, 200))
@@ -79,10 +79,10 @@ class LedgerMachine(RuleBasedStateMachine):
         positions = len(parent.history) + extra
         if parent.evicted:
             with pytest.raises(StateError, match="recall them first"):
-                self.ledger.fork(parent.lease, positions)
+                self.kv_cache.tables.fork(parent.lease, positions)
             return
         try:
-            lease = self.ledger.fork(parent.lease, positions)
+            lease = self.kv_cache.tables.fork(parent.lease, positions)
         except PoolExhausted:
             return
         self.born(lease, positions, list(parent.history)).exact = parent.exact
@@ -105,19 +105,19 @@ class LedgerMachine(RuleBasedStateMachine):
         if rows == 0:
             return
         kept = max(1, rows - rejected)
-        self.ledger.extend(life.lease, start + rows)
+        self.kv_cache.tables.extend(life.lease, start + rows)
         checkpoint = None
         if kept == rows and len(self.cache) < 6:
             checkpoint = self.mark(life, start + max(1, round(mark * rows)))
-        self.books.apply()
+        self.toy.apply()
         numbers = [next(self.numbers) for _ in range(kept)]
-        self.books.write(life.lease, start, numbers + [0] * (rows - kept))
+        self.toy.write(life.lease, start, numbers + [0] * (rows - kept))
         life.exact = life.exact and not life.evicted
         life.history += numbers
-        self.books.set_sum(life.lease.slot, life.history)
-        self.ledger.advance(life.lease, start + kept)
+        self.toy.set_sum(life.lease.slot, life.history)
+        self.kv_cache.tables.advance(life.lease, start + kept)
         if checkpoint is not None:
-            self.books.set_sum(checkpoint.slot, life.history[: checkpoint.length])
+            self.toy.set_sum(checkpoint.slot, life.history[: checkpoint.length])
             self.cache.insert(tuple(life.history[: checkpoint.length]), checkpoint)
 
     @precondition(lambda self: self.lives)
@@ -125,9 +125,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def release(self, data):
         life = data.draw(st.sampled_from(self.lives))
         self.lives.remove(life)
-        self.ledger.release(life.lease)
+        self.kv_cache.tables.release(life.lease)
         with pytest.raises(StateError, match="is over"):
-            self.ledger.advance(life.lease, len(life.history))
+            self.kv_cache.tables.advance(life.lease, len(life.history))
 
     # -- checkpoints ----------------------------------------------------------------------
 
@@ -145,26 +145,26 @@ class LedgerMachine(RuleBasedStateMachine):
         held = self.cache.items()
         key, keep = data.draw(st.sampled_from([(None, None), *held]))
         gain = self.cache.reclaimable(keep)
-        pools = range(len(self.ledger.pools))
-        before = [self.ledger.available(pool) for pool in pools]
+        pools = range(len(self.kv_cache.pools))
+        before = [self.kv_cache.tables.available(pool) for pool in pools]
         if key is not None:
             self.cache.find((*key, 0))
         while len(self.cache) > (keep is not None):
             self.cache.evict_one()
         assert keep is None or keep.live
-        after = [self.ledger.available(pool) for pool in pools]
+        after = [self.kv_cache.tables.available(pool) for pool in pools]
         assert after == [b + g for b, g in zip(before, gain, strict=True)]
 
     # -- paging ---------------------------------------------------------------------------
 
-    @precondition(lambda self: self.lives and self.ledger.pools[0].window is None)
+    @precondition(lambda self: self.lives and self.kv_cache.pools[0].window is None)
     @rule(data=st.data())
     def evict(self, data):
         life = data.draw(st.sampled_from(self.lives))
         sealed = sorted(set(range(len(life.history) // CHUNK)) - life.evicted)
         if sealed:
             chunk = data.draw(st.sampled_from(sealed))
-            self.ledger.evict(life.lease, chunk)
+            self.kv_cache.tables.evict(life.lease, chunk)
             life.evicted.add(chunk)
 
     @precondition(lambda self: any(life.evicted for life in self.lives))
@@ -173,9 +173,9 @@ class LedgerMachine(RuleBasedStateMachine):
         life = data.draw(st.sampled_from([life for life in self.lives if life.evicted]))
         chunk = data.draw(st.sampled_from(sorted(life.evicted)))
         try:
-            self.ledger.recall(life.lease, chunk)
+            self.kv_cache.tables.recall(life.lease, chunk)
         except PoolExhausted:
-            assert self.ledger.available(0) < 1
+            assert self.kv_cache.tables.available(0) < 1
             return
         life.evicted.remove(chunk)
 
@@ -183,14 +183,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_and_bytes_agree(self):
-        if self.books is None:
+        if self.toy is None:
             return
-        self.ledger.check_integrity()
-        self.books.apply()
-        self.books.state.check_integrity()
+        self.kv_cache.check_integrity()
+        self.toy.apply()
+        self.toy.state.check_integrity()
         for life in self.lives:
-            self.books.check(life.lease, life.history)
-            for index, pool in enumerate(self.ledger.pools):
+            self.toy.check(life.lease, life.history)
+            for index, pool in enumerate(self.kv_cache.pools):
                 self.check_table(life, index, pool.window)
 
     def check_table(self, life, index, window):
@@ -199,20 +199,20 @@ class LedgerMachine(RuleBasedStateMachine):
         first = 0 if window is None else max(0, length - window + 1)
         wanted = set(range(first // CHUNK, -(-length // CHUNK)))
         evicted = life.evicted if window is None else set()
-        assert wanted - evicted <= {n for n, _ in self.ledger.table(life.lease, index)}
+        assert wanted - evicted <= {n for n, _ in self.kv_cache.tables.table(life.lease, index)}
 
     def teardown(self):
-        if self.books is None:
+        if self.toy is None:
             return
         for life in self.lives:
-            self.ledger.release(life.lease)
+            self.kv_cache.tables.release(life.lease)
         self.cache.clear()
-        self.ledger.check_integrity()
-        self.books.apply()
-        assert self.books.state.saved_blocks == 0
-        assert self.ledger.free_slots == 4
-        for index, pool in enumerate(self.ledger.pools):
-            assert self.ledger.available(index) == pool.size
+        self.kv_cache.check_integrity()
+        self.toy.apply()
+        assert self.toy.state.saved_blocks == 0
+        assert len(self.kv_cache.tables.free) == 4
+        for index, pool in enumerate(self.kv_cache.pools):
+            assert self.kv_cache.tables.available(index) == pool.size
 
     # -- helpers --------------------------------------------------------------------------
 
@@ -224,16 +224,16 @@ class LedgerMachine(RuleBasedStateMachine):
         return life
 
     def mark(self, life, position):
-        if len(self.cache) >= 6 or not self.ledger.can_checkpoint(life.lease, position):
+        if len(self.cache) >= 6 or not self.kv_cache.checkpoints.can_take(life.lease, position):
             return None
         assert life.exact
         assert not life.evicted
-        return self.ledger.checkpoint(life.lease, position)
+        return self.kv_cache.checkpoints.take(life.lease, position)
 
 
 def test_books_and_bytes_agree_after_any_sequence_of_changes(state_toys):
     run_state_machine_as_test(
-        partial(LedgerMachine, state_toys.Books),
+        partial(KVCacheMachine, state_toys.ToyCache),
         settings=settings(
             max_examples=2 * settings.default.max_examples, stateful_step_count=40, deadline=None
         ),

@@ -1,0 +1,78 @@
+"""The state of all sequences as integers: block pools, tables and checkpoints of one model.
+
+A chunk is 64 logical positions of a sequence, a block its place in a pool. Every change becomes a
+:mod:`kinfolk.state.operations` value, which ``State.apply`` carries out on the tensors.
+"""
+
+from __future__ import annotations
+
+from kinfolk.plans import PoolRule, StateLimits
+from kinfolk.state.checkpoint_store import CheckpointStore
+from kinfolk.state.chunks import Checkpoint, SlotLease
+from kinfolk.state.integrity import check_pool, require
+from kinfolk.state.operations import StateOperation
+from kinfolk.state.sequence_tables import SequenceTables
+
+
+class KVCacheManager:
+    """``tables`` of sequences and ``checkpoints`` over the same pools.
+
+    Not thread-safe: the engine's thread owns it. ``rules`` say which chunks may be evicted; without
+    them every full chunk may be.
+    """
+
+    def __init__(
+        self,
+        windows: tuple[int | None, ...],
+        limits: StateLimits,
+        *,
+        recurrent: bool,
+        rules: tuple[PoolRule, ...] = (),
+    ) -> None:
+        self.limits = limits
+        self.recurrent = recurrent
+        self.tables = SequenceTables(windows, limits, recurrent=recurrent, rules=rules)
+        self.checkpoints = CheckpointStore(self.tables)
+        self.pools = self.tables.pools
+
+    def needed(self, positions: int, start: Checkpoint | None = None) -> tuple[int, ...]:
+        """Blocks of each pool that a sequence of ``positions`` positions would take."""
+        return self.tables.needed(positions, _length(start))
+
+    def can_open(self, positions: int, start: Checkpoint | None = None) -> bool:
+        """Whether a slot and all blocks for such a sequence are available."""
+        return self.tables.can_open(positions, _length(start))
+
+    def open(self, positions: int, start: Checkpoint | None = None) -> SlotLease:
+        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``.
+
+        Raises :class:`PoolExhausted` when ``can_open`` is false.
+        """
+        if start is None:
+            return self.tables.open(positions)
+        return self.checkpoints.restore(start, positions)
+
+    def take_operations(self) -> tuple[StateOperation, ...]:
+        """Changes of the tensors that must happen before the next step, in order."""
+        return self.tables.operations.take()
+
+    def check_integrity(self) -> None:
+        """Recount everything; raises :class:`StateError` at the first disagreement."""
+        sequences, checkpoints = self.tables.sequences, self.checkpoints
+        for pool in self.pools:
+            check_pool(pool, sequences.values(), checkpoints.live)
+            require(
+                self.tables.available(pool.index) >= 0, f"promises of pool {pool.index} are covered"
+            )
+        slots = sorted([*sequences, *self.tables.free])
+        require(slots == list(range(1, self.limits.slots + 1)), "slots")
+        if self.recurrent:
+            places = sorted([c.slot for c in checkpoints.live] + checkpoints.free)
+            first = self.limits.slots + 1
+            require(
+                places == list(range(first, first + self.limits.checkpoints)), "checkpoint slots"
+            )
+
+
+def _length(start: Checkpoint | None) -> int:
+    return 0 if start is None else start.length
