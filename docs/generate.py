@@ -2,7 +2,7 @@
 
     python docs/generate.py
 
-`architecture.md` lists every module of the core with the first sentence of its docstring,
+`modules.md` lists every module of the core with the first paragraph of its docstring,
 `settings.md` every setting with its variable, flag, default and meaning, and `plugins.md` the
 checks of the conformance kit.
 """
@@ -35,8 +35,16 @@ separated by commas.
 """
 
 
+MODULES_HEAD = """# Modules of the core
+
+Every module under `core/kinfolk` with the first paragraph of its docstring.
+[architecture.md](architecture.md) says how they work together.
+
+"""
+
+
 def modules() -> str:
-    """The table of modules: path, and what the module says it is."""
+    """All of modules.md: the path of each module, and what the module says it is."""
     lines = ["| module | what it is |", "|---|---|"]
     for path in sorted(CORE.rglob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text()))
@@ -45,7 +53,7 @@ def modules() -> str:
             lines.append(f"| `{name}` | {first_paragraph(text)} |")
         elif path.name != "__init__.py":
             raise SystemExit(f"{path} has no docstring")
-    return "\n".join(lines)
+    return MODULES_HEAD + "\n".join(lines) + "\n"
 
 
 def first_paragraph(text: str) -> str:
@@ -108,9 +116,9 @@ def between_marks(page: str, content: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
-    architecture, plugins = DOCS / "architecture.md", DOCS / "plugins.md"
+    plugins = DOCS / "plugins.md"
     return {
-        architecture: between_marks(architecture.read_text(), modules()),
+        DOCS / "modules.md": modules(),
         DOCS / "settings.md": settings(),
         plugins: between_marks(plugins.read_text(), checks()),
     }
