@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinfolk.convert.checkpoint import Checkpoint
+from kinfolk.convert.checkpoint import HFCheckpoint
 from kinfolk.convert.dense import conversion as dense_conversion
 from kinfolk.convert.dense import is_of_type, read_shape
 from kinfolk.convert.plan import Conversion
@@ -11,7 +11,7 @@ from kinfolk_qwen3.text import PRETOKENIZERS
 ARCHITECTURE = "qwen3"
 
 
-def conversion(checkpoint: Checkpoint) -> Conversion | None:
+def conversion(checkpoint: HFCheckpoint) -> Conversion | None:
     """How to convert a dense Qwen3, ``None`` for any other model."""
     if not is_of_type(checkpoint, "qwen3"):
         return None
