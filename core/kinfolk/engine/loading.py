@@ -47,7 +47,7 @@ class LoadedModel:
     dtype: torch.dtype
     slice_rows: int
     graphs: bool = False
-    """Whether decoding runs in steps of fixed sizes, recorded where the device can."""
+    """Whether decoding runs in steps of fixed sizes, captured where the device can."""
     batch_invariant: bool = False
     """Whether no row's numbers may depend on the others in a step."""
     packed: Mapping[str, int] = field(default_factory=dict)

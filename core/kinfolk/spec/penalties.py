@@ -1,4 +1,4 @@
-"""What each sequence has said, on the device: so penalties and bias are part of a recorded step.
+"""What each sequence has said, on the device: so penalties and bias are part of a captured step.
 
 A row of counts and one of bias for every slot of the state, filled when a request first uses the
 slot; from then on a step adds the tokens that it chooses.
