@@ -3,7 +3,7 @@
     python benchmarks/host.py [--sequences 1,16] [--rows 1] [--steps 2000] [--temperature 0]
                               [--profile]
 
-A small model on the CPU; its steps are recorded once and then do nothing, so that planning, filling
+A small model on the CPU; its steps are captured once and then do nothing, so that planning, filling
 buffers, reading results, committing and sending events are all that is left. Microseconds of the
 engine's thread a step, others not counted.
 """
