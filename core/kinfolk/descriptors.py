@@ -6,11 +6,13 @@ imports torch.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from kinfolk.checked import NAME, NAME_RULE, Checked, check_name, check_references, is_a
 from kinfolk.errors import PluginError
 from kinfolk.gguf.file_types import TypeMix
 from kinfolk.text.formats import (
@@ -41,7 +43,7 @@ def resolve(reference: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantFormat:
+class QuantFormat(Checked):
     """A block format of GGUF.
 
     ``block`` numbers are stored in ``bytes`` bytes. ``dequantize`` references a function
@@ -57,6 +59,14 @@ class QuantFormat:
     dequantize: str
     quantize: str = ""
     source: str = field(default="", compare=False, repr=False)
+
+    def check(self) -> None:
+        check_name(self)
+        check_references(self, "dequantize", optional=("quantize",))
+        for name, least in (("ggml_type", 0), ("block", 1), ("bytes", 1)):
+            if getattr(self, name) < least:
+                value = getattr(self, name)
+                raise ValueError(f"QuantFormat.{name}: {value} is less than {least}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,7 @@ REFERENCE: Final = "reference"
 
 
 @dataclass(frozen=True, slots=True)
-class OpBackend:
+class OpBackend(Checked):
     """One implementation of one op.
 
     ``function`` references the implementation ``(arguments, *operands)`` of a
@@ -104,6 +114,11 @@ class OpBackend:
     precompilable: bool = False
     source: str = field(default="", compare=False, repr=False)
 
+    def check(self) -> None:
+        check_name(self, "op")
+        check_name(self)
+        check_references(self, "function", optional=("supports",))
+
 
 class Drafter(Protocol):
     """Proposes tokens that probably follow; verification makes the result exact.
@@ -122,16 +137,20 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterSpec:
+class DrafterSpec(Checked):
     """A drafter by name; ``create`` references ``(ModelInfo) -> Drafter``."""
 
     name: str
     create: str
     summary: str = ""
 
+    def check(self) -> None:
+        check_name(self)
+        check_references(self, "create")
+
 
 @dataclass(frozen=True, slots=True)
-class PolicySpec:
+class PolicySpec(Checked):
     """A set of model hooks, switched on by ``--policy NAME``.
 
     ``create`` references ``(ModelInfo) -> object`` with ``@hookimpl`` methods.
@@ -141,9 +160,13 @@ class PolicySpec:
     create: str
     summary: str = ""
 
+    def check(self) -> None:
+        check_name(self)
+        check_references(self, "create")
+
 
 @dataclass(frozen=True, slots=True)
-class SamplingDefaults:
+class SamplingDefaults(Checked):
     temperature: float = 0.8
     top_k: int = 40
     top_p: float = 0.95
@@ -154,7 +177,7 @@ class SamplingDefaults:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCard:
+class ModelCard(Checked):
     """What is known about a released model; matched by the normalised ``general.name``."""
 
     name: str
@@ -163,11 +186,10 @@ class ModelCard:
     max_tokens: int = 4096
     thinking_budget: int | None = None
     drafter: str = ""
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOutline:
+class ModelOutline(Checked):
     """What a file of some model holds besides its vocabulary, weights left open.
 
     ``metadata`` are the architecture's keys in file order, without prefix; ``tensors`` names and
@@ -184,7 +206,7 @@ class ModelOutline:
 
 
 @dataclass(frozen=True, slots=True)
-class VocabularyOutline:
+class VocabularyOutline(Checked):
     """A vocabulary of ``size`` tokens whose ordinary ones may be anything.
 
     ``symbols`` is what its merges start from, as in :attr:`PreTokenizer.symbols`; a file of
@@ -207,7 +229,7 @@ class VocabularyOutline:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleasedShape:
+class ReleasedShape(Checked):
     """A released size: enough to plan for it, and to write a file of it with random weights.
 
     ``outline`` describes the model cut or stretched to a number of layers; the release has
@@ -223,7 +245,7 @@ class ReleasedShape:
 
 
 @dataclass(frozen=True, slots=True)
-class TinyModel:
+class TinyModel(Checked):
     """A model of a family that runs in milliseconds, and what its numbers are compared with.
 
     ``reference`` references a plain implementation, written without this runtime: ``(tensors,
@@ -372,6 +394,56 @@ class FamilyBase:
             raise PluginError(
                 f"family {self.name!r}: {field} = {reference!r} cannot be resolved: {error}"
             ) from error
+
+
+def family_problem(family: Any) -> str:
+    """What keeps an object from being a family; empty if nothing does."""
+    if inspect.isclass(family):
+        return "is a class; register an instance of it"
+    methods = {name: spec for name, spec in vars(Family).items() if inspect.isfunction(spec)}
+    methods = {name: spec for name, spec in methods.items() if not name.startswith("_")}
+    missing = [name for name in (*Family.__annotations__, *methods) if not hasattr(family, name)]
+    if isinstance(family, FamilyBase):
+        missing += family.unstated()
+    if missing:
+        return (
+            f"has no {', '.join(missing)}; subclass kinfolk.descriptors.{FamilyBase.__name__} "
+            "for the optional parts"
+        )
+    if not isinstance(family.name, str) or not NAME.fullmatch(family.name):
+        return f"has name {family.name!r}; {NAME_RULE}"
+    problems = [_architectures(family, f) for f in ("architectures", "drafter_architectures")]
+    if not family.architectures and not family.drafter_architectures:
+        problems.append("claims no architecture")
+    problems += [_signature(getattr(family, name), spec) for name, spec in methods.items()]
+    return next(filter(None, problems), "")
+
+
+def _architectures(family: Family, field: str) -> str:
+    value = getattr(family, field)
+    if is_a(tuple[str, ...])(value):
+        return f"has {field} {value!r}; it must be a tuple of str"
+    for item in value:
+        if not item or item != item.strip() or item != item.lower():
+            return f"has {field} with {item!r}; architectures are lower case and not blank"
+    return ""
+
+
+def _signature(method: Any, spec: Any) -> str:
+    """Whether ``method`` can be called with the arguments of ``spec``."""
+    name, (_, *arguments) = spec.__name__, inspect.signature(spec).parameters
+    shape = f"{name}({', '.join(arguments)})"
+    if not callable(method):
+        return f"has {name} that is no method; it must be {shape}"
+    try:
+        signature = inspect.signature(method)
+    except ValueError:  # written in C, without a readable signature
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return f"has {name}{signature}; it must be {shape}"
+    return ""
 
 
 _REQUIRED: Final = {

@@ -1,21 +1,17 @@
-"""What plugins bring, as the core holds it: behind the door.
+"""What plugins provide, as the core holds it: calls go through :mod:`kinfolk.door`.
 
-Answers are of the declared types down to the fields of their records, and functions among these
-are behind the door too.
+Answers are of the declared types, whose records have checked their fields, and functions in these
+records go through the door too.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
+from kinfolk.checked import is_a
 from kinfolk.config import ModelConfig
 from kinfolk.descriptors import (
     Drafter,
@@ -29,7 +25,7 @@ from kinfolk.descriptors import (
     TinyModel,
     resolve,
 )
-from kinfolk.door import Misfit, ask, behind
+from kinfolk.door import REFUSALS, Misfit, ask, behind
 from kinfolk.errors import PluginError
 from kinfolk.plans import WeightPlan
 from kinfolk.text.formats import ChatFormat, PreTokenizer
@@ -46,21 +42,19 @@ T = TypeVar("T")
 CONVERSION: Final = "kinfolk.convert.plan:Conversion"
 """By name, because conversion stands above the registry."""
 
-_STRICT: Final = ConfigDict(strict=True, revalidate_instances="always")
-_MODEL: Final = ("forward", "commit", "embed", "head", "features")
 _HELP_WIDTH: Final = 80
 
 
 def guarded(value: Any, source: str) -> Any:
-    """Something registered, as the core holds it; ``source`` says who brings it."""
-    if isinstance(value, OpBackend | QuantFormat):
+    """Something registered, as the core holds it; ``source`` names its plugin in messages."""
+    if isinstance(value, OpBackend | QuantFormat | GuardedCommand):
         return replace(value, source=source)
     return GuardedFamily.of(value, source) if isinstance(value, Family) else value
 
 
 @dataclass(slots=True, eq=False)
 class GuardedFamily:
-    """A family, and ``source``, who brings it.
+    """A family, and ``source``, its plugin.
 
     Asked about a file or a checkpoint it may refuse that with an error of the project, which is
     handed on. What it states of itself it has no reason to refuse: every error is a
@@ -85,61 +79,65 @@ class GuardedFamily:
     # -- about a file or a checkpoint
 
     def read_config(self, meta: Metadata) -> ModelConfig:
-        return self._about("read_config", lambda: self.family.read_config(meta), is_a(ModelConfig))
+        return self._ask("read_config", lambda one: one.read_config(meta), is_a(ModelConfig))
 
     def weight_plan(self, config: Any, inventory: Inventory) -> WeightPlan:
-        return self._about(
-            "weight_plan", lambda: self.family.weight_plan(config, inventory), is_a(WeightPlan)
-        )
+        kind = is_a(WeightPlan)
+        return self._ask("weight_plan", lambda one: one.weight_plan(config, inventory), kind)
 
     def build(self, config: Any, weights: Any, context: Any) -> Model:
-        return self._about("build", lambda: self.family.build(config, weights, context), _model)
+        return self._ask("build", lambda one: one.build(config, weights, context), _model)
 
     def hooks(self, config: Any) -> object:
-        return self._about("hooks", lambda: self.family.hooks(config))
+        return self._ask("hooks", lambda one: one.hooks(config))
 
     def chat(self, meta: Metadata) -> ChatFormat:
-        return self._about("chat", lambda: self.family.chat(meta), is_a(ChatFormat))
+        return self._ask("chat", lambda one: one.chat(meta), is_a(ChatFormat))
 
     def convert(self, checkpoint: Any) -> Any:
-        found = self._about("convert", lambda: self.family.convert(checkpoint), _conversion)
+        found = self._ask("convert", lambda one: one.convert(checkpoint), _conversion)
         return None if found is None else self._guarded_conversion(found)
 
     # -- of itself
 
     def pretokenizers(self) -> tuple[PreTokenizer, ...]:
-        kind = tuple[PreTokenizer, ...]
-        return self._states("pretokenizers", lambda: self.family.pretokenizers(), is_a(kind))
+        kind = is_a(tuple[PreTokenizer, ...])
+        return self._ask("pretokenizers", lambda one: one.pretokenizers(), kind, passing=())
 
     def shapes(self) -> tuple[ReleasedShape, ...]:
-        kind = tuple[ReleasedShape, ...]
-        found = self._states("shapes", lambda: self.family.shapes(), is_a(kind))
+        kind = is_a(tuple[ReleasedShape, ...])
+        found = self._ask("shapes", lambda one: one.shapes(), kind, passing=())
         return tuple(map(self._guarded_shape, found))
 
     def model_cards(self) -> tuple[ModelCard, ...]:
-        kind = tuple[ModelCard, ...]
-        return self._states("model_cards", lambda: self.family.model_cards(), is_a(kind))
+        kind = is_a(tuple[ModelCard, ...])
+        return self._ask("model_cards", lambda one: one.model_cards(), kind, passing=())
 
     def tiny(self) -> TinyModel | None:
-        found = self._states("tiny", lambda: self.family.tiny(), is_a(TinyModel | None))
+        found = self._ask("tiny", lambda one: one.tiny(), is_a(TinyModel | None), passing=())
         return None if found is None else self._guarded_tiny(found)
 
     def bundled_model(self) -> Path | None:
-        return self._states("bundled_model", lambda: self.family.bundled_model(), _model_file)
+        return self._ask("bundled_model", lambda one: one.bundled_model(), _model_file, passing=())
 
     def faults(self) -> tuple[PluginError, ...]:
-        """What fails of that which is asked whatever a file's own family is; does not name the
+        """The errors of what is asked for every file, whatever its family; they do not name the
         plugin."""
         mine = replace(self, source="")
-        return failing(mine.pretokenizers, mine.shapes, mine.model_cards, mine.bundled_model)
+        return _errors(mine.pretokenizers, mine.shapes, mine.model_cards, mine.bundled_model)
 
     # -- the door
 
-    def _about(self, method: str, call: Callable[[], T], misfit: Misfit | None = None) -> T:
-        return ask(self.who, f"Family.{method}", call, misfit)
-
-    def _states(self, method: str, call: Callable[[], T], misfit: Misfit) -> T:
-        return ask(self.who, f"Family.{method}", call, misfit, passing=())
+    def _ask(
+        self,
+        method: str,
+        call: Callable[[Family], T],
+        misfit: Misfit | None = None,
+        *,
+        passing: tuple[type[BaseException], ...] = REFUSALS,
+    ) -> T:
+        what = f"Family.{method}"
+        return ask(self.who, what, lambda: call(self.family), misfit, passing=passing)
 
     def _guarded_shape(self, shape: ReleasedShape) -> ReleasedShape:
         what = f"outline of {shape.name!r}"
@@ -175,26 +173,25 @@ class GuardedCommand:
 
     name: str
     command: click.Command
-    source: str
-    hidden: bool = False
+    source: str = ""
+
+    @property
+    def hidden(self) -> bool:
+        return bool(self.command.hidden)
 
     @property
     def who(self) -> str:
+        """The command in messages."""
         return f"command {self.name!r}" + (f" of {self.source}" if self.source else "")
 
     def short_help(self, limit: int = _HELP_WIDTH) -> str:
         """The line of help about it. Raises :class:`PluginError`."""
-        return ask(
-            self.who,
-            "get_short_help_str",
-            lambda: self.command.get_short_help_str(limit),
-            is_a(str),
-            passing=(),
-        )
+        text = self.command.get_short_help_str
+        return ask(self.who, "get_short_help_str", lambda: text(limit), is_a(str), passing=())
 
     def faults(self) -> tuple[PluginError, ...]:
-        """What fails before it is run; does not name the plugin."""
-        return failing(replace(self, source="").short_help)
+        """The errors of what is asked before it is run; they do not name the plugin."""
+        return _errors(replace(self, source="").short_help)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -214,15 +211,14 @@ class GuardedDrafter:
         return self.who
 
     def propose(self, known: list[int], limit: int) -> list[int]:
-        return ask(
-            self.who, "propose", lambda: self.drafter.propose(known, limit), _tokens, passing=()
-        )
+        call = self.drafter.propose
+        return ask(self.who, "propose", lambda: call(known, limit), _tokens, passing=())
 
     def release(self, known: list[int]) -> None:
         ask(self.who, "release", lambda: self.drafter.release(known), passing=())
 
 
-def failing(*questions: Callable[[], object]) -> tuple[PluginError, ...]:
+def _errors(*questions: Callable[[], object]) -> tuple[PluginError, ...]:
     """The errors of those that fail."""
     found = []
     for question in questions:
@@ -233,52 +229,30 @@ def failing(*questions: Callable[[], object]) -> tuple[PluginError, ...]:
     return tuple(found)
 
 
-# -- what an answer must be -----------------------------------------------------------------------
+# -- what is wrong with an answer; empty if nothing is --------------------------------------------
 
 
-def is_a(kind: Any) -> Misfit:
-    """Whether an answer is of a type, and the fields of records in it of theirs."""
-    return lambda value: _misfit(kind, value)
+def _has(kind: str, *methods: str) -> Misfit:
+    """Whether an answer has the methods of a protocol."""
+
+    def misfit(value: object) -> str:
+        missing = [name for name in methods if not callable(getattr(value, name, None))]
+        return f"is no {kind}: it has no {', '.join(missing)}" if missing else ""
+
+    return misfit
 
 
-def _misfit(kind: Any, value: object) -> str:
-    try:
-        _adapter(kind).validate_python((value,), strict=True)
-    except ValidationError as error:
-        for one in error.errors(include_url=False, include_context=False):
-            # Strictly, nothing but a dict is one; what a family freezes is as good.
-            if one["type"] == "dict_type" and isinstance(one["input"], Mapping):
-                continue
-            place = ".".join(map(str, one["loc"][1:]))
-            return f"is no {_named(kind)}" + (f": {place}: {one['msg']}" if place else "")
-    return ""
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    # In a tuple, because the settings of one that is checked reach records, but are none of theirs.
-    alone: Any = GenericAlias(tuple, (kind,))
-    return TypeAdapter(alone, config=_STRICT)
-
-
-def _named(kind: Any) -> str:
-    """``tuple[PreTokenizer, ...]``: without the modules."""
-    text = kind.__name__ if isinstance(kind, type) else str(kind)
-    return re.sub(r"(\w+\.)+(?=\w)", "", text)
+_model = _has("kinfolk.model_api.Model", "forward", "commit", "embed", "head", "features")
+_drafter = _has("kinfolk.descriptors.Drafter", "propose", "release")
 
 
 def _conversion(value: object) -> str:
-    return _misfit(resolve(CONVERSION) | None, value)
+    return is_a(resolve(CONVERSION) | None)(value)
 
 
 def _floats(value: object) -> str:
     kind = str(getattr(value, "dtype", ""))
     return "" if kind == "float32" else "is no array of float32"
-
-
-def _model(value: object) -> str:
-    missing = [name for name in _MODEL if not callable(getattr(value, name, None))]
-    return f"is no kinfolk.model_api.Model: it has no {', '.join(missing)}" if missing else ""
 
 
 def _model_file(value: object) -> str:
@@ -287,11 +261,6 @@ def _model_file(value: object) -> str:
     if not isinstance(value, Path):
         return "is no pathlib.Path"
     return "" if value.is_file() else "is no file"
-
-
-def _drafter(value: object) -> str:
-    missing = [name for name in ("propose", "release") if not callable(getattr(value, name, None))]
-    return f"is no kinfolk.descriptors.Drafter: it has no {', '.join(missing)}" if missing else ""
 
 
 def _tokens(value: object) -> str:

@@ -1,8 +1,8 @@
-"""What is wrong with a hook implementation, said before it is ever called.
+"""What is wrong with a hook implementation, found before it is called.
 
 pluggy accepts a misspelt hook without a word, drops an argument that has a default (up to 1.6), and
-hands out the coroutine of an ``async`` hook as if it were the answer. Each of these would be a
-silent failure of somebody's plugin, so all of them are refused here.
+returns the coroutine of an ``async`` hook as its answer. These would be silent failures, so all of
+them are refused here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any, Final
 
 from kinfolk.hookspecs import PROJECT, DiscoveryHooks, ModelHooks
 
+Arguments = Mapping[str, tuple[str, ...]]
 
-def _arguments_of(specs: type) -> Mapping[str, tuple[str, ...]]:
+
+def _arguments_of(specs: type) -> Arguments:
     return MappingProxyType(
         {
             name: tuple(inspect.signature(function).parameters)[1:]
@@ -45,17 +47,15 @@ class Implementation:
 
     @property
     def wraps(self) -> bool:
-        return bool(self.options.get("wrapper") or self.options.get("hookwrapper"))
+        return bool(self.options.get("wrapper"))
 
 
 def implementations(holder: object) -> tuple[Implementation, ...]:
     """The marked callables of a module or object, by attribute name. Evaluates no property."""
     return tuple(
-        Implementation(
-            options.get("specname") or attribute, attribute, getattr(holder, attribute), options
-        )
-        for attribute, static, options in _marked(holder)
-        if _is_plain(static)
+        Implementation(options["specname"] or name, name, getattr(holder, name), options)
+        for name, static, options in _marked(holder)
+        if _is_function(static)
     )
 
 
@@ -65,63 +65,63 @@ def problems(holder: object) -> tuple[str, ...]:
     A module is held to the discovery hooks, any other object to the model hooks.
     """
     specs = DISCOVERY if isinstance(holder, ModuleType) else MODEL
+    marked = {name: static for name, static, _ in _marked(holder)}
     found = [
-        f"{attribute} is marked with @hookimpl but is a {type(static).__name__}, "
+        f"{name} is marked with @hookimpl but is a {type(static).__name__}, "
         "not a function or method"
-        for attribute, static, _ in _marked(holder)
-        if not _is_plain(static)
+        for name, static in marked.items()
+        if not _is_function(static)
     ]
-    for implementation in implementations(holder):
-        problem = _problem(implementation, specs)
-        if problem:
-            found.append(problem)
-    return tuple(found) + _forgotten(holder, specs)
+    found += filter(None, (_problem(one, specs) for one in implementations(holder)))
+    found += (
+        f"{name} has the name of a hook but is not marked with @hookimpl"
+        for name in specs
+        if name not in marked and _is_function(inspect.getattr_static(holder, name, None))
+    )
+    return tuple(found)
 
 
 def _marked(holder: object) -> Iterator[tuple[str, object, Mapping[str, Any]]]:
-    for attribute in dir(holder):
-        static = inspect.getattr_static(holder, attribute, None)
-        options = getattr(static, f"{PROJECT}_impl", None)
-        if options is None:
-            inner = getattr(static, "__func__", None)
-            options = getattr(inner, f"{PROJECT}_impl", None)
+    for name in dir(holder):
+        static = inspect.getattr_static(holder, name, None)
+        inner = getattr(static, "__func__", static)  # of a static or class method
+        options = getattr(static, f"{PROJECT}_impl", getattr(inner, f"{PROJECT}_impl", None))
         if isinstance(options, dict):
-            yield attribute, static, options
+            yield name, static, options
 
 
-def _is_plain(static: object) -> bool:
+def _is_function(static: object) -> bool:
     return isinstance(static, FunctionType | MethodType | staticmethod | classmethod)
 
 
-def _forgotten(holder: object, specs: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Functions that have the name of a hook and no marker: they would never be called."""
-    marked = {attribute for attribute, _, _ in _marked(holder)}
-    return tuple(
-        f"{name} has the name of a hook but is not marked with @hookimpl"
-        for name in specs
-        if name not in marked and _is_plain(inspect.getattr_static(holder, name, None))
-    )
-
-
-def _problem(implementation: Implementation, specs: Mapping[str, tuple[str, ...]]) -> str:
+def _problem(implementation: Implementation, specs: Arguments) -> str:
     """The first thing wrong with one implementation, or the empty string."""
-    options = implementation.options
-    hook = implementation.hook
+    options, hook, function = implementation.options, implementation.hook, implementation.function
     if hook not in specs:
-        return "" if options.get("optionalhook") and hook not in ALL else _unknown(hook, specs)
-    if options.get("tryfirst") or options.get("trylast"):
-        return f"{hook} uses tryfirst or trylast; the order of plugins is the host's to decide"
-    if options.get("hookwrapper"):
-        return f"{hook} uses hookwrapper=True; write it with wrapper=True"
-    if options.get("wrapper") and specs is DISCOVERY:
-        return f"{hook} is a wrapper; what other plugins register cannot be wrapped"
-    return _wrong_kind(implementation) or _wrong_arguments(implementation, specs[hook])
+        is_other = options.get("optionalhook") and hook not in (*DISCOVERY, *MODEL)
+        return "" if is_other else _unknown(hook, specs)
+    generates = inspect.isgeneratorfunction(function)
+    mistakes = {
+        f"{hook} uses tryfirst or trylast; the order of plugins is the host's to decide": (
+            options.get("tryfirst") or options.get("trylast")
+        ),
+        f"{hook} uses hookwrapper=True; write it with wrapper=True": options.get("hookwrapper"),
+        f"{hook} is a wrapper; what other plugins register cannot be wrapped": (
+            implementation.wraps and specs is DISCOVERY
+        ),
+        f"{hook} is async; hooks are called without an event loop, write a plain function": (
+            inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        ),
+        f"{hook} is marked as a wrapper but never yields": implementation.wraps and not generates,
+        f"{hook} is a generator; return a list instead of yielding": (
+            generates and not implementation.wraps
+        ),
+    }
+    found = next((message for message, is_wrong in mistakes.items() if is_wrong), "")
+    return found or _wrong_arguments(implementation, specs[hook])
 
 
-ALL: Final = MappingProxyType({**DISCOVERY, **MODEL})
-
-
-def _unknown(hook: str, specs: Mapping[str, tuple[str, ...]]) -> str:
+def _unknown(hook: str, specs: Arguments) -> str:
     if hook in MODEL:
         return (
             f"{hook} is a model hook; put it on the object that Family.hooks or "
@@ -129,30 +129,16 @@ def _unknown(hook: str, specs: Mapping[str, tuple[str, ...]]) -> str:
         )
     if hook in DISCOVERY:
         return f"{hook} is a discovery hook; put it in the plugin's module"
-    close = difflib.get_close_matches(hook, ALL, n=1)
+    close = difflib.get_close_matches(hook, (*DISCOVERY, *MODEL), n=1)
     hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(specs)}"
     return f"there is no hook {hook}; {hint}"
 
 
-def _wrong_kind(implementation: Implementation) -> str:
-    function, hook = implementation.function, implementation.hook
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return f"{hook} is async; hooks are called without an event loop, write a plain function"
-    generates = inspect.isgeneratorfunction(function)
-    if implementation.wraps and not generates:
-        return f"{hook} is marked as a wrapper but never yields"
-    if generates and not implementation.wraps:
-        return f"{hook} is a generator; return a list instead of yielding"
-    return ""
-
-
 def _wrong_arguments(implementation: Implementation, allowed: tuple[str, ...]) -> str:
     shape = f"{implementation.hook}({', '.join(allowed)})"
-    for parameter in inspect.signature(implementation.function).parameters.values():
-        name = parameter.name
+    for name, parameter in inspect.signature(implementation.function).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
-            return f"{shape} takes {stars}{name}, which a hook never receives; name the arguments"
+            return f"{shape} takes {parameter}, which a hook never receives; name the arguments"
         if parameter.kind is parameter.KEYWORD_ONLY:
             return f"{shape} takes {name!r} by keyword only, and hooks are called by position"
         if name not in allowed:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from kinfolk.model_api import GraphShape, Model, StepFn
     from kinfolk.plans import ExpertStats, Placement, SlotMapping, StateLimits, StatePlan
+    from kinfolk.verify_api import Draft, Kept, RowSampling, VerifyStep
 
 PROJECT: Final = "kinfolk"
 API: Final = (1, 0)
@@ -115,10 +116,10 @@ class ModelHooks:
         """
 
     @hookspec(firstresult=True)
-    def verify(self, step: Any, draft: Any, sampling: Any) -> Any | None:
-        """Choose what to keep of drafted rows: a :class:`kinfolk.spec.verify.Kept`.
+    def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept | None:
+        """Choose which drafted rows to keep, in every step that samples.
 
-        ``step`` holds float32 logits [n, vocabulary] and the rows they belong to; device tensors
-        in and out, no host read. Default: greedy walk, or sampling at every row with acceptance of
-        equal tokens, which leaves the distribution unchanged. Added in API 1.0.
+        Device tensors in and out, no host read. Default: sample every row, and keep drafted tokens
+        that equal what their parent's row chose, which leaves the distribution unchanged. Added in
+        API 1.0.
         """

@@ -1,29 +1,37 @@
-"""Finds, imports and questions plugins, one at a time, so that a broken one breaks only itself.
+"""Finds, imports and asks plugins, one at a time, so that a broken one breaks only itself.
 
 A plugin is an entry point of group ``kinfolk`` whose value is a module. The module states
-``KINFOLK_API`` and has ``@hookimpl`` functions. Whatever goes wrong with it ends in the ``reason``
-of its record; what it registered up to then is dropped.
+``KINFOLK_API`` and has ``@hookimpl`` functions. If any of that fails, the plugin's record says why
+and the plugin provides nothing.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module, metadata
-from types import ModuleType
+from itertools import groupby
+from types import MappingProxyType, ModuleType
 from typing import Any, Final, Generic, Literal, TypeVar
 
-import pluggy
-
-from kinfolk.descriptorcheck import CHECKS
+from kinfolk.checked import is_a
+from kinfolk.descriptors import (
+    REFERENCE,
+    DrafterSpec,
+    OpBackend,
+    PolicySpec,
+    QuantFormat,
+    family_problem,
+)
 from kinfolk.door import ask, label, trace
 from kinfolk.errors import PluginError, SettingsError
 from kinfolk.guarded import GuardedCommand, guarded
-from kinfolk.hookcheck import implementations, problems
-from kinfolk.hookspecs import API, PROJECT, DiscoveryHooks
+from kinfolk.hookcheck import DISCOVERY, Implementation, implementations, problems
+from kinfolk.hookspecs import API, PROJECT
 
 logger = logging.getLogger("kinfolk.plugins")
 
@@ -31,59 +39,77 @@ GROUP: Final = PROJECT
 CORE: Final = PROJECT
 """Name of the plugin that holds the core's own registrations; no other plugin may use it."""
 
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a discovery hook registers: its name in messages, what is wrong with a value, and the
+    names of a value, which no other may have."""
+
+    word: str
+    problem: Callable[[Any], str] = lambda value: ""
+    names: Callable[[Any], tuple[str, ...]] = lambda value: (value.name,)
+
+
+def _backend_problem(value: object) -> str:
+    if isinstance(value, OpBackend) and value.name == REFERENCE:
+        return f"has name {REFERENCE!r}, which belongs to the op's own reference"
+    return is_a(OpBackend)(value)
+
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "register_families": Kind("family", family_problem),
+        "register_op_backends": Kind(
+            "op back end", _backend_problem, lambda backend: (f"{backend.op}={backend.name}",)
+        ),
+        "register_quant_formats": Kind(
+            "quant format",
+            is_a(QuantFormat),
+            lambda form: (form.name.upper(), f"type {form.ggml_type}"),
+        ),
+        "register_drafters": Kind("drafter", is_a(DrafterSpec)),
+        "register_policies": Kind("policy", is_a(PolicySpec)),
+        "register_commands": Kind("command"),
+    }
+)
+"""By hook. Descriptors have checked their own fields when they were built."""
+
 Status = Literal["ok", "failed", "conflict", "skipped"]
 T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Provided(Generic[T_co]):
-    """Something registered, stamped with who brought it."""
+    """A value that ``plugin`` registered; ``source`` names the plugin in messages."""
 
     value: T_co
     plugin: str
-    distribution: str
-    version: str
-
-    @property
-    def source(self) -> str:
-        """Who brought it, for messages."""
-        return _source(self.plugin, self.distribution, self.version)
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """What became of one plugin.
+    """One plugin: where it is from, its status, and what it provides, by hook.
 
-    ``hooks`` are the hooks it answers, ``reason`` says why the status is not "ok", ``trace`` holds
-    the traceback of an exception that the plugin raised.
+    ``hooks`` are the hooks it implements, ``reason`` says why the status is not "ok", ``trace``
+    holds the traceback of an exception that the plugin raised.
     """
 
     name: str
     module: str
-    distribution: str
-    version: str
+    distribution: str = ""
+    version: str = ""
     status: Status = "ok"
     reason: str = ""
     hooks: tuple[str, ...] = ()
     trace: str = field(default="", repr=False)
+    provided: Mapping[str, tuple[Provided[Any], ...]] = field(default_factory=dict, repr=False)
 
     @property
     def source(self) -> str:
-        return _source(self.name, self.distribution, self.version)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedPlugin:
-    """A plugin's record and what it registered, by hook; nothing unless the record is "ok"."""
-
-    record: PluginRecord
-    provided: Mapping[str, tuple[Provided[Any], ...]] = field(default_factory=dict)
-
-
-def _source(plugin: str, distribution: str, version: str) -> str:
-    if not distribution:
-        return f"plugin {plugin!r}"
-    return f"plugin {plugin!r} ({' '.join(filter(None, (distribution, version)))})"
+        """The plugin in messages."""
+        origin = " ".join(filter(None, (self.distribution, self.version)))
+        return f"plugin {self.name!r}" + (f" ({origin})" if self.distribution else "")
 
 
 # -- finding --------------------------------------------------------------------------------------
@@ -96,17 +122,19 @@ def find(wanted: Sequence[str] | None) -> tuple[PluginRecord, ...]:
     installed.
     """
     found = sorted(_installed(), key=lambda record: (record.name, record.distribution))
-    names = sorted({record.name for record in found})
+    groups = {name: list(group) for name, group in groupby(found, lambda record: record.name)}
     for name in wanted or ():
-        if name not in names:
+        if name not in groups:
             raise SettingsError(
                 f"KINFOLK_PLUGINS names {name!r}, which is not installed; "
-                f"installed plugins: {', '.join(names) or 'none'}"
+                f"installed plugins: {', '.join(groups) or 'none'}"
             )
-    records = [
-        record for name in names for record in _same_name([r for r in found if r.name == name])
-    ]
-    return tuple(_selected(record, wanted) for record in _once_per_module(records))
+    names: dict[str, str] = {}
+    return tuple(
+        _selected(record, wanted, names.setdefault(record.module, record.name))
+        for group in groups.values()
+        for record in _same_name(group)
+    )
 
 
 def _installed() -> Iterator[PluginRecord]:
@@ -118,7 +146,8 @@ def _installed() -> Iterator[PluginRecord]:
         text = distribution.read_text("entry_points.txt")
         if text is None or f"[{GROUP}]" not in text:
             continue
-        name, version = _named(distribution)
+        fields = distribution.metadata  # incomplete metadata gives None
+        name, version = ((fields.get_all(key) or [""])[0] for key in ("Name", "Version"))
         if name and metadata.distribution(name).read_text("entry_points.txt") != text:
             continue
         try:
@@ -131,67 +160,52 @@ def _installed() -> Iterator[PluginRecord]:
             yield PluginRecord(point.name, point.value, name, version)
 
 
-def _named(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Name and version, empty where the metadata is incomplete."""
-    fields = distribution.metadata
-    name, version = ((fields.get_all(key) or [""])[0] for key in ("Name", "Version"))
-    return name, version
-
-
 def _same_name(records: list[PluginRecord]) -> list[PluginRecord]:
     """One name, one module: several distributions of the same module are one plugin."""
-    values = {record.module for record in records}
-    if len(values) > 1:
+    if len({record.module for record in records}) > 1:
         parties = " and ".join(f"{record.module} ({record.distribution})" for record in records)
         reason = f"{parties} use the name {records[0].name!r}; uninstall one of them"
         return [replace(record, status="conflict", reason=reason) for record in records]
-    first = records[0]
-    if len(records) == 1:
-        return [first]
-    names = ", ".join(dict.fromkeys(record.distribution for record in records))
-    versions = ", ".join(dict.fromkeys(record.version for record in records))
-    return [replace(first, distribution=names, version=versions)]
+    distributions, versions = (
+        ", ".join(dict.fromkeys(getattr(record, key) for record in records))
+        for key in ("distribution", "version")
+    )
+    return [replace(records[0], distribution=distributions, version=versions)]
 
 
-def _once_per_module(records: list[PluginRecord]) -> Iterator[PluginRecord]:
-    first: dict[str, str] = {}
-    for record in records:
-        if record.status == "ok" and record.module in first:
-            reason = f"names the same module as plugin {first[record.module]!r}"
-            yield replace(record, status="skipped", reason=reason)
-            continue
-        if record.status == "ok":
-            first[record.module] = record.name
-        yield record
-
-
-def _selected(record: PluginRecord, wanted: Sequence[str] | None) -> PluginRecord:
+def _selected(record: PluginRecord, wanted: Sequence[str] | None, first: str) -> PluginRecord:
+    """The record, skipped if it is not to be loaded; ``first`` has the same module."""
     if wanted is not None and record.name not in wanted:
         return replace(record, status="skipped", reason="not named in KINFOLK_PLUGINS")
     if record.status == "ok" and record.name == CORE:
         reason = f"the name {CORE!r} belongs to the core; name the entry point after the plugin"
         return replace(record, status="conflict", reason=reason)
+    if record.status == "ok" and record.name != first:
+        reason = f"names the same module as plugin {first!r}"
+        return replace(record, status="skipped", reason=reason)
     return record
 
 
 # -- loading --------------------------------------------------------------------------------------
 
 
-def load(record: PluginRecord, module: ModuleType | None = None) -> LoadedPlugin:
-    """Import a plugin (unless ``module`` is given) and collect all it registers. Never raises."""
+def load(record: PluginRecord, module: ModuleType | None = None) -> PluginRecord:
+    """The record with what the plugin registers. Imports it unless ``module`` is given. Never
+    raises."""
+
+    def loaded() -> PluginRecord:
+        plugin = _import(record.module) if module is None else module
+        _check_api(plugin)
+        if mistakes := problems(plugin):
+            raise PluginError("; ".join(mistakes))
+        found = implementations(plugin)
+        provided = _collect(record, [one for one in found if one.hook in DISCOVERY])
+        return replace(record, hooks=tuple(sorted({one.hook for one in found})), provided=provided)
+
     try:
-        return ask("", "loading", partial(_loaded, record, module), passing=(PluginError,))
+        return ask("", "loading", loaded, passing=(PluginError,))
     except PluginError as error:
-        failed = replace(record, status="failed", reason=str(error), trace=trace(error))
-        return LoadedPlugin(failed)
-
-
-def _loaded(record: PluginRecord, module: ModuleType | None) -> LoadedPlugin:
-    if module is None:
-        module = _import(record.module)
-    _check_api(module)
-    hooks = _check_hooks(module)
-    return LoadedPlugin(replace(record, hooks=hooks), _collect(record, module))
+        return replace(record, status="failed", reason=str(error), trace=trace(error))
 
 
 def _import(value: str) -> ModuleType:
@@ -199,7 +213,7 @@ def _import(value: str) -> ModuleType:
         raise PluginError(
             f"the entry point's value is {value!r}; it must name a module, without ':' or extras"
         )
-    return ask("", f"importing {value}", partial(import_module, value), passing=())
+    return ask("", f"importing {value}", lambda: import_module(value), passing=())
 
 
 def _check_api(module: ModuleType) -> None:
@@ -208,7 +222,7 @@ def _check_api(module: ModuleType) -> None:
         raise PluginError(
             f"{module.__name__} states no KINFOLK_API; add the line KINFOLK_API = {API}"
         )
-    if not (isinstance(stated, tuple) and len(stated) == 2 and all(type(n) is int for n in stated)):
+    if is_a(tuple[int, int])(stated):
         raise PluginError(f"KINFOLK_API is {stated!r}; it must be two ints, like {API}")
     if stated[0] != API[0] or stated[1] > API[1]:
         raise PluginError(
@@ -218,76 +232,47 @@ def _check_api(module: ModuleType) -> None:
         )
 
 
-def _check_hooks(module: ModuleType) -> tuple[str, ...]:
-    found = problems(module)
-    if found:
-        raise PluginError("; ".join(found))
-    return tuple(sorted({implementation.hook for implementation in implementations(module)}))
-
-
-def _collect(record: PluginRecord, module: ModuleType) -> Mapping[str, tuple[Provided[Any], ...]]:
-    """Call each implementation on its own, and stamp everything that it returns."""
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(DiscoveryHooks)
-    try:
-        manager.register(module, name=record.name)
-    except pluggy.PluginValidationError as error:  # what our own checks did not foresee
-        raise PluginError(str(error)) from error
+def _collect(
+    record: PluginRecord, found: Sequence[Implementation]
+) -> Mapping[str, tuple[Provided[Any], ...]]:
+    """Call each implementation on its own, and note who registered every value."""
     provided: dict[str, tuple[Provided[Any], ...]] = {}
-    for caller in manager.get_hookcallers(module) or ():
-        values: list[Any] = []
-        for implementation in caller.get_hookimpls():
-            call = partial(_call, record, caller.name, implementation)
-            values += ask("", caller.name, call, passing=(PluginError,))
-        _check_distinct(caller.name, values)
-        logger.debug("%s: %s brought %d", record.source, caller.name, len(values))
-        provided[caller.name] = tuple(
-            Provided(_guarded(value, record), record.name, record.distribution, record.version)
-            for value in values
-        )
+    for implementation in found:
+        hook, call = implementation.hook, partial(_registered, implementation)
+        values = ask("", hook, call, passing=(PluginError,))
+        names = [KINDS[hook].names(value) for value in values]
+        for index, mine in enumerate(names):
+            if mine in names[:index]:
+                raise PluginError(f"{hook} returned the name {values[index].name!r} twice")
+        # What fails in the core is no plugin's fault, and keeps its own errors.
+        kept = values if record.name == CORE else [guarded(one, record.source) for one in values]
+        items = tuple(Provided(value, record.name, record.source) for value in kept)
+        provided[hook] = provided.get(hook, ()) + items
+        logger.debug("%s: %s registered %d", record.source, hook, len(items))
     return provided
 
 
-def _guarded(value: Any, record: PluginRecord) -> Any:
-    """What fails in the core is no plugin's fault, and keeps its own errors."""
-    return value if record.name == CORE else guarded(value, record.source)
-
-
-def _call(record: PluginRecord, hook: str, implementation: pluggy.HookImpl) -> Sequence[Any]:
-    """What one implementation registers, checked. May raise whatever the plugin raises."""
-    if hook == "register_commands":
-        return _commands(record, implementation)
-    values: object = implementation.function()
+def _registered(implementation: Implementation) -> Sequence[Any]:
+    """What one implementation registers, checked. May raise anything that the plugin raises."""
+    hook, function = implementation.hook, implementation.function
+    values = _commands(function) if hook == "register_commands" else function()
     if not isinstance(values, list | tuple):
         raise PluginError(f"{hook} returned {label(values)}; it must return a list")
     for index, value in enumerate(values):
-        problem = CHECKS[hook](value)
-        if problem:
+        if problem := KINDS[hook].problem(value):
             raise PluginError(f"{hook} returned at place {index} {label(value)}, which {problem}")
     return values
 
 
-def _commands(record: PluginRecord, implementation: pluggy.HookImpl) -> Sequence[Any]:
+def _commands(function: Callable[..., Any]) -> Sequence[GuardedCommand]:
     """The commands a plugin adds, collected in a group of its own: it cannot touch the others."""
     import click
 
     scratch = click.Group()
-    implementation.function(*(scratch for _ in implementation.argnames))
+    function(*(scratch for _ in inspect.signature(function).parameters))
     for name, command in scratch.commands.items():
         if not (isinstance(name, str) and isinstance(command, click.Command)):
             raise PluginError(
                 f"register_commands added {label(command)}, which is no click.Command"
             )
-    return [
-        GuardedCommand(name, command, record.source, bool(command.hidden))
-        for name, command in scratch.commands.items()
-    ]
-
-
-def _check_distinct(hook: str, values: Sequence[Any]) -> None:
-    seen: set[object] = set()
-    for value in values:
-        name = (getattr(value, "op", ""), value.name)
-        if name in seen:
-            raise PluginError(f"{hook} returned the name {value.name!r} twice")
-        seen.add(name)
+    return [GuardedCommand(name, command) for name, command in scratch.commands.items()]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
+from kinfolk.checked import Checked
 from kinfolk.dtypes import DtypeName
 from kinfolk.types import CHUNK
 
@@ -22,7 +23,7 @@ Role = Literal["matrix", "vector", "embedding", "experts"]
 
 
 @dataclass(frozen=True, slots=True)
-class WeightSpec:
+class WeightSpec(Checked):
     """One weight of the model.
 
     ``name`` is how the model asks for it, ``source`` the tensor in the file (``name`` if empty),
@@ -43,7 +44,7 @@ class WeightSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightPlan:
+class WeightPlan(Checked):
     """All weights of a model. Every tensor of the file is used or ignored for a stated reason.
 
     ``ignored`` maps tensor names to the reason they are left alone. A tensor of the file that is
@@ -65,7 +66,7 @@ Rotation = Literal["none", "hadamard"]
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class Codec(Checked):
     """How the vectors of a section are stored: number format, and a rotation applied before it."""
 
     format: StorageFormat = "bf16"
@@ -73,7 +74,7 @@ class Codec:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Checked):
     """One kind of vector kept for every position: ``heads`` vectors of ``dim`` numbers."""
 
     name: str
@@ -81,13 +82,25 @@ class Section:
     dim: int
     codec: Codec = Codec()
 
+    def check(self) -> None:
+        if self.heads < 1 or self.dim < 1:
+            raise ValueError(
+                f"section {self.name!r} has {self.heads} heads of dim {self.dim}; "
+                "both must be positive"
+            )
+
 
 @dataclass(frozen=True, slots=True)
-class Paged:
+class Paged(Checked):
     """Per-position state in pools of 64-position chunks; ``window`` = positions a row may see."""
 
     sections: tuple[Section, ...]
     window: int | None = None
+
+    def check(self) -> None:
+        _check_names("section", self.sections)
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"the window is {self.window}; it must be positive, or None")
 
     def section(self, name: str) -> Section:
         """Raises :class:`ValueError` if there is none of the name."""
@@ -99,23 +112,30 @@ class Paged:
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrentTensor:
+class RecurrentTensor(Checked):
     """A tensor of fixed size that each sequence owns in a layer."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DtypeName = "f32"
 
+    def check(self) -> None:
+        if min(self.shape, default=1) < 1:
+            raise ValueError(f"tensor {self.name!r} has the shape {self.shape}")
+
 
 @dataclass(frozen=True, slots=True)
-class Recurrent:
+class Recurrent(Checked):
     """Constant-size state that moves forward with the sequence."""
 
     tensors: tuple[RecurrentTensor, ...]
 
+    def check(self) -> None:
+        _check_names("tensor", self.tensors)
+
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Checked):
     """The layer reads the state of ``layer`` and owns none."""
 
     layer: int
@@ -124,13 +144,24 @@ class Shared:
 LayerState = Paged | Recurrent | Shared
 
 
+def _check_names(kind: str, parts: tuple[Section, ...] | tuple[RecurrentTensor, ...]) -> None:
+    names = [part.name for part in parts]
+    if not names:
+        raise ValueError(f"the state of a layer has no {kind}s")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the state of a layer has two {kind}s {name!r}")
+
+
 @dataclass(frozen=True, slots=True)
-class StatePlan:
+class StatePlan(Checked):
     """What one sequence keeps, one entry a layer."""
 
     layers: tuple[LayerState, ...]
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        if not self.layers:
+            raise ValueError("the state plan has no layers; it has one entry for each layer")
         for index, layer in enumerate(self.layers):
             if isinstance(layer, Shared) and not (
                 0 <= layer.layer < index and isinstance(self.layers[layer.layer], Paged)
@@ -203,7 +234,7 @@ class StateLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolRule:
+class PoolRule(Checked):
     """What may leave a pool.
 
     With a ``window`` chunks leave by themselves once the window has passed them, and only then.
@@ -214,9 +245,13 @@ class PoolRule:
     sink: int = 1
     tail: int = 4
 
+    def check(self) -> None:
+        if self.sink < 0 or self.tail < 0:
+            raise ValueError(f"the rule keeps the first {self.sink} and last {self.tail} chunks")
+
 
 @dataclass(frozen=True, slots=True)
-class SlotMapping:
+class SlotMapping(Checked):
     """How sequences use the pools: one rule each, in the order of ``StatePlan.windows``."""
 
     rules: tuple[PoolRule, ...]
@@ -232,7 +267,7 @@ class ExpertStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Checked):
     """Which expert lies in each bay of each layer. An expert in no bay is not resident."""
 
     bays: tuple[tuple[int, ...], ...]

@@ -1,4 +1,4 @@
-"""What the installed plugins bring: built once, frozen, and passed to whoever needs it.
+"""What the installed plugins provide: built once, frozen, and passed on as an argument.
 
 There is no global registry. A process builds one with :meth:`Registry.discover`, a test with
 :meth:`Registry.build`; building twice has no side effect.
@@ -6,9 +6,10 @@ There is no global registry. A process builds one with :meth:`Registry.discover`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,40 +21,16 @@ from kinfolk.errors import (
     UnknownArchitectureError,
     UnsupportedModelError,
 )
-from kinfolk.loader import CORE, LoadedPlugin, PluginRecord, Provided, find, load
+from kinfolk.guarded import GuardedCommand, GuardedFamily
+from kinfolk.loader import CORE, KINDS, PluginRecord, Provided, find, load
 from kinfolk.version import __version__
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kinfolk.descriptors import DrafterSpec, OpBackend, PolicySpec, QuantFormat
-    from kinfolk.guarded import GuardedCommand, GuardedFamily
     from kinfolk.settings import Settings
 
 _BUILTIN: Final = "kinfolk.builtin"
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A kind of registration: its hook, its word in messages, and the names that must be unique."""
-
-    hook: str
-    word: str
-    names: Callable[[Any], tuple[str, ...]]
-
-
-_FAMILY: Final = _Kind("register_families", "family", lambda family: (family.name,))
-_OP: Final = _Kind("register_op_backends", "op back end", lambda b: (f"{b.op}={b.name}",))
-_FORMAT: Final = _Kind(
-    "register_quant_formats",
-    "quant format",
-    lambda form: (form.name.upper(), f"type {form.ggml_type}"),
-)
-_DRAFTER: Final = _Kind("register_drafters", "drafter", lambda drafter: (drafter.name,))
-_POLICY: Final = _Kind("register_policies", "policy", lambda policy: (policy.name,))
-_COMMAND: Final = _Kind("register_commands", "command", lambda command: (command.name,))
-_KINDS: Final = (_FAMILY, _OP, _FORMAT, _DRAFTER, _POLICY, _COMMAND)
 
 
 @dataclass(frozen=True)
@@ -83,11 +60,9 @@ class Registry:
         :class:`PluginError` for a broken plugin only if ``settings.strict_plugins``, and then also
         for what :meth:`examined` finds.
         """
-        loaded = [
-            load(record) if record.status == "ok" else LoadedPlugin(record)
-            for record in find(settings.plugins)
-        ]
-        registry = cls._merge([_load_builtin(), *loaded], reserved_commands)
+        found = find(settings.plugins)
+        records = [load(record) if record.status == "ok" else record for record in found]
+        registry = cls._of([_core(), *records], reserved_commands)
         if settings.strict_plugins:
             registry.examined().check()
         return registry
@@ -95,32 +70,44 @@ class Registry:
     @classmethod
     def build(cls, plugins: Mapping[str, ModuleType], *, builtin: bool = True) -> Registry:
         """Exactly these modules, by plugin name, and the core's own unless ``builtin`` is off."""
-        loaded = [
-            load(PluginRecord(name, module.__name__, "", ""), module)
+        records = [
+            load(PluginRecord(name, module.__name__), module)
             for name, module in sorted(plugins.items())
         ]
-        return cls._merge([_load_builtin(), *loaded] if builtin else loaded)
+        return cls._of([_core(), *records] if builtin else records)
 
     @classmethod
-    def _merge(cls, loaded: Iterable[LoadedPlugin], reserved: Collection[str] = ()) -> Registry:
-        loaded = list(loaded)
-        withdrawn: dict[tuple[str, str], tuple[Provided[Any], ...]] = {}
-        kept: dict[str, list[Provided[Any]]] = {}
-        for kind in _KINDS:
-            brought = [item for plugin in loaded for item in plugin.provided.get(kind.hook, ())]
-            clashes = _clashes(kind, brought, reserved if kind is _COMMAND else ())
-            kept[kind.hook] = [item for item in brought if not _loses(kind, item, clashes)]
-            withdrawn |= {(kind.word, name): items for name, items in clashes.items()}
+    def _of(cls, records: Iterable[PluginRecord], reserved: Collection[str] = ()) -> Registry:
+        """Without what several plugins claim: the core keeps its names, no plugin wins."""
+        records = tuple(records)
+        claims: dict[tuple[str, str], list[Provided[Any]]] = {}
+        for record in records:
+            for hook, items in record.provided.items():
+                for item in items:
+                    for claim in _claims(hook, item):
+                        claims.setdefault(claim, []).append(item)
+        taken = {("command", name) for name in reserved}
+        clashes = {
+            claim: items for claim, items in claims.items() if len(items) > 1 or claim in taken
+        }
+        records = tuple(_without_clashes(record, clashes) for record in records)
+
+        def kept(hook: str) -> tuple[Provided[Any], ...]:
+            return tuple(item for one in records for item in one.provided.get(hook, ()))
+
+        def by_name(hook: str) -> Mapping[str, Provided[Any]]:
+            return MappingProxyType({item.value.name: item for item in kept(hook)})
+
         return cls(
-            records=tuple(_with_conflicts(plugin.record, withdrawn) for plugin in loaded),
-            families=_by_name(_FAMILY, kept),
-            op_backends=tuple(kept[_OP.hook]),
-            quant_formats=tuple(kept[_FORMAT.hook]),
-            drafters=_by_name(_DRAFTER, kept),
-            policies=_by_name(_POLICY, kept),
-            commands=_by_name(_COMMAND, kept),
+            records=records,
+            families=by_name("register_families"),
+            op_backends=kept("register_op_backends"),
+            quant_formats=kept("register_quant_formats"),
+            drafters=by_name("register_drafters"),
+            policies=by_name("register_policies"),
+            commands=by_name("register_commands"),
             withdrawn=MappingProxyType(
-                {key: tuple(item.source for item in items) for key, items in withdrawn.items()}
+                {claim: tuple(item.source for item in items) for claim, items in clashes.items()}
             ),
         )
 
@@ -135,20 +122,9 @@ class Registry:
         )
 
     def examined(self) -> Registry:
-        """The same, with records that tell what else fails: all families are asked what they state
-        of themselves, and all commands for their line of help."""
-        faults: dict[tuple[str, str], list[PluginError]] = {}
-        brought: tuple[Provided[GuardedFamily | GuardedCommand], ...]
-        brought = (*self.families.values(), *self.commands.values())
-        for item in brought:
-            faults.setdefault((item.plugin, item.distribution), []).extend(item.value.faults())
-        return replace(
-            self,
-            records=tuple(
-                _with_faults(record, faults.get((record.name, record.distribution), ()))
-                for record in self.records
-            ),
-        )
+        """The registry after asking every family what it states of itself, and every command for
+        its line of help: the records name what failed."""
+        return replace(self, records=tuple(map(_examined, self.records)))
 
     def check(self) -> None:
         """Raise :class:`PluginError` if any plugin failed or is in conflict."""
@@ -181,7 +157,7 @@ class Registry:
             or (drafter and architecture in item.value.drafter_architectures)
         ]
         if override is not None:
-            chosen = self._named(_FAMILY, self.families, override, "--model-family")
+            chosen = self._named("family", self.families, override, "--model-family")
             if claims and chosen not in claims:
                 names = " and ".join(repr(item.value.name) for item in claims)
                 raise SettingsError(
@@ -202,25 +178,25 @@ class Registry:
 
     def drafter(self, name: str) -> Provided[DrafterSpec]:
         """A drafter by name; :class:`SettingsError` if there is none."""
-        return self._named(_DRAFTER, self.drafters, name, "--drafter")
+        return self._named("drafter", self.drafters, name, "--drafter")
 
     def policy(self, name: str) -> Provided[PolicySpec]:
         """A policy by name; :class:`SettingsError` if there is none."""
-        return self._named(_POLICY, self.policies, name, "--policy")
+        return self._named("policy", self.policies, name, "--policy")
 
     def _named(
-        self, kind: _Kind, table: Mapping[str, Provided[T]], name: str, flag: str
+        self, word: str, table: Mapping[str, Provided[T]], name: str, flag: str
     ) -> Provided[T]:
         if name in table:
             return table[name]
-        claimants = self.withdrawn.get((kind.word, name))
+        claimants = self.withdrawn.get((word, name))
         if claimants:
             raise SettingsError(
-                f"{flag} {name}: the {kind.word} is registered by {' and by '.join(claimants)}; "
+                f"{flag} {name}: the {word} is registered by {' and by '.join(claimants)}; "
                 "uninstall one of them or select plugins with KINFOLK_PLUGINS"
             )
         there = ", ".join(f"{item!r} ({table[item].source})" for item in sorted(table)) or "none"
-        raise SettingsError(f"{flag} {name}: no such {kind.word}; installed: {there}")
+        raise SettingsError(f"{flag} {name}: no such {word}; installed: {there}")
 
     def _unknown(self, architecture: str) -> UnsupportedModelError:
         for item in self.families.values():
@@ -247,85 +223,65 @@ class Registry:
 
 def describe(registry: Registry) -> list[dict[str, Any]]:
     """Each plugin as plain data: what ``kinfolk plugins --json`` prints."""
-    tables: dict[str, Iterable[Provided[Any]]] = {
-        "families": registry.families.values(),
-        "op_backends": registry.op_backends,
-        "quant_formats": registry.quant_formats,
-        "drafters": registry.drafters.values(),
-        "policies": registry.policies.values(),
-        "commands": registry.commands.values(),
-    }
-    kinds = dict(zip(tables, _KINDS, strict=True))
     return [
         {
-            "name": record.name,
-            "module": record.module,
-            "distribution": record.distribution,
-            "version": record.version,
-            "status": record.status,
-            "reason": record.reason,
-            "trace": record.trace,
+            **{key: getattr(record, key) for key in _DESCRIBED},
             "hooks": list(record.hooks),
             "provides": {
-                kind: [
-                    kinds[kind].names(item.value)[0]
-                    for item in items
-                    if (item.plugin, item.distribution) == (record.name, record.distribution)
+                hook.removeprefix("register_"): [
+                    kind.names(item.value)[0] for item in record.provided.get(hook, ())
                 ]
-                for kind, items in tables.items()
+                for hook, kind in KINDS.items()
             },
         }
         for record in registry.records
     ]
 
 
-def _load_builtin() -> LoadedPlugin:
-    record = PluginRecord(CORE, _BUILTIN, "kinfolk", __version__)
-    loaded = load(record, import_module(_BUILTIN))
-    if loaded.record.status != "ok":
-        raise PluginError(f"the core's own plugin is broken: {loaded.record.reason}")
-    return loaded
+_DESCRIBED: Final = ("name", "module", "distribution", "version", "status", "reason", "trace")
 
 
-def _clashes(
-    kind: _Kind, brought: list[Provided[Any]], reserved: Collection[str]
-) -> dict[str, tuple[Provided[Any], ...]]:
-    """Names that more than one plugin claims, or that are reserved, with the claimants."""
-    claims: dict[str, list[Provided[Any]]] = {}
-    for item in brought:
-        for name in kind.names(item.value):
-            claims.setdefault(name, []).append(item)
-    return {
-        name: tuple(items) for name, items in claims.items() if len(items) > 1 or name in reserved
-    }
+def _core() -> PluginRecord:
+    record = load(PluginRecord(CORE, _BUILTIN, "kinfolk", __version__), import_module(_BUILTIN))
+    if record.status != "ok":
+        raise PluginError(f"the core's own plugin is broken: {record.reason}")
+    return record
 
 
-def _loses(
-    kind: _Kind, item: Provided[Any], clashes: Mapping[str, tuple[Provided[Any], ...]]
-) -> bool:
-    """The core keeps what it registers; between plugins nobody wins."""
-    return item.plugin != CORE and any(name in clashes for name in kind.names(item.value))
+def _claims(hook: str, item: Provided[Any]) -> list[tuple[str, str]]:
+    """The kind and name of everything that a value's names take."""
+    return [(KINDS[hook].word, name) for name in KINDS[hook].names(item.value)]
 
 
-def _with_conflicts(
-    record: PluginRecord, withdrawn: Mapping[tuple[str, str], tuple[Provided[Any], ...]]
+def _without_clashes(
+    record: PluginRecord, clashes: Mapping[tuple[str, str], list[Provided[Any]]]
 ) -> PluginRecord:
-    """The record, telling which of its names are withdrawn because others claim them too."""
-    if record.status != "ok" or record.name == CORE:
+    """The record without values whose names others claim too; it says which."""
+    if record.name == CORE:
         return record
+    provided = {
+        hook: tuple(item for item in items if clashes.keys().isdisjoint(_claims(hook, item)))
+        for hook, items in record.provided.items()
+    }
     reasons = []
-    for (word, name), items in withdrawn.items():
-        mine = [item for item in items if item.plugin == record.name]
+    for (word, name), items in clashes.items():
         others = [item.source for item in items if item.plugin != record.name]
-        if mine:
+        if len(others) < len(items):
             whose = f"also registered by {' and by '.join(others)}" if others else "the core's own"
             reasons.append(f"{word} {name!r} is {whose} and was withdrawn")
     if not reasons:
         return record
-    return replace(record, status="conflict", reason="; ".join(reasons))
+    return replace(record, status="conflict", reason="; ".join(reasons), provided=provided)
 
 
-def _with_faults(record: PluginRecord, faults: Sequence[PluginError]) -> PluginRecord:
+def _examined(record: PluginRecord) -> PluginRecord:
+    values = [item.value for hook in KINDS for item in record.provided.get(hook, ())]
+    faults = [
+        fault
+        for value in values
+        if isinstance(value, GuardedFamily | GuardedCommand)
+        for fault in value.faults()
+    ]
     if not faults:
         return record
     return replace(
@@ -334,7 +290,3 @@ def _with_faults(record: PluginRecord, faults: Sequence[PluginError]) -> PluginR
         reason="; ".join(filter(None, (record.reason, *map(str, faults)))),
         trace=record.trace + "".join(map(trace, faults)),
     )
-
-
-def _by_name(kind: _Kind, kept: Mapping[str, list[Provided[Any]]]) -> Mapping[str, Provided[Any]]:
-    return MappingProxyType({kind.names(item.value)[0]: item for item in kept[kind.hook]})

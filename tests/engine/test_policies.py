@@ -13,7 +13,8 @@ from kinfolk import hookimpl
 from kinfolk.descriptors import PolicySpec
 from kinfolk.registry import Registry
 from kinfolk.sched.request import FinishReason, Request
-from kinfolk.spec.verify import Kept, verify
+from kinfolk.spec.verify import verify
+from kinfolk.verify_api import Kept
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_a_policy_may_leave_the_answer_to_the_core(engine, with_policy, text, so
 
 @pytest.mark.parametrize(
     ("answer", "part"),
-    [(lambda *_: [0], "is no kinfolk.spec.verify.Kept"), (lambda *_: 1 / 0, "ZeroDivisionError")],
+    [(lambda *_: [0], "is no kinfolk.verify_api.Kept"), (lambda *_: 1 / 0, "ZeroDivisionError")],
 )
 def test_a_policy_that_answers_nonsense_is_named_in_the_error(
     engine, with_policy, text, collect, answer, part

@@ -58,9 +58,9 @@ def record_of(plugin: Callable[..., ModuleType]) -> Callable[..., PluginRecord]:
     """``record_of(body)`` -> the record of that plugin, loaded; a failed one provides nothing."""
 
     def make(body: str, **options: str) -> PluginRecord:
-        loaded = load(PluginRecord("mine", "mine", "kinfolk-mine", "3.1"), plugin(body, **options))
-        assert loaded.record.status == "ok" or not loaded.provided
-        return loaded.record
+        record = load(PluginRecord("mine", "mine", "kinfolk-mine", "3.1"), plugin(body, **options))
+        assert record.status == "ok" or not record.provided
+        return record
 
     return make
 

@@ -10,8 +10,8 @@ import torch
 from kinfolk import hookimpl
 from kinfolk.errors import CapacityError, HookValueError, PluginError
 from kinfolk.hooks import CoreHooks, HookProvider, ModelHookCaller, family_provider
-from kinfolk.plans import Codec, Paged, Section, StatePlan
-from kinfolk.spec.verify import Kept
+from kinfolk.plans import Codec, Paged, PoolRule, Section, SlotMapping, StatePlan
+from kinfolk.verify_api import Kept
 
 SHAPE = SimpleNamespace(kind="decode", rows=1, sequences=1)
 
@@ -111,7 +111,7 @@ def test_the_core_runs_the_model_as_built_unless_someone_has_a_better_step():
     model = SimpleNamespace(forward=lambda batch, view: "plain")
     caller = ModelHookCaller(HookProvider("family", object()))
     assert caller.build_graph(model, SHAPE) is model.forward
-    assert caller.is_default("build_graph")
+    assert caller.asked("build_graph") == ("core",)
 
     class Fused:
         @hookimpl
@@ -120,9 +120,20 @@ def test_the_core_runs_the_model_as_built_unless_someone_has_a_better_step():
 
     fused = ModelHookCaller(HookProvider("family", Fused()))
     assert fused.build_graph(model, SHAPE) is print
-    assert not fused.is_default("build_graph")
+    assert fused.asked("build_graph") == ("family", "core")
     wide = SimpleNamespace(kind="decode", rows=2, sequences=1)
     assert fused.build_graph(model, wide) is model.forward
+
+
+def test_the_last_chunk_of_a_sequence_always_stays(state_plan, limits):
+    class Forgets:
+        @hookimpl
+        def map_slots(self):
+            return SlotMapping((PoolRule(tail=0),))
+
+    caller = ModelHookCaller(HookProvider("family 'f'", Forgets()))
+    with pytest.raises(HookValueError, match=r"keeps none of the last chunks.* family 'f'"):
+        caller.map_slots(state_plan, limits)
 
 
 def test_policies_can_be_added_to_a_caller_that_has_answered(state_plan, limits):
@@ -273,7 +284,7 @@ def test_a_bad_value_names_the_hook_its_author_and_the_order():
     with pytest.raises(HookValueError) as caught:
         ask(caller)
     assert str(caught.value) == (
-        "hook verify: policy 'b' returned 'nonsense', which is no kinfolk.spec.verify.Kept; "
+        "hook verify: policy 'b' returned 'nonsense', which is no kinfolk.verify_api.Kept; "
         "asked in this order: policy 'a', policy 'b', family 'f', core"
     )
 

@@ -194,16 +194,48 @@ def test_missing_methods_are_listed_with_the_base_that_has_them(plugin):
 @pytest.mark.parametrize(
     ("hook", "value", "reason"),
     [
-        ("register_op_backends", "OpBackend('', 'n', 'm:f')", "has op ''"),
-        ("register_op_backends", "OpBackend('o', 'n', 'f')", "has function 'f'; a reference"),
-        ("register_op_backends", "OpBackend('o', 'n', 'm:f', 'x')", "has supports 'x'; a refer"),
-        ("register_op_backends", "OpBackend('o', 'n', 'm:f', '', 1.5)", "has priority 1.5, which"),
-        ("register_quant_formats", "QuantFormat('N', -1, 32, 18, 'm:f')", "has ggml_type -1"),
-        ("register_quant_formats", "QuantFormat('N', 1, 0, 18, 'm:f')", "has block 0, which is"),
-        ("register_quant_formats", "QuantFormat('N', 1, 32, '8', 'm:f')", "has bytes '8', which"),
-        ("register_quant_formats", "QuantFormat('N', 1, 32, 18, '')", "has dequantize ''"),
-        ("register_quant_formats", "QuantFormat('N', 1, 2, 1, 'm:f', 'q')", "has quantize 'q'"),
-        ("register_policies", "PolicySpec('p', 'm')", "has create 'm'; a reference"),
+        ("register_op_backends", "OpBackend('', 'n', 'm:f')", "OpBackend.op: ''; a name is"),
+        (
+            "register_op_backends",
+            "OpBackend('o', 'n', 'f')",
+            "OpBackend.function: 'f'; a reference",
+        ),
+        (
+            "register_op_backends",
+            "OpBackend('o', 'n', 'm:f', 'x')",
+            "OpBackend.supports: 'x'; a refer",
+        ),
+        (
+            "register_op_backends",
+            "OpBackend('o', 'n', 'm:f', '', 1.5)",
+            "OpBackend.priority: Input should be a valid integer",
+        ),
+        (
+            "register_quant_formats",
+            "QuantFormat('N', -1, 32, 18, 'm:f')",
+            "QuantFormat.ggml_type: -1 is less than 0",
+        ),
+        (
+            "register_quant_formats",
+            "QuantFormat('N', 1, 0, 18, 'm:f')",
+            "QuantFormat.block: 0 is less than 1",
+        ),
+        (
+            "register_quant_formats",
+            "QuantFormat('N', 1, 32, '8', 'm:f')",
+            "QuantFormat.bytes: Input should be a valid integer, not '8'",
+        ),
+        (
+            "register_quant_formats",
+            "QuantFormat('N', 1, 32, 18, '')",
+            "QuantFormat.dequantize: ''; a reference",
+        ),
+        (
+            "register_quant_formats",
+            "QuantFormat('N', 1, 2, 1, 'm:f', 'q')",
+            "QuantFormat.quantize: 'q'; a reference",
+        ),
+        ("register_policies", "PolicySpec('p', 'm')", "PolicySpec.create: 'm'; a reference"),
         ("register_policies", "DrafterSpec('p', 'm:f')", "which is no PolicySpec"),
     ],
 )

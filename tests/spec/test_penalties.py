@@ -9,7 +9,7 @@ import torch
 
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.penalties import PenaltyState
-from kinfolk.spec.sampling import RowContext, RowSampling
+from kinfolk.spec.sampling import RowContext, row_sampling
 
 CPU = torch.device("cpu")
 VOCABULARY = 40
@@ -42,7 +42,7 @@ def entered(rows):
 
 def assert_as_the_host_counts(penalties, rows, numbers):
     logits = numbers(len(rows), VOCABULARY)
-    sampling = RowSampling.of(rows, CPU)
+    sampling = row_sampling(rows, CPU)
     found = penalties.of(SLOTS).apply(logits, sampling)
     assert torch.equal(found, sampling.edits.apply(logits, sampling))
 

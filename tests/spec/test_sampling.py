@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kinfolk.sched.request import Sampling
-from kinfolk.spec.sampling import RowContext, RowSampling, sample
+from kinfolk.spec.sampling import RowContext, row_sampling, sample
 from kinfolk_kernels.sample.philox import uniforms
 from kinfolk_kernels.sample.reference import argmax, candidates
 
@@ -17,8 +17,8 @@ CPU = torch.device("cpu")
 VOCABULARY = 40
 
 
-def row_sampling(rows):
-    return RowSampling.of(rows, CPU)
+def sampling_of(rows):
+    return row_sampling(rows, CPU)
 
 
 def random_rows(rng, n):
@@ -50,7 +50,7 @@ def random_rows(rng, n):
 def test_every_draw_is_the_one_its_number_points_at(distribution, case):
     rng = np.random.default_rng(case)
     logits, rows = random_rows(rng, 60)
-    found = sample(logits, row_sampling(rows)).tolist()
+    found = sample(logits, sampling_of(rows)).tolist()
     for row, token, scores in zip(rows, found, logits.double().numpy(), strict=True):
         exact = distribution(scores, row.sampling, row.prompt, row.output)
         place = uniforms(torch.tensor([row.sampling.seed]), torch.tensor([row.position])).item()
@@ -66,8 +66,8 @@ def test_every_draw_is_the_one_its_number_points_at(distribution, case):
 @pytest.mark.parametrize("case", range(4))
 def test_company_does_not_change_a_draw(case):
     logits, rows = random_rows(np.random.default_rng(100 + case), 30)
-    together = sample(logits, row_sampling(rows)).tolist()
-    alone = [int(sample(logits[i : i + 1], row_sampling([row]))[0]) for i, row in enumerate(rows)]
+    together = sample(logits, sampling_of(rows)).tolist()
+    alone = [int(sample(logits[i : i + 1], sampling_of([row]))[0]) for i, row in enumerate(rows)]
     assert together == alone
 
 
@@ -91,7 +91,7 @@ def test_company_does_not_change_a_draw(case):
 )
 def test_what_a_filter_leaves_has_the_right_chances(rng, distribution, sampling):
     logits = torch.tensor(rng.normal(0, 2, (1, VOCABULARY)), dtype=torch.float32)
-    p, tokens = candidates(logits, row_sampling([RowContext(sampling, 0)]))
+    p, tokens = candidates(logits, sampling_of([RowContext(sampling, 0)]))
     exact = distribution(logits[0].double().numpy(), sampling)
     kept = (p[0] > 0).sum()
     assert tokens[0, :kept].tolist() == list(exact)
@@ -121,7 +121,7 @@ def test_every_field_changes_something(rng, change):
 
     def draw(sampling):
         return sample(
-            logits, row_sampling([RowContext(sampling, i, prompt, output) for i in range(200)])
+            logits, sampling_of([RowContext(sampling, i, prompt, output) for i in range(200)])
         )
 
     assert not torch.equal(draw(plain), draw(replace(plain, **change)))
@@ -135,7 +135,7 @@ def test_the_lowest_of_equal_ids_is_the_most_probable():
     logits[1, [250, 7]] = 1
     logits[2, 299] = 1
     assert argmax(logits).tolist() == [0, 7, 299]
-    greedy = row_sampling([RowContext(Sampling(), 0)] * 3)
+    greedy = sampling_of([RowContext(Sampling(), 0)] * 3)
     assert sample(logits, greedy).tolist() == [0, 7, 299]
 
 
@@ -143,7 +143,7 @@ def test_the_lowest_of_equal_ids_is_the_most_probable():
 def test_top_k_keeps_the_lowest_of_equal_ids(count):
     logits = torch.zeros(2, 3000)
     logits[1, [2000, 1000]] = 1
-    rows = row_sampling([RowContext(Sampling(temperature=1, top_k=count), 0)] * 2)
+    rows = sampling_of([RowContext(Sampling(temperature=1, top_k=count), 0)] * 2)
     p, tokens = candidates(logits, rows)
     assert tokens[0, :count].tolist() == list(range(count))
     assert tokens[1, :count].tolist() == [1000, 2000, *range(count)][:count]
@@ -153,7 +153,7 @@ def test_top_k_keeps_the_lowest_of_equal_ids(count):
 @pytest.mark.parametrize("temperature", [1e-5, 1e-12, 1e-38])
 def test_a_tiny_temperature_is_greedy(temperature):
     logits = torch.tensor([[5.0, 90, -3e4, 89.5]])
-    rows = row_sampling([RowContext(Sampling(temperature=temperature, seed=3), 9)])
+    rows = sampling_of([RowContext(Sampling(temperature=temperature, seed=3), 9)])
     assert sample(logits, rows).tolist() == [1]
 
 
@@ -161,7 +161,7 @@ def test_a_tiny_temperature_is_greedy(temperature):
 @pytest.mark.parametrize("top_k", [0, 4])
 def test_rows_that_are_not_finite_spoil_no_other(rng, bad, top_k):
     logits = torch.tensor(rng.normal(0, 2, (3, VOCABULARY)), dtype=torch.float32)
-    rows = row_sampling([RowContext(Sampling(temperature=1, top_k=top_k), i) for i in range(3)])
+    rows = sampling_of([RowContext(Sampling(temperature=1, top_k=top_k), i) for i in range(3)])
     expected = sample(logits, rows)
     spoiled = logits.clone()
     spoiled[1] = bad
@@ -172,7 +172,7 @@ def test_rows_that_are_not_finite_spoil_no_other(rng, bad, top_k):
 
 def test_a_banned_token_is_never_drawn():
     ban = Sampling(temperature=5, logit_bias=((2, -torch.inf),))
-    rows = row_sampling([RowContext(ban, position) for position in range(2000)])
+    rows = sampling_of([RowContext(ban, position) for position in range(2000)])
     drawn = sample(torch.zeros(2000, 4), rows)
     assert drawn.unique().tolist() == [0, 1, 3]
 
@@ -181,7 +181,7 @@ def test_logits_are_left_as_they_were():
     logits = torch.randn(2, 9)
     before = logits.clone()
     row = RowContext(Sampling(repetition_penalty=2, logit_bias=((1, 3.0),)), 0, frozenset({4}))
-    sample(logits, row_sampling([row, row]))
+    sample(logits, sampling_of([row, row]))
     assert torch.equal(logits, before)
 
 
@@ -190,7 +190,7 @@ def test_logits_are_left_as_they_were():
 
 def greedy_after(logits, sampling, prompt=(), output=None):
     row = RowContext(sampling, 0, frozenset(prompt), output)
-    return int(sample(torch.tensor([logits]), row_sampling([row]))[0])
+    return int(sample(torch.tensor([logits]), sampling_of([row]))[0])
 
 
 def test_repetition_counts_the_prompt_and_the_output():
@@ -239,7 +239,7 @@ def test_draws_follow_the_filtered_softmax(rng, distribution, chance_of, samplin
         else RowContext(replace(sampling, seed=4), i, prompt, output)
         for i in range(n)
     ]
-    drawn = sample(torch.from_numpy(logits).expand(n, -1), row_sampling(rows))
+    drawn = sample(torch.from_numpy(logits).expand(n, -1), sampling_of(rows))
     exact = distribution(logits.astype(np.float64), sampling, prompt, output)
     probabilities = [exact.get(token, 0.0) for token in range(12)]
     assert chance_of(np.bincount(drawn.numpy(), minlength=12), probabilities) > 1e-3

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from kinfolk.sched.request import Sampling
-from kinfolk.spec.sampling import RowContext, RowSampling, sample
-from kinfolk.spec.verify import NO_ROW, Draft, VerifyStep, verify
+from kinfolk.spec.sampling import RowContext, row_sampling, sample
+from kinfolk.spec.verify import NO_ROW, REFERENCE, verify
+from kinfolk.verify_api import Draft, VerifyStep
 
 CPU = torch.device("cpu")
 VOCABULARY = 6
@@ -52,7 +53,7 @@ def plain(table, samplings, count):
     for _ in range(count):
         logits = torch.stack([table[text[-2], text[-1]] for text in texts])
         rows = [context(s, text) for s, text in zip(samplings, texts, strict=True)]
-        drawn = sample(logits, RowSampling.of(rows, CPU)).tolist()
+        drawn = sample(logits, row_sampling(rows, CPU)).tolist()
         for text, token in zip(texts, drawn, strict=True):
             text.append(token)
     return [text[len(PROMPT) :] for text in texts]
@@ -109,9 +110,10 @@ def run(table, samplings, texts, drafts, count):
         padded([tokens for tokens, _ in drafts], 0),
         padded([parents for _, parents in drafts], NO_ROW),
         torch.tensor([len(PROMPT) + count - len(text) for text in texts]),
+        REFERENCE,
     )
     step = VerifyStep(torch.stack(logits), padded(rows, -1))
-    return verify(step, draft, RowSampling.of(contexts, CPU))
+    return verify(step, draft, row_sampling(contexts, CPU))
 
 
 @pytest.mark.parametrize("shape", [chain, tree])

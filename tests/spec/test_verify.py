@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from kinfolk.sched.request import Sampling
-from kinfolk.spec.sampling import RowContext, RowSampling
-from kinfolk.spec.verify import NO_ROW, Draft, VerifyStep, accept_drafts, verify
+from kinfolk.spec.sampling import RowContext, row_sampling
+from kinfolk.spec.verify import NO_ROW, REFERENCE, accept_drafts, verify
+from kinfolk.verify_api import Draft, VerifyStep
 
 
 def draft_of(lanes, width=None):
@@ -19,6 +20,7 @@ def draft_of(lanes, width=None):
         torch.tensor([[*tokens] + [0] * (width - len(tokens)) for tokens, _, _ in lanes]),
         torch.tensor([[*parents] + [NO_ROW] * (width - len(parents)) for _, parents, _ in lanes]),
         torch.tensor([budget for _, _, budget in lanes]),
+        REFERENCE,
     )
 
 
@@ -113,9 +115,7 @@ def test_every_row_is_sampled_with_its_own_logits():
         logits[row, token] = 20
     rows = torch.tensor([[0, 1, 2], [3, 4, -1]])
     draft = draft_of([([9, 3, 4], chain(3), 9), ([9, 6], chain(2), 9)])
-    sampling = RowSampling.of(
-        [RowContext(Sampling(temperature=1), i) for i in range(5)], rows.device
-    )
+    sampling = row_sampling([RowContext(Sampling(temperature=1), i) for i in range(5)], rows.device)
     kept = verify(VerifyStep(logits, rows), draft, sampling)
     assert kept.path.tolist() == [[0, 1, 2], [0, 1, -1]]
     assert kept.next.tolist() == [5, 7]

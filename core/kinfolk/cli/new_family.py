@@ -58,8 +58,9 @@ def new_family(ctx: click.Context, /, name: str, folder: Path | None, as_json: b
 
 def _owner(registry: Registry, name: str) -> str | None:
     """The distribution whose plugin has the name, or whose family has the architecture."""
-    owners = {record.name: record.distribution for record in registry.records}
+    distributions = {record.name: record.distribution for record in registry.records}
+    owners = dict(distributions)
     for family, provided in registry.families.items():
         names = {family, *provided.value.architectures}
-        owners |= dict.fromkeys(names, provided.distribution)
+        owners |= dict.fromkeys(names, distributions[provided.plugin])
     return owners.get(name)

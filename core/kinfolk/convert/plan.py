@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from kinfolk.checked import Checked
+
 FloatArray = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Transform:
+class Transform(Checked):
     """From the arrays of the sources to the array of the file, all float32.
 
     ``rowwise`` says that rows ``a:b`` of the result depend on rows ``a:b`` of the sources alone,
@@ -29,7 +31,7 @@ AS_STORED = Transform(lambda array: array)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Source(Checked):
     """A tensor of the checkpoint and the shape it must have."""
 
     name: str
@@ -37,7 +39,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorRecipe:
+class TensorRecipe(Checked):
     """One tensor of the file: its name and shape in torch order, and what it is made from.
 
     ``stacked``: its matrices along the first dimension are the sources, one each.
@@ -66,7 +68,7 @@ TokenizerReader = Callable[[Path], Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(Checked):
     """Everything about one checkpoint of a family.
 
     ``metadata`` holds the keys of the architecture in file order, without its prefix.

@@ -11,10 +11,10 @@ from kinfolk.engine.input_buffers import SampledSequences
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.outputs import LogitsOutputs, pack_sampled
 from kinfolk.model_api import CommitBatch, StepBatch
-from kinfolk.spec.sampling import RowSampling
-from kinfolk.spec.verify import NO_ROW, AcceptDrafts, Draft, Kept, VerifyStep
+from kinfolk.spec.verify import NO_ROW
 from kinfolk.state.state import State
 from kinfolk.types import DUMMY
+from kinfolk.verify_api import AcceptDrafts, Draft, RowSampling, VerifyStep
 
 
 def sample_and_commit(
@@ -30,7 +30,7 @@ def sample_and_commit(
     ``pack_outputs`` packs, int64. ``drafts``: whether anything is drafted."""
     batch, logits = outputs.batch, outputs.logits
     step, draft = _drafts(batch, sampled, logits, loaded.step_ops.accept_drafts)
-    kept: Kept = loaded.hooks.verify(step, draft, sampling)
+    kept = loaded.hooks.verify(step, draft, sampling)
     if drafts:
         commit = commit_batch(sampled, kept.path, kept.n_keep)
         loaded.model.commit(outputs.forward.trace, commit, state)

@@ -26,7 +26,12 @@ from kinfolk.errors import EngineError
 from kinfolk.model_api import GraphShape, StepFn
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.spec.penalties import PenaltyState
-from kinfolk.spec.sampling import RowSampling, SamplingKind, fill_parameters
+from kinfolk.spec.sampling import (
+    SamplingKind,
+    fill_parameters,
+    sampling_over,
+    uploaded_sampling,
+)
 from kinfolk.state.state import State
 from kinfolk_kernels.row_layout import LaunchTraits
 
@@ -104,7 +109,7 @@ class EagerExecutor:
         """What follows the logits: sampling, verification, commit."""
         self.counters.uploads += 1
         loaded, parameters = self.loaded, batch.parameters()
-        sampling = RowSampling.uploaded(
+        sampling = uploaded_sampling(
             parameters, batch.entries(), batch.sampling_kind, loaded.device, loaded.step_ops.sample
         )
         # Without the logits of padding rows.
@@ -326,7 +331,7 @@ class GraphExecutor:
         def body() -> DeviceOutputs:
             outputs, sampled = to_logits(), buffers.sampled(bucket.traits)
             edits = self.penalties.of(sampled.slot) if sampling.edited else None
-            rows = RowSampling.over(buffers.device, sampling, edits, loaded.step_ops.sample)
+            rows = sampling_over(buffers.device, sampling, edits, loaded.step_ops.sample)
             drafts = bucket.kind == "verify"
             packed = sample_and_commit(loaded, state, outputs, sampled, rows, drafts=drafts)
             return DeviceOutputs(packed, shape.sequences, shape.sampled, captured=True)

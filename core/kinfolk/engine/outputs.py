@@ -14,7 +14,7 @@ from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.scheduled_batch import ScheduledBatch, sampled_rows
 from kinfolk.model_api import Forward, StepBatch
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, TokenLogprob
-from kinfolk.spec.verify import Kept
+from kinfolk.verify_api import Kept
 
 Numbers = npt.NDArray[np.int64]
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kinfolk.ops.binding import Ops
-from kinfolk.spec.sampling import Draw
-from kinfolk.spec.verify import AcceptDrafts
+from kinfolk.verify_api import AcceptDrafts, Draw
 from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArguments
 from kinfolk_kernels.pack_outputs.op import PACK_OUTPUTS, PackOutputsArguments
 from kinfolk_kernels.sample.op import SAMPLE, SampleArguments

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk.spec.sampling import RowContext, RowSampling, edited
+from kinfolk.spec.sampling import RowContext, edited
+from kinfolk.verify_api import RowSampling
 
 
 class PenaltyState:

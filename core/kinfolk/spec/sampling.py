@@ -7,10 +7,10 @@ position, so neither the batch nor speculation changes it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,8 @@ import torch
 
 from kinfolk.sched.request import Sampling
 from kinfolk.state.transfer import Transfer
+from kinfolk.verify_api import Draw, Edits, RowSampling
 from kinfolk_kernels.sample.op import SAMPLE, SampleArguments
-from kinfolk_kernels.sample.reference import Parameters
-
-Draw = Callable[[torch.Tensor, Parameters], tuple[torch.Tensor, torch.Tensor]]
-"""The op ``sample``, bound."""
 
 REFERENCE_DRAW: Final[Draw] = partial(SAMPLE.reference, SampleArguments(torch.device("cpu")))
 """The reference, which draws on any device."""
@@ -80,16 +77,6 @@ class RowContext:
     output: Mapping[int, int] | None = None
 
 
-class Edits(Protocol):
-    """Changes of logits before anything is chosen."""
-
-    def apply(self, logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
-        """The changed logits float32 [n, V], a copy."""
-
-    def note(self, tokens: torch.Tensor) -> None:
-        """What the rows have chosen, int64 [n], where nothing was drafted."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Entries:
     """Sparse changes: (row, token) with whether it has occurred, how often among what was emitted,
@@ -138,82 +125,54 @@ class SamplingKind:
     edited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RowSampling:
-    """Parameters of n rows, as tensors on the device of the logits, and the op that draws."""
+def row_sampling(
+    rows: Sequence[RowContext], device: torch.device, draw: Draw = REFERENCE_DRAW
+) -> RowSampling:
+    """Parameters of rows, in an upload of their own."""
+    kind = kind_of([row.sampling for row in rows])
+    return uploaded_sampling(parameters_of(rows), entries_of(rows), kind, device, draw)
 
-    greedy: bool
-    temperature: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
-    min_p: torch.Tensor
-    seed: torch.Tensor
-    position: torch.Tensor
-    repetition: torch.Tensor
-    presence: torch.Tensor
-    frequency: torch.Tensor
-    largest_top_k: int
-    edits: Edits | None
-    draw: Draw
 
-    @classmethod
-    def of(
-        cls, rows: Sequence[RowContext], device: torch.device, draw: Draw = REFERENCE_DRAW
-    ) -> RowSampling:
-        """In an upload of their own."""
-        kind = kind_of([row.sampling for row in rows])
-        return cls.uploaded(parameters_of(rows), entries_of(rows), kind, device, draw)
+def uploaded_sampling(
+    parameters: Records, entries: Records, kind: SamplingKind, device: torch.device, draw: Draw
+) -> RowSampling:
+    """From what :func:`parameters_of` and :func:`entries_of` made of the rows."""
+    count, changed = (len(parameters),), (len(entries),)
+    transfer = Transfer(
+        {
+            **{name: (kind, count) for name, kind in PARAMETERS.items()},
+            **{name: (kind, changed) for name, kind in _ENTRIES.items()},
+        },
+        device,
+    )
+    fill_parameters(transfer.host, parameters)
+    for name in _ENTRIES:
+        transfer.host[name][:] = entries[name]
+    transfer.upload()
+    changes = (transfer.device[name] for name in _ENTRIES)
+    edits = _Entries(*changes) if len(entries) else None
+    return sampling_over(transfer.device, kind, edits, draw)
 
-    @classmethod
-    def uploaded(
-        cls,
-        parameters: Records,
-        entries: Records,
-        kind: SamplingKind,
-        device: torch.device,
-        draw: Draw = REFERENCE_DRAW,
-    ) -> RowSampling:
-        """From what :func:`parameters_of` and :func:`entries_of` made of the rows."""
-        count, changed = (len(parameters),), (len(entries),)
-        transfer = Transfer(
-            {
-                **{name: (kind, count) for name, kind in PARAMETERS.items()},
-                **{name: (kind, changed) for name, kind in _ENTRIES.items()},
-            },
-            device,
-        )
-        fill_parameters(transfer.host, parameters)
-        for name in _ENTRIES:
-            transfer.host[name][:] = entries[name]
-        transfer.upload()
-        changes = (transfer.device[name] for name in _ENTRIES)
-        edits = _Entries(*changes) if len(entries) else None
-        return cls.over(transfer.device, kind, edits, draw)
 
-    @classmethod
-    def over(
-        cls,
-        arrays: Mapping[str, torch.Tensor],
-        kind: SamplingKind,
-        edits: Edits | None = None,
-        draw: Draw = REFERENCE_DRAW,
-    ) -> RowSampling:
-        """Over arrays that are there already, named as in ``PARAMETERS``."""
-        return cls(
-            greedy=kind.greedy,
-            temperature=arrays["temperature"],
-            top_k=arrays["top_k"],
-            top_p=arrays["top_p"],
-            min_p=arrays["min_p"],
-            seed=arrays["seed"],
-            position=arrays["position"],
-            repetition=arrays["repetition"],
-            presence=arrays["presence"],
-            frequency=arrays["frequency"],
-            largest_top_k=kind.largest_top_k,
-            edits=edits,
-            draw=draw,
-        )
+def sampling_over(
+    arrays: Mapping[str, torch.Tensor], kind: SamplingKind, edits: Edits | None, draw: Draw
+) -> RowSampling:
+    """Over arrays that are there already, named as in ``PARAMETERS``."""
+    return RowSampling(
+        greedy=kind.greedy,
+        temperature=arrays["temperature"],
+        top_k=arrays["top_k"],
+        top_p=arrays["top_p"],
+        min_p=arrays["min_p"],
+        seed=arrays["seed"],
+        position=arrays["position"],
+        repetition=arrays["repetition"],
+        presence=arrays["presence"],
+        frequency=arrays["frequency"],
+        largest_top_k=kind.largest_top_k,
+        edits=edits,
+        draw=draw,
+    )
 
 
 def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:

@@ -172,7 +172,8 @@ class Kit:
             if policy is not None:
                 options["policy"] = (policy.name,)
                 registry = replace(
-                    registry, policies={policy.name: Provided(policy, "kinfolk", "", "")}
+                    registry,
+                    policies={policy.name: Provided(policy, "kinfolk", "plugin 'kinfolk'")},
                 )
             settings = self.settings(context=self._context(), **options)
             self._loaded[key] = load_model(path or self.path, settings, registry)

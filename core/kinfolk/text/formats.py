@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kinfolk.checked import Checked
+
 
 @dataclass(frozen=True, slots=True)
-class TaggedArguments:
+class TaggedArguments(Checked):
     """Arguments as tagged pairs: ``<key>city</key><value>Rome</value>``.
 
     ``key`` and ``value`` are the (opening, closing) tags of a name and of a value; the opening tag
@@ -22,14 +24,14 @@ class TaggedArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectArguments:
+class ObjectArguments(Checked):
     """Arguments as one object ``{key:value, ...}``: bare keys, strings enclosed in ``quote``."""
 
     quote: str
 
 
 @dataclass(frozen=True, slots=True)
-class ToolSyntax:
+class ToolSyntax(Checked):
     """Syntax of a tool call between its markers.
 
     ``name`` are the texts before and after the function's name; both may be empty, because white
@@ -49,7 +51,7 @@ class ToolSyntax:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatFormat:
+class ChatFormat(Checked):
     """Chat format of a family: stop tokens, reasoning and tool-call markers, role names.
 
     ``stop_tokens`` are token texts that end a turn, besides the end-of-generation ids of the file;
@@ -74,7 +76,7 @@ class ChatFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class PreTokenizer:
+class PreTokenizer(Checked):
     """A pre-tokenizer: splits text into pieces before BPE merging.
 
     ``name`` is the value of ``tokenizer.ggml.pre``, or of ``tokenizer.ggml.model`` if that is not

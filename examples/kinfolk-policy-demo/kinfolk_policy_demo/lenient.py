@@ -7,8 +7,9 @@ import torch
 
 from kinfolk import hookimpl
 from kinfolk.model_api import ModelInfo
-from kinfolk.spec.sampling import RowSampling, sample
-from kinfolk.spec.verify import Draft, Kept, VerifyStep, accept_drafts
+from kinfolk.spec.sampling import sample
+from kinfolk.spec.verify import accept_drafts
+from kinfolk.verify_api import Draft, Kept, RowSampling, VerifyStep
 
 LIKELIEST = 4
 

@@ -11,8 +11,9 @@ from kinfolk.registry import Registry
 from kinfolk.sched.events import Emitted
 from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
-from kinfolk.spec.sampling import RowContext, RowSampling, Sampling
-from kinfolk.spec.verify import Draft, VerifyStep, verify
+from kinfolk.spec.sampling import RowContext, Sampling, row_sampling
+from kinfolk.spec.verify import REFERENCE, verify
+from kinfolk.verify_api import Draft, VerifyStep
 
 
 def lane(tokens, ranks):
@@ -24,9 +25,9 @@ def lane(tokens, ranks):
         logits[row] = torch.tensor([-float(order.index(t)) for t in range(20)])
     rows = torch.arange(len(tokens))[None]
     parents = torch.arange(-1, len(tokens) - 1)[None]
-    draft = Draft(torch.tensor([tokens]), parents, torch.tensor([len(tokens)]))
+    draft = Draft(torch.tensor([tokens]), parents, torch.tensor([len(tokens)]), REFERENCE)
     contexts = [RowContext(Sampling(), row) for row in range(len(tokens))]
-    return VerifyStep(logits, rows), draft, RowSampling.of(contexts, torch.device("cpu"))
+    return VerifyStep(logits, rows), draft, row_sampling(contexts, torch.device("cpu"))
 
 
 def test_likely_drafts_are_kept_and_unlikely_ones_are_not():

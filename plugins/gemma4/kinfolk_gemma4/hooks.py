@@ -18,8 +18,8 @@ from kinfolk.plans import (
     StateLimits,
     StatePlan,
 )
-from kinfolk.spec.sampling import RowSampling
-from kinfolk.spec.verify import Draft, Kept, VerifyStep, verify
+from kinfolk.spec.verify import verify
+from kinfolk.verify_api import Draft, Kept, RowSampling, VerifyStep
 from kinfolk_gemma4.config import Gemma4Config
 
 

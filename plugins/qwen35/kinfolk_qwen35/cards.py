@@ -22,7 +22,6 @@ POCKET: Final = ModelCard(
     SamplingDefaults(temperature=0.2, top_k=0, top_p=0.95, repetition_penalty=1.05),
     chat=False,
     max_tokens=256,
-    notes="completes small Python programs; it is no chat model",
 )
 CARDS: Final = (
     POCKET,

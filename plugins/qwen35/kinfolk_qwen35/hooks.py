@@ -6,8 +6,8 @@ from kinfolk import hookimpl
 from kinfolk.model_api import GraphShape, Model, StepFn
 from kinfolk.nn.hybrid.state import hybrid_state
 from kinfolk.plans import Codec, PoolRule, SlotMapping, StateLimits, StatePlan
-from kinfolk.spec.sampling import RowSampling
-from kinfolk.spec.verify import Draft, Kept, VerifyStep, verify
+from kinfolk.spec.verify import verify
+from kinfolk.verify_api import Draft, Kept, RowSampling, VerifyStep
 from kinfolk_qwen35.config import Qwen35Config
 
 

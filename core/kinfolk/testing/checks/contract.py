@@ -7,7 +7,7 @@ import subprocess
 import sys
 from importlib import metadata
 
-from kinfolk.descriptorcheck import check_family
+from kinfolk.descriptors import family_problem
 from kinfolk.hookcheck import MODEL, implementations, problems
 from kinfolk.hookspecs import API
 from kinfolk.loader import GROUP
@@ -34,7 +34,7 @@ class ContractChecks:
     def test_descriptor_is_valid(self, kinfolk_kit: Kit) -> None:
         """The plugin is usable, its descriptor complete, its architectures its own."""
         assert kinfolk_kit.record.status == "ok", kinfolk_kit.record.reason
-        assert check_family(kinfolk_kit.family.family) == ""
+        assert family_problem(kinfolk_kit.family.family) == ""
         assert kinfolk_kit.family.faults() == ()
         assert kinfolk_kit.family.name == kinfolk_kit.name
         for architecture in kinfolk_kit.family.architectures:
