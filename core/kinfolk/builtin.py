@@ -30,11 +30,11 @@ def register_drafters() -> list[DrafterSpec]:
         DrafterSpec(
             "ngram",
             "kinfolk.spec.ngram:create",
-            "repeats what followed the last tokens the last time they occurred",
+            "prompt lookup: the tokens that followed the same text earlier",
         ),
         DrafterSpec(
             "random",
             "kinfolk.spec.random_drafts:create",
-            "anything: to measure what drafted rows cost",
+            "random tokens, to measure what drafted rows cost",
         ),
     ]

@@ -233,6 +233,12 @@ def describe(registry: Registry) -> list[dict[str, Any]]:
                 ]
                 for hook, kind in KINDS.items()
             },
+            "summaries": {
+                hook.removeprefix("register_"): {
+                    item.value.name: item.value.summary for item in record.provided.get(hook, ())
+                }
+                for hook in ("register_drafters", "register_policies")
+            },
         }
         for record in registry.records
     ]

@@ -258,6 +258,7 @@ class World:
         self.plans: list[StepPlan] = []
 
     def submit(self, request: Request) -> None:
+        self.scheduler.check(request)
         self.scheduler.submit(request)
         self.requests[request.id] = request
         self.streams[request.id] = []

@@ -131,14 +131,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             world.submit(Request(str(self.number), prompt, max_new, keep=True))
             self.number += 1
 
-    @precondition(lambda self: self.alive())
-    @rule(data=st.data())
-    def submit_again(self, data):
-        """An id that is still running is refused."""
-        request_id = data.draw(st.sampled_from(self.alive()))
-        with pytest.raises(RequestError, match="still running"):
-            self.world.scheduler.submit(self.world.requests[request_id])
-
     @precondition(lambda self: self.world.requests)
     @rule(data=st.data(), times=st.integers(1, 2))
     def cancel(self, data, times):

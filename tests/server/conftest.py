@@ -18,7 +18,7 @@ from kinfolk.descriptors import ModelCard
 from kinfolk.engine.text import open_text
 from kinfolk.errors import EngineError
 from kinfolk.model_api import ModelInfo
-from kinfolk.plans import StatePlan
+from kinfolk.plans import Paged, Section, StatePlan
 from kinfolk.registry import Registry
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.plan import TokenLogprob
@@ -206,7 +206,14 @@ def make_runtime(text):
         chat_format: ChatFormat = chat_format,
     ) -> SimpleNamespace:
         template = ChatTemplate(TEMPLATE, tokenizer, chat_format) if chat else None
-        info = ModelInfo("tiny", "fam", "arch", StatePlan(()), tokenizer.vocab_size, context)
+        info = ModelInfo(
+            "tiny",
+            "fam",
+            "arch",
+            StatePlan((Paged((Section("k", 1, 8),)),)),
+            tokenizer.vocab_size,
+            context,
+        )
         return SimpleNamespace(
             name="tiny",
             engine=engine,

@@ -42,6 +42,10 @@ def plugins(ctx: click.Context, /, as_json: bool) -> None:
         for kind, names in plugin["provides"].items():
             if names:
                 click.echo(f"  {kind.replace('_', ' ')}: {', '.join(names)}")
+        for summaries in plugin["summaries"].values():
+            for name, summary in summaries.items():
+                if summary:
+                    click.echo(f"    {name}: {summary}")
 
 
 def _line(plugin: dict[str, Any]) -> str:

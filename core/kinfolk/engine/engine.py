@@ -186,11 +186,11 @@ class Engine:
         return not closing
 
     def _enter(self, request: Request, history: History) -> Sequence[Event]:
-        """Put a request in line. If that fails it is the one that ends."""
+        """Queue a request. If that fails, this request alone ends."""
         try:
             self._scheduler.submit(request)
         except Exception as error:
-            log.exception("request %r cannot be put in line", request.id)
+            log.exception("request %r cannot be queued", request.id)
             nothing = Usage(len(request.prompt), 0, 0, 0, 0, 0)
             return [Finished(request.id, FinishReason.ERROR, nothing, explain(error))]
         self._histories[request.id] = history

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kinfolk.errors import RequestError, shown
+from kinfolk.sched.acceptance import check_tokens
 from kinfolk.text.chat import check_variables
 from kinfolk.text.formats import ChatFormat
 from kinfolk.text.tool_calls import ToolGrammar
@@ -108,13 +109,5 @@ def _check_roles(messages: Sequence[Mapping[str, Any]], chat_format: ChatFormat)
 
 
 def _checked(runtime: Runtime, tokens: tuple[int, ...], field: str, **rest: Any) -> Prompt:
-    if not tokens:
-        raise RequestError("the prompt is empty; send at least one token", field=field)
-    vocabulary = runtime.info.vocabulary
-    if min(tokens) < 0 or max(tokens) >= vocabulary:
-        raise RequestError(
-            f"{field}: token ids must be between 0 and {vocabulary - 1}, "
-            f"it has {shown(min(tokens))} to {shown(max(tokens))}",
-            field=field,
-        )
+    check_tokens(tokens, runtime.info.vocabulary, field)
     return Prompt(tokens, field, **rest)

@@ -37,7 +37,7 @@ def check_request(request: Request, limits: SchedulerLimits, tables: SequenceTab
         raise RequestTypeError(f"only a Request can be submitted, got {shown(request)}")
     _check_kinds(request)
     where = f"request {shown(request.id)}"
-    _check_prompt(request, where, limits.vocabulary)
+    check_tokens(request.prompt, limits.vocabulary, "prompt", f"{where}: ")
     _check_numbers(request, where)
     if limits.vocabulary is not None:
         request.sampling.check_tokens(limits.vocabulary)
@@ -71,16 +71,19 @@ def _is_integer(kind: type) -> bool:
     return issubclass(kind, Integral) and not issubclass(kind, bool)
 
 
-def _check_prompt(request: Request, where: str, vocabulary: int | None) -> None:
-    prompt = request.prompt
-    if not prompt:
-        raise RequestError(f"{where}: the prompt is empty; send at least one token", field="prompt")
-    least, largest = min(prompt), max(prompt)
+def check_tokens(
+    tokens: tuple[int, ...], vocabulary: int | None, field: str, where: str = ""
+) -> None:
+    """Raise :class:`RequestError` for a prompt without tokens, or with ids that the vocabulary does
+    not have. ``vocabulary`` may be unknown; ``where`` begins the message."""
+    if not tokens:
+        raise RequestError(f"{where}the prompt is empty; send at least one token", field=field)
+    least, largest = min(tokens), max(tokens)
     if least < 0 or (vocabulary is not None and largest >= vocabulary):
         rule = "not be negative" if vocabulary is None else f"be between 0 and {vocabulary - 1}"
         raise RequestError(
-            f"{where}: token ids must {rule}, the prompt has {shown(least)}..{shown(largest)}",
-            field="prompt",
+            f"{where}token ids must {rule}, the prompt has {shown(least)}..{shown(largest)}",
+            field=field,
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from kinfolk.descriptors import Drafter
-from kinfolk.errors import EngineError, RequestError, SettingsError
+from kinfolk.errors import EngineError, SettingsError
 from kinfolk.sched.admission import Admission
 from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.drafts import Drafts
@@ -88,10 +88,7 @@ class Scheduler:
         self._admission.check(request)
 
     def submit(self, request: Request) -> None:
-        """Put a request in line. Raises :class:`RequestError` if it could never run."""
-        if request.id in self._alive:
-            raise RequestError(f"request {request.id!r} is still running; use another id")
-        self._admission.check(request)
+        """Queue a request that :meth:`check` accepts and whose id no running request has."""
         sequence = Sequence(request, self._arrivals)
         self._arrivals += 1
         self._admission.enqueue(sequence)
