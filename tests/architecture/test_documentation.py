@@ -54,6 +54,50 @@ def test_links_between_pages_lead_somewhere(repo):
     assert broken == []
 
 
+def outside_of_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_paths_in_the_pages_exist(repo):
+    """Those in backquotes with a folder: from the root, the core or the kernels."""
+    parts = ("", "core", "core/kinfolk", "kernels")
+    missing, seen = [], 0
+    for page in pages(repo):
+        text = outside_of_blocks(page.read_text()).partition("\n## Old names\n")[0]
+        # The tutorial's are those of a plugin, of which the example has the same.
+        own = ("examples/kinfolk-qwen3",) if page.name == "tutorial.md" else ()
+        roots = [repo / part for part in (*parts, *own)]
+        for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)+\.\w+)`", text):
+            seen += 1
+            if not any((root / path).is_file() for root in roots):
+                missing.append(f"{page.name}: {path}")
+    assert missing == []
+    assert seen > 100
+
+
+def tasks(repo: Path) -> dict[str, list[str]]:
+    """The steps of each task of a newcomer."""
+    page = (repo / "docs/contributing.md").read_text()
+    found = page.partition("## Five tasks of a newcomer")[2].split("\n### ")[1:]
+    return {text.partition("\n")[0]: re.findall(r"^\d+\. (.*)$", text, re.M) for text in found}
+
+
+def test_the_tasks_of_a_newcomer_name_what_is_in_their_files(repo):
+    found = tasks(repo)
+    assert len(found) == 5
+    wrong = []
+    for task, steps in found.items():
+        assert len(steps) >= 5, task
+        for step in steps:
+            path, *names = re.findall(r"`([^`]+)`", step)
+            text = (repo / path).read_text()
+            for name in names:
+                beside = (repo / path).parent / name
+                if not re.search(rf"\b{re.escape(name)}\b", text) and not beside.is_file():
+                    wrong.append(f"{task}: {path} has no {name}")
+    assert wrong == []
+
+
 def anchors(page: Path) -> set[str]:
     """What a link to a heading of a page may be, as GitHub makes it of the heading."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
