@@ -54,6 +54,13 @@ def test_links_between_pages_lead_somewhere(repo):
     assert broken == []
 
 
+def test_the_readme_lists_every_page(repo):
+    text = (repo / "README.md").read_text()
+    listed = text.partition("## Where things are")[2]
+    names = [page.name for page in (repo / "docs").glob("*.md")]
+    assert [name for name in names if listed.count(f"](docs/{name})") != 1] == []
+
+
 def outside_of_blocks(text: str) -> str:
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
