@@ -1,11 +1,11 @@
-"""Plays the tutorial of plugins.md: runs its commands, writes its files, looks for what it shows.
+"""Plays tutorial.md: runs its commands, writes its files, looks for what it shows.
 
     python docs/tutorial.py FOLDER
 
-In the section "Tutorial", a block of `sh` is run line by line, and a block of Python or TOML whose
-first line is a comment with a path is written there. Every line of a block of `text` must be found,
-in order, in what the commands before it printed; `…` stands for anything. Where a check FAILED, the
-last command must have said so by its exit code.
+A block of `sh` is run line by line, and a block of Python or TOML, whose first line is a comment
+with a path, is written there. Every line of a block of `text` must be found, in order, in what the
+commands before it printed; `…` stands for anything. Where a check FAILED, the last command must
+have said so by its exit code.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-PAGE = Path(__file__).resolve().parent / "plugins.md"
-SECTION = re.compile(r"^## Tutorial.*?(?=^## )", re.MULTILINE | re.DOTALL)
+PAGE = Path(__file__).resolve().parent / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 Run = Callable[[str, Path], tuple[int, str]]
@@ -41,9 +40,8 @@ class Step:
 
 
 def steps(page: str) -> Iterator[Step]:
-    """What the tutorial of a page says, in order."""
-    (section,) = SECTION.findall(page)
-    blocks = BLOCK.findall(section)
+    """What a page says, in order."""
+    blocks = BLOCK.findall(page)
     for index, (language, text) in enumerate(blocks):
         after = blocks[index + 1] if index + 1 < len(blocks) else ("", "")
         if language == "sh":
@@ -55,7 +53,7 @@ def steps(page: str) -> Iterator[Step]:
 
 
 def play(page: str, folder: Path, run: Run) -> None:
-    """Do what the tutorial says in an empty folder. Raises AssertionError where it is wrong."""
+    """Do what a page says in an empty folder. Raises AssertionError where it is wrong."""
     for step in steps(page):
         if step.kind == "file":
             target = folder / step.path

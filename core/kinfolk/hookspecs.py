@@ -6,7 +6,7 @@ defaults, the policies switched on, and the family's own. They are asked in the 
 family, core. ``None`` means "ask the next" and nothing else.
 
 An implementation names the arguments it wants and may leave out others, so a later version of the
-core can add one. ``docs/plugins.md`` has a section for each hook.
+core can add one. ``docs/hooks.md`` lists every hook.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ class DiscoveryHooks:
 class ModelHooks:
     """Asked for one loaded model; the first answer that is not ``None`` counts.
 
-    All are called on the engine's thread. A value the core cannot use is an error that names the
-    plugin; an exception ends what was being done (opening the model, or the step). Wrappers
-    (``@hookimpl(wrapper=True)``) may change the answer; ``tryfirst`` and ``trylast`` are refused.
+    ``build_graph`` and ``verify`` are called on the engine's thread, the others while a model is
+    opened. An answer of another type is an error that names the plugin; an exception fails the
+    opening, or the step. Wrappers (``@hookimpl(wrapper=True)``) may change the answer; ``tryfirst``
+    and ``trylast`` are refused.
     """
 
     @hookspec(firstresult=True)

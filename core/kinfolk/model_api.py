@@ -2,7 +2,7 @@
 
 R rows, B sequences. Every tensor is on the model's device. Rows of one sequence are contiguous.
 Rows are flat: decode, ragged verification, trees and slices of prompts differ in numbers only.
-See ``docs/architecture.md``, "Rows".
+See ``docs/architecture.md``, "One step in arrays".
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import operator
@@ -26,6 +27,15 @@ def plugins_page(repo) -> str:
     return (repo / "docs/plugins.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def hooks_page(repo) -> str:
+    return (repo / "docs/hooks.md").read_text()
+
+
+def pages(repo: Path) -> list[Path]:
+    return [repo / "README.md", *sorted((repo / "docs").glob("*.md"))]
+
+
 # -- pages ----------------------------------------------------------------------------------------
 
 
@@ -37,22 +47,141 @@ def test_generated_parts_are_up_to_date(repo):
 
 def test_links_between_pages_lead_somewhere(repo):
     broken = []
-    for page in (repo / "README.md", *sorted((repo / "docs").glob("*.md"))):
+    for page in pages(repo):
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{page.name} -> {target}")
     assert broken == []
 
 
+def test_the_readme_lists_every_page(repo):
+    text = (repo / "README.md").read_text()
+    listed = text.partition("## Where things are")[2]
+    names = [page.name for page in (repo / "docs").glob("*.md")]
+    assert [name for name in names if listed.count(f"](docs/{name})") != 1] == []
+
+
+def outside_of_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_paths_in_the_pages_exist(repo):
+    """Those in backquotes with a folder: from the root, the core or the kernels."""
+    parts = ("", "core", "core/kinfolk", "kernels")
+    missing, seen = [], 0
+    for page in pages(repo):
+        text = outside_of_blocks(page.read_text()).partition("\n## Old names\n")[0]
+        # The tutorial's are those of a plugin, of which the example has the same.
+        own = ("examples/kinfolk-qwen3",) if page.name == "tutorial.md" else ()
+        roots = [repo / part for part in (*parts, *own)]
+        for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)+\.\w+)`", text):
+            seen += 1
+            if not any((root / path).is_file() for root in roots):
+                missing.append(f"{page.name}: {path}")
+    assert missing == []
+    assert seen > 100
+
+
+def tasks(repo: Path) -> dict[str, list[str]]:
+    """The steps of each task of a newcomer."""
+    page = (repo / "docs/contributing.md").read_text()
+    found = page.partition("## Five tasks of a newcomer")[2].split("\n### ")[1:]
+    return {text.partition("\n")[0]: re.findall(r"^\d+\. (.*)$", text, re.M) for text in found}
+
+
+def test_the_tasks_of_a_newcomer_name_what_is_in_their_files(repo):
+    found = tasks(repo)
+    assert len(found) == 5
+    wrong = []
+    for task, steps in found.items():
+        assert len(steps) >= 5, task
+        for step in steps:
+            path, *names = re.findall(r"`([^`]+)`", step)
+            text = (repo / path).read_text()
+            for name in names:
+                beside = (repo / path).parent / name
+                if not re.search(rf"\b{re.escape(name)}\b", text) and not beside.is_file():
+                    wrong.append(f"{task}: {path} has no {name}")
+    assert wrong == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of a page may be, as GitHub makes it of the heading."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def test_links_to_headings_lead_to_one(repo):
+    broken = []
+    for page in pages(repo):
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            if anchor not in anchors(page.parent / target if target else page):
+                broken.append(f"{page.name} -> {target}#{anchor}")
+    assert broken == []
+
+
+# -- hooks ----------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("hook", sorted(DISCOVERY | MODEL))
-def test_every_hook_has_a_section_with_its_exact_arguments(plugins_page, hook):
+def test_every_hook_has_a_section_with_its_exact_arguments(hooks_page, hook):
     arguments = ", ".join((DISCOVERY | MODEL)[hook])
-    assert plugins_page.count(f"\n### `{hook}({arguments})`\n") == 1
+    assert hooks_page.count(f"\n### `{hook}({arguments})`\n") == 1
 
 
-def test_the_page_has_no_section_for_a_hook_that_does_not_exist(plugins_page):
-    named = re.findall(r"^### `(\w+)\(", plugins_page, re.MULTILINE)
+def test_the_page_has_no_section_for_a_hook_that_does_not_exist(hooks_page):
+    named = re.findall(r"^### `(\w+)\(", hooks_page, re.MULTILINE)
     assert sorted(named) == sorted(DISCOVERY | MODEL)
+
+
+@pytest.mark.parametrize("hook", sorted(DISCOVERY))
+def test_every_discovery_hook_has_a_sample_in_the_guide(samples, hook):
+    bringing = [name for name, text in samples.items() if f"def {hook}(" in text]
+    assert len(bringing) == (hook != "register_families")  # which the tutorial shows
+
+
+def test_the_reference_says_which_hooks_nothing_calls(repo, tmp_path):
+    reference = runpy.run_path(str(repo / "docs/hooks_reference.py"))
+    (tmp_path / "testing").mkdir()
+    (tmp_path / "testing/kit.py").write_text("hooks.verify(step, draft, sampling)\n")
+    (tmp_path / "engine.py").write_text("plan = hooks.allocate_cache(config, limits)\n")
+    lines = reference["summary"](tmp_path)
+    assert "| `allocate_cache` | the first | `engine.py` |" in lines
+    uncalled = {
+        name for name in MODEL if f"| `{name}` | the first | nothing calls it yet |" in lines
+    }
+    assert uncalled == set(MODEL) - {"allocate_cache"}
+
+
+def test_every_hook_has_a_caller_as_the_guide_says(plugins_page, hooks_page):
+    assert "Every hook has a caller." in plugins_page
+    assert "nothing calls it yet" not in hooks_page
+
+
+def test_the_engine_evicts_and_recalls_nothing_as_the_guide_says(core, plugins_page):
+    """When one of them gets a caller, the guide's list of answers without effect is wrong."""
+    assert "the engine itself does neither yet" in plugins_page
+    calls = [
+        f"{source.path}:{node.lineno}"
+        for source in core
+        if not source.module.startswith("kinfolk.testing.")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("evict", "recall")
+    ]
+    assert calls == []
+
+
+def test_an_expert_without_a_bay_is_an_error_as_the_guide_says(plugins_page):
+    import torch
+
+    from kinfolk.errors import UnsupportedModelError
+    from kinfolk.experts.store import ExpertStore
+
+    assert "An expert without a bay is an error" in plugins_page
+    with pytest.raises(UnsupportedModelError, match="1 of 2 experts have no bay"):
+        ExpertStore.place(0, *(torch.zeros(2, 4, 4) for _ in range(3)), (0,))
 
 
 def test_ci_runs_the_readmes_own_commands(repo):
@@ -260,7 +389,7 @@ def test_the_calls_of_the_page_are_read_with_the_syntax_beside_them(plugins_page
 def test_what_the_page_says_is_built_in_is(plugins_page):
     from kinfolk.text.pretokenizers import GENERIC
 
-    (sentence,) = re.findall(r"Built in \(.*?\) are (.*?)\. Of names", plugins_page, re.DOTALL)
+    (sentence,) = re.findall(r"Built in \(.*?\) are (.*?)\. Of several", plugins_page, re.DOTALL)
     assert set(re.findall(r"`([\w-]+)`", sentence)) == set(GENERIC)
 
 
@@ -268,7 +397,7 @@ def test_what_the_page_says_is_built_in_is(plugins_page):
 
 
 @pytest.mark.timeout(900)
-def test_the_tutorial_works_from_start_to_end(repo, plugins_page, tmp_path):
+def test_the_tutorial_works_from_start_to_end(repo, tmp_path):
     """Its commands are run as they stand, but for pip: what it would install is put on the path.
 
     With pip, in an environment of its own, it is played by the packaging tests.
@@ -302,7 +431,7 @@ def test_the_tutorial_works_from_start_to_end(repo, plugins_page, tmp_path):
         )
         return done.returncode, done.stdout + done.stderr
 
-    tutorial["play"](plugins_page, folder, run)
+    tutorial["play"]((repo / "docs/tutorial.md").read_text(), folder, run)
     (wheel,) = (folder / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {Path(name).name for name in archive.namelist()}

@@ -152,7 +152,7 @@ def test_the_policy_is_switched_on_by_name_and_answers_its_hook(others):
 def test_the_tutorial_works_with_pip(others, repo, wheels, tmp_path):
     """Every command as it stands, with the wheel that would be on the index."""
     tutorial = runpy.run_path(str(repo / "docs" / "tutorial.py"))
-    page = (repo / "docs" / "plugins.md").read_text()
+    page = (repo / "docs" / "tutorial.md").read_text()
 
     def play(command, folder):
         if command.startswith("pip "):
