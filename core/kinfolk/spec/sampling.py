@@ -1,4 +1,4 @@
-"""From logits to tokens: penalties, bias, truncation, and a draw that only its row decides.
+"""Sampling: penalties, bias, truncation, and a draw that depends on nothing but its row.
 
 n rows of logits [n, V]. A row's draw depends on its logits, its parameters, its seed and its
 position, so neither the batch nor speculation changes it.
@@ -31,7 +31,7 @@ COLDEST = 1e-30
 """Least temperature to divide by: below it the quotients of usual logits overflow float32."""
 
 CANDIDATES = (64, 1024)
-"""Numbers of tokens that are sorted where every row has a top-k."""
+"""Candidates that are sorted where every row has a top-k: the smallest that holds the largest k."""
 
 PARAMETERS = {
     "temperature": "float32",
@@ -44,10 +44,10 @@ PARAMETERS = {
     "presence": "float32",
     "frequency": "float32",
 }
-"""Arrays of n rows, by name, and their types."""
+"""Sampling parameters: name and dtype of each array [n]."""
 
 PARAMETER_ROW: Final = np.dtype(list(PARAMETERS.items()))
-"""All of them for one row."""
+"""The parameters of one row as a structure."""
 
 PENALTIES: Final = ("repetition", "presence", "frequency")
 
@@ -66,12 +66,12 @@ Records = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
-    """What sampling one row needs to know.
+    """Sampling parameters and history of one row.
 
     ``position`` is that of the token to be chosen. ``prompt`` holds the ids of the prompt,
     ``output`` counts those emitted or drafted before this row; both are read only if the row's
-    sampling has penalties. Where nothing is drafted, a request has the same ``output`` all its
-    life.
+    sampling has penalties. Without drafts, all rows of a request share one ``output`` object,
+    which identifies the request.
     """
 
     sampling: Sampling
@@ -81,19 +81,20 @@ class RowContext:
 
 
 class Edits(Protocol):
-    """Changes of logits before anything is chosen."""
+    """Changes of logits before sampling: penalties and bias."""
 
     def apply(self, logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
         """The changed logits float32 [n, V], a copy."""
 
     def note(self, tokens: torch.Tensor) -> None:
-        """What the rows have chosen, int64 [n], where nothing was drafted."""
+        """Count the chosen ``tokens`` int64 [n]; called in steps without drafts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Sparse changes: (row, token) with whether it has occurred, how often among what was emitted,
-    and its bias. The host makes them anew for every step."""
+    """Sparse changes of E logits, all fields [E]: ``row`` and ``token`` of each, whether the
+    request has ``seen`` the token, its ``count`` in the output, and its ``bias``. The host builds
+    them for every step."""
 
     row: torch.Tensor
     token: torch.Tensor
@@ -110,7 +111,7 @@ class _Entries:
         return changed
 
     def note(self, tokens: torch.Tensor) -> None:
-        """The host hears of them."""
+        """The host counts the tokens itself, when it reads them."""
 
 
 def edited(
@@ -122,7 +123,7 @@ def edited(
     presence: torch.Tensor,
     frequency: torch.Tensor,
 ) -> torch.Tensor:
-    """Logits float32 after penalties and bias, all of one shape or broadcast to it."""
+    """Logits float32 after penalties and bias; the arguments have one shape or broadcast to it."""
     repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
     penalty = frequency * count + presence * (count > 0)
     return torch.where(seen, repeated, logits) - (penalty - bias)
@@ -130,8 +131,8 @@ def edited(
 
 @dataclass(frozen=True, slots=True)
 class SamplingKind:
-    """What decides which kernels sample: whether every row is greedy, how many tokens are sorted (0
-    = all), and whether logits are changed before."""
+    """Selects the kernels that sample: whether every row is greedy, how many candidates are sorted
+    (0 = all), and whether logits are edited before."""
 
     greedy: bool
     largest_top_k: int
@@ -140,7 +141,7 @@ class SamplingKind:
 
 @dataclass(frozen=True, slots=True)
 class RowSampling:
-    """Parameters of n rows, as tensors on the device of the logits, and the op that draws."""
+    """Sampling parameters [n] of n rows, on the device of the logits, and the op that draws."""
 
     greedy: bool
     temperature: torch.Tensor
@@ -160,7 +161,7 @@ class RowSampling:
     def of(
         cls, rows: Sequence[RowContext], device: torch.device, draw: Draw = REFERENCE_DRAW
     ) -> RowSampling:
-        """In an upload of their own."""
+        """Upload the parameters of ``rows`` in a copy of their own."""
         kind = kind_of([row.sampling for row in rows])
         return cls.uploaded(parameters_of(rows), entries_of(rows), kind, device, draw)
 
@@ -173,7 +174,7 @@ class RowSampling:
         device: torch.device,
         draw: Draw = REFERENCE_DRAW,
     ) -> RowSampling:
-        """From what :func:`parameters_of` and :func:`entries_of` made of the rows."""
+        """Upload the results of :func:`parameters_of` and :func:`entries_of`."""
         count, changed = (len(parameters),), (len(entries),)
         transfer = Transfer(
             {
@@ -198,7 +199,7 @@ class RowSampling:
         edits: Edits | None = None,
         draw: Draw = REFERENCE_DRAW,
     ) -> RowSampling:
-        """Over arrays that are there already, named as in ``PARAMETERS``."""
+        """Wrap device arrays [n], named as in ``PARAMETERS``, without a copy."""
         return cls(
             greedy=kind.greedy,
             temperature=arrays["temperature"],
@@ -217,27 +218,28 @@ class RowSampling:
 
 
 def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
-    """What rows that are sampled so have in common."""
+    """The kind of a step whose rows are sampled with ``samplings``."""
     sampled = [each for each in samplings if not each.greedy]
     is_edited = any(each.is_edited for each in samplings)
     if not sampled:
         return SamplingKind(greedy=True, largest_top_k=0, edited=is_edited)
     limited = all(each.top_k > 0 for each in sampled)
     largest = max(each.top_k for each in sampled) if limited else 0
-    # Rounded up to one of few sizes; 0 = all of them have to be sorted.
+    # Rounded up, as kernels are compiled for each size; 0 = the whole vocabulary is sorted.
     size = next((size for size in CANDIDATES if 0 < largest <= size), 0)
     return SamplingKind(greedy=False, largest_top_k=size, edited=is_edited)
 
 
 def parameters_of(rows: Sequence[RowContext]) -> Records:
-    """``PARAMETER_ROW`` [n]. Raises what a value raises that does not fit."""
+    """``PARAMETER_ROW`` [n]. Raises NumPy's error for a value that does not fit its dtype."""
     found = np.empty(len(rows), PARAMETER_ROW)
     write_parameters(found, rows)
     return found
 
 
 def write_parameters(found: Records, rows: Sequence[RowContext]) -> None:
-    """The same, to places of a larger array."""
+    """Write the parameters of ``rows`` to ``found``, ``PARAMETER_ROW`` [n]; raises as
+    ``parameters_of`` does."""
     for index, row in enumerate(rows):
         params = row.sampling
         found[index] = (
@@ -265,22 +267,24 @@ def _signed(seed: int) -> int:
 
 
 def sample(logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
-    """float32 [n, V] -> token ids int64 [n]; some token where a row's logits are not finite."""
+    """float32 [n, V] -> token ids int64 [n]; an arbitrary id where logits are not finite."""
     return sample_checked(logits, rows)[0]
 
 
 def sample_checked(
     logits: torch.Tensor, rows: RowSampling
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The tokens, and bool [n] whether a row's logits are finite. That is found out on the way,
-    unless logits are changed first: a bias may be infinite."""
+    """float32 [n, V] -> token ids int64 [n], and bool [n] whether a row's logits are finite.
+
+    The flags are ``None`` if logits are edited before the draw: a bias may be infinite.
+    """
     if rows.edits is not None:
         return rows.draw(rows.edits.apply(logits, rows), rows)[0], None
     return rows.draw(logits, rows)
 
 
 def entries_of(rows: Sequence[RowContext]) -> Records:
-    """What :class:`_Entries` are made of; ``row`` counts from 0."""
+    """The entries of :class:`_Entries` as structures [E]; ``row`` counts from 0."""
     found: list[tuple[int, int, bool, int, float]] = []
     for index, row in enumerate(rows):
         params = row.sampling

@@ -1,10 +1,10 @@
-"""Which drafted rows are kept.
+"""Verification: which drafted rows are kept.
 
 Every row is sampled as if nothing had been drafted; a drafted token is kept when it equals what
 its parent's row chose. So the output is a draw from the model's own distribution with any drafts,
 and the same draw as without them, because a row's random number depends on its position alone.
 
-L lanes, one a sampled sequence, of at most T rows; a plain decode step has T = 1.
+L sampled sequences of at most T rows; a plain decode step has T = 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REFERENCE: Final[AcceptDrafts] = partial(
 
 @dataclass(frozen=True, slots=True)
 class VerifyStep:
-    """logits float32 [n, V]; rows int64 [L, T]: the logits of each row of a lane, -1 = padding."""
+    """logits float32 [n, V]; rows int64 [L, T]: index into ``logits`` of each row, -1 = padding."""
 
     logits: torch.Tensor
     rows: torch.Tensor
@@ -43,9 +43,9 @@ class VerifyStep:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """tokens int64 [L, T]: the pending token, then drafts; parents int64 [L, T]: index in the lane
-    of each row's predecessor, -1 for the first, -2 for padding; budget int64 [L]: most rows that
-    may be kept; and the op that accepts drafts."""
+    """tokens int64 [L, T]: the pending token, then drafts; parents int64 [L, T]: index within the
+    sequence of each row's predecessor, -1 for the first, -2 for padding; budget int64 [L]: most
+    rows that may be kept; accept_drafts: the op."""
 
     tokens: torch.Tensor
     parents: torch.Tensor
@@ -55,10 +55,10 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """path int64 [L, T]: kept rows of each lane in order, padded with -1; n_keep int64 [L], at
-    least 1; next int64 [L]: the token chosen at the last kept row. A lane emits the tokens of
-    path[1:] and then ``next``. ``finite`` bool [n]: whether each row of logits is, if whoever
-    answers has found out."""
+    """path int64 [L, T]: kept rows of each sequence in order, padded with -1; n_keep int64 [L], at
+    least 1; next int64 [L]: the token chosen at the last kept row. A sequence emits the tokens of
+    path[1:] and then ``next``. finite bool [n]: whether each row of logits is finite; ``None``
+    lets the engine compute it."""
 
     path: torch.Tensor
     n_keep: torch.Tensor
@@ -67,18 +67,18 @@ class Kept:
 
 
 def verify(step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
-    """Sample every row, and keep each lane from its root along equal tokens."""
+    """Sample every row; keep the rows of each sequence from its root while tokens are equal."""
     tokens, finite = sample_checked(step.logits, sampling)
     return replace(accept_drafts(tokens[step.rows.clamp_min(0)], draft), finite=finite)
 
 
 def accept_drafts(chosen: torch.Tensor, draft: Draft) -> Kept:
-    """chosen int64 [L, T]: the token that each row wants next."""
+    """Keep drafted rows that equal ``chosen`` int64 [L, T], the token sampled after each row."""
     return Kept(*draft.accept_drafts(chosen, draft.tokens, draft.parents, draft.budget))
 
 
 class DefaultVerify:
-    """The core's answer to the hook ``verify``."""
+    """The core's implementation of the hook ``verify``."""
 
     @hookimpl
     def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
