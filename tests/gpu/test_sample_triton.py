@@ -140,23 +140,23 @@ def test_the_reference_draws_the_same_where_nothing_is_near(poisoned):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("lanes", "width"), [(1, 1), (16, 1), (4, 16), (0, 1)])
-def test_packed_outputs(poisoned, dtype, lanes, width):
-    generator = torch.Generator().manual_seed(lanes)
-    n = lanes * width + 1
+@pytest.mark.parametrize(("sampled", "width"), [(1, 1), (16, 1), (4, 16), (0, 1)])
+def test_packed_outputs(poisoned, dtype, sampled, width):
+    generator = torch.Generator().manual_seed(sampled)
+    n = sampled * width + 1
     hidden = torch.randn(n + 3, 5120, generator=generator)
     hidden[1::5, 77] = torch.inf
 
     def draw(*shape):
         return torch.randint(-1, n, shape, generator=generator).cuda()
 
-    last = torch.randint(0, n, (max(1, lanes),), generator=generator)
+    last = torch.randint(0, n, (max(1, sampled),), generator=generator)
     spans = torch.stack((last, torch.ones_like(last), last, torch.zeros_like(last)), 1).int()
     arguments = (
         hidden.to("cuda", dtype),
         spans.cuda(),
         (torch.rand(n, generator=generator) < 0.8).cuda(),
-        *(draw(lanes, width), draw(lanes), draw(lanes), draw(lanes, width)),
+        *(draw(sampled, width), draw(sampled), draw(sampled), draw(sampled, width)),
     )
     with poisoned():
         found = pack_outputs_kernel.pack_outputs(PACK_ON_GPU, *arguments)
