@@ -165,8 +165,8 @@ def test_packed_outputs(poisoned, dtype, sampled, width):
 
 @pytest.mark.parametrize("most_rows", [2, 4, 16, 64])
 @pytest.mark.parametrize("seed", range(4))
-def test_accepted_drafts_equal_the_reference(drafted_lanes, poisoned, seed, most_rows):
-    given = [part.cuda() for part in drafted_lanes(seed, most_rows)]
+def test_accepted_drafts_equal_the_reference(drafted_sequences, poisoned, seed, most_rows):
+    given = [part.cuda() for part in drafted_sequences(seed, most_rows)]
     with poisoned():
         found = accept_drafts_kernel.accept_drafts(ACCEPT_ON_GPU, *given)
     for part, expected in zip(found, accept_drafts(ACCEPT_ON_GPU, *given), strict=True):
