@@ -1,11 +1,11 @@
-"""Where the time of a step goes, kernel by kernel, through the engine that ``kinfolk serve`` runs.
+"""The time of a step by kernel, through the engine that ``kinfolk serve`` runs.
 
     python benchmarks/breakdown.py [--shape NAME] [--layers N] [--case NAME]… [--folder DIRECTORY]
 
-Runs cases of ``table.py`` under the profiler and prints, for each, a step's kernels by their share:
-launches a step, microseconds each, and the grid they run on. A launch may begin before the one
-before it has ended; its time is counted from that end. What no kernel takes is listed as idle: gaps
-between launches, and the host. Profiling makes steps longer, so only shares count.
+Runs cases of ``table.py`` under the profiler. Prints for each case the kernels of a step by their
+share of its time: launches a step, microseconds each, and grid. A launch may start before the
+launch before it has ended; its time is counted from that end. Time without a kernel is idle: gaps
+between launches, and the host. Profiling makes steps longer, so only shares are meaningful.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from kinfolk.synth.write import write_synthetic
 from kinfolk_kernels.dependent import one_after_the_other
 
 STEPS = 12
-"""Tokens generated under the profiler; the first comes with the prompt."""
+"""Tokens generated under the profiler; the prompt's step yields the first."""
 
 say = sys.stdout.write
 
 
 @dataclass
 class Kernel:
-    """Launches of one name and grid, in microseconds after what ran before had ended."""
+    """Launches of one name and grid; ``times`` in microseconds since the launch before ended."""
 
     name: str
     grid: str
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def traced(runtime: Runtime, settings: Settings, case: Case, folder: Path) -> list[dict[str, Any]]:
-    """Kernels of the last steps of a case; of a prompt, all of it."""
+    """Kernel events of the last steps of a case, or of the whole prompt."""
     prompts = case.work.generate <= 2
     work = case.work if prompts else replace(case.work, generate=STEPS)
     limits = replace(scheduler_limits(runtime.loaded, settings), max_draft=work.rows - 1)
@@ -99,8 +99,8 @@ def traced(runtime: Runtime, settings: Settings, case: Case, folder: Path) -> li
 
 
 def last_steps(events: list[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
-    """From the fourth step's end to that of the last with ``rows`` rows: steps end where the host
-    is sent a report."""
+    """Events from the end of the fourth step to that of the last step with ``rows`` rows; a step
+    ends where its outputs are copied to the host."""
     ends = [i for i, e in enumerate(events) if "DtoH" in e["name"]]
     return events[ends[3] + 1 : ends[-rows] + 1]
 

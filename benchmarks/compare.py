@@ -2,11 +2,11 @@
 
     python benchmarks/compare.py OLD [--shape NAME]… [--case NAME]… [--layers N] [--pairs N]
 
-OLD is the folder of another checkout. Its packages and those of this checkout are imported side by
-side, each opens the same synthetic file, and their runs take turns: old, new, new, old, and so on.
-A pair of runs shares the state of the machine, which between days changes a row by 1 to 2 %. Prints
-for each row the geometric mean of new / old (above 1 = new is faster) with a 95 % interval over
-the pairs. Needs a GPU that holds the model twice; ``--device cpu`` tries the script.
+OLD is the folder of another checkout. The packages of both checkouts are imported into one process,
+both open the same synthetic file, and runs alternate: old, new, new, old, and so on. A pair of runs
+shares the state of the machine, which from day to day changes a row by 1 to 2 %. Prints for each
+row the geometric mean of new / old (above 1 = new is faster) with a 95 % interval over the pairs.
+Needs a GPU that holds the model twice; ``--device cpu`` tries the script.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOTS = (
     "plugins/laguna",
 )
 OWN = ("kinfolk", "kinfolk_", "table", "distinct", "results", "shapes", "timing")
-"""Modules that each build has for itself: those that begin so."""
+"""Prefixes of the modules of which each build has its own."""
 
 STUDENT_95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
 """Two-sided 95 % quantiles of Student's t by degrees of freedom; 2.0 beyond."""
@@ -50,7 +50,7 @@ class Build:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Imports inside, from any thread, are of this build."""
+        """Context in which imports, from any thread, get modules of this build."""
         paths = [str(self.root / part) for part in (*ROOTS, "benchmarks", "benchmarks/kernels")]
         sys.path[:0] = paths
         sys.modules.update(self.modules)
@@ -81,7 +81,7 @@ def main() -> None:
     options = parser.parse_args()
     if not (options.old / "core" / "kinfolk").is_dir():
         parser.error(f"{options.old} is no checkout of kinfolk: it has no core/kinfolk")
-    # This script's own folder would offer its modules to both.
+    # Both builds would import their benchmark modules from this script's folder.
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != HERE]
     old, new = Build("old", options.old.resolve()), Build("new", HERE.parent)
     with new.active():
@@ -103,7 +103,7 @@ def main() -> None:
 def compare(
     old: Build, new: Build, path: Path, cases: Sequence[Any], pairs: int, device: str
 ) -> Iterator[dict[str, Any]]:
-    """Rows of cases that an engine can be opened for together."""
+    """Rows of the table for cases that can share an engine."""
     with ExitStack() as stack:
         runtimes = {}
         for build in (old, new):
@@ -118,7 +118,7 @@ def compare(
                         runs[build.name] = engines.enter_context(
                             _engine(build, runtimes[build.name], case, device)
                         )
-                for pair in range(-1, pairs):  # the first captures, and is not counted
+                for pair in range(-1, pairs):  # the first captures graphs, and is not counted
                     for build in (old, new) if pair % 2 else (new, old):
                         with build.active():
                             rate = _rate(case, runs[build.name](pair + 1))
@@ -179,7 +179,7 @@ def _engine(build: Build, runtime: Any, case: Any, device: str) -> Iterator[Any]
 
 
 def _rate(case: Any, run: Any) -> float:
-    """Tokens a second of what the case is about: its prompt, or what it generates."""
+    """Tokens a second of the case: of its prompt, or of its generated tokens."""
     work = case.work
     if work.generate <= 2:
         return float(work.sequences * work.prompt / run.prompt)

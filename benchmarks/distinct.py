@@ -1,4 +1,4 @@
-"""How many different experts a decoding step reads: what its time has to be compared with."""
+"""The number of distinct experts that a decoding step reads, which its time is compared with."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ Route = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """The op ``route``, bound."""
 
 STEPS = 4
-"""Decoding steps that are looked at."""
+"""Decoding steps over which the number is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Of one call of a layer's router: ``experts`` there are, and ``ids`` int64 [rows, K]."""
+    """One call of a layer's router: its number of ``experts``, and the chosen ``ids`` int64
+    [rows, K]."""
 
     experts: int
     ids: torch.Tensor
@@ -36,7 +37,7 @@ class Choices:
 
     @property
     def expected(self) -> float:
-        """Of as many rows that choose at random."""
+        """The expected number of distinct experts for rows that choose at random."""
         rows, top_k = self.ids.shape
         return float(self.experts * (1 - (1 - top_k / self.experts) ** rows))
 
@@ -44,10 +45,10 @@ class Choices:
 def distinct_experts(
     runtime: Runtime, limits: SchedulerLimits, work: Workload, seed: int = 0
 ) -> dict[str, float] | None:
-    """Different experts a layer and step of ``work``, by steps that are not timed; ``None`` without
-    experts.
+    """Distinct experts per layer and step of ``work``, from steps that are not timed; ``None`` for
+    a model without experts.
 
-    Nothing is recorded for these steps, so they hold the rows of sequences and no padding.
+    These steps run eagerly, so they have no padding rows.
     """
     loaded = replace(runtime.loaded, graphs=False)
     with (
@@ -69,7 +70,7 @@ def distinct_experts(
 
 @contextmanager
 def _choices(model: object, ops: Ops, rows: int) -> Iterator[list[Choices]]:
-    """Collect the experts that a model's routers choose inside, in calls of ``rows`` rows."""
+    """Context that collects the choices of a model's routers, in calls of ``rows`` rows."""
     choices: list[Choices] = []
 
     def watched(moe: MoE, route: Route) -> Route:

@@ -1,11 +1,11 @@
-"""What the host does in a step of decoding, between one step's numbers and the next launch.
+"""The host's time of a decoding step, between the results of one step and the next launch.
 
     python benchmarks/host.py [--sequences 1,16] [--rows 1] [--steps 2000] [--temperature 0]
                               [--profile]
 
-A small model on the CPU; its steps are captured once and then do nothing, so that planning, filling
-buffers, reading results, committing and sending events are all that is left. Microseconds of the
-engine's thread a step, others not counted.
+A small model runs on the CPU. Its captured steps do nothing when replayed, so the rest is measured:
+planning, filling buffers, reading results, committing and sending events. Prints microseconds of
+the engine's thread per step, without other threads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Still:
 
 
 def load(context: int) -> LoadedModel:
-    """The model that comes with kinfolk."""
+    """Load the bundled model."""
     settings = load_settings(device="cpu", dtype="f32", context=context, slots=16, graphs="on")
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     return load_model(bundled_model(registry), settings, registry)
@@ -61,8 +61,8 @@ def measure(
     overlap: bool = True,
     rows: int = 1,
 ) -> float:
-    """Microseconds of a step of so many sequences, after the first ones; all rows but one of each
-    are drafts that are rejected."""
+    """Microseconds of a step of ``sequences`` sequences, after ``WARM_UP`` steps; all rows of a
+    sequence but one are rejected drafts."""
     limits = SchedulerLimits(
         slots=16,
         context=loaded.info.context,
@@ -91,7 +91,7 @@ def measure(
             engine.submit(request, listen)
         for _ in range(sequences):
             ended.acquire()
-    # The last ones are without those that have ended.
+    # In the last steps some sequences have ended already.
     last = WARM_UP + steps - sequences
     return (times[last] - times[WARM_UP]) / (last - WARM_UP) * 1e6
 

@@ -1,12 +1,12 @@
-"""What rounding costs in quality: the bundled model on held-out text, against float32 on the CPU.
+"""The quality cost of rounding: the bundled model on held-out text, against float32 on the CPU.
 
     python benchmarks/quality.py [--windows N] [--window TOKENS] [--json FILE] [--device DEVICE]
                                  [--way NAME]…
 
-The text is the source of click, which the bundled model has not been trained on. For every way of
-computing: mean Kullback-Leibler divergence from float32 over all positions, in nats, perplexity,
-and how far it is from float32's. How a product is rounded depends on the rows of a step, so each
-way says how many rows it reads at a time; a few rows are what decoding does.
+The text is the source of click, which the bundled model was not trained on. Prints for every way of
+computing: the mean Kullback-Leibler divergence from float32 over all positions, in nats, the
+perplexity, and its difference from float32's. The rounding of a product depends on the rows of a
+step, so each way states its rows; decoding has few.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ say = sys.stdout.write
 
 @dataclass(frozen=True)
 class Way:
-    """Settings, and the rows of a step."""
+    """A way of computing: settings, and the rows of a step."""
 
     name: str
     rows: int

@@ -1,6 +1,6 @@
-"""Result files of ``benchmarks/table.py``, and whether the newest still tells of these kernels.
+"""Result files of ``benchmarks/table.py``, and whether the newest one is of the current kernels.
 
-python benchmarks/results.py      say it, and leave with 1 if not
+python benchmarks/results.py      print that, and exit with 1 if it is not
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEEDED = frozenset({"commit", "kernels", "machine", "versions", "rates", "rows",
 
 
 def kernels_hash(root: Path = ROOT) -> str:
-    """Changes with any source file under kernels/."""
+    """A hash of the source files under kernels/."""
     digest = hashlib.sha256()
     for path in sorted((root / "kernels").rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -24,7 +24,8 @@ def kernels_hash(root: Path = ROOT) -> str:
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
-    """The result taken last; ``None`` if there is none. ValueError for a file that is no result."""
+    """The latest result, ``None`` if there is none. Raises ``ValueError`` for a file that is not a
+    result."""
     found = []
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
@@ -36,7 +37,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
 
 
 def staleness(root: Path = ROOT) -> str:
-    """Why the newest result says nothing of the kernels as they are; empty if it does."""
+    """The reason why the newest result is not of the current kernels; empty if it is."""
     result = newest(root / "benchmarks" / "results")
     if result is None:
         return "nothing was measured yet: run .ci/gpu on a machine with a GPU"

@@ -1,4 +1,4 @@
-"""Released shapes that are measured and that no family in this repository provides."""
+"""Released shapes that benchmarks measure and that no family in this repository provides."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ MORE = (
         mixes={"q4_k_m": MIXES["q4_k_m"]},
     ),
 )
-"""What a family of its own distribution, examples/kinfolk-qwen3, is measured on."""
+"""The shape of benchmarks of examples/kinfolk-qwen3, a family in a distribution of its own."""

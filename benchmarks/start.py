@@ -1,12 +1,12 @@
-"""How long a user waits for the first token, and whether a 27B fits a 24 GB card.
+"""The time to the first token of a new process, and whether a 27B fits a 24 GB card.
 
     python benchmarks/start.py [--shape NAME] [--layers N] [--json FILE] [--device DEVICE]
 
-Each figure is one process of the public command on a synthetic file: `kinfolk run` for one token
-with an empty cache of compiled kernels, then again with what the first has left there (to the end
-of the command, to the end of loading, imports among it, and from there to the token); `kinfolk
-bench` on a prompt of 40K tokens with 48K of q8_0 keys and values and the device's memory capped at
-24 GB. The file is in the page cache, and reading it once is timed beside them.
+Each figure is from one process of the public command on a synthetic file. `kinfolk run` generates
+one token, first with an empty kernel cache, then with a full one; timed are the whole command,
+loading with imports, and the rest up to the token. `kinfolk bench` runs a prompt of 40K tokens with
+48K of q8_0 keys and values, and with the device's memory capped at 24 GB. The file is in the page
+cache; reading it once is timed, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
         write_synthetic(outline_of(options.shape, options.layers), path)
         device = ("--device", options.device)
         put("read_seconds", round(read_seconds(path), 2))
-        # Most of what a command does before it opens a file.
+        # Imports are most of a command's work before it opens a file.
         modules = [sys.executable, "-c", "import kinfolk.engine.runtime"]
         started = time.perf_counter()
         subprocess.run(modules, check=True)
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def read_seconds(path: Path) -> float:
-    """To read a file once, into memory that is used again."""
+    """Seconds to read a file once, into a buffer that is reused."""
     buffer = memoryview(bytearray(BLOCK))
     started = time.perf_counter()
     with path.open("rb", buffering=0) as file:
@@ -83,7 +83,7 @@ def read_seconds(path: Path) -> float:
 
 
 def timed(arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[float, dict[str, Any]]:
-    """Seconds from the start of a command to its end, and what it says."""
+    """Seconds from the start of a command to its end, and its JSON output."""
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "kinfolk", *arguments],

@@ -1,12 +1,12 @@
-"""What users feel, measured through the engine that ``kinfolk serve`` runs: one file of results.
+"""The table of speed, measured through the engine that ``kinfolk serve`` runs: one result file.
 
     python benchmarks/table.py [--shape NAME]… [--case NAME]… [--layers N] [--repeats N]
     python benchmarks/table.py --compile-only [--shape NAME]… [--case NAME]…
 
 Writes a synthetic file of each shape, to memory if there is room, measures the workloads below on
-it, and puts a JSON file into benchmarks/results. Fresh random tokens in every repeat and sequence;
-nothing is reused; medians. Needs a GPU. Most of a first run's time is the compiling of kernels:
-with ``--compile-only`` a few layers of all shapes are run side by side, which leaves them in the
+it, and writes a JSON file to benchmarks/results. Every repeat and sequence has new random tokens,
+so no prefix is reused. Figures are medians. Needs a GPU. A first run spends most of its time
+compiling kernels; ``--compile-only`` runs a few layers of all shapes in parallel, which fills the
 cache.
 """
 
@@ -52,7 +52,7 @@ from timing import copy_bandwidth  # noqa: E402
 DEEP = 32768
 
 ROOM = 64 << 30
-"""Bytes of memory that are free where a model of a shape may stand in it."""
+"""Bytes of free memory that are required for writing a model's file to memory."""
 
 FEW_LAYERS = 8
 """Layers of a shape that have every kind of layer and every format of the mix."""
@@ -60,7 +60,7 @@ FEW_LAYERS = 8
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, and what the engine is opened with for it; ``wide`` ones on ``WIDE`` only."""
+    """A workload and the settings of its engine; ``wide`` ones run on the shape ``WIDE`` only."""
 
     name: str
     work: Workload
@@ -156,14 +156,14 @@ def compile_kernels(shapes: Sequence[str], cases: Sequence[str]) -> None:
 
 
 def cases_of(shape: str, names: Sequence[str]) -> list[Case]:
-    """The cases of these names, or those that suit a shape."""
+    """The cases with these names, or by default those for the shape."""
     if names:
         return [case for case in CASES if case.name in names]
     return [case for case in CASES if shape == WIDE or not case.wide]
 
 
 def by_settings(cases: Sequence[Case]) -> list[list[Case]]:
-    """Cases that an engine can be opened for together."""
+    """Groups of cases that can share an engine."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(json.dumps(case.settings), []).append(case)
@@ -173,7 +173,7 @@ def by_settings(cases: Sequence[Case]) -> list[list[Case]]:
 def rows_of(
     name: str, all_cases: Sequence[Case], layers: int, repeats: int, device: str = "cuda"
 ) -> Iterator[dict[str, Any]]:
-    """Cases on one shape; the file is loaded once for each set of settings."""
+    """Rows of the table for cases on one shape; a file is loaded once for each set of settings."""
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     plan = outline_of(name, layers)
     with scratch() as folder:
@@ -202,7 +202,8 @@ def rows_of(
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
-    """A folder for a model: in memory, as files that were just written are anyway, or on disk."""
+    """A temporary folder for a model: in memory, where the page cache would hold it anyway, or on
+    disk."""
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > ROOM
     return tempfile.TemporaryDirectory(dir=memory if roomy else None)
@@ -219,7 +220,7 @@ def outline_of(name: str, layers: int) -> SynthPlan:
 
 
 def dense_bytes(plan: SynthPlan) -> int | None:
-    """What a step of one row reads of the file; ``None`` where experts are chosen."""
+    """Bytes of the file that a step of one row reads; ``None`` for models with experts."""
     sizes = {tensor.layout.name: tensor.layout.nbytes for tensor in plan.tensors}
     if any("_exps" in name for name in sizes):
         return None
@@ -227,9 +228,9 @@ def dense_bytes(plan: SynthPlan) -> int | None:
 
 
 def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> dict[str, Any]:
-    """One case on an engine of its own; a first repeat is not counted.
+    """One case on an engine of its own; the first repeat, which captures graphs, is not counted.
 
-    At depth it is: it takes seconds, and a median does not mind one whose steps are recorded.
+    At depth it is counted: a repeat takes seconds there, and the median ignores the slow one.
     """
     work, loaded = case.work, runtime.loaded
     uncounted = 0 if work.prompt >= DEEP else 1
@@ -240,7 +241,7 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
         runs = [measure(own, work, seed) for seed in range(uncounted + repeats)][uncounted:]
         stats, refused = engine.stats(), dict(engine.uncapturable_ops())
     decodes_alone = work.rows == 1 and work.generate > 2
-    # Of one row they are as many as it chooses, greedy or not.
+    # Sampled cases have one sequence, whose row always reads exactly top-k experts.
     counted = decodes_alone and not work.temperature
     distinct = distinct_experts(runtime, limits, work) if counted else None
     prompts = [work.sequences * work.prompt / run.prompt for run in runs]
@@ -278,7 +279,7 @@ def machine() -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str]:
-    """Clocks in MHz and degrees as they are now; empty where nothing tells them."""
+    """Current clocks in MHz, temperature in degrees, power in watts; empty without nvidia-smi."""
     names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
     try:
@@ -289,7 +290,7 @@ def clocks() -> dict[str, str]:
 
 
 def matrix_rate() -> float:
-    """Operations a second of a large product in bfloat16."""
+    """Floating-point operations a second of a large bfloat16 product."""
     size = 8192
     a, b = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     times = []
@@ -304,7 +305,7 @@ def matrix_rate() -> float:
 
 
 def _commit() -> str:
-    """What is checked out, and whether files differ; a copy without history does not know."""
+    """The commit, with ``-dirty`` if files differ; a placeholder in a copy without history."""
     asked = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         told = subprocess.run(asked, check=True, capture_output=True, text=True, cwd=HERE)

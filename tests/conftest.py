@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-# Before torch is imported, here and in the programs that tests start: tests run in a process a
-# core, and tiny matrices lose more time to waking threads than they gain. Where a test asks for
-# several threads, those that wait must not keep the cores of other processes busy.
+# Set before torch is imported, here and in programs that tests start. Tests run in one process for
+# each core, and for tiny matrices waking threads takes longer than they save. Threads that a test
+# asks for must not spin on the cores of other processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -39,10 +39,10 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests choose their settings and plugins themselves, whatever this machine is used for.
+    """Isolate tests from this machine's settings and plugins.
 
-    What this run was told is not meant for the pytest that a test may start. Of installed plugins
-    there are those of this repository, and those that a test makes and names.
+    ``PYTEST_ADDOPTS`` must not reach the pytest that a test may start. Of the installed plugins
+    only those of this repository are visible, and those that a test creates and names.
     """
     os.environ.pop("PYTEST_ADDOPTS", None)
     for name in [name for name in os.environ if name.upper().startswith("KINFOLK_")]:
@@ -50,16 +50,16 @@ def pytest_configure(config: pytest.Config) -> None:
     ours = sorted(path.parent.name for path in (REPO / "plugins").glob("*/pyproject.toml"))
     os.environ["KINFOLK_PLUGINS"] = ",".join(ours)
     if config.option.markexpr in TIERS and not config.option.collectonly:
-        # Before workers start, which could only fail test by test.
+        # Checked before workers start, which could only fail test by test.
         problem = problem_of({config.option.markexpr})
         if problem:
             raise pytest.UsageError(problem)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """`-n auto`: a process a core; none besides this one where one file is named.
+    """`-n auto`: one worker for each core, or none if a single file is named.
 
-    Each has torch loaded (half a gigabyte) and session fixtures of its own, so there are at most
+    A worker loads torch (half a gigabyte) and has session fixtures of its own, so there are at most
     eight.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
@@ -93,7 +93,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         {tier for item in session.items for tier in tiers_of(item)}
     )
     if problem and hasattr(session.config, "workerinput"):
-        # A worker of pytest-xdist that stops here takes the controller down without a word.
+        # A pytest-xdist worker that stops here would stop the controller without a message.
         session.config.stash[PROBLEM] = problem
     elif problem:
         raise pytest.UsageError(problem)
@@ -147,8 +147,8 @@ def cases() -> Path:
 
 @pytest.fixture(scope="session")
 def wrapped_ops() -> Callable[..., AbstractContextManager[None]]:
-    """``with wrapped_ops(op=wrap):`` inside, binding the op gives ``wrap(arguments, run)``, where
-    ``run(*operands)`` is what it gives otherwise."""
+    """``with wrapped_ops(op=wrap):`` makes binding the op return ``wrap(arguments, run)``, where
+    ``run(*operands)`` is the function that binding returns otherwise."""
 
     @contextmanager
     def wrapped(**wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
@@ -169,5 +169,5 @@ def wrapped_ops() -> Callable[..., AbstractContextManager[None]]:
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """A generator that starts equal in every test."""
+    """A generator with the same seed in every test."""
     return np.random.default_rng(0)

@@ -1,10 +1,10 @@
-"""Attention over shuffled blocks for the attention layers of a dense 27B: time against the bytes.
+"""Attention over shuffled blocks, for the attention layers of a dense 27B: time against bandwidth.
 
     python benchmarks/kernels/attention.py [--tune] [--json FILE]
 
-Decoding reads the keys and values of 16 layers, each in its own part of every block as a model
-keeps them, and is measured against the copy bandwidth of the same run. Slices of prompts are
-measured in products a second. Every figure is the median replay of one CUDA graph.
+Decoding reads the keys and values of 16 layers, stored in blocks of all layers as in a model, and
+is compared with the copy bandwidth of the same run. Prompt slices are measured in operations a
+second. Every figure is the median replay of one CUDA graph.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kinfolk_kernels.stored_kind import StoredKind
 
 LAYERS, HEADS, KV_HEADS, DIM, CHUNK = 16, 24, 4, 256, 64
 PAIRS = 32
-"""Pairs of numbers of a head that are turned."""
+"""Pairs of numbers of a head that are rotated."""
 
 CONTEXTS = (1024, 4096, 32768, 262144)
 STORAGES = ("bf16", "q8_0")
@@ -75,7 +75,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Memory:
-    """Sections of every layer, (keys, values), and an arena that nothing uses."""
+    """Sections (keys, values) of every layer, and an unused arena."""
 
     layers: list[tuple[Stored, Stored]]
     arena: tuple[Stored, Stored]
@@ -83,7 +83,7 @@ class Memory:
 
 
 def planes(blocks: int, width: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Keys and values of every layer in blocks that hold all of them, random numbers."""
+    """Random keys and values of every layer, in blocks that hold all layers."""
     whole = torch.empty(blocks, LAYERS, 2, KV_HEADS, CHUNK, width, dtype=dtype, device="cuda")
     for piece in whole.flatten().split(2**28):
         if dtype == torch.uint8:
@@ -132,7 +132,7 @@ def step_of(memory: Memory, context: int, count: int, drafted: bool) -> tuple[Ro
 
 
 def projections(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries and gates as one product leaves them."""
+    """Queries and gates as views of the result of one product."""
     wide = torch.randn(count, HEADS, 2 * DIM, device="cuda").bfloat16()
     return wide[..., :DIM], wide[..., DIM:]
 
@@ -140,7 +140,7 @@ def projections(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 def attention(
     memory: Memory, context: int, count: int, drafted: bool, layers: int
 ) -> Callable[[Tile | None], list[torch.Tensor]]:
-    """A step of ``layers`` layers with gates; int8 rows where few rows ask for them."""
+    """A step of ``layers`` attention layers with gates; with int8 rows if there are few rows."""
     rows, table = step_of(memory, context, count, drafted)
     q, gate = projections(count)
     epilogue = Epilogue(gate, None, torch.float16, int8=count <= 4)
@@ -161,7 +161,7 @@ def attention(
 
 
 def preparation(memory: Memory, context: int, count: int, layers: int) -> Callable[[], None]:
-    """Norms, rotation and storing in ``layers`` layers."""
+    """A step of ``qk_rope_write`` in ``layers`` layers."""
     rows, _ = step_of(memory, context, count, False)
     q, _ = projections(count)
     k, v = (torch.randn(count, KV_HEADS, DIM, device="cuda") for _ in range(2))
@@ -181,7 +181,7 @@ def preparation(memory: Memory, context: int, count: int, layers: int) -> Callab
 
 
 def seconds_of(step: Callable[[Tile | None], list[torch.Tensor]], tile: Tile | None) -> float:
-    """Of one replay; a tile out of the table must give the same numbers."""
+    """Seconds of one replay; asserts that ``tile`` gives the results of the default tile."""
     if tile is not None:
         for found, expected in zip(step(tile), step(None), strict=True):
             error = float((found.double() - expected.double()).norm() / expected.double().norm())
@@ -190,7 +190,7 @@ def seconds_of(step: Callable[[Tile | None], list[torch.Tensor]], tile: Tile | N
 
 
 class Report:
-    """Lines as they are measured, and all of them as JSON."""
+    """Prints lines as they are measured, and collects them for a JSON file."""
 
     def __init__(self) -> None:
         self.copy = copy_bandwidth()
@@ -213,7 +213,7 @@ class Report:
 
 
 def stored_bytes(storage: str, positions: int) -> float:
-    """Of keys and values of all layers."""
+    """Bytes of keys and values of all layers."""
     number = 2.0 if storage == "bf16" else 34 / 32
     return 2 * LAYERS * KV_HEADS * DIM * number * positions
 
@@ -245,7 +245,7 @@ def measure_slices(report: Report, memory: Memory, storage: str, tune: bool) -> 
             name += f" {_short(tile)}" if tile else ""
             report.add(name, seconds_of(step, tile), flops=flops)
     step = preparation(memory, 9, SLICE, LAYERS)
-    # Projections are read, queries, keys and values are written.
+    # Bytes of projections that are read, and of queries, keys and values that are written.
     numbers = LAYERS * SLICE * DIM * (2 * HEADS * 2 + 2 * KV_HEADS * (4 + 2))
     report.add(f"{storage} before attention, {SLICE} rows", replay_seconds(step), nbytes=numbers)
 

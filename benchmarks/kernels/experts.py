@@ -1,14 +1,14 @@
-"""Router and experts of one layer, in the shapes of released models: time against floors.
+"""Router and experts of one layer, in the shapes of released models: time against lower bounds.
 
     python benchmarks/kernels/experts.py [--rows 1 4 16 64 2048] [--shape NAME]… [--json FILE]
 
-A line is a shape and a number of rows, with microseconds of a whole step and of each launch. A step
-is the router's product, the choice and the experts' products, in a CUDA graph over several
-steps with other rows each, so that the experts of one are not in the cache when the next begins.
-The floor is the larger of two times: reading the planes of the distinct experts at the bandwidth of
-a copy made in the same run, and multiplying at the matrix rate measured in the same run. Where rows
-may go to their experts alone or together, both ways are timed, and alone with the shared expert
-beside them where the model has one; `*` marks the one the op takes.
+A line has a shape, a number of rows, and the microseconds of a whole step and of each launch. A
+step consists of the router's product, the choice and the experts' products. One CUDA graph holds
+several steps with different rows, so that the experts of one step are not in the cache for the
+next. The floor is the larger of two times: reading the planes of the distinct experts at the copy
+bandwidth, and multiplying at the matrix rate, both measured in the same run. If both kinds of
+kernels can run, by pairs and by groups of pairs, both are timed, and pairs also with the shared
+expert if the model has one; `*` marks the one that the op chooses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CACHE = 400e6
 """Bytes that the steps of a graph read: several times the second-level cache."""
 
 FEWEST_STEPS, MOST_STEPS = 8, 32
-"""Of a graph: its own start is to be shared by many."""
+"""Steps of a graph: enough to make the time of its start negligible."""
 
 SORTING = ("sort_few_kernel", "count_kernel", "scan_kernel", "place_kernel")
 """Kernels that sort pairs by expert; they come first."""
@@ -58,7 +58,7 @@ SORTING = ("sort_few_kernel", "count_kernel", "scan_kernel", "place_kernel")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Formats of gate and up, and of down."""
+    """The sizes of a layer; ``upper`` and ``lower``: formats of gate and up, and of down."""
 
     experts: int
     channels: int
@@ -85,7 +85,7 @@ TILES = {
     "8 warps": (GroupTile(64, 128, 4, 3), GroupTile(128, 128, 8, 3)),
     "2 stages": (GroupTile(64, 128, 4, 2), GroupTile(64, 128, 4, 2)),
 }
-"""Ways of many rows: the usual tiles, and what is tried beside them."""
+"""Tiles for many rows: the default ones, and others to compare."""
 
 
 def random_stack(name: str, experts: int, rows: int, columns: int) -> PlanesStack:
@@ -152,7 +152,7 @@ class Step:
     def launches(self, layer: ExpertsArguments[PlanesStack], way: str) -> list[Launch]:
         if way in TILES:
             return list(group_launches(self.x, self.choice, layer, self.y, TILES[way]))
-        # The norm before leaves up to four rows as int8.
+        # The norm before also stores few rows as int8.
         x = with_int8(self.x, int8_rows(self.x)) if len(self.x) <= MAX_INT8_ROWS else self.x
         return list(pair_launches(x, self.choice, layer, self.y))
 
@@ -187,10 +187,10 @@ def run_all(launches: Sequence[Launch]) -> None:
 
 
 def stages(launches: Sequence[Launch]) -> dict[str, slice]:
-    """What is timed alone, by name: the launches that sort together, every other one by itself.
+    """The launches that are timed separately, by name. Those that sort are timed together.
 
-    A scan adds up counts in place: again without the count before it, it would send what comes
-    after it out of bounds. The other launches write nothing that they read.
+    The scan overwrites its counts: repeated without the count launch, it would send later launches
+    out of bounds. Other launches write nothing that they read.
     """
     names = [launch.kernel.__name__ for launch in launches]
     sorting = sum(name in SORTING for name in names)
@@ -206,7 +206,7 @@ def measure(
     rows: int,
     rates: tuple[float, float],
 ) -> dict[str, object]:
-    """Times of a step of ``rows`` rows and of its launches, by the way that rows take."""
+    """Times of a step of ``rows`` rows and of its launches, for each kind of kernels."""
     one = sum(stack.nbytes for stack in (layer.gate, layer.up, layer.down)) / shape.experts  # type: ignore[union-attr]
     count = int(min(MOST_STEPS, max(FEWEST_STEPS, CACHE // (one * shape.top_k * rows) + 1)))
     steps = [Step.make(shape, rows) for _ in range(count)]

@@ -1,13 +1,13 @@
-"""Quantised matrices times few and many rows, on the shapes of a dense 27B: time against reading.
+"""Quantised matrices times few and many rows, in the shapes of a dense 27B: time against bandwidth.
 
     PYTHONPATH=kernels python benchmarks/kernels/linear.py [--json FILE] [--quick]
 
-Every launch of a step is tried with 1 to 64 rows in the default tile and in the most plausible
-others; each rotates over enough copies to leave the cache, inside one CUDA graph. Then all launches
-of a step in one graph: with the default tiles, started early and one after the other, with the best
-ones, and with the rows prepared before each launch. Last, a slice of 2048 rows. Rates are bytes of
-planes a second, beside the bandwidth of a copy measured in the same run. Kernels are compiled
-first, in several processes. A tile that fails or whose result is off is reported and left out.
+First, every launch of a step runs with 1 to 64 rows, in the default tile and in plausible others.
+One CUDA graph runs it over enough copies of the matrices to exceed the cache. Second, all launches
+of a step run in one graph: with the default tiles, with and without early starts, with the best
+tiles, and with the rows prepared before each launch. Third, a slice of 2048 rows. Rates are bytes
+of planes a second, compared with the copy bandwidth measured in the same run. Kernels are compiled
+first, in several processes. A tile that fails or has a wrong result is reported and left out.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from kinfolk_kernels.linear.prepare import half_rows, int8_rows
 from kinfolk_kernels.planes import Planes
 
 CACHE = 250e6
-"""Bytes of copies a launch rotates over: several times the second-level cache."""
+"""Bytes of the copies that a launch alternates over: several times the second-level cache."""
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 PROCESSES = 15
 OFF = 2e-2
-"""Relative error that no rounding explains: int8 rows make 7e-3 of normal numbers."""
+"""Relative error above which a result is wrong: int8 rows cause 7e-3 for normal numbers."""
 
 SLICE = 2048
-"""Rows of a slice of a prompt."""
+"""Rows of a prompt slice."""
 
 Tile = int | Int8Tile | SmallTile
-"""Of one row, the warps that share it."""
+"""The tile of a launch; for one row, the warps of a program."""
 
 say = sys.stdout.write
 
 
 def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
-    """The default of a launch, then what is tried beside it."""
+    """The default tile of a launch, then the others to compare."""
     default = default_tile(name, rows)
     shapes: list[Any] = _shapes(name)
     halves, pairs = small_tile_for(shapes), -(-shapes[0].columns // PAIR)
@@ -79,7 +79,7 @@ def default_tile(name: str, rows: int) -> Tile:
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """Inputs of the tile selection."""
+    """The properties of a matrix that tile selection reads."""
 
     rows: int
     columns: int
@@ -137,7 +137,7 @@ def compile_one(job: tuple[str, int, Tile | None, bool]) -> None:
                 gemm_large(matrices, x)
             else:
                 Product(rows, matrices[0].columns)(matrices, tile, again=True)
-    except Exception as error:  # the measurement says what failed
+    except Exception as error:  # the measurement will report it, too
         say(f"compiling {name}, {rows} rows, {tile}: {type(error).__name__}: {error}\n")
 
 
@@ -186,7 +186,7 @@ def measure(name: str, rows: int, quick: bool, copies: list[list[Planes]]) -> di
                     product(matrices, tile)
 
             seconds = replay_seconds(run, 10) / len(copies)
-        except Exception as error:  # the others are still worth knowing
+        except Exception as error:  # go on with the other tiles
             say(f"  {name}, {rows} rows, {tile}: {type(error).__name__}: {error}\n")
             continue
         found[label(tile)] = seconds
@@ -231,13 +231,14 @@ def whole_step(
         try:
             with context:
                 found[way] = replay_seconds(run, 10) * 1e3
-        except Exception as error:  # the others are still worth knowing
+        except Exception as error:  # go on with the other ways
             say(f"  {rows} rows, {way}: {type(error).__name__}: {error}\n")
     return found
 
 
 def slice_of_a_prompt(rows: int, model: list[tuple[str, list[Planes]]]) -> dict[str, float]:
-    """Milliseconds of a slice without the head: with matrices in planes, and the products alone."""
+    """Milliseconds of a slice without the head: with packed matrices, and of the products of dense
+    ones alone."""
     x = {k: torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for k in (5120, 6144, 17408)}
     out = torch.empty(rows, 17408, device="cuda", dtype=torch.bfloat16)
     dense = {k: torch.randn(17408, k, device="cuda", dtype=torch.bfloat16) for k in x}

@@ -22,7 +22,7 @@ LAUNCHES: dict[str, tuple[tuple[str, int, int], ...]] = {
     "down Q6_K": (("Q6_K", 5120, 17408),),
     "head": (("Q6_K", 248320, 5120),),
 }
-"""(format, rows, columns) of what is multiplied in one launch."""
+"""(format, rows, columns) of the matrices of each launch."""
 
 
 def step() -> list[str]:
@@ -37,7 +37,7 @@ def step() -> list[str]:
 
 
 def random_planes(name: str, rows: int, columns: int) -> Planes:
-    """Planes of random codes with sane scales, made on the device."""
+    """A packed matrix of random codes with realistic scales, created on the device."""
     layout = LAYOUTS[name]
     quads = -(-rows // 4)
 
@@ -58,8 +58,8 @@ def random_planes(name: str, rows: int, columns: int) -> Planes:
 
 
 def launch_of(name: str, part: int = 1) -> list[Planes]:
-    """The matrices of a launch, or about a ``part``-th of the rows of each: in the same order of
-    size, which decides on the order in the launch."""
+    """The matrices of a launch, or about a ``part``-th of the rows of each. Their order by size,
+    which decides the order in the launch, is not changed."""
     shapes = (
         (f, max(48, n // part // 16 * 16) if part > 1 else n, k) for f, n, k in LAUNCHES[name]
     )

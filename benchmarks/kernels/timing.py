@@ -1,4 +1,4 @@
-"""How long a step takes inside a CUDA graph, and how fast memory is."""
+"""Measures the time of a step in a CUDA graph, and the bandwidth of memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def replay_seconds(step: Callable[[], None], replays: int = 20) -> float:
 def copy_bandwidth() -> float:
     """Bytes a second, read plus written, of a large copy by a kernel.
 
-    Not in a graph: there a copy goes to the copy engine, which is slower.
+    Measured outside of a graph, in which the slower copy engine would run the copy.
     """
     source = torch.randn(2**28, device="cuda")
     target = torch.empty_like(source)

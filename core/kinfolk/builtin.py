@@ -1,7 +1,6 @@
-"""What the core itself registers, through the same hooks as every plugin.
+"""Formats, op back ends and drafters of the core, registered through the same hooks as a plugin's.
 
-This is the one place that knows what the rows above the registry bring; the registry imports it by
-name.
+The registry imports this module by name, so that it depends on none of the modules imported here.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ def register_drafters() -> list[DrafterSpec]:
         DrafterSpec(
             "ngram",
             "kinfolk.spec.ngram:create",
-            "prompt lookup: the tokens that followed the same text earlier",
+            "copies what followed an earlier occurrence of the last tokens",
         ),
         DrafterSpec(
             "random",
             "kinfolk.spec.random_drafts:create",
-            "random tokens, to measure what drafted rows cost",
+            "random tokens, to measure the cost of drafted rows",
         ),
     ]

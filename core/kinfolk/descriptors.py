@@ -1,7 +1,7 @@
-"""What a plugin registers: small frozen records, cheap to build, heavy code behind references.
+"""Descriptors: the frozen records that plugins register.
 
-A reference is the string ``"module:attribute"``, resolved on first use, so that discovery never
-imports torch.
+They refer to heavy code by references, strings ``"module:attribute"`` that are resolved on first
+use, so that discovery never imports torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def resolve(reference: str) -> Any:
-    """Import ``"module:attribute"`` and return the attribute."""
+    """Import ``"module:attribute"`` and return the attribute. Raises the errors of importing."""
     module, _, attribute = reference.partition(":")
     value: Any = import_module(module)
     for part in attribute.split("."):
@@ -48,8 +48,8 @@ class QuantFormat(Checked):
 
     ``block`` numbers are stored in ``bytes`` bytes. ``dequantize`` references a function
     ``(uint8 array [..., n * bytes]) -> float32 array [..., n * block]``; ``quantize`` one in the
-    other direction, empty when the format can only be read. ``source`` is set where it is
-    registered: who brings it, for messages; empty = the core.
+    other direction, empty if the format can only be read. The registry sets ``source``, the plugin
+    that registered the format, for messages; empty = the core.
     """
 
     name: str
@@ -71,7 +71,7 @@ class QuantFormat(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An op back end's answer to "can you do this call?"; ``reason`` says why not."""
+    """A back end's answer whether it can run an op; ``reason`` says why not."""
 
     ok: bool
     reason: str = ""
@@ -94,14 +94,15 @@ class OpBackend(Checked):
     ``function`` references the implementation ``(arguments, *operands)`` of a
     ``kinfolk_kernels.op.Op``, ``supports`` a function ``(arguments)`` that returns a
     :class:`Verdict`-like value (truthy, with ``reason``), empty = always. Higher ``priority`` is
-    asked first; the op's own reference has priority 0, so a back end of a negative priority runs
-    only where it is chosen by ``name`` (``--op OP=NAME``). ``device`` is the type of device that a
-    model must be on for this to be asked, empty = any; one that was chosen by name is asked
-    everywhere. ``capturable``: a CUDA graph can hold its calls, because they read no number of the
-    step on the host and the same shapes lead to the same launches. ``precompilable``: its calls can
-    be traced with launches suppressed, so that kernels compile before the first step, because all
-    that outlives a call is written by launches of ``kinfolk_kernels.launch``. ``source`` is set
-    where it is registered: who brings it, for messages; empty = the core.
+    asked first. The op's own reference has priority 0, so a back end with a negative priority runs
+    only if it is chosen by ``name`` (``--op OP=NAME``). ``device`` is the type of device that the
+    back end is asked for, empty = any; a back end chosen by name is asked on every device.
+
+    ``capturable``: a CUDA graph can hold its calls, because they read no tensor on the host and
+    equal shapes cause equal launches. ``precompilable``: its calls can be traced with launches
+    suppressed, so that kernels compile before the first step, because everything that outlives a
+    call is written by launches of ``kinfolk_kernels.launch``. The registry sets ``source``, the
+    plugin that registered the back end, for messages; empty = the core.
     """
 
     op: str
@@ -121,10 +122,10 @@ class OpBackend(Checked):
 
 
 class Drafter(Protocol):
-    """Proposes tokens that probably follow; verification makes the result exact.
+    """Proposes tokens for verification, which keeps only those that sampling would have chosen.
 
-    ``known`` is the prompt and everything emitted: one list for the life of a request, which only
-    grows, so that its identity tells requests apart.
+    ``known`` is the prompt and all emitted tokens. A request keeps one list, which only grows, so
+    the identity of the list identifies the request.
     """
 
     def propose(self, known: list[int], limit: int) -> list[int]:
@@ -132,7 +133,7 @@ class Drafter(Protocol):
         ...
 
     def release(self, known: list[int]) -> None:
-        """The request has ended: forget what was kept for it, if anything was."""
+        """The request has ended: drop the state kept for it, if there is any."""
         ...
 
 
@@ -178,7 +179,7 @@ class SamplingDefaults(Checked):
 
 @dataclass(frozen=True, slots=True)
 class ModelCard(Checked):
-    """What is known about a released model; matched by the normalised ``general.name``."""
+    """Defaults for a released model, which is matched by the normalised ``general.name``."""
 
     name: str
     sampling: SamplingDefaults = SamplingDefaults()
@@ -190,12 +191,12 @@ class ModelCard(Checked):
 
 @dataclass(frozen=True, slots=True)
 class ModelOutline(Checked):
-    """What a file of some model holds besides its vocabulary, weights left open.
+    """The metadata and tensors of a model file, without vocabulary and weights.
 
-    ``metadata`` are the architecture's keys in file order, without prefix; ``tensors`` names and
-    shapes in torch order. ``group`` query heads share a key head. ``ranges`` bounds the numbers of
-    vectors that are no norms, by name without ``blk.N.``, so that random ones behave; ``constants``
-    are the numbers of vectors that are the same in every file, by full name.
+    ``metadata`` are the architecture's keys in file order, without prefix; ``tensors`` are names
+    and shapes in torch order. ``group`` query heads share a key head. ``ranges`` bounds the random
+    numbers of vectors that are not norms, by name without ``blk.N.``; ``constants`` are the numbers
+    of vectors that are equal in every file, by full name.
     """
 
     metadata: Mapping[str, object]
@@ -207,13 +208,13 @@ class ModelOutline(Checked):
 
 @dataclass(frozen=True, slots=True)
 class VocabularyOutline(Checked):
-    """A vocabulary of ``size`` tokens whose ordinary ones may be anything.
+    """A vocabulary of ``size`` tokens, whose ordinary tokens are generated.
 
-    ``symbols`` is what its merges start from, as in :attr:`PreTokenizer.symbols`; a file of
-    ``sentencepiece`` has scores instead of merges, and ``pre`` is ``llama``. ``specials`` are the
-    texts from id ``first_special`` on, each with whether it is a control token; ids after them are
-    padding, or ordinary tokens where characters are merged or nothing is ``padded``. ``eos``,
-    ``padding`` and ``bos`` are texts among them; with ``bos``, prompts begin with it.
+    ``symbols`` is the unit of its merges, as in :attr:`PreTokenizer.symbols`; a ``sentencepiece``
+    vocabulary has scores instead of merges, and ``pre`` is ``llama``. ``specials`` are the texts of
+    the ids from ``first_special`` on, each with whether it is a control token. Later ids are
+    padding, or ordinary tokens if characters are merged or ``padded`` is false. ``eos``,
+    ``padding`` and ``bos`` are texts among ``specials``; prompts begin with ``bos`` if it is set.
     """
 
     size: int
@@ -230,10 +231,10 @@ class VocabularyOutline(Checked):
 
 @dataclass(frozen=True, slots=True)
 class ReleasedShape(Checked):
-    """A released size: enough to plan for it, and to write a file of it with random weights.
+    """The shape of a released model, for planning memory and writing files of random weights.
 
-    ``outline`` describes the model cut or stretched to a number of layers; the release has
-    ``layers``. ``mixes`` are the types of published files by name, the usual one first.
+    ``outline(n)`` describes the model with n layers; the release has ``layers``. ``mixes`` are the
+    quantisation mixes of published files by name, the most common first.
     """
 
     name: str
@@ -246,15 +247,14 @@ class ReleasedShape(Checked):
 
 @dataclass(frozen=True, slots=True)
 class TinyModel(Checked):
-    """A model of a family that runs in milliseconds, and what its numbers are compared with.
+    """A model of a family that runs in milliseconds, and references for its logits.
 
-    ``reference`` references a plain implementation, written without this runtime: ``(tensors,
-    config, tokens) -> logits``, from the file's tensors as float32 by name, the family's
-    configuration and int64 [n] to float32 [n, vocabulary]. ``checkpoint`` references ``(directory)
-    -> logits of tokens``: it writes a random Hugging Face model there, as tiny, and returns a
-    function from int64 [n] to float32 [n, vocabulary]. Either may be empty, but not both.
-    ``others`` are tiny models of what this one cannot be besides, such as one with a tied head:
-    the checks of tensors and logits run on each.
+    ``reference`` references an implementation without this runtime: ``(tensors, config, tokens) ->
+    logits``, with the file's tensors as float32 by name, the family's configuration, tokens int64
+    [n] and logits float32 [n, vocabulary]. ``checkpoint`` references a function ``(directory)``
+    that writes a random Hugging Face model, equally small, and returns its function from tokens to
+    logits. Either may be empty, but not both. ``others`` are further tiny models for variants, such
+    as a tied head: the checks of tensors and logits run on each.
     """
 
     shape: ReleasedShape
@@ -265,10 +265,10 @@ class TinyModel(Checked):
 
 @runtime_checkable
 class Family(Protocol):
-    """One model family. Subclass :class:`FamilyBase`: it has an answer for the optional parts.
+    """One model family. Subclass :class:`FamilyBase`, which has defaults for the optional methods.
 
     ``architectures`` and ``drafter_architectures`` are exact values of ``general.architecture``:
-    of models this family runs, and of files that only draft for another model.
+    of models that this family runs, and of files that only draft for another model.
     """
 
     name: str
@@ -276,11 +276,12 @@ class Family(Protocol):
     drafter_architectures: tuple[str, ...]
 
     def read_config(self, meta: Metadata) -> ModelConfig:
-        """Typed shape of the model; refuses by key and value what is not implemented."""
+        """The configuration of the model. Raises :class:`ModelFormatError` or
+        :class:`UnsupportedModelError` naming the key and value that is invalid or unsupported."""
         ...
 
     def weight_plan(self, config: Any, inventory: Inventory) -> WeightPlan:
-        """Which tensors of the file become which weights."""
+        """The weights of the model and the tensors of the file that they are read from."""
         ...
 
     def build(self, config: Any, weights: Any, context: Any) -> Model:
@@ -307,7 +308,7 @@ class Family(Protocol):
 
 
 class FamilyBase:
-    """A family stated by references, ``"module:attribute"``, which are resolved on first use.
+    """A family given by references, ``"module:attribute"``, which are resolved on first use.
 
     ``config``, ``weights``, ``model`` and ``model_hooks`` are required: functions like
     :meth:`Family.read_config`, :meth:`Family.weight_plan` and :meth:`Family.build`, and a class
@@ -362,7 +363,7 @@ class FamilyBase:
         return self._resolved("cards") if self.cards else ()
 
     def convert(self, checkpoint: Any) -> Any:
-        """How to convert a Hugging Face model, or ``None`` if it is of another family.
+        """The conversion of a Hugging Face model, or ``None`` if it is of another family.
 
         From :class:`kinfolk.convert.checkpoint.HFCheckpoint` to
         :class:`kinfolk.convert.plan.Conversion`.
@@ -370,15 +371,15 @@ class FamilyBase:
         return self._resolved("conversion")(checkpoint) if self.conversion else None
 
     def tiny(self) -> TinyModel | None:
-        """A model for the conformance kit, which cannot check the family without one."""
+        """The model that the conformance kit runs; without one it cannot check the family."""
         return self._resolved("tiny_model")() if self.tiny_model else None
 
     def bundled_model(self) -> Path | None:
-        """A model file shipped with the plugin."""
+        """A model file shipped with the plugin, or ``None``."""
         return None
 
     def unstated(self) -> tuple[str, ...]:
-        """Required methods for which there is neither a reference nor a method of a subclass."""
+        """Required methods that have neither a reference nor an implementation in the subclass."""
         return tuple(
             method
             for method, reference in _REQUIRED.items()

@@ -1,4 +1,4 @@
-"""Names of the number types that tensors of a model may have, and their bytes. Torch-free."""
+"""Dtypes of model tensors, by name, and their sizes. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from typing import Final, Literal
 DtypeName = Literal["f32", "f16", "bf16"]
 
 DTYPE_BYTES: Final[Mapping[str, int]] = MappingProxyType({"f32": 4, "f16": 2, "bf16": 2})
-"""Bytes of one number by the name of its type."""
+"""Bytes of one number, by dtype."""

@@ -1,7 +1,8 @@
-"""The contract between a model and the engine: what goes into a step and what comes out.
+"""The contract between a model and the engine: the inputs and outputs of a step.
 
 R rows, B sequences. Every tensor is on the model's device. Rows of one sequence are contiguous.
-Rows are flat: decode, ragged verification, trees and slices of prompts differ in numbers only.
+Rows are flat: decoding, verification of chains and trees, and prompt slices differ only in the
+values of these tensors.
 See ``docs/architecture.md``, "One step in arrays".
 """
 
@@ -24,8 +25,8 @@ class BlockTable:
     """The resident chunks of each sequence in one pool, in increasing logical order.
 
     ``blocks`` int32 [B, N] physical places, ``chunks`` int32 [B, N] logical chunk numbers,
-    ``length`` int32 [B] valid entries. ``lengths`` repeats ``length`` on the host, for back ends
-    that no graph can hold.
+    ``length`` int32 [B] valid entries. ``lengths`` is ``length`` on the host, for uncapturable back
+    ends.
     """
 
     blocks: torch.Tensor
@@ -36,7 +37,7 @@ class BlockTable:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """One step of a model, ready to run.
+    """The step batch: the tensors of one step.
 
     tokens, positions      int64 [R]
     sequence_of_row        int64 [R]
@@ -48,12 +49,12 @@ class StepBatch:
     write_row              int64 [pools, R]   block * 64 + offset; dummy rows for arena rows
     slot_of_sequence       int64 [B]
     context_len            int64 [B]
-    logit_rows             int64 [n]   rows whose logits are wanted
-    store_rows, store_slots int64 [c]  checkpoints: store the state after the row in the slot
+    logit_rows             int64 [n]   rows whose logits are computed
+    store_rows, store_slots int64 [c]  checkpoints: slot i gets the state after row i
 
-    ``layout`` says which rows belong to which sequence; the others are padding: they have the dummy
-    slot and the dummy block, and the results computed for them are dropped. Tensors of a captured
-    step are read anew by every replay, while host values are those of the capture.
+    ``layout`` maps rows to sequences. Rows of no sequence are padding: they use the dummy slot and
+    the dummy block, and their results are dropped. Every replay of a captured step reads the
+    tensors again, while host values stay those of the capture.
     """
 
     tokens: torch.Tensor
@@ -80,7 +81,7 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """The kept rows of drafted segments.
+    """The kept rows of D drafted segments of at most T rows.
 
     path    int64 [D, T]  kept rows of each drafted segment in order, padded with -1
     n_keep  int64 [D]     number of kept rows; 0 = padding, the slot stays as it is
@@ -93,23 +94,23 @@ class CommitBatch:
 
 
 class PagedView(Protocol):
-    """What one layer may touch of the paged state in one step."""
+    """The paged state that one layer may read and write in one step."""
 
     pool_index: int
     window: int | None
 
     def pool(self, section: str) -> Stored:
-        """A section in the pool: a view of its numbers [blocks, heads, 64, dim], or of the codes
-        and scales that stand for them."""
+        """A section in the pool: a view of its numbers [blocks, heads, 64, dim], or of its codes
+        and scales."""
         ...
 
     def arena(self, section: str) -> Stored:
-        """The same section [arena blocks, heads, 64, dim] in the step arena."""
+        """The same section in the step's arena, [arena blocks, heads, 64, dim]."""
         ...
 
 
 class StateView(Protocol):
-    """What a model may read and write in one step."""
+    """The state that a model may read and write in one step."""
 
     def paged(self, layer: int) -> PagedView: ...
 
@@ -120,9 +121,10 @@ class StateView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Result of a forward: hidden states before the head, and what a commit needs.
+    """Result of a forward: hidden states before the head, and the trace that a commit reads.
 
-    hidden [R, width]; ``trace`` holds one opaque entry a layer, ``None`` where nothing is drafted.
+    ``hidden`` [R, width], floating point; ``trace`` has one opaque entry a layer, ``None`` if the
+    layer has nothing to commit.
     """
 
     hidden: torch.Tensor
@@ -130,10 +132,11 @@ class Forward:
 
 
 class Model(Protocol):
-    """A loaded model. Stateless: everything a sequence owns is in the view."""
+    """A loaded model. Stateless: the state of sequences is in the view."""
 
     def forward(self, batch: StepBatch, view: StateView) -> Forward:
-        """Run all rows. Advances certain segments in place and drafted segments not at all."""
+        """Run all rows. Advances the state of segments without drafts in place, and does not change
+        that of drafted segments."""
         ...
 
     def commit(self, trace: Sequence[Any], kept: CommitBatch, view: StateView) -> None:
@@ -141,7 +144,7 @@ class Model(Protocol):
         ...
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[R] ids -> [R, width]."""
+        """Token ids int64 [R] -> embeddings [R, width]."""
         ...
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -149,7 +152,7 @@ class Model(Protocol):
         ...
 
     def features(self, layers: Sequence[int]) -> None:
-        """Ask for the residual stream after ``layers`` to be kept by the next forwards."""
+        """Let the next forwards keep the residual stream after each of ``layers``."""
         ...
 
 
@@ -158,7 +161,7 @@ StepFn = Callable[[StepBatch, StateView], Forward]
 
 @dataclass(frozen=True, slots=True)
 class GraphShape:
-    """The bucket a step function is asked for: what a captured graph would be keyed by."""
+    """The size of the steps that a step function runs: kind, rows and sequences."""
 
     kind: str
     rows: int
@@ -167,7 +170,7 @@ class GraphShape:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a policy may know about the model it is created for."""
+    """Facts about the model that a policy or drafter is created for."""
 
     name: str
     family: str

@@ -1,8 +1,8 @@
-"""What a family declares about its weights and its state: pure data, no torch.
+"""Plans of a family's weights and state: pure data, no torch.
 
-A :class:`WeightPlan` says which tensors of the file become which weights; the loader executes it.
-A :class:`StatePlan` says what one sequence keeps, layer by layer; allocation, paging, sharing and
-checkpoints follow from it alone, so a family writes no cache code.
+A :class:`WeightPlan` maps tensors of the file to weights; the loader executes it. A
+:class:`StatePlan` lists the state of one sequence, layer by layer; allocation, paging, sharing and
+checkpoints follow from it, so a family writes no cache code.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Role = Literal["matrix", "vector", "embedding", "experts"]
 class WeightSpec(Checked):
     """One weight of the model.
 
-    ``name`` is how the model asks for it, ``source`` the tensor in the file (``name`` if empty),
-    ``rows`` the half-open range of its leading dimension when the file stores several weights in
-    one tensor. ``shape`` is the logical torch shape, rows first. ``role`` decides where it may
-    live: vectors are kept in float32, matrices, embeddings and experts may stay quantised.
+    ``name`` is the model's name of it, ``source`` the tensor in the file (``name`` if empty),
+    ``rows`` the half-open range of its leading dimension if the file stores several weights in
+    one tensor. ``shape`` is the logical torch shape, rows first. ``role`` decides the storage:
+    vectors are float32, while matrices, embeddings and experts may stay quantised.
     """
 
     name: str
@@ -45,11 +45,11 @@ class WeightSpec(Checked):
 
 @dataclass(frozen=True, slots=True)
 class WeightPlan(Checked):
-    """All weights of a model. Every tensor of the file is used or ignored for a stated reason.
+    """All weights of a model. Every tensor of the file is used, or ignored for a stated reason.
 
-    ``ignored`` maps tensor names to the reason they are left alone. A tensor of the file that is
-    in neither is an error in a layer that has weights here, and mentioned in a warning elsewhere;
-    a weight whose tensor is missing is an error.
+    ``ignored`` maps names of unused tensors to the reason. A tensor of the file that is neither
+    used nor ignored is an error if its layer has weights here, otherwise a warning. A weight whose
+    tensor is missing is an error.
     """
 
     weights: tuple[WeightSpec, ...]
@@ -67,7 +67,7 @@ Rotation = Literal["none", "hadamard"]
 
 @dataclass(frozen=True, slots=True)
 class Codec(Checked):
-    """How the vectors of a section are stored: number format, and a rotation applied before it."""
+    """How the vectors of a section are stored: a rotation, and the format after it."""
 
     format: StorageFormat = "bf16"
     rotation: Rotation = "none"
@@ -75,7 +75,7 @@ class Codec(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Section(Checked):
-    """One kind of vector kept for every position: ``heads`` vectors of ``dim`` numbers."""
+    """One part of the state of a position (keys, values): ``heads`` vectors of ``dim`` numbers."""
 
     name: str
     heads: int
@@ -92,7 +92,8 @@ class Section(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Paged(Checked):
-    """Per-position state in pools of 64-position chunks; ``window`` = positions a row may see."""
+    """Per-position state, paged in chunks of 64 positions. ``window``: how many positions a row
+    sees, ``None`` = all."""
 
     sections: tuple[Section, ...]
     window: int | None = None
@@ -103,7 +104,7 @@ class Paged(Checked):
             raise ValueError(f"the window is {self.window}; it must be positive, or None")
 
     def section(self, name: str) -> Section:
-        """Raises :class:`ValueError` if there is none of the name."""
+        """The section called ``name``. Raises :class:`ValueError` if there is none."""
         for section in self.sections:
             if section.name == name:
                 return section
@@ -126,7 +127,7 @@ class RecurrentTensor(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Recurrent(Checked):
-    """Constant-size state that moves forward with the sequence."""
+    """Recurrent state: tensors of fixed size that advance with the sequence."""
 
     tensors: tuple[RecurrentTensor, ...]
 
@@ -136,7 +137,7 @@ class Recurrent(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Shared(Checked):
-    """The layer reads the state of ``layer`` and owns none."""
+    """The layer reads the state of ``layer``, an earlier one, and owns none."""
 
     layer: int
 
@@ -155,7 +156,7 @@ def _check_names(kind: str, parts: tuple[Section, ...] | tuple[RecurrentTensor, 
 
 @dataclass(frozen=True, slots=True)
 class StatePlan(Checked):
-    """What one sequence keeps, one entry a layer."""
+    """The state of one sequence, one entry a layer."""
 
     layers: tuple[LayerState, ...]
 
@@ -182,7 +183,7 @@ class StatePlan(Checked):
         return any(isinstance(layer, Recurrent) for layer in self.layers)
 
     def storing(self, name: str, codec: Codec) -> StatePlan:
-        """The plan with all sections of a name stored by another codec."""
+        """The plan with ``codec`` for all sections called ``name``."""
 
         def stored(layer: LayerState) -> LayerState:
             if not isinstance(layer, Paged):
@@ -193,7 +194,7 @@ class StatePlan(Checked):
         return StatePlan(tuple(map(stored, self.layers)))
 
     def owner(self, layer: int) -> int:
-        """The layer whose state ``layer`` reads: itself unless it shares."""
+        """The layer whose state ``layer`` reads: itself unless it is :class:`Shared`."""
         entry = self.layers[layer]
         return entry.layer if isinstance(entry, Shared) else layer
 
@@ -202,11 +203,12 @@ class StatePlan(Checked):
         none."""
         state = self.layers[self.owner(layer)]
         if not isinstance(state, Paged):
-            raise ValueError(f"layer {layer} keeps nothing for each position")
+            raise ValueError(f"layer {layer} has no per-position state")
         return state
 
     def layout_hash(self) -> str:
-        """Changes whenever stored bytes would be read differently."""
+        """A hash of the storage layout: different hashes mean that stored bytes are not
+        interchangeable."""
         text = json.dumps(
             [CHUNK, [[type(layer).__name__, asdict(layer)] for layer in self.layers]],
             sort_keys=True,
@@ -216,9 +218,11 @@ class StatePlan(Checked):
 
 @dataclass(frozen=True, slots=True)
 class StateLimits:
-    """What the host asks of the state of one model; counts exclude the dummies.
+    """Sizes of the state of one model, without the dummies.
 
-    ``blocks`` gives the size of each pool in the order of ``StatePlan.windows``.
+    ``context``: positions of a sequence; ``blocks``: size of each pool, in the order of
+    ``StatePlan.windows``; ``step_rows``: most rows of a sequence in a step; ``tree_rows``: rows of
+    the arena; ``codec``: storage of keys and values.
     """
 
     slots: int
@@ -235,10 +239,10 @@ class StateLimits:
 
 @dataclass(frozen=True, slots=True)
 class PoolRule(Checked):
-    """What may leave a pool.
+    """Which chunks may leave a pool.
 
-    With a ``window`` chunks leave by themselves once the window has passed them, and only then.
-    Without one they may be evicted, except the first ``sink`` and the last ``tail`` of a sequence.
+    With a ``window``, chunks leave once the window has passed them, and only then. Without one,
+    chunks may be evicted, except the first ``sink`` and the last ``tail`` of a sequence.
     """
 
     window: int | None = None
@@ -259,8 +263,8 @@ class SlotMapping(Checked):
 
 @dataclass(frozen=True, slots=True)
 class ExpertStats:
-    """What is known when experts are placed: ``layers`` holds the expert count of each layer (0 =
-    no experts); ``counts`` how often each was used, by layer, if that was ever recorded."""
+    """Statistics for placing experts. ``layers``: the number of experts of each layer, 0 = none.
+    ``counts``: how often each expert was used, by layer; ``None`` = not recorded."""
 
     layers: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...] | None = None
@@ -268,6 +272,6 @@ class ExpertStats:
 
 @dataclass(frozen=True, slots=True)
 class Placement(Checked):
-    """Which expert lies in each bay of each layer. An expert in no bay is not resident."""
+    """The expert in each bay of each layer. An expert in no bay is not resident."""
 
     bays: tuple[tuple[int, ...], ...]

@@ -1,4 +1,4 @@
-"""Torch's dtypes by the names that settings, plans and host arrays use."""
+"""torch dtypes by the names in settings, plans and host arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kinfolk.dtypes import DtypeName
 TORCH_DTYPES: Final[Mapping[str, torch.dtype]] = MappingProxyType(
     {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 )
-"""By the names of ``kinfolk.dtypes``."""
+"""torch dtypes by the names of ``kinfolk.dtypes``."""
 
 DTYPE_NAMES: Final[Mapping[torch.dtype, DtypeName]] = MappingProxyType(
     {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -28,4 +28,4 @@ ARRAY_DTYPES: Final[Mapping[str, torch.dtype]] = MappingProxyType(
         "float64": torch.float64,
     }
 )
-"""By the names that NumPy gives to the same types."""
+"""torch dtypes by NumPy's names."""

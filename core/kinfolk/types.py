@@ -11,7 +11,7 @@ CHUNK = 64
 """Logical positions in one chunk of a sequence, and rows in one block of a pool."""
 
 DUMMY = 0
-"""Slot 0 and block 0 take the writes of padding rows; no sequence ever gets them."""
+"""Slot 0 and block 0 receive the writes of padding rows; they are never given to a sequence."""
 
 NO_PARENT = -1
 """Parent of a row that directly follows the committed context."""

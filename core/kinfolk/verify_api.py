@@ -1,7 +1,7 @@
-"""The contract of the hook ``verify``: what it is asked, and what it answers.
+"""The contract of the hook ``verify``: its arguments and its answer.
 
-n rows of float32 logits [n, V]; L lanes, one a sampled sequence, of at most T rows; a plain decode
-step has T = 1. Every tensor is on the device of the logits.
+n rows of float32 logits [n, V]; L sampled sequences of at most T rows; a step without drafts has
+T = 1. Every tensor is on the device of the logits.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ whether the logits of each row are finite."""
 
 
 class Edits(Protocol):
-    """Changes of logits before anything is chosen."""
+    """Changes of logits before sampling: penalties and bias."""
 
     def apply(self, logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
         """The changed logits float32 [n, V], a copy."""
 
     def note(self, tokens: torch.Tensor) -> None:
-        """The tokens that the rows have chosen, int64 [n], where nothing was drafted."""
+        """Count the chosen ``tokens`` int64 [n]; called in steps without drafts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSampling:
-    """Sampling parameters [n] of the rows, and the op that draws.
+    """Sampling parameters [n] of n rows, and the op that draws.
 
     ``greedy``: every row is. ``largest_top_k`` tokens are sorted, 0 = all of them.
     """
@@ -58,7 +58,7 @@ class RowSampling:
 
 @dataclass(frozen=True, slots=True)
 class VerifyStep:
-    """logits float32 [n, V]; rows int64 [L, T]: the logits of each row of a lane, -1 = padding."""
+    """logits float32 [n, V]; rows int64 [L, T]: index into ``logits`` of each row, -1 = padding."""
 
     logits: torch.Tensor
     rows: torch.Tensor
@@ -66,9 +66,9 @@ class VerifyStep:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """tokens int64 [L, T]: the pending token, then drafts; parents int64 [L, T]: index in the lane
-    of each row's predecessor, -1 for the first, -2 for padding; budget int64 [L]: most rows that
-    may be kept; and the op that accepts drafts."""
+    """tokens int64 [L, T]: the pending token, then drafts; parents int64 [L, T]: index within the
+    sequence of each row's predecessor, -1 for the first, -2 for padding; budget int64 [L]: most
+    rows that may be kept; accept_drafts: the op."""
 
     tokens: torch.Tensor
     parents: torch.Tensor
@@ -78,9 +78,10 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """path int64 [L, T]: kept rows of each lane in order, padded with -1; n_keep int64 [L], at
-    least 1; next int64 [L]: the token chosen at the last kept row. A lane emits the tokens of
-    path[1:] and then ``next``. ``finite`` bool [n]: whether each row of logits is, if it is known.
+    """path int64 [L, T]: kept rows of each sequence in order, padded with -1; n_keep int64 [L], at
+    least 1; next int64 [L]: the token chosen at the last kept row. A sequence emits the tokens of
+    path[1:] and then ``next``. finite bool [n]: whether each row of logits is finite; ``None``
+    lets the engine compute it.
 
     Raises :class:`ValueError` for tensors of another type, shape or device; no number is read.
     """
@@ -99,9 +100,9 @@ class Kept:
             if tensor.dim() != dimensions:
                 shape = list(tensor.shape)
                 raise ValueError(f"Kept.{name} is {shape}; it must have {dimensions} dimensions")
-        lanes = {name: getattr(self, name).shape[0] for name in ("path", "n_keep", "next")}
-        if len(set(lanes.values())) > 1:
-            raise ValueError(f"the tensors of Kept are of several numbers of lanes: {lanes}")
+        counts = {name: getattr(self, name).shape[0] for name in ("path", "n_keep", "next")}
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"the tensors of Kept are of different lengths: {counts}")
         devices = {str(tensor.device) for tensor in (self.path, self.n_keep, self.next)}
         if len(devices) > 1:
             raise ValueError(f"the tensors of Kept are on {' and '.join(sorted(devices))}")

@@ -1,1 +1,1 @@
-"""Ops: reference, CPU and Triton implementations. Imports torch, triton and numpy only."""
+"""Ops with reference, CPU and Triton implementations. Imports only torch, triton and numpy."""

@@ -1,4 +1,4 @@
-"""Activation functions as pieces of kernels, in float32 and without overflow."""
+"""Activation functions for kernels, in float32 and without overflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def silu(x):
 
 @triton.jit
 def softplus(x):
-    """log(1 + exp x); the quotient undoes the rounding of 1 + z where z is small."""
+    """log(1 + exp x); the quotient corrects the rounding of 1 + z for small z."""
     z = tl.exp(-tl.abs(x))
     u = 1.0 + z
     small = u == 1.0
@@ -30,7 +30,7 @@ def softplus(x):
 
 @triton.jit
 def tanh(x):
-    """Off by some 2^-24 of one, not of itself, near zero."""
+    """tanh x; near zero its error is about 2^-24 absolute, not relative."""
     z = tl.exp(-2.0 * tl.abs(x))
     bent = (1.0 - z) / (1.0 + z)
     return tl.where(x >= 0, bent, -bent)
@@ -44,7 +44,7 @@ def gelu_tanh(x):
 
 @triton.jit
 def activation(x, ACTIVATION: tl.constexpr):
-    """The function by its number."""
+    """The activation with the number ACTIVATION."""
     if ACTIVATION == SILU:
         return silu(x)
     return gelu_tanh(x)

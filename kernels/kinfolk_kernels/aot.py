@@ -1,7 +1,7 @@
-"""Compiling launches for devices that are not here: what they take of shared memory and registers.
+"""Compiles launches ahead of time for any device, and reports shared memory and registers.
 
-Needs no GPU. Arguments are specialised as Triton does when it launches: multiples of 16 are known
-to be so, ones are compiled in.
+Needs no GPU. Arguments are specialised as in a launch of Triton: multiples of 16 are marked, and
+ones are compiled in.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KernelUsage:
 
 
 def compile_aot(launch: Launch, capability: int) -> KernelUsage:
-    """``capability`` is 86 for sm_86."""
+    """The usage of a launch compiled for ``capability``, 86 for sm_86."""
     compiled = compiled_for(launch, capability)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
@@ -65,7 +65,7 @@ def compile_aot(launch: Launch, capability: int) -> KernelUsage:
 
 
 def compiled_for(launch: Launch, capability: int) -> Any:
-    """What Triton's compiler makes of a launch, with all its forms in ``asm``."""
+    """The kernel that Triton compiles for a launch; ``asm`` holds all its intermediate forms."""
     compiled_in, options = launch.compiled_in(capability >= FIRST_CAPABILITY)
     signature, constants, attributes = {}, {}, {}
     for index, name in enumerate(launch.kernel.arg_names):
@@ -98,7 +98,7 @@ def _type(value: Any) -> str:
 
 
 def _divisible(value: Any) -> bool:
-    """Memory of torch is aligned; views into it are as their offset says."""
+    """Whether an argument is a multiple of 16: torch aligns memory, so a view's offset decides."""
     if isinstance(value, torch.Tensor):
         return value.storage_offset() * value.element_size() % 16 == 0
     return isinstance(value, int) and value % 16 == 0

@@ -1,9 +1,9 @@
-"""Storage of keys and values in blocks of 32: q8_0 and q4_0, and the rotation before them.
+"""Codecs of keys and values in groups of 32 numbers: q8_0 and q4_0, and the rotation before them.
 
-A section of a block keeps two planes: codes uint8 [heads, 64, dim] (q8_0, two's complement) or
+A section of a block has two planes: codes uint8 [heads, 64, dim] (q8_0, two's complement) or
 [heads, 64, dim / 2] (q4_0: byte j of 16 holds elements j and j + 16 of its 32), then scales float16
-[heads, 64, dim / 32]. Codes and scales are those of the block formats of GGUF files of the same
-name, bit for bit; only the two parts lie apart.
+[heads, 64, dim / 32]. Codes and scales equal those of the GGUF formats of the same name, bit for
+bit; here they are stored in separate planes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ BLOCK = 32
 """Numbers that share a scale."""
 
 FORMATS = {"q8_0": 1, "q4_0": 2}
-"""Numbers a byte of codes holds."""
+"""Numbers in a byte of codes, by format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A section of a pool: codes uint8 [blocks, heads, 64, bytes] and scales float16
-    [blocks, heads, 64, dim / 32]. ``rotated``: vectors were rotated before they were coded."""
+    """A quantised section of a pool: codes uint8 [blocks, heads, 64, bytes] and scales float16
+    [blocks, heads, 64, dim / 32]. ``rotated``: vectors were rotated before quantisation."""
 
     format: str
     codes: torch.Tensor
@@ -37,7 +37,7 @@ class Coded:
 
 
 Stored = torch.Tensor | Coded
-"""A section as plain numbers [blocks, heads, 64, dim], or coded."""
+"""A section as plain numbers [blocks, heads, 64, dim], or quantised."""
 
 
 def dim_of(stored: Stored) -> int:
@@ -55,7 +55,7 @@ def is_rotated(stored: Stored) -> bool:
 def encode(format: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [..., dim] -> codes uint8 [..., bytes] and scales float16 [..., dim / 32].
 
-    The scale is stored rounded; codes are found with the unrounded one.
+    The scale is rounded to float16 for storage; codes are computed with the unrounded scale.
     """
     blocks = x.float().unflatten(-1, (-1, BLOCK))
     scale, codes = _ENCODERS[format](blocks)
@@ -78,9 +78,9 @@ def _all(plane: torch.Tensor) -> torch.Tensor:
 
 
 def numbers(stored: Stored, pick: Callable[[torch.Tensor], torch.Tensor] = _all) -> torch.Tensor:
-    """What a section holds, [blocks, heads, 64, dim]; still rotated if it was stored so.
+    """The numbers of a section, [blocks, heads, 64, dim]; a rotation is not undone.
 
-    ``pick`` selects vectors of a plane, so that no others are decoded.
+    ``pick`` selects vectors of a plane, so that only these are decoded.
     """
     if isinstance(stored, Coded):
         return decode(stored.format, pick(stored.codes), pick(stored.scales))
@@ -95,8 +95,8 @@ def rotation_size(dim: int) -> int:
 def rotate(x: torch.Tensor) -> torch.Tensor:
     """Walsh-Hadamard transform of each ``rotation_size`` numbers of the last dimension, float32.
 
-    Orthonormal and its own inverse: scores of rotated queries and keys are those of the originals.
-    Spreads a large number over its neighbours, which a shared scale of 32 stores better.
+    It is orthonormal and its own inverse, so rotated queries and keys have the same scores. It
+    spreads outliers over many numbers, which makes a shared scale of 32 numbers more accurate.
     """
     size = rotation_size(x.shape[-1])
     y: torch.Tensor = x.float().unflatten(-1, (-1, size))
@@ -113,13 +113,13 @@ def _encode_q8_0(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scaled = blocks * _inverse(scale)
     size = scaled.abs()
     whole = size.floor()
-    # Halves go away from zero.
+    # Halves are rounded away from zero.
     rounded = scaled.sign() * (whole + (2 * (size - whole)).floor())
     return scale, rounded.to(torch.int8).view(torch.uint8)
 
 
 def _encode_q4_0(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    # The first of the largest, with its sign, becomes code 0, which stands for -8.
+    # The number of largest magnitude (the first of equals) gets code 0, which stands for -8.
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     scale = largest / -8
     codes = (blocks * _inverse(scale) + 8.5).trunc().clamp(0, 15).to(torch.uint8)

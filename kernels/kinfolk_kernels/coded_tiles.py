@@ -1,8 +1,8 @@
-"""Tiles of stored keys and values in registers: reading and writing every storage format.
+"""Tiles of stored keys and values in registers: loads and stores of every storage format.
 
-A tile of plain numbers or of q8_0 is [N, D]. One of q4_0 comes in two halves [N, D / 2], since a
-byte holds two numbers that lie 16 apart: ``columns`` says which. A product over D is the sum of the
-products of the halves, so nothing has to be interleaved.
+A tile of plain numbers or of q8_0 is [N, D]. A tile of q4_0 is two halves [N, D / 2], because a
+byte holds two numbers 16 columns apart; ``columns`` maps a half to its columns. A product over D is
+the sum of the products of the halves, so the halves are never interleaved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PLAIN, Q8_0, Q4_0 = (tl.constexpr(number) for number in FORMAT_NUMBERS.values())
 
 @triton.jit
 def columns(SIZE: tl.constexpr, FORMAT: tl.constexpr, HALF: tl.constexpr):
-    """Dimensions that the columns of a tile stand for: [SIZE], of q4_0 [SIZE / 2]."""
+    """The dimensions of the columns of a tile: [SIZE], or [SIZE / 2] for a half of q4_0."""
     if FORMAT == Q4_0:
         c = tl.arange(0, SIZE // 2)
         found = c // 16 * 32 + c % 16 + 16 * HALF
@@ -29,7 +29,7 @@ def columns(SIZE: tl.constexpr, FORMAT: tl.constexpr, HALF: tl.constexpr):
 def load_tile(
     data, at, seen, DIM: tl.constexpr, SIZE: tl.constexpr, DOT: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Plain numbers [N, SIZE] of rows that begin ``at`` [N]; zero where not ``seen`` [N]."""
+    """Plain numbers [N, SIZE] of the rows at offsets ``at`` [N]; zero where not ``seen`` [N]."""
     d = tl.arange(0, SIZE)
     pointers = data + at[:, None] + d[None, :]
     if DIM != SIZE:
@@ -53,7 +53,7 @@ def load_codes(
     DOT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Coded rows -> two tiles: q8_0 [N, DIM] and the same again, q4_0 halves [N, DIM / 2]."""
+    """Quantised rows -> two tiles: of q4_0 the halves [N, DIM / 2], of q8_0 [N, DIM] twice."""
     BYTES: tl.constexpr = DIM if FORMAT == Q8_0 else DIM // 2
     N: tl.constexpr = at.shape[0]
     pointers = codes + at[:, None] + tl.arange(0, BYTES)[None, :]
@@ -77,7 +77,7 @@ def load_codes(
 
 @triton.jit
 def round_away(x):
-    """To the nearest integer, halves away from zero."""
+    """Round to the nearest integer, halves away from zero."""
     size = tl.abs(x)
     whole = tl.floor(size)
     rounded = whole + tl.floor(2.0 * (size - whole))
@@ -97,7 +97,7 @@ def encode_q8_0(x, DIM: tl.constexpr):
 def encode_q4_0(x, DIM: tl.constexpr):
     """x float32 [DIM] -> codes uint8 [DIM / 32, 16], scales float32 [DIM / 32].
 
-    Compile without fusing products into sums: the codes would differ in rare cases.
+    Compile it without fused multiply-add, which would change codes in rare cases.
     """
     blocks = tl.reshape(x, [DIM // 32, 32])
     first = tl.argmax(tl.abs(blocks), 1, tie_break_left=True)
@@ -129,7 +129,7 @@ def rotate_rows(x, ROWS: tl.constexpr, DIM: tl.constexpr):
 
 @triton.jit
 def rotate_halves(low, high, ROWS: tl.constexpr, SIZE: tl.constexpr):
-    """The same of rows whose dimensions 16 apart lie in two tiles."""
+    """``rotate_rows`` of rows in two halves, as q4_0 stores them."""
     low = rotate_rows(low, ROWS, SIZE)
     high = rotate_rows(high, ROWS, SIZE)
     return (low + high) * 0.7071067811865476, (low - high) * 0.7071067811865476

@@ -1,4 +1,4 @@
-"""Compiling kernels on a GPU's first start, most of the wait: side by side, and not in silence."""
+"""Compiles kernels in parallel on a GPU's first start, and reports the progress."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 _EVERY: Final = 5.0
-"""Seconds between two lines, at least."""
+"""Least seconds between two lines of progress."""
 
 
 class CompilationNotes:
-    """Triton calls it after every kernel it has compiled or found compiled."""
+    """A hook that Triton calls after every kernel that it has compiled or loaded from its cache."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class CompilationNotes:
 
 
 def announce_compilations(say: Callable[[str], None]) -> None:
-    """From now on, unless somebody else already listens or there is no Triton."""
+    """Report compilations from now on, unless Triton is missing or its hook is taken."""
     try:
         from triton import knobs
     except ImportError:
@@ -50,8 +50,8 @@ def announce_compilations(say: Callable[[str], None]) -> None:
 
 @contextmanager
 def side_by_side() -> Iterator[None]:
-    """Launches inside do not run. What they need is compiled by as many threads as there are cores,
-    most of whose time is outside Python, and is on the device at the end."""
+    """Context in which launches do not run. Their kernels are compiled by one thread for each core,
+    mostly outside Python's lock, and are loaded on the device at the end."""
     from triton import AsyncCompileMode
 
     from kinfolk_kernels.launch import compiled_only
@@ -62,8 +62,8 @@ def side_by_side() -> Iterator[None]:
     ):
         with compiled_only() as kernels:
             yield
-        # By this thread alone: all launchers of Triton 3.6, which it has C compiled for, are one
-        # module of Python's by name, and two threads that import it may get each other's.
+        # Loaded by this thread only: Triton 3.6 imports every compiled launcher under the same
+        # module name, so two threads that import at once may get each other's launcher.
         under_way = {made.future: made for made in kernels if hasattr(made, "future")}
         for future in as_completed(under_way):
             under_way[future].result().run  # noqa: B018 - a property that loads it

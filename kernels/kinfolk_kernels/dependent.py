@@ -1,15 +1,15 @@
 """Programmatic dependent launches: a kernel's programs become resident while those before it end.
 
-A kernel takes part by a constant ``PDL`` among its arguments; ``Launch`` fills it in. It calls
-``start_dependents``, first of all unless it says why not, reads what no kernel of a step writes,
-such as weights, and calls ``wait_for_producers`` before it reads or writes anything else. Every
-program has to wait, on every path: the end of a launch says that all launches before it have ended
-because it waited for them.
+A kernel takes part if it has a constant ``PDL``, which ``Launch`` fills in. It first calls
+``start_dependents`` (a kernel that calls it later says why), then reads data that no kernel of a
+step writes, such as weights, and calls ``wait_for_producers`` before it reads or writes anything
+else. Every program must wait, on every path: only then does the end of a launch imply the end of
+all launches before it.
 
-Two things that a step makes may be read before the wait, past the first-level cache (``early``).
-Tables of the step: they are there before its first matrix, and matrices never begin early, so what
-follows one follows them. And what a launch has waited for, by those that it lets begin only then
-and by all behind them.
+Two kinds of data that a step writes may be read before the wait, bypassing the first-level cache
+(``early``). First, tables of the step: they are written before its first matrix product, and a
+product never starts early, so launches after a product come after the tables. Second, data that a
+launch has waited for: launches that it starts only after its wait, and all later ones, may read it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ import triton
 import triton.language as tl
 
 FIRST_CAPABILITY = 90
-"""The first devices that have the instructions: sm_90."""
+"""The first compute capability with the instructions: sm_90."""
 
 
 @triton.jit
 def start_dependents(PDL: tl.constexpr):
-    """Lets the next launch begin once all programs have said so."""
+    """Let the next launch start once all programs have called this."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
 def wait_for_producers(PDL: tl.constexpr):
-    """Waits until all launches before this one have ended and what they wrote can be read."""
+    """Wait until all launches before this one have ended and their writes are visible."""
     if PDL:
         tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def fetch_ahead(pointers):
-    """Asks for the lines that hold ``pointers`` to be brought into the second-level cache.
+    """Prefetch the lines of ``pointers`` into the second-level cache.
 
-    Nothing is read: it may stand before the wait, whoever still writes there.
+    It reads no value, so it may come before the wait even if other kernels still write there.
     """
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
@@ -58,7 +58,7 @@ def fetch_ahead(pointers):
 
 @triton.jit
 def early(pointer, mask=None):
-    """What is read before the wait; see above for what may be. Zero where ``mask`` is not."""
+    """Load before the wait, only data that the module docstring permits; zero outside ``mask``."""
     if mask is None:
         found = tl.load(pointer, cache_modifier=".cg")
     else:
@@ -68,8 +68,8 @@ def early(pointer, mask=None):
 
 @triton.jit
 def guess(pointer):
-    """A number of the step's tables before the wait: good for ``fetch_ahead`` and nothing else, as
-    it may be that of the step before."""
+    """Load a number of the step's tables before the wait. It may be that of the previous step, so
+    use it for ``fetch_ahead`` only."""
     return tl.load(pointer, cache_modifier=".cg")
 
 
@@ -78,7 +78,7 @@ _allowed = True
 
 @contextmanager
 def one_after_the_other() -> Iterator[None]:
-    """Launches inside wait for the end of those before them, to compare."""
+    """Context in which no launch starts early, for comparisons."""
     global _allowed
     before, _allowed = _allowed, False
     try:
@@ -88,7 +88,7 @@ def one_after_the_other() -> Iterator[None]:
 
 
 def overlaps(device: torch.device) -> bool:
-    """Whether launches on ``device`` may begin before the ones before them have ended."""
+    """Whether launches on ``device`` may start before the launches before them have ended."""
     return _allowed and device.type == "cuda" and _has_instructions(device.index)
 
 

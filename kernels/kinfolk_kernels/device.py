@@ -1,4 +1,4 @@
-"""Where a Triton kernel can run: on CUDA devices, and anywhere in Triton's interpreter."""
+"""Devices that Triton kernels run on: CUDA devices, and any device in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton
 
 
 def refuses_device(kernel: Any, device: torch.device, *dtypes: torch.dtype) -> str:
-    """Why ``kernel`` cannot run on ``device`` with tensors of ``dtypes``; empty if it can."""
+    """The reason why ``kernel`` cannot run on ``device`` with ``dtypes``; empty if it can."""
     interpreted = not isinstance(kernel, triton.JITFunction)
     if not interpreted and device.type != "cuda":
         return f"it runs on CUDA devices, the model is on {device.type}"

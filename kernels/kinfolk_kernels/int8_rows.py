@@ -1,4 +1,4 @@
-"""Activations as int8 with one scale for 64 numbers."""
+"""Activations as int8, with one scale for each group of 64 numbers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 
 GROUP = 64
 MAX_INT8_ROWS = 16
-"""Rows of a step that matrices may read as int8."""
+"""Most rows of a step for which products may read activations as int8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
     """R rows of K numbers: words int32 [R, K/4] of four signed bytes each, and scale float32
-    [K/64, S], where S is ``stride_of`` R and what lies beyond R is anything.
+    [K/64, S], where S is ``stride_of(R)`` and entries beyond R are undefined.
 
-    Words w = 0..15 of a group are stored in the order 0, 4, 8, 12, 1, 5, 9, 13, 2 and so on: what
-    meets the words of a lane, on the matrix unit or beside it, is one load of 16 bytes.
+    Words w = 0..15 of a group are stored in the order 0, 4, 8, 12, 1, 5, 9, 13, 2 and so on, so
+    that a lane loads the words that it multiplies in one load of 16 bytes.
     """
 
     words: torch.Tensor
@@ -25,7 +25,7 @@ class Int8Rows:
 
     @staticmethod
     def make(rows: int, width: int, device: torch.device) -> Int8Rows:
-        """Memory, unwritten."""
+        """Uninitialised rows."""
         words = torch.empty(rows, width // 4, dtype=torch.int32, device=device)
         return Int8Rows(words, torch.empty(width // GROUP, stride_of(rows), device=device))
 
@@ -37,7 +37,8 @@ class Int8Rows:
 
 
 def stride_of(rows: int) -> int:
-    """Scales from one group to the next: those of eight rows are read together."""
+    """The stride of ``scale`` between groups: 1 for one row, else a multiple of eight, as scales
+    of eight rows are read at once."""
     return 1 if rows == 1 else -(-rows // 8) * 8
 
 
@@ -63,15 +64,16 @@ def dequantize(rows: Int8Rows) -> torch.Tensor:
 
 
 def worth_int8(x: torch.Tensor) -> bool:
-    """Whether a kernel that makes the numbers of ``x`` should make int8 rows beside them."""
+    """Whether a kernel that computes ``x`` should also store it as int8 rows."""
     return x.dim() == 2 and x.shape[0] <= MAX_INT8_ROWS and x.shape[1] % GROUP == 0
 
 
 def with_int8(values: torch.Tensor, rows: Int8Rows | None) -> torch.Tensor:
-    """``values`` [R, K], which remember that ``rows`` are the same numbers.
+    """``values`` [R, K] with ``rows``, the same numbers as int8, attached to the tensor.
 
-    Who makes rows of numbers can make int8 ones beside them for little; who multiplies them asks.
-    A view does not remember, and nothing may write to ``values`` afterwards.
+    A kernel that computes rows can also store int8 at little cost; a product that wants int8 looks
+    for them with ``made_int8``. Views lose the attached rows, and ``values`` must not be written
+    afterwards.
     """
     if rows is not None:
         values.int8_rows = rows  # type: ignore[attr-defined]
@@ -79,6 +81,6 @@ def with_int8(values: torch.Tensor, rows: Int8Rows | None) -> torch.Tensor:
 
 
 def made_int8(values: torch.Tensor) -> Int8Rows | None:
-    """The int8 rows made beside ``values``, if there are any."""
+    """The int8 rows attached to ``values``, or ``None``."""
     rows: Int8Rows | None = getattr(values, "int8_rows", None)
     return rows

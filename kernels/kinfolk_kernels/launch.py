@@ -1,7 +1,7 @@
-"""A launch of a Triton kernel as a value: what is run here and compiled ahead elsewhere.
+"""A launch of a Triton kernel as a value, which can be run, or compiled ahead of time.
 
-What a compiled kernel was compiled for is looked up here: Triton does so too, in a time in which a
-GPU is done with a small kernel, and a prompt is some thousand launches.
+Compiled kernels are looked up here. Triton's own look-up takes as long as a small kernel runs, and
+a prompt has thousands of launches.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from kinfolk_kernels.dependent import overlaps
 
 _asked_for: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("kernels", default=None)
-"""Inside ``compiled_only``: what Triton gave for the kernels that it was asked for."""
+"""Inside ``compiled_only``: the kernels that Triton was asked to compile, and its results."""
 
 
 @contextmanager
 def compiled_only() -> Iterator[ValuesView[Any]]:
-    """Launches of this thread compile what they need, if Triton has not done so, and do not run.
-    What it gives for a kernel that it compiles elsewhere has a ``future``."""
+    """Context in which launches of this thread compile their kernels and do not run. A result for a
+    kernel that Triton compiles in another thread has a ``future``."""
     asked_for: dict[tuple[Any, ...], Any] = {}
     before = _asked_for.set(asked_for)
     try:
@@ -34,10 +34,11 @@ def compiled_only() -> Iterator[ValuesView[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """``arguments`` are tensors and numbers by name, ``constants`` are compiled in.
+    """A kernel with its grid; ``arguments`` are tensors and numbers by name, ``constants`` are
+    compiled in.
 
-    A kernel with a constant ``PDL`` may begin before the launch before it has ended, where the
-    device can do that; whoever runs or compiles the launch says so, see ``dependent``.
+    A kernel with a constant ``PDL`` may start before the launch before it has ended, if the device
+    supports it; ``run`` and ``compiled_in`` fill in ``PDL``, see ``dependent``.
     """
 
     kernel: Any
@@ -47,15 +48,15 @@ class Launch:
     warps: int = 4
     stages: int = 1
     fuse: bool = True
-    """Whether a product and a sum may be rounded once; versions of Triton differ in what they do
-    when they are not told."""
+    """Whether products and sums may be fused with one rounding; Triton's default depends on its
+    version."""
 
     registers: int | None = None
-    """The most that a thread may take, so that more programs run at a time."""
+    """Most registers of a thread, so that more programs run at a time."""
 
     early: bool = True
-    """Whether it may begin early if its kernel can. Programs that fill a device by themselves would
-    be placed unevenly, where those before them happen to have ended."""
+    """Whether the launch may start early if its kernel supports it. False for programs that fill a
+    device: started early, they would be distributed unevenly, wherever earlier programs ended."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -79,13 +80,13 @@ class Launch:
         device = next(x.device for x in arguments.values() if isinstance(x, torch.Tensor))
         overlap = overlaps(device)
         if not hasattr(kernel, "do_not_specialize"):
-            # It is interpreted.
+            # The kernel is interpreted.
             self._run_anew(overlap)
             return
         names, free, compiled = _COMPILED.get(id(kernel)) or _new(kernel)
         constants = self.constants
         values: list[Any] = []
-        # What compiled code may depend on.
+        # The key: everything that compiled code may depend on.
         known = [device, overlap, self.warps, self.stages, self.fuse, self.registers, self.early]
         for name in names:
             if name in arguments:
@@ -97,7 +98,7 @@ class Launch:
                         known.append(_WIDE)
                 elif isinstance(value, torch.Tensor):
                     known.append(value.dtype)
-                    # Triton takes the place too, and does not ask for it again.
+                    # Triton accepts an address too, and need not ask the tensor for it.
                     value = value.data_ptr()
                     if value % 16:
                         known.append(_UNALIGNED)
@@ -121,7 +122,7 @@ class Launch:
             compiled[key] = self._run_anew(overlap)
 
     def _run_anew(self, overlap: bool) -> Any:
-        """Through Triton, which gives what it has compiled."""
+        """Run by Triton's own launcher; returns the compiled kernel."""
         constants, options = self.compiled_in(overlap)
         return self.kernel[self.grid](**self.arguments, **constants, **options)
 
@@ -130,14 +131,14 @@ _NUMBER, _WIDE, _UNALIGNED = "a number", "of 64 bits", "no multiple of 16"
 
 
 def _kind_of(number: int) -> str:
-    """What Triton knows of a number when it compiles."""
+    """The property of an integer for which Triton specialises compiled code."""
     return "1" if number == 1 else _NUMBER if number % 16 else "a multiple of 16"
 
 
 _Compiled = tuple[tuple[str, ...], frozenset[str], dict[tuple[Any, ...], Any]]
 _COMPILED: dict[int, _Compiled] = {}
-"""By kernel, which lives as long as its module: names of its arguments in order, those whose values
-its code does not depend on, and what was compiled by what it does depend on."""
+"""By id of the kernel, which lives as long as its module: its argument names in order, those that
+it is not specialised for, and compiled kernels by key."""
 
 
 def _new(kernel: Any) -> _Compiled:

@@ -1,4 +1,4 @@
-"""What an op is: a name, the type of its arguments, and the reference that defines its numbers."""
+"""An op: a name, the type of its arguments, and the reference that defines its result."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ R = TypeVar("R")
 class Op(Generic[A, P, R]):
     """One op, defined once: ``kinfolk_kernels/<op>/op.py``.
 
-    ``arguments`` is a frozen dataclass of what is known when a model is built: weights, shapes,
-    dtypes, the device. ``reference(arguments, *operands)`` is the float32 implementation that
-    defines the result; its operands are the tensors of a step. A back end has the same signature,
-    and may have ``supports(arguments) -> Verdict``, which is asked once, when the op is bound.
-    ``capturable``: the reference reads no number on the host, so a CUDA graph can hold it.
+    ``arguments`` is a frozen dataclass of the values that are fixed when a model is built: weights,
+    shapes, dtypes, the device. ``reference(arguments, *operands)`` is the float32 implementation
+    that defines the result; its operands are the tensors of a step. A back end has the same
+    signature, and may have ``supports(arguments) -> Verdict``, which is called once, when the op is
+    bound. ``capturable``: the reference reads no tensor on the host, so a CUDA graph can hold it.
     """
 
     name: str

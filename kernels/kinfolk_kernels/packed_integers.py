@@ -33,7 +33,7 @@ def dot4(a, b, c, ASM: tl.constexpr):
             is_pure=True,
             pack=1,
         )
-    # Written out: what the interpreter does for a call takes longer than what it does inside.
+    # Not factored into calls: in the interpreter a call takes longer than its body.
     total = c + (a << 24 >> 24) * (b << 24 >> 24) + (a << 16 >> 24) * (b << 16 >> 24)
     return total + (a << 8 >> 24) * (b << 8 >> 24) + (a >> 24) * (b >> 24)
 

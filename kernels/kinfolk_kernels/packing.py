@@ -1,6 +1,6 @@
-"""From the blocks of a model file to planes, on whatever device the blocks are.
+"""Packs the blocks of a model file into planes, on the device of the blocks.
 
-A matrix is filled from its top in pieces of rows, so that what is needed beside it is small.
+A matrix is filled from the top in pieces of rows, so that little memory is needed besides it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def empty(
     device: torch.device | str,
     activations: Activations = "int8",
 ) -> Planes:
-    """Planes to be filled; rows of padding are zero."""
+    """Planes to fill; rows of padding are zero."""
     layout = LAYOUTS[format]
     quads = -(-rows // INTERLEAVE)
 
@@ -40,9 +40,10 @@ def empty(
 
 
 def fill(planes: Planes, first: int, raw: torch.Tensor) -> None:
-    """Put raw uint8 [rows, row bytes] in blocks of the file at row ``first``, a multiple of four.
+    """Pack the file's blocks ``raw`` uint8 [rows, row bytes] into rows from ``first`` on.
 
-    The number of rows is one too, except at the end of the matrix.
+    ``first`` must be a multiple of four, and so must the number of rows, except at the end of the
+    matrix.
     """
     layout = LAYOUTS[planes.format]
     blocks = raw.reshape(raw.shape[0], planes.columns // layout.block, layout.nbytes)
@@ -56,14 +57,14 @@ def fill(planes: Planes, first: int, raw: torch.Tensor) -> None:
 
 
 def pack(format: str, raw: torch.Tensor, columns: int, activations: Activations = "int8") -> Planes:
-    """raw uint8 [N, row bytes] in blocks of the file -> planes on the same device."""
+    """The file's blocks ``raw`` uint8 [N, row bytes] -> planes on the same device."""
     planes = empty(format, raw.shape[0], columns, raw.device, activations)
     fill(planes, 0, raw)
     return planes
 
 
 def _interleaved(data: torch.Tensor, run: int) -> torch.Tensor:
-    """uint8 [N, words * 4] -> int32 [N/4, words, 4], units in pairs if they have runs."""
+    """uint8 [N, words * 4] -> int32 [N/4, words, 4]; with a ``run``, units alternate by runs."""
     n = data.shape[0]
     words = data.contiguous().view(torch.int32)
     if n % INTERLEAVE:

@@ -1,7 +1,7 @@
-"""Where a lane finds its words of a packed matrix and of the int8 rows that meet them.
+"""Loads of a lane's words of packed matrices, and of the int8 rows they are multiplied with.
 
-What a load costs, besides its bytes, are the lines of 128 bytes that its lanes touch: one a cycle.
-So lanes that stand side by side read words that lie side by side, see ``planes`` and ``int8_rows``.
+A load costs one cycle for each line of 128 bytes that its lanes touch. So neighbouring lanes read
+neighbouring words; ``planes`` and ``int8_rows`` describe the layouts.
 """
 
 # mypy: ignore-errors
@@ -16,7 +16,7 @@ from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0, low_c
 
 @triton.jit
 def load(pointers, mask, MASKED: tl.constexpr):
-    """Zero where there is nothing, if that can be."""
+    """Load ``pointers``; with MASKED, zero where ``mask`` is false."""
     if MASKED:
         return tl.load(pointers, mask=mask, other=0)
     return tl.load(pointers)
@@ -24,7 +24,7 @@ def load(pointers, mask, MASKED: tl.constexpr):
 
 @triton.jit
 def run_of(unit, UNITS: tl.constexpr, RUN: tl.constexpr):
-    """Where the first of a unit's four runs of RUN words begins, and how far it is to the next."""
+    """The start of the first of a unit's four runs of RUN words, and the step between runs."""
     step = 2 * RUN
     if UNITS % 2 == 1:
         step = tl.where(unit == UNITS - 1, RUN, 2 * RUN)
@@ -33,7 +33,7 @@ def run_of(unit, UNITS: tl.constexpr, RUN: tl.constexpr):
 
 @triton.jit
 def high_run_of(group, K: tl.constexpr, FORMAT: tl.constexpr):
-    """The same of the eight words that hold a group's bits above the nibbles."""
+    """``run_of`` for the eight words that hold a group's bits above the nibbles."""
     if FORMAT == Q6_K:
         return run_of(group >> 1, K // 128, 2)
     return (group >> 2) * 8, 2
@@ -41,7 +41,7 @@ def high_run_of(group, K: tl.constexpr, FORMAT: tl.constexpr):
 
 @triton.jit
 def place_of(word, at, step, RUN: tl.constexpr):
-    """Where a word of a unit stands whose runs begin at ``at``, ``step`` apart."""
+    """The place of a word of a unit whose runs begin at ``at``, ``step`` apart."""
     return at + word // RUN * step + word % RUN
 
 
@@ -60,8 +60,8 @@ def matrix_words(
     MASKED: tl.constexpr,
 ):
     """Word ``t`` of each of the four runs of a group of 64 weights, for the four rows of ``quad``:
-    words, their high bits, scales and supers, [lanes, 4] each. Pointers are of a matrix, or of one
-    a lane."""
+    words, their high bits, scales and supers, [lanes, 4] each. Pointers are those of one matrix, or
+    of a matrix for each lane."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
@@ -90,7 +90,8 @@ def matrix_words(
 
 @triton.jit
 def codes_of(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """The bytes of four words: low nibbles and high ones, or the words themselves."""
+    """The codes of four words as bytes: of low nibbles and of high nibbles; 8-bit codes as they
+    are, twice."""
     if FORMAT == Q8_0:
         return q, q
     codes = (low_codes(q[0], high[0], group, FORMAT, ASM),)
@@ -103,7 +104,8 @@ def codes_of(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def row_words(x_ptr, group, t, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
-    """The words of an int8 row that meet those of ``matrix_words``: low and top, [lanes, 1]."""
+    """The words of an int8 row that ``matrix_words`` are multiplied with: for low and for high
+    nibbles, [lanes, 1] each."""
     at = x_ptr + 16 * group + 4 * t + tl.arange(0, 4)[None, :]
     a, b, c, d = columns(load(at, there, MASKED))
     if FORMAT == Q8_0:

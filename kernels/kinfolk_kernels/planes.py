@@ -18,12 +18,12 @@ wide words. A matrix [N, K] is therefore repacked once, when it is loaded:
 
 A load of 16 bytes is one word of four rows. N is padded to a multiple of four with zeros.
 
-The words of ``q`` are not stored in the order in which they are numbered. Those of a group are four
-runs, of two words or, of Q8_0, four; of each two groups the runs take turns: the first of the one,
-the first of the other, the second of the one. The last group of an odd number is stored as it is.
-So lanes that read the same run of neighbouring groups read neighbouring words, and so do lanes that
-read words of one group. The words of ``high`` with two bits a code are stored likewise, where eight
-words of two groups take a group's place.
+The words of ``q`` are not stored in the order of their numbers. The words of a group form four
+runs of two words (Q8_0: of four). The runs of two neighbouring groups alternate: first run of the
+even group, first of the odd group, second of the even group, and so on. The last of an odd number
+of groups is stored without alternation. So lanes that read the same run of neighbouring groups read
+neighbouring words, and so do lanes that read one group. The words of ``high`` with two bits a code
+are stored in the same way, with the eight words of two groups in the role of a group.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ LUT_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 1
 
 
 Activations = Literal["int8", "f16"]
-"""What few rows are rounded to before they meet a matrix."""
+"""The type that activations of few rows are rounded to before a product with a packed matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a format is packed: ``bits`` a code above the nibble, ``offset`` to be subtracted."""
+    """How a format is packed. ``bits``: of a code above the nibble; ``offset``: to subtract from
+    codes."""
 
     number: int
     block: int
@@ -64,7 +65,7 @@ class Layout:
 
     @property
     def high_run(self) -> int:
-        """The same of the bits above the nibbles; 0 where words are stored in their order."""
+        """``run`` for the bits above the nibbles; 0 if words are stored in order."""
         return 2 if self.bits == 2 else 0
 
     def words(self, columns: int) -> int:
@@ -92,7 +93,7 @@ LAYOUTS = {
 class _Packed:
     """Matrices of ``rows`` and ``columns``, with the planes that the module describes.
 
-    ``activations`` says to what up to 16 rows may be rounded before they are multiplied with it.
+    ``activations``: the type that up to 16 rows may be rounded to in a product.
     """
 
     format: str
@@ -110,7 +111,7 @@ class _Packed:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The planes there are."""
+        """The planes that are not ``None``."""
         parts = (self.q, self.high, self.scales, self.supers)
         return tuple(part for part in parts if part is not None)
 
@@ -138,7 +139,7 @@ class Planes(_Packed):
     def select(self, rows: torch.Tensor) -> Planes:
         """A copy of the rows ``rows`` int64 [n]."""
         count = rows.shape[0]
-        # Whole groups of four are made by taking the first row again; it is not read.
+        # The last group of four is filled with copies of row 0, which are never read.
         padded = torch.cat([rows, rows.new_zeros(-count % INTERLEAVE)])
 
         def taken(plane: torch.Tensor) -> torch.Tensor:
@@ -148,7 +149,7 @@ class Planes(_Packed):
         return self._with(count, taken)
 
     def stacked(self, count: int) -> PlanesStack:
-        """As ``count`` matrices one below the other, each of a multiple of four rows."""
+        """The matrix as a stack of ``count`` matrices, each of a multiple of four rows."""
         rows = self.rows // count
         if rows * count != self.rows or rows % INTERLEAVE:
             raise ValueError(f"{self.rows} rows are not {count} times a multiple of four")
@@ -177,12 +178,11 @@ class Planes(_Packed):
 
 @dataclass(frozen=True, slots=True)
 class PlanesStack(_Packed):
-    """Matrices [rows, columns] of one format, one below the other: the experts of a layer.
+    """A stack of matrices [rows, columns] of one format: the experts of a layer.
 
     Each tensor is that of ``Planes`` with a leading dimension: ``q`` int32 [E, ceil(N/4), words,
-    4] and so on; every matrix is padded to groups of four rows of its own. Strides are those of a
-    contiguous tensor inside a matrix; from matrix to matrix they may be longer, as in a view of the
-    upper rows of every matrix.
+    4] and so on; every matrix is padded to a multiple of four rows. Each matrix is contiguous; the
+    stride between matrices may be larger than a matrix, as in a view of the upper rows of all.
     """
 
     @property
@@ -230,7 +230,7 @@ class PlanesStack(_Packed):
 
 
 def can_pack(format: str, columns: int) -> str:
-    """Why a matrix cannot be packed; empty if it can."""
+    """The reason why a matrix cannot be packed; empty if it can."""
     if format not in LAYOUTS:
         return f"no planes for {format}"
     if columns % GROUP:
@@ -238,11 +238,11 @@ def can_pack(format: str, columns: int) -> str:
     return ""
 
 
-# -- the way back ---------------------------------------------------------------------------------
+# -- unpacking ------------------------------------------------------------------------------------
 
 
 def unpack(planes: Planes) -> torch.Tensor:
-    """float32 [N, K], the same numbers bit for bit as the file's blocks stand for."""
+    """float32 [N, K], bit for bit the numbers of the file's blocks."""
     values: torch.Tensor = _numbers(planes)
     return values
 
@@ -282,13 +282,13 @@ def _numbers(planes: Planes) -> Any:
 
 
 def _rows(words: torch.Tensor, rows: int, run: int = 0) -> torch.Tensor:
-    """int32 [N/4, words, 4] -> uint8 [rows, words * 4]; words of units in pairs, if they have
-    runs, in their order."""
+    """int32 [N/4, words, 4] -> uint8 [rows, words * 4]; undoes the alternation of runs, if ``run``
+    is not 0."""
     if run:
         paired = words.shape[1] // (8 * run) * (8 * run)
         pairs = words[:, :paired].unflatten(1, (-1, 4, 2, run)).transpose(2, 3).flatten(1, 4)
         words = torch.cat([pairs, words[:, paired:]], 1)
-    # Of a single word, contiguous() would leave the strides as they are.
+    # contiguous() would not change the strides of a single word.
     apart = words.transpose(1, 2).clone(memory_format=torch.contiguous_format)
     return apart.view(torch.uint8).flatten(0, 1)[:rows]
 

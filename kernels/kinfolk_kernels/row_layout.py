@@ -1,4 +1,4 @@
-"""Which rows of a step belong to which sequence: said once, for attention and recurrent kernels."""
+"""The row layout: which rows of a step belong to which sequence, for all kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 MAX_DRAFT_ROWS = 64
-"""Rows of a drafted sequence: the bits of a path."""
+"""Most rows of a drafted sequence: the number of bits of a path."""
 
 MAX_SHORT_ROWS = 64
 """Sequences with more rows than this in a step are slices of prompts."""
@@ -18,8 +18,9 @@ MAX_SHORT_ROWS = 64
 class Segment:
     """The rows ``start:stop`` of one sequence, as host integers.
 
-    ``context`` positions are committed before the step. Drafted rows may be rejected: they leave a
-    trace instead of advancing the sequence. A segment is drafted or certain as a whole.
+    ``context`` positions are committed before the step. ``drafted`` rows may be rejected, so they
+    write a trace instead of advancing the sequence; the others are certain. A segment is drafted or
+    certain as a whole.
     """
 
     sequence: int
@@ -36,11 +37,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LaunchTraits:
-    """What grids and constants of launches depend on, besides shapes.
+    """The properties of a step, besides shapes, that grids and constants of launches depend on.
 
     single_rows    whether a sequence has one certain row
     draft_rows     the most rows of a drafted sequence, 0 = none
-    trees          whether a row may lie in the arena
+    trees          whether rows may be in the arena
     short_counts   every number of rows that a sequence in ``RowLayout.short`` may have
     long_rows      the most rows of a sequence in ``RowLayout.long``
     """
@@ -73,8 +74,7 @@ class RowLayout:
                                  the row itself
     slices        int32 [S, 3]   first row, rows and slot of certain sequences of several rows
     short, long   int32 [n]      sequences of at most, and of more than ``MAX_SHORT_ROWS`` rows
-    segments      the same on the host, for back ends that no graph can hold; what is in no segment
-                  is padding
+    segments      the same on the host, for uncapturable back ends; rows of no segment are padding
     """
 
     spans: torch.Tensor
@@ -87,7 +87,7 @@ class RowLayout:
 
     @classmethod
     def of(cls, segments: Sequence[Segment], parent_row: torch.Tensor) -> RowLayout:
-        """The layout of a step of its own size: one upload, and a few launches if anything is
+        """The layout of a step without padding, by one upload, and a few launches if rows are
         drafted. ``parent_row`` int64 [R] as in a step batch."""
         traits = LaunchTraits.of(segments)
         spans = [(s.start, s.rows, s.slot, int(s.drafted)) for s in segments]
@@ -112,7 +112,7 @@ class RowLayout:
 def paths(segments: Sequence[Segment], parent_row: torch.Tensor) -> torch.Tensor:
     """int64 [R]: bit j of a row is set if row j of its segment is an ancestor or the row itself.
 
-    Right for segments of at most ``MAX_DRAFT_ROWS`` rows; reads no tensor on the host.
+    Valid for segments of at most ``MAX_DRAFT_ROWS`` rows. Reads no tensor on the host.
     """
     starts = torch.zeros_like(parent_row)
     for segment in segments:

@@ -1,6 +1,6 @@
-"""What kernels between the matrices write: rows in a float type, rows in int8, or both.
+"""Outputs of kernels between matrix products: rows in a float dtype, rows in int8, or both.
 
-The int8 form is that of ``int8_rows``, of the numbers before they are rounded to the float type.
+The int8 rows are those of ``int8_rows``, computed before numbers are rounded to the float dtype.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORDS = tl.constexpr(GROUP // 4)
 """Int8 words in a group."""
 
 WHOLE = tl.constexpr(12582912.0)
-"""1.5 * 2^23: a small number added to it is rounded half to even, and stands in the low bits."""
+"""1.5 * 2^23: adding a small number rounds it half to even and leaves it in the low bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RowOutputs:
     def make(
         rows: int, width: int, dtype: torch.dtype | None, int8: bool, device: torch.device
     ) -> RowOutputs:
-        """Memory for ``values`` if there is a ``dtype``, and for int8 rows if asked for."""
+        """Uninitialised ``values`` if ``dtype`` is given, and int8 rows if ``int8`` is set."""
         values = None if dtype is None else torch.empty(rows, width, dtype=dtype, device=device)
         if not int8:
             return RowOutputs(values, None)
@@ -40,7 +40,7 @@ class RowOutputs:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """By name; what is not wanted points at something that is."""
+        """Arguments of a kernel by name; an absent output is replaced by the other one."""
         if self.int8 is not None:
             words, scale = self.int8.words, self.int8.scale
         elif self.values is not None:
@@ -61,10 +61,10 @@ class RowOutputs:
 
 @triton.jit
 def columns_of(first, GROUPS: tl.constexpr):
-    """[1, GROUPS, 16, 4]: the columns of groups of 64 from ``first``, four to a lane.
+    """[1, GROUPS, 16, 4]: the columns of GROUPS groups of 64 from ``first``, four in each lane.
 
-    With as many lanes as there are words, everything that is loaded and stored lies in registers as
-    it lies in memory, and a group is a matter of 16 lanes of a warp.
+    With as many lanes as words, loads and stores need no exchange between lanes, and a group is
+    reduced within 16 lanes of a warp.
     """
     group = tl.arange(0, GROUPS)[None, :, None, None]
     lane = tl.arange(0, WORDS)[None, None, :, None]
@@ -86,10 +86,10 @@ def store_groups(
     VALUES: tl.constexpr,
     INT8: tl.constexpr,
 ):
-    """y float32 [A, GROUPS, 16, 4]: columns from ``first`` up to ``width`` of lines that begin at
-    ``start`` int64 [A] of the outputs, where ``live`` [A]; the scale of a line's first group is at
-    ``scale_start`` int64 [A], the next ``scale_step`` further on. For int8 ``first``, ``width`` and
-    ``start`` are multiples of 64."""
+    """Store y float32 [A, GROUPS, 16, 4] as columns from ``first`` up to ``width`` of the lines of
+    the outputs that begin at ``start`` int64 [A], where ``live`` [A]. The scale of a line's first
+    group is at ``scale_start`` int64 [A], the next one ``scale_step`` further on. For int8,
+    ``first``, ``width`` and ``start`` must be multiples of 64."""
     GROUPS: tl.constexpr = y.shape[1]
     if VALUES:
         column = columns_of(first, GROUPS)

@@ -1,4 +1,4 @@
-"""What the ops need to know about the rows of a step, as protocols.
+"""Protocols of a step's rows and block tables, as ops read them.
 
 R rows, B sequences; rows of one sequence are contiguous. Tensors are int64 unless said otherwise.
 """
@@ -17,7 +17,8 @@ CHUNK = 64
 
 
 class Table(Protocol):
-    """Resident blocks of each sequence, in logical order: int32 [B, N], [B, N] and [B]."""
+    """Resident blocks of each sequence, in logical order: ``blocks`` and ``chunks`` int32 [B, N],
+    ``length`` int32 [B]."""
 
     @property
     def blocks(self) -> torch.Tensor: ...

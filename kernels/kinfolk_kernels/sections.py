@@ -1,4 +1,4 @@
-"""Sections of pools as kernels get them: pointers, strides, and what a kernel cannot read."""
+"""Sections of pools as kernel arguments: pointers and strides, and which sections are refused."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def format_of(stored: Stored) -> str:
 
 
 def row_of(stored: Stored) -> int:
-    """Elements of a stored vector; bytes of its codes."""
+    """Elements of a stored vector, or bytes of its codes."""
     return int((stored.codes if isinstance(stored, Coded) else stored).shape[-1])
 
 
 def section_arguments(name: str, stored: Stored) -> dict[str, Any]:
-    """The planes of a section, and the elements from block to block in each."""
+    """The planes of a section, and the stride between blocks of each, in elements."""
     if isinstance(stored, Coded):
         planes = (stored.codes, stored.scales)
         strides = (stored.codes.stride(0), stored.scales.stride(0))
@@ -43,7 +43,7 @@ def section_arguments(name: str, stored: Stored) -> dict[str, Any]:
 
 
 def out_of_reach(kernel: Any, *tensors: torch.Tensor) -> str:
-    """Why a kernel cannot work on these tensors where it runs; empty if it can."""
+    """The reason why a kernel cannot use these tensors where it runs; empty if it can."""
     interpreted = not isinstance(kernel, triton.JITFunction)
     for x in tensors:
         if not (interpreted or x.is_cuda):
@@ -58,7 +58,7 @@ def planes_of(stored: Stored) -> tuple[torch.Tensor, ...]:
 
 
 def refuses(pool: Stored, arena: Stored) -> str:
-    """Why a section cannot be read or written by kernels; empty if it can."""
+    """The reason why kernels cannot read or write a section; empty if they can."""
     if format_of(pool) != format_of(arena):
         return "pool and arena are stored in different formats"
     return _refuses(pool) or _refuses(arena)

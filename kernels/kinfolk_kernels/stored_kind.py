@@ -1,4 +1,4 @@
-"""How a section of keys or values is stored, as far as kernels depend on it."""
+"""The storage of a section of keys or values: the properties that kernels depend on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from kinfolk_kernels.codecs import FORMATS, Coded, Stored, dim_of, heads_of
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-"""Types of numbers by the name of their storage format."""
+"""Dtypes of plain numbers, by storage format."""
 
 FLOATS = tuple(DTYPES.values())
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKind:
-    """``heads`` vectors of ``dim`` numbers a position: numbers of type ``dtype``, or codes of a
+    """``heads`` vectors of ``dim`` numbers for each position: numbers of ``dtype``, or codes of a
     ``format`` of :mod:`kinfolk_kernels.codecs`, in which case ``dtype`` is ``None``."""
 
     heads: int
@@ -26,7 +26,7 @@ class StoredKind:
 
     @classmethod
     def named(cls, heads: int, dim: int, format: str) -> StoredKind:
-        """By the name of the format: ``f32``, ``f16``, ``bf16`` or one of codes."""
+        """The kind for a format by name: ``f32``, ``f16``, ``bf16`` or a quantised one."""
         dtype = DTYPES.get(format)
         return cls(heads, dim, dtype, format if dtype is None else "")
 
@@ -38,7 +38,7 @@ class StoredKind:
 
     @property
     def refusal(self) -> str:
-        """Why kernels cannot read or write the section; empty if they can."""
+        """The reason why kernels cannot read or write the section; empty if they can."""
         if self.dtype is not None:
             return "" if self.dtype in FLOATS else f"keys or values of {self.dtype}"
         if self.format not in FORMATS:

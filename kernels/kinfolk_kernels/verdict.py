@@ -1,4 +1,4 @@
-"""A back end's answer to "can you do this call?", for packages that cannot import kinfolk."""
+"""A back end's answer whether it can run an op, for packages that cannot import kinfolk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """True when the call can be done; ``reason`` says why not."""
+    """True if the back end can run the op; ``reason`` says why not."""
 
     ok: bool
     reason: str = ""

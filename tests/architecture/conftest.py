@@ -1,4 +1,4 @@
-"""Source files as the guard tests see them: parsed once, named from the root of the repository."""
+"""Source files for the architecture tests: parsed once, named from the root of the repository."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Source:
         return self.module.split(".")[0]
 
     def imports(self) -> Iterator[tuple[str, int]]:
-        """Every imported module with its line: at the top, inside functions, for typing only."""
+        """Every imported module with its line, also inside functions and for typing only."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from ((alias.name, node.lineno) for alias in node.names)
@@ -70,5 +70,5 @@ def plugins(repo: Path, families: list[str]) -> list[Source]:
 
 @pytest.fixture(scope="session")
 def library(core, kernels, plugins) -> list[Source]:
-    """Everything that is installed."""
+    """All modules that are installed."""
     return [*core, *kernels, *plugins]

@@ -1,4 +1,4 @@
-"""The command line, in this process and in one of its own, with tiny models."""
+"""Runs the command line on tiny models, in this process and as a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny checkpoints as transformers writes them, and the way back from a file to a checkpoint."""
+"""Tiny checkpoints as transformers writes them, and the inverse of a conversion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPLIT = (
 
 @pytest.fixture(scope="session")
 def hybrid_config() -> Callable[..., dict[str, Any]]:
-    """Sizes of a tiny hybrid decoder in the words of transformers; keywords change them."""
+    """The transformers configuration of a tiny hybrid decoder; keywords change it."""
 
     def make(**changes: Any) -> dict[str, Any]:
         config = {

@@ -1,4 +1,4 @@
-"""Engines on a tiny model, and what becomes of a request in them."""
+"""Engines on a tiny model, and the outcomes of requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
 
 PATIENCE = 60.0
-"""Seconds until a test that waits for something gives up; nothing takes a hundredth of it."""
+"""Seconds until a waiting test gives up, more than a hundred times what any wait takes."""
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def text(cases: Path) -> list[int]:
 
 @dataclass
 class Outcome:
-    """What a request came to."""
+    """The outcome of a request: its tokens and its last event."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -89,8 +89,8 @@ def collect() -> Callable[[Ticket], Outcome]:
 
 @pytest.fixture
 def engine(loaded: LoadedModel) -> Iterator[Callable[..., Engine]]:
-    """``engine(drafter=None, model=None, **limits)``: engines whose state is checked at the end:
-    nobody may hold anything once all is closed."""
+    """``engine(drafter=None, model=None, **limits)``: engines that must hold no state once they are
+    closed."""
     opened: list[Engine] = []
 
     def start(drafter: Any = None, model: LoadedModel | None = None, **limits: Any) -> Engine:
@@ -115,10 +115,10 @@ def engine(loaded: LoadedModel) -> Iterator[Callable[..., Engine]]:
 
 @pytest.fixture(scope="session")
 def solo(loaded: LoadedModel) -> Callable[[Request], Outcome]:
-    """``solo(request)``: its outcome alone, in an engine of its own, without drafts or reuse.
+    """``solo(request)``: the outcome of a request alone in an engine, without drafts or reuse.
 
-    Steps of other shapes round otherwise, up to 1e-4 in a logit; the two best logits of the greedy
-    outputs here are never closer than 1.9e-3.
+    Rounding depends on the shape of a step, by up to 1e-4 in a logit; the two best logits of the
+    greedy outputs here are never closer than 1.9e-3.
     """
     known: dict[Request, Outcome] = {}
 
@@ -136,10 +136,10 @@ def solo(loaded: LoadedModel) -> Callable[[Request], Outcome]:
 
 
 class Gate:
-    """Listens to a request, and holds the engine in the middle of it until something is posted.
+    """A listener that blocks the engine at an event of its request until an action is posted.
 
-    So a test decides what meets what: ``arm`` it before the engine runs on, ``wait`` until it
-    holds, arm the next one, then submit or cancel.
+    So a test controls which requests meet: ``arm`` it before the engine runs on, ``wait`` until it
+    blocks, arm the next one, then submit or cancel.
     """
 
     def __init__(self, engine: Engine, hold_after: int = 0) -> None:
@@ -150,7 +150,7 @@ class Gate:
         self._ended = threading.Event()
 
     def arm(self, events: int) -> None:
-        """Hold the engine at the ``events``-th event from now."""
+        """Block the engine at the ``events``-th event from now."""
         self._left = events
 
     def wait(self) -> None:
@@ -197,7 +197,7 @@ def altered() -> Callable[..., LoadedModel]:
 
 @dataclass
 class Prophet:
-    """A drafter that knows what will come, wrong at every ``wrong``-th place if that is not 0."""
+    """A drafter that knows the future tokens; every ``wrong``-th is wrong, 0 = none."""
 
     futures: list[list[int]]
     wrong: int = 0

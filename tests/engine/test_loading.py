@@ -132,7 +132,7 @@ def test_weights_that_do_not_fit_as_numbers_stay_packed(load, monkeypatch):
     ("weights", "share", "said"),
     [
         ("blocks", 0.6, "--weights dense would take"),
-        ("auto", 0.0, "there is no room for numbers"),
+        ("auto", 0.0, "dense weights do not fit"),
         ("auto", 0.6, ""),
         ("dense", 0.6, ""),
     ],

@@ -1,4 +1,4 @@
-"""Loading the reference cases and measuring how far logits are apart."""
+"""Loads the reference cases, and measures the difference of logits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def arrays_of(file: GGUFFile) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="session", params=NAMES)
 def case(request: pytest.FixtureRequest) -> str:
-    """The name of each reference case in turn: a family's files in the folder are all it takes."""
+    """The name of each reference case; a case is added by putting its files into the folder."""
     name: str = request.param
     return name
 
@@ -115,7 +115,7 @@ def converted(
     families: list[Family],
     load: Callable[..., LoadedModel],
 ) -> Callable[..., LoadedModel]:
-    """``converted(model)``: a model of transformers as ours, by way of a file.
+    """``converted(model)``: a transformers model, converted to a file and loaded.
 
     With ``in_memory`` the checkpoint holds the tensors under the names and in the shapes that they
     have in memory, which are not always those that transformers saves.
@@ -138,8 +138,9 @@ def converted(
 def same_logits(
     row_error: Callable[[torch.Tensor, torch.Tensor], float],
 ) -> Callable[..., None]:
-    """``same_logits(model, loaded, length, vocabulary=512)``: assert that a model of transformers
-    and ours agree on a random text of ids below ``vocabulary``, in one piece and in slices."""
+    """``same_logits(model, loaded, length, vocabulary=512)``: assert that a transformers model and
+    the loaded one have equal logits on a random text of ids below ``vocabulary``, run at once and
+    in slices."""
 
     def check(model: Any, loaded: LoadedModel, length: int, vocabulary: int = 512) -> None:
         assert vocabulary <= loaded.info.vocabulary
@@ -191,8 +192,8 @@ def checkpoint_of_case(tmp_path: Path) -> Callable[..., Path]:
     """``checkpoint_of_case(case, config, back, pre, settings)``: the Hugging Face model that a
     reference case was made from, in a directory.
 
-    ``back`` makes the tensors of the checkpoint from those of the file; ``pre`` are the steps of
-    the tokenizer before the one that spells bytes, ``settings`` go to ``tokenizer_config.json``.
+    ``back`` computes the tensors of the checkpoint from those of the file; ``pre`` are the steps of
+    the tokenizer before the byte-level one, ``settings`` are those of ``tokenizer_config.json``.
     """
 
     def write(

@@ -54,7 +54,7 @@ class RawFile:
 
 
 class Build:
-    """The pieces above as a fixture, because test folders are not packages."""
+    """The functions above as a fixture, because test folders are not packages."""
 
     file = RawFile
     text = staticmethod(text)

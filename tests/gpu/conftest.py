@@ -1,4 +1,4 @@
-"""The rows and numbers of the kernel tests, on the device."""
+"""The fixtures of the kernel tests, on the device."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_inputs import assert_near, drafted_lanes, numbers, random_planes, steps
+from kernel_inputs import assert_near, drafted_sequences, numbers, random_planes, steps
 
-__all__ = ["assert_near", "drafted_lanes", "numbers", "random_planes", "steps"]
+__all__ = ["assert_near", "drafted_sequences", "numbers", "random_planes", "steps"]
 
 
 @pytest.fixture
 def on_gpu() -> Callable[[Any], Any]:
-    """A dataclass with its tensors, and those of dataclasses in it, on the device."""
+    """Copies a dataclass to the device, with its tensors and those of nested dataclasses."""
 
     def move(value: Any) -> Any:
         moved = {}
@@ -33,7 +33,7 @@ def on_gpu() -> Callable[[Any], Any]:
 
 @pytest.fixture
 def poisoned() -> Callable[[], AbstractContextManager[None]]:
-    """``with poisoned():`` memory that is allocated inside is NaN."""
+    """``with poisoned():`` fills memory that is allocated inside with NaN."""
 
     @contextmanager
     def fill() -> Iterator[None]:

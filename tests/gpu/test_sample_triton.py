@@ -140,23 +140,23 @@ def test_the_reference_draws_the_same_where_nothing_is_near(poisoned):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("lanes", "width"), [(1, 1), (16, 1), (4, 16), (0, 1)])
-def test_packed_outputs(poisoned, dtype, lanes, width):
-    generator = torch.Generator().manual_seed(lanes)
-    n = lanes * width + 1
+@pytest.mark.parametrize(("sampled", "width"), [(1, 1), (16, 1), (4, 16), (0, 1)])
+def test_packed_outputs(poisoned, dtype, sampled, width):
+    generator = torch.Generator().manual_seed(sampled)
+    n = sampled * width + 1
     hidden = torch.randn(n + 3, 5120, generator=generator)
     hidden[1::5, 77] = torch.inf
 
     def draw(*shape):
         return torch.randint(-1, n, shape, generator=generator).cuda()
 
-    last = torch.randint(0, n, (max(1, lanes),), generator=generator)
+    last = torch.randint(0, n, (max(1, sampled),), generator=generator)
     spans = torch.stack((last, torch.ones_like(last), last, torch.zeros_like(last)), 1).int()
     arguments = (
         hidden.to("cuda", dtype),
         spans.cuda(),
         (torch.rand(n, generator=generator) < 0.8).cuda(),
-        *(draw(lanes, width), draw(lanes), draw(lanes), draw(lanes, width)),
+        *(draw(sampled, width), draw(sampled), draw(sampled), draw(sampled, width)),
     )
     with poisoned():
         found = pack_outputs_kernel.pack_outputs(PACK_ON_GPU, *arguments)
@@ -165,8 +165,8 @@ def test_packed_outputs(poisoned, dtype, lanes, width):
 
 @pytest.mark.parametrize("most_rows", [2, 4, 16, 64])
 @pytest.mark.parametrize("seed", range(4))
-def test_accepted_drafts_equal_the_reference(drafted_lanes, poisoned, seed, most_rows):
-    given = [part.cuda() for part in drafted_lanes(seed, most_rows)]
+def test_accepted_drafts_equal_the_reference(drafted_sequences, poisoned, seed, most_rows):
+    given = [part.cuda() for part in drafted_sequences(seed, most_rows)]
     with poisoned():
         found = accept_drafts_kernel.accept_drafts(ACCEPT_ON_GPU, *given)
     for part, expected in zip(found, accept_drafts(ACCEPT_ON_GPU, *given), strict=True):

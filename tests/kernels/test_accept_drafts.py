@@ -12,7 +12,7 @@ CPU = AcceptDraftsArguments(torch.device("cpu"))
 
 
 def search(chosen, tokens, parents, budget):
-    """One lane by hand: from row to the first child with the wanted token."""
+    """One sequence by hand: from row to the first child with the wanted token."""
     path = [0]
     while len(path) < budget:
         children = [
@@ -28,11 +28,15 @@ def search(chosen, tokens, parents, budget):
 
 @pytest.mark.parametrize("most_rows", [1, 2, 4, 13, 16, 64])
 @pytest.mark.parametrize("seed", range(6))
-def test_is_the_search(drafted_lanes, seed, most_rows):
-    given = drafted_lanes(seed, most_rows)
+def test_is_the_search(drafted_sequences, seed, most_rows):
+    given = drafted_sequences(seed, most_rows)
     path, n_keep, following = accept_drafts(CPU, *given)
-    for lane, expected in enumerate(map(search, *(x.tolist() for x in given))):
-        assert (path[lane].tolist(), int(n_keep[lane]), int(following[lane])) == expected
+    for sequence, expected in enumerate(map(search, *(x.tolist() for x in given))):
+        assert (
+            path[sequence].tolist(),
+            int(n_keep[sequence]),
+            int(following[sequence]),
+        ) == expected
 
 
 def test_a_chain_that_was_wanted_is_kept_whole():

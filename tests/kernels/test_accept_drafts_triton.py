@@ -16,8 +16,8 @@ pytestmark = pytest.mark.interpreter
 
 @pytest.mark.parametrize("most_rows", [2, 4, 13, 64])
 @pytest.mark.parametrize("seed", range(4))
-def test_equals_the_reference(drafted_lanes, seed, most_rows):
-    given = drafted_lanes(seed, most_rows)
+def test_equals_the_reference(drafted_sequences, seed, most_rows):
+    given = drafted_sequences(seed, most_rows)
     expected = accept_drafts(CPU, *given)
     found = [torch.full_like(part, -12345) for part in expected]
     kernel.steps(*given, *found).run()
@@ -30,8 +30,8 @@ def test_the_interpreter_supports_any_device():
     assert kernel.supports(CPU)
 
 
-def test_a_lane_of_one_row_keeps_it(drafted_lanes):
-    given = drafted_lanes(0, 1)
+def test_a_lane_of_one_row_keeps_it(drafted_sequences):
+    given = drafted_sequences(0, 1)
     kept, expected = kernel.accept_drafts(CPU, *given), accept_drafts(CPU, *given)
     for part, right in zip(kept, expected, strict=True):
         assert torch.equal(part, right)

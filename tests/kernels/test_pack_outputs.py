@@ -24,7 +24,7 @@ def test_numbers_stand_where_they_are_looked_for():
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_a_step_without_lanes_tells_whose_state_is_sound(bad):
+def test_a_step_without_sampled_sequences_tells_whose_state_is_sound(bad):
     hidden = torch.ones(4, 6)
     hidden[3, 1] = bad
     none = torch.zeros(0, dtype=torch.int64)

@@ -42,12 +42,12 @@ def all_launches():
             )
             scratch = kernel.Scratch.make(logits, kernel.tile_for(n), draws=not greedy)
             yield from kernel.launches(logits, rows, scratch, ids, ids.bool())
-        hidden, lane = empty(n, 5120, dtype=torch.bfloat16), ids[:, None]
+        hidden, column = empty(n, 5120, dtype=torch.bfloat16), ids[:, None]
         spans, packed = empty(n, 4, dtype=torch.int32), empty(5 * n, dtype=torch.int64)
-        yield pack(hidden, spans, ids.bool(), lane, ids, ids, lane, packed)
+        yield pack(hidden, spans, ids.bool(), column, ids, ids, column, packed)
         for width in (4, 16, 64):
-            lanes = empty(n, width, dtype=torch.int64)
-            yield steps(lanes, lanes, lanes, ids, lanes, ids, ids)
+            rows = empty(n, width, dtype=torch.int64)
+            yield steps(rows, rows, rows, ids, rows, ids, ids)
 
 
 @pytest.fixture(scope="module")

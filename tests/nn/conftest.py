@@ -1,4 +1,4 @@
-"""What blocks are built with, and a step without sequences."""
+"""A build context, and a step without sequences."""
 
 from __future__ import annotations
 

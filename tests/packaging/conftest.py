@@ -1,8 +1,9 @@
-"""Environments to install into, and what is built for them.
+"""Virtual environments, and the wheels to install in them.
 
-One environment is really fresh: created empty, everything resolved from the declared dependencies.
-It then gives up kinfolk and lends its third-party packages to the others, which so cost seconds.
-They resolve too, offline: what they need is lent, in the wheel folder, or missing.
+One environment is fresh: created empty, with all dependencies resolved from the declared ones.
+kinfolk is then uninstalled from it, and the other environments see its third-party packages, so
+that they take only seconds. They resolve dependencies offline: from these packages and from the
+wheel folder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pytest
 
 def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command away from the repository; its whole output is in the failure's message."""
-    # Without what would let the environment see the code that runs these tests.
+    # Hide variables that would let the environment see the code that runs these tests.
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST", "COVERAGE", "KINFOLK")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
     environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -42,7 +43,7 @@ def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.Compl
 
 @dataclass
 class Environment:
-    """A virtual environment without pip of its own; the tests' pip works on it."""
+    """A virtual environment without pip; the pip of the tests installs into it."""
 
     path: Path
     work: Path = field(init=False)
@@ -72,7 +73,7 @@ class Environment:
         return run(self.path / "bin" / "kinfolk", *arguments, cwd=self.work).stdout
 
     def answer(self) -> subprocess.CompletedProcess[str]:
-        """The first thing a newcomer types, cut short."""
+        """Run the README's first command, with a short answer."""
         words = ("run", "--max-tokens", "8", "def fibonacci(n):")
         return run(self.path / "bin" / "kinfolk", *words, cwd=self.work, check=False)
 
@@ -81,13 +82,13 @@ class Environment:
         return {entry["name"]: entry["version"] for entry in listed}
 
     def borrow(self, lender: Environment) -> None:
-        """See the packages of another environment after one's own."""
+        """Make the packages of another environment importable, after its own."""
         (self.site / "borrowed.pth").write_text(f"{lender.site}\n")
 
     def type_check(self, source: str) -> subprocess.CompletedProcess[str]:
-        """mypy over one file, as somebody who depends on what is installed here."""
+        """Run mypy on a file that depends on the installed packages."""
         (self.work / "consumer.py").write_text(source)
-        # torch's own sources take minutes and say nothing about ours.
+        # Checking torch's sources would take minutes, and they are not under test.
         (self.work / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
         return run(
             *(sys.executable, "-m", "mypy", "--strict", "--config-file", "mypy.ini"),
@@ -100,7 +101,7 @@ class Environment:
 
 @pytest.fixture(scope="session")
 def room() -> Iterator[Path]:
-    """A place for gigabytes that is gone afterwards, also when tests fail."""
+    """A folder for gigabytes, deleted afterwards even if tests fail."""
     with tempfile.TemporaryDirectory(prefix="kinfolk-packaging-") as folder:
         yield Path(folder)
 
@@ -127,7 +128,7 @@ def wheels(repo: Path, room: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class FreshInstall:
-    """What a really fresh environment said after `pip install` of the bundle's wheel."""
+    """Outputs of commands in the fresh environment after `pip install` of the bundle's wheel."""
 
     environment: Environment
     check: str
@@ -141,7 +142,7 @@ class FreshInstall:
 
 @pytest.fixture(scope="session")
 def fresh(room: Path, constraints: Path, wheels: dict[str, Path], consumer: str) -> FreshInstall:
-    """Install the bundle from nothing, look, and uninstall it again."""
+    """Install the bundle in an empty environment, run commands, and uninstall it again."""
     environment = Environment(room / "fresh")
     environment.pip("install", "-c", constraints, wheels["bundle"])
     seen = {
@@ -161,7 +162,7 @@ def fresh(room: Path, constraints: Path, wheels: dict[str, Path], consumer: str)
 
 @pytest.fixture(scope="session")
 def consumer() -> str:
-    """Five lines of somebody who depends on kinfolk."""
+    """The source of a program that depends on kinfolk."""
     return (
         "from kinfolk import __version__, hookimpl\n"
         "from kinfolk.plans import Paged, Section, StatePlan\n"
@@ -173,7 +174,7 @@ def consumer() -> str:
 
 @pytest.fixture(scope="session")
 def borrowing(room: Path, fresh: FreshInstall) -> Callable[[str], Environment]:
-    """Make an environment that has the third-party packages and nothing of ours."""
+    """Create an environment that has the third-party packages but not kinfolk."""
 
     def make(name: str) -> Environment:
         environment = Environment(room / name)

@@ -1,4 +1,4 @@
-"""Plugins for the tests: modules made from text, and distributions on the path."""
+"""Plugins for tests: modules built from source text, and distributions on the path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINFOLK_API = (1, 0)
 
 @pytest.fixture(autouse=True)
 def every_installed_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Discovery itself is tested here, beside whatever else is installed."""
+    """Make all installed plugins visible: these tests test discovery itself."""
     monkeypatch.delenv("KINFOLK_PLUGINS", raising=False)
 
 
@@ -102,7 +102,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
 
 @pytest.fixture
 def discover(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
-    """``discover()`` -> the registry of what is installed."""
+    """``discover()`` -> the registry of the installed plugins."""
 
     def run(**options: Any) -> Registry:
         return Registry.discover(load_settings(**options))
@@ -112,7 +112,7 @@ def discover(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
 
 @pytest.fixture
 def family_class() -> type[FamilyBase]:
-    """A family that is valid in every part; tests spoil one of them."""
+    """A valid family; tests replace one of its parts by an invalid one."""
 
     class Sound(FamilyBase):
         def __init__(self, name: str = "sound", architectures: tuple[str, ...] = ("sound",)):

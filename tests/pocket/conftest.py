@@ -1,4 +1,4 @@
-"""The trainer is a script folder beside the family's package, not a part of any wheel."""
+"""Makes the trainer importable: a folder of scripts that is part of no wheel."""
 
 from __future__ import annotations
 

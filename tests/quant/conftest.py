@@ -1,4 +1,4 @@
-"""Blocks of numbers like those of weights, and worse ones."""
+"""Blocks of numbers: like those of weights, and extreme ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A toy engine with exact integer arithmetic, and the solo run that everything is compared with.
+"""A toy engine with exact integer arithmetic, and the solo run that its outputs are compared with.
 
-The toy's "logits" are a hash of everything a model would see: the recurrent state of the slot, and
-for each pool the tokens read back from the blocks that the slot's table names. So a wrong table, a
-missing copy, a stale block or a state that was advanced too far changes the output or raises.
+The toy's "logits" are a hash of all that a model would read: the recurrent state of the slot, and
+for each pool the tokens in the blocks of the slot's table. So a wrong table, a missing copy, a
+stale block or a state that was advanced too far changes the output or raises.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Windows = tuple[int | None, ...]
 
 
 def advance(state: Recurrent, token: int) -> Recurrent:
-    """(number of tokens, rolling 64-bit hash of them)."""
+    """The state after ``token``: (number of tokens, rolling 64-bit hash of them)."""
     return state[0] + 1, (state[1] * 6364136223846793005 + token + 1) % 2**64
 
 
@@ -61,7 +61,7 @@ def choose(state: Recurrent, seen: list[tuple[int, ...]]) -> int:
 
 
 def solo(prompt: tuple[int, ...], count: int, windows: Windows, recurrent: bool) -> list[int]:
-    """``count`` tokens after ``prompt``, from the tokens alone."""
+    """``count`` tokens after ``prompt``, computed without blocks or slots."""
     known = list(prompt)
     state = rolling(known)
     for _ in range(count):
@@ -73,7 +73,7 @@ def solo(prompt: tuple[int, ...], count: int, windows: Windows, recurrent: bool)
 
 
 class ToyEngine:
-    """Executes plans on blocks of (position, token) and on hashes of what was fed."""
+    """Executes plans on blocks of (position, token) and on hashes of the tokens."""
 
     def __init__(self, windows: Windows, limits: StateLimits, *, recurrent: bool) -> None:
         self.windows = windows
@@ -97,7 +97,7 @@ class ToyEngine:
         )
 
     def lose(self, plan: StepPlan) -> None:
-        """A step that fails with everything that is on the device."""
+        """Run a step that fails and destroys all state on the device."""
         for operation in plan.operations:
             self._apply(operation)
         self._poison_all()
@@ -199,7 +199,7 @@ class ToyEngine:
 
 
 class ToyDrafter:
-    """Knows the continuation and spoils it; ``quality`` is the chance that a token is right."""
+    """Drafts the solo run's tokens with errors; ``quality`` is the chance that a token is right."""
 
     def __init__(self, windows: Windows, recurrent: bool, quality: float, seed: int = 0) -> None:
         self.windows, self.recurrent, self.quality = windows, recurrent, quality
@@ -223,7 +223,7 @@ class ToyDrafter:
 
 
 class World:
-    """A scheduler, its KV cache manager and the toy engine; collects what each request was sent."""
+    """A scheduler, its KV cache manager and the toy engine; collects the events of each request."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class World:
         self.take(self.scheduler.fail_all("the toy burnt down"))
 
     def ahead(self, result: StepResult, **faults: Any) -> StepResult | None:
-        """What a step comes to that runs before ``result`` is committed, on the tokens in it."""
+        """The result of the next step, run on the tokens of ``result`` before that is committed."""
         plan = self.scheduler.plan_next()
         if plan is None:
             return None
@@ -303,7 +303,7 @@ class World:
         return replace(done, results=done.results + lost)
 
     def drain(self) -> None:
-        """Run to the end. Every step moves somebody on, so the number of steps is bounded."""
+        """Run to the end. Every step advances a request, so the number of steps is bounded."""
         size = self.limits.slice
         bound = sum(
             len(request.prompt) // size + 1 + request.max_new
@@ -324,7 +324,7 @@ class World:
                 self.streams[event.request_id] += event.tokens
 
     def expected(self, request: Request) -> list[int]:
-        """The solo run, cut behind the first stop token."""
+        """The solo run up to its first stop token."""
         tokens = solo(request.prompt, request.max_new, self.windows, self.recurrent)
         for count, token in enumerate(tokens, start=1):
             if token in request.stop:
@@ -332,7 +332,7 @@ class World:
         return tokens
 
     def check_idle(self) -> None:
-        """Nothing is held but by the prefix cache, and without it nothing at all."""
+        """Assert that only the prefix cache holds blocks, and after dropping it, nothing does."""
         self.kv_cache.check_integrity()
         assert self.scheduler.idle
         assert self.scheduler.waiting == self.scheduler.running == 0

@@ -1,4 +1,4 @@
-"""A server without a model: a fake engine that says what a test tells it to, the rest real."""
+"""A server without a model: the engine is a fake with scripted answers, the rest is real."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class FakeTicket:
 
 @dataclass
 class FakeEngine:
-    """Plays ``reply(request)`` for each request, each in a thread of its own.
+    """Sends the steps of ``reply(request)`` for each request, in a thread of its own.
 
-    ``slots`` bounds how many play at once. Ends as an engine does: stop tokens, ``max_new``,
-    cancellation, failure.
+    At most ``slots`` requests run at once. Requests end as in an engine: by stop tokens,
+    ``max_new``, cancellation or failure.
     """
 
     reply: Callable[[Request], Iterable[Step]]
@@ -172,10 +172,10 @@ def text(cases):
 
 @pytest.fixture
 def make_engine(text):
-    """``make_engine("text", ...)``: an engine that answers with these texts, a step each.
+    """``make_engine("text", ...)``: an engine that answers with these texts, one for each step.
 
-    A step may also be given as tokens, seconds of silence, or an exception. The last step is
-    followed by the end of the turn unless ``stops`` is off.
+    A step may also be tokens, seconds of silence, or an exception. The end-of-turn token follows
+    the last step unless ``stops`` is false.
     """
     tokenizer, _ = text
 
@@ -287,7 +287,7 @@ def run_server() -> Iterator[Callable[[Service], Running]]:
 
 
 class StrictStream:
-    """Server-sent events as a careful client reads them: well formed, ended by [DONE], no more."""
+    """A strict client of server-sent events: they must be well formed and end with [DONE]."""
 
     def __init__(self, body: str):
         assert body.endswith("data: [DONE]\n\n"), body[-200:]
@@ -298,7 +298,8 @@ class StrictStream:
         self.events: list[dict[str, Any]] = [json.loads(block[6:]) for block in data]
 
     def check_chat(self, choices: int = 1, usage: bool = False) -> list[dict[str, Any]]:
-        """Check the order of chunks; the text of each choice by field, with its finish reason."""
+        """Check the order of chunks. Returns the text of each choice by field, with its finish
+        reason."""
         chunks = list(self.events)
         assert len({chunk["id"] for chunk in chunks}) == 1
         assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
@@ -339,7 +340,7 @@ class StrictStream:
 
 
 def _follow_call(calls: list[dict[str, Any]], delta: dict[str, Any]) -> None:
-    """Id, type and name come once, and a call is over when the next begins."""
+    """Check that id, type and name come once, and that a call ends before the next one begins."""
     index, function = delta.pop("index"), delta["function"]
     if index == len(calls):
         assert function["arguments"] == ""

@@ -1,4 +1,4 @@
-"""How likely counts are under a distribution, and sampling straight from the definition."""
+"""A chi-square test of counts, and the distribution of sampling computed by its definition."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from kinfolk.sched.request import Sampling
 
 @pytest.fixture(scope="session")
 def chance_of() -> Callable[[npt.ArrayLike, npt.ArrayLike], float]:
-    """``chance_of(counts, probabilities)``: that a fair draw is at least as far off (chi-square).
+    """``chance_of(counts, probabilities)``: the chance that fair draws deviate at least as much, by
+    a chi-square test.
 
-    What should hardly occur is pooled until at least five of it are expected.
+    Rare outcomes are pooled until at least five are expected.
     """
 
     def chance(counts: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
@@ -41,8 +42,8 @@ def chance_of() -> Callable[[npt.ArrayLike, npt.ArrayLike], float]:
 
 @pytest.fixture(scope="session")
 def distribution() -> Callable[..., dict[int, float]]:
-    """``distribution(logits, sampling, prompt, output)``: the chance of every token that may be
-    drawn, in the order in which the mass is laid out, token by token in float64."""
+    """``distribution(logits, sampling, prompt, output)``: the probability of every token that may
+    be drawn, in the order of candidates, computed token by token in float64."""
 
     def exact(
         logits: npt.ArrayLike,
@@ -75,7 +76,7 @@ def _penalise(
 
 
 def _truncated(score: dict[int, float], order: list[int], sampling: Sampling) -> dict[int, float]:
-    """Temperature, top-k, top-p, min-p, in this order; what is left sums to 1."""
+    """Probabilities after temperature, top-k, top-p and min-p, in this order; they sum to 1."""
     kept = order[: sampling.top_k] if sampling.top_k else order
     best = score[kept[0]]
     mass = {token: float(np.exp((score[token] - best) / sampling.temperature)) for token in kept}

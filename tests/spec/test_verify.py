@@ -14,7 +14,7 @@ from kinfolk.verify_api import Draft, VerifyStep
 
 
 def draft_of(lanes, width=None):
-    """Lanes are (tokens, parents, budget); ``width`` adds columns of padding."""
+    """DraftedSequences are (tokens, parents, budget); ``width`` adds columns of padding."""
     width = width or max(len(tokens) for tokens, _, _ in lanes)
     return Draft(
         torch.tensor([[*tokens] + [0] * (width - len(tokens)) for tokens, _, _ in lanes]),

@@ -1,4 +1,4 @@
-"""Two model runners that take the same steps, and what happens to their sequences.
+"""Scenes for tests of executors: two model runners run the same steps, and results must be equal.
 
 For the tests of captured steps on the CPU and on the GPU.
 """
@@ -26,12 +26,12 @@ SAMPLINGS = [
 TREE = (-1, 0, 0, 1, 2, 2)
 
 EXACT = torch.backends.cpu.get_cpu_capability() == "DEFAULT"
-"""Whether a number does not depend on its place in a tensor: vector units compute the exponentials
-at the end of a tensor otherwise than those before it."""
+"""Whether a result does not depend on its place in a tensor: vector code computes the exponentials
+at the end of a tensor differently."""
 
 
 def assert_same(one, other):
-    """Bit for bit where that can be had."""
+    """Assert equality, bit for bit if the CPU's code allows it."""
     if EXACT:
         assert torch.equal(one, other)
     else:
@@ -39,7 +39,7 @@ def assert_same(one, other):
 
 
 class Side:
-    """One runner with its own toy."""
+    """One model runner with a state of its own."""
 
     def __init__(self, loaded, capture=None):
         self.loaded = loaded
@@ -61,7 +61,7 @@ class Side:
 
 
 class Twins:
-    """The same steps in buckets and in their own size; whatever they come to must be equal."""
+    """Runs the same steps in buckets and without padding; asserts that all results are equal."""
 
     def __init__(self, first, second, same=assert_same):
         self.sides, self.same = (first, second), same
@@ -98,7 +98,7 @@ class Twins:
             side.kv_cache.tables.evict(lease, chunk)
 
     def run(self, items):
-        """``items``: (lease, kind, tokens, parents)."""
+        """Run a step of ``items``: (lease, kind, tokens, parents)."""
         self.steps += 1
 
         def step(side):
@@ -152,7 +152,7 @@ def verify_beside_others(pair, text, parents):
     """Drafts of 6 and of 2 rows, the first right up to some row, beside a sequence without."""
     leases = [pair.open(sampling) for sampling in (GREEDY, WARM, GREEDY)]
     pending = {x: pair.prefill(x, text[: 30 + 33 * n]) for n, x in enumerate(leases)}
-    # What the model will say next, so that some of the drafts are right.
+    # A fork decodes the next tokens, so that some drafts are right.
     oracle = pair.fork(leases[0])
     token, right = pending[leases[0]], []
     for _ in range(4):
@@ -174,8 +174,8 @@ def verify_beside_others(pair, text, parents):
 
 
 def counted(running, text, steps):
-    """Counters before and after so many steps of requests that come and go, some of them with a
-    beginning in common; before these, some steps to get used to them."""
+    """Counters before and after ``steps`` steps, after some warm-up steps. Requests start and end
+    meanwhile, and some share a prefix."""
     source, runner, number = random.Random(1), running._runner, 0
     while True:
         count = (1, 4, 2, 3)[number % 4]
@@ -209,7 +209,8 @@ def assert_flat(before, after):
 
 
 def kept_beside(loaded, text, company, place=0):
-    """What a sequence keeps of a prompt and eleven steps, at a place among ``company`` others."""
+    """The state of a sequence after a prompt and eleven steps, at ``place`` among ``company``
+    others."""
     side = Side(loaded)
     leases = [side.kv_cache.open(300) for _ in range(1 + company)]
     mine, sampled = leases[place], {}

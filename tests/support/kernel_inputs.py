@@ -1,5 +1,4 @@
-"""Fixtures of the kernel tests on the CPU and on the GPU: rows of a step without an engine, and how
-far numbers are apart."""
+"""Fixtures of kernel tests on the CPU and on the GPU: steps without an engine, and error bounds."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ CHUNK = 64
 
 @dataclass(frozen=True)
 class Part:
-    """What one sequence brings to a step: ``rows`` after ``context`` committed positions.
+    """The part of one sequence in a step: ``rows`` rows after ``context`` committed positions.
 
     ``parents`` are indices inside the part, ``None`` = a chain. ``drafted`` rows may be rejected.
     """
@@ -56,7 +55,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Rows:
-    """A step: the fields that ops ask for, and how it was made."""
+    """A step: the fields that ops read, and the parts that it was built from."""
 
     positions: torch.Tensor
     sequence_of_row: torch.Tensor
@@ -82,7 +81,7 @@ class Rows:
 
 
 class Steps:
-    """Makes parts, and steps of them."""
+    """Builds parts, and steps from them."""
 
     @staticmethod
     def certain(context: int, rows: int) -> Part:
@@ -109,8 +108,8 @@ class Steps:
         places: int | None = None,
         stores: Sequence[tuple[int, int]] = (),
     ) -> Rows:
-        """``places`` seeds the order in which blocks are handed out, ``None`` = one after another;
-        ``stores`` are (row, slot); slots count down from the number of parts if not given."""
+        """A step of ``parts``. ``places`` seeds the order of allocated blocks, ``None`` = in order;
+        ``stores`` are (row, slot); by default slots count down from the number of parts."""
         return _build(parts, slots or range(len(parts), 0, -1), places, stores)
 
 
@@ -130,7 +129,7 @@ def _build(
         segments.append(Segment(index, slot, start, start + part.rows, part.context, part.drafted))
         for row in range(part.rows):
             _append(columns, part, row, start, index, tables[index])
-    width = max(map(len, tables)) + 1  # one more than anybody has: padding that must not be read
+    width = max(map(len, tables)) + 1  # one more than needed: padding that must not be read
     table = Table(
         torch.tensor([row + [0] * (width - len(row)) for row in tables], dtype=torch.int32),
         torch.tensor(
@@ -159,7 +158,7 @@ def _build(
 
 
 def _tables(parts: Sequence[Part], places: int | None) -> tuple[list[list[int]], int]:
-    """Blocks of each part, 0 left out, some blocks owned by nobody."""
+    """Blocks of each part, without block 0, and the number of blocks, some of which are free."""
     counts = [-(-(part.context + part.rows) // CHUNK) for part in parts]
     total = sum(counts) + 3
     order = list(range(1, total + 1))
@@ -203,16 +202,16 @@ def steps() -> type[Steps]:
 
 @dataclass
 class Memory:
-    """Keys and values in blocks and in the arena, and every sequence's own in order."""
+    """Keys and values in blocks and in the arena, and those of every sequence in order."""
 
     pools: tuple[torch.Tensor, torch.Tensor]
     arenas: tuple[torch.Tensor, torch.Tensor]
     sequences: list[tuple[torch.Tensor, torch.Tensor]]
-    """Of each sequence keys and values [context + rows, heads, dim], its rows at the end."""
+    """Keys and values of each sequence [context + rows, heads, dim], with its rows at the end."""
 
 
 class Memories:
-    """Stores what sequences own; whatever nobody owns is NaN."""
+    """Stores keys and values of sequences; all other memory is NaN."""
 
     @staticmethod
     def fill(
@@ -261,7 +260,7 @@ class Memories:
         scale: float,
         evicted: Sequence[int] = (),
     ) -> torch.Tensor:
-        """One masked softmax for each row and head in float64, over all the sequence owns."""
+        """Attention in float64: a masked softmax for each row and head over the whole sequence."""
         values_dim = memory.sequences[0][1].shape[2]
         out = torch.zeros(*q.shape[:2], values_dim, dtype=torch.float64)
         for index, part in enumerate(rows.parts):
@@ -313,9 +312,9 @@ def numbers() -> Callable[..., torch.Tensor]:
 
 @pytest.fixture(scope="session")
 def assert_near() -> Callable[[torch.Tensor, torch.Tensor, tuple[float, float]], None]:
-    """``assert_near(y, expected, (l2, peak))``: relative L2 of every row, and the largest error
-    against what is expected there, or the root mean square of everything expected if that is
-    larger. Rows are the last dimension."""
+    """``assert_near(y, expected, (l2, peak))``: bounds the relative L2 error of every row, and the
+    largest error relative to the expected number there, or to the root mean square of all expected
+    numbers if that is larger. Rows are the last dimension."""
 
     def check(y: torch.Tensor, expected: torch.Tensor, bound: tuple[float, float]) -> None:
         assert y.shape == expected.shape
@@ -355,14 +354,14 @@ def random_planes() -> Callable[..., Planes]:
 
 # -- drafts ---------------------------------------------------------------------------------------
 
-Lanes = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+DraftedSequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @pytest.fixture(scope="session")
-def drafted_lanes() -> Callable[[int, int], Lanes]:
+def drafted_sequences() -> Callable[[int, int], DraftedSequences]:
     """Arguments of the op ``accept_drafts``: five trees; the first has ``most_rows`` rows."""
 
-    def make(seed: int, most_rows: int) -> Lanes:
+    def make(seed: int, most_rows: int) -> DraftedSequences:
         rng = random.Random(seed)
         sizes = [most_rows, *(rng.randint(0, most_rows) for _ in range(4))]
 

@@ -1,4 +1,4 @@
-"""A small shape of every kind of tensor, quick to write."""
+"""A small shape with every kind of tensor, quick to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A family as `kinfolk new-family` writes it, sound or with one thing wrong."""
+"""A family as `kinfolk new-family` writes it, valid or with one error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def olive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def kit_of(olive: Path, tmp_path: Path) -> Callable[..., Kit]:
     """``kit_of(**members)``: the kit on the family with some of its members replaced.
 
-    Each is called with the sound family's own and the arguments.
+    Each is called with the valid family's member, then the arguments.
     """
     numbers = count()
 

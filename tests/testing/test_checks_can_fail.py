@@ -234,7 +234,9 @@ def test_experts_that_matter_by_their_bay_are_found(kit_of):
 
 def test_rows_of_heads_that_are_taken_in_other_pairs_are_found(kit_of):
     """A new plugin of this name turns halves; what holds for neighbours must not hold for it."""
-    fails(kit_of(), "test_neighbouring_rows_of_heads_turn_together", "this model turns other pairs")
+    fails(
+        kit_of(), "test_neighbouring_rows_of_heads_turn_together", "this model rotates other pairs"
+    )
 
 
 # -- the contract ---------------------------------------------------------------------------------

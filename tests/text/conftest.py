@@ -22,7 +22,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 
 @dataclass(frozen=True)
 class StubFamily:
-    """The two things a tokenizer asks of a family."""
+    """The two members of a family that a tokenizer reads."""
 
     name: str
     claims: tuple[PreTokenizer, ...]
@@ -35,7 +35,7 @@ QWEN35 = StubFamily("qwen35", PRETOKENIZERS)
 
 
 def byte_letters() -> list[str]:
-    """The letters of the 256 bytes, in the order of bytes, worked out from their definition."""
+    """The letters of the 256 bytes in order, computed from their definition."""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
@@ -47,7 +47,7 @@ def metadata(
     /,
     **keys: Any,
 ) -> Metadata:
-    """A byte-level vocabulary: 256 letters, what the merges make, then tokens of other types.
+    """A byte-level vocabulary: 256 letters, merged tokens, then tokens of other types.
 
     ``keys`` are further ``tokenizer.ggml.*`` keys.
     """
@@ -74,9 +74,9 @@ def stub_family() -> type[StubFamily]:
 
 
 class PlainBPE:
-    """Byte-level merging, written down without a thought for speed.
+    """A simple and slow reference of byte-level merging.
 
-    Text is cut by each of ``patterns`` in turn; what a pattern does not match is lost.
+    Text is split by each of ``patterns`` in turn; text that a pattern does not match is dropped.
     """
 
     def __init__(self, meta: Metadata, *patterns: str):
@@ -159,7 +159,7 @@ def case_tokenizer(case_metadata: Metadata) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def adversarial() -> Mapping[str, str]:
-    """Strings that tokenizers get wrong, by what is awkward about them."""
+    """Strings that tokenizers get wrong, named by their difficulty."""
     return {
         "empty": "",
         "one space": " ",

@@ -1,1 +1,1 @@
-"""The engine: plan, run, commit."""
+"""The engine: plan, launch, collect and commit steps."""

@@ -1,4 +1,4 @@
-"""One choice's way from tokens to text: stop strings, reasoning, calls, log-probabilities."""
+"""Turns the tokens of one choice into text: stop strings, reasoning, calls, log-probabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SpelledToken:
-    """A token with its text; bytes that are no whole character are U+FFFD in the text."""
+    """A token with its text and bytes; incomplete UTF-8 is U+FFFD in the text."""
 
     token: int
     text: str
@@ -32,7 +32,7 @@ class SpelledToken:
 
 @dataclass(frozen=True, slots=True)
 class TextLogprob:
-    """A token of the answer and the likeliest tokens at its place. Natural logarithms."""
+    """A token of the answer and the likeliest alternatives. Natural logarithms."""
 
     chosen: SpelledToken
     top: tuple[SpelledToken, ...] = ()
@@ -40,7 +40,7 @@ class TextLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text to append to a choice. ``tokens`` were read for it, shown or not."""
+    """Text to append to a choice, and the log-probabilities of the tokens that it ends."""
 
     choice: int
     kind: Kind
@@ -50,14 +50,14 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A step of a tool call that the answer makes."""
+    """An event of a tool call in the answer."""
 
     choice: int
     event: CallEvent
 
 
 def joined(first: object, second: TextPiece | CallPiece) -> TextPiece | CallPiece | None:
-    """One piece that says what two neighbours of one choice say, if they are of the same kind."""
+    """Two consecutive pieces of one choice and kind as one piece; ``None`` if they cannot join."""
     if isinstance(first, TextPiece) and isinstance(second, TextPiece) and first.kind == second.kind:
         logprobs = first.logprobs + second.logprobs
         return TextPiece(second.choice, second.kind, first.text + second.text, logprobs)
@@ -70,7 +70,7 @@ def joined(first: object, second: TextPiece | CallPiece) -> TextPiece | CallPiec
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds as the caller saw them: until the first token, and from there to the last."""
+    """Seconds measured by the caller: ``prompt`` until the first token, ``decode`` after it."""
 
     prompt: float
     decode: float
@@ -78,7 +78,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The one last word about a choice.
+    """The end of a choice, exactly one for each.
 
     ``tokens`` were generated for it, ``reasoning_tokens`` of them before the answer proper;
     ``stop`` is the stop string that ended it. ``error`` is set when ``reason`` is ``ERROR``.
@@ -98,10 +98,10 @@ AnswerPart = TextPiece | CallPiece | Ended
 
 
 class Answer:
-    """Reads the events of one request.
+    """Converts the engine's events of one request to parts of the answer.
 
-    ``stopped`` becomes true when a stop string was found, or the one call that was wanted: the
-    request is to be cancelled, and what it still emits is ignored. ``tokens`` were read so far.
+    ``stopped`` becomes true at a stop string, or after the call that a single-call prompt allows:
+    the caller cancels the request, and its later tokens are ignored. ``tokens`` were read so far.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Answer:
         return self._pieces(segments)
 
     def _read(self, token: int, entry: TokenLogprob | None) -> list[TextSegment]:
-        """The text that is certain with this token."""
+        """The text that is complete with this token."""
         self.tokens += 1
         if self._splitter is not None and self._splitter.inside:
             self._reasoning_tokens += 1
@@ -166,7 +166,7 @@ class Answer:
         return self._splitter.feed(text)
 
     def _pieces(self, segments: list[TextSegment], *, last: bool = False) -> list[AnswerPart]:
-        """Neighbours of one kind joined, each with the log-probabilities of its text."""
+        """Segments of one kind joined, with the log-probabilities of their text."""
         pieces: list[AnswerPart] = []
         for part in self._parts(segments, last):
             piece: TextPiece | CallPiece
@@ -185,7 +185,7 @@ class Answer:
         return pieces
 
     def _parts(self, segments: list[TextSegment], last: bool) -> Iterator[TextSegment | CallEvent]:
-        """The segments, with the calls in their content told from it."""
+        """The segments, with tool calls parsed out of their content."""
         if self._calls is None:
             yield from segments
             return
@@ -202,7 +202,7 @@ class Answer:
     def _called(self, events: list[Content | CallEvent]) -> Iterator[TextSegment | CallEvent]:
         for event in events:
             if isinstance(event, Content):
-                # Tokens of calls are no part of the content that is shown.
+                # The text of a call is not shown, so its log-probabilities are dropped.
                 self._take(event.skipped)
                 yield TextSegment("content", event.text, len(event.text))
             else:
@@ -232,10 +232,10 @@ class Answer:
 
 
 class LogprobAligner:
-    """Gives out the entries of tokens as their text is shown.
+    """Aligns the log-probabilities of tokens with the text that is shown.
 
-    Text may be held back and cut off, so entries wait until the stream has consumed the last
-    character of their token. Entries of what is never shown are never given out.
+    Text may be held back or cut off, so an entry waits until the stream has consumed the last
+    character of its token. Entries of tokens that are never shown are dropped.
     """
 
     def __init__(self, tokenizer: Tokenizer, before: int | None):

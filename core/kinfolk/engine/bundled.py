@@ -1,4 +1,4 @@
-"""The model file that a family ships, for those who name none. No torch here."""
+"""The model file that a family ships, used where the user names none. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def bundled_model(registry: Registry) -> Path:
     """The model file that an installed family ships; :class:`SettingsError` if there is none."""
     path = registry.bundled_model()
     if path is None:
-        raise SettingsError("no installed family brings a model of its own: name a file with -m")
+        raise SettingsError("no installed family ships a model: name a file with -m")
     return path

@@ -1,4 +1,4 @@
-"""What is known about a released model: a file beside it, then the family's card, then the file.
+"""Model cards: from a file beside the model, else from the family, else from the model's metadata.
 
 A card beside the model is ``<model>.card.json``; its fields are those of ``ModelCard``.
 """
@@ -40,7 +40,7 @@ _RULES: Final = {
 
 
 def find_card(path: Path, meta: Metadata, family: Family) -> ModelCard | None:
-    """The card of a model, or ``None`` if nobody says anything about it."""
+    """The card of a model, or ``None`` if no source has one."""
     beside = path.with_suffix(".card.json")
     if beside.is_file():
         return _read(beside)
@@ -75,7 +75,7 @@ def _read(path: Path) -> ModelCard:
 
 
 def _refuse_unknown(stated: object, kind: type) -> None:
-    """A misspelt field would be passed over without a word."""
+    """Raise ``ValueError`` for unknown fields, which would be ignored silently otherwise."""
     known = [field.name for field in fields(kind)]
     unknown = sorted(set(stated) - set(known)) if isinstance(stated, dict) else []
     if unknown:
@@ -83,7 +83,7 @@ def _refuse_unknown(stated: object, kind: type) -> None:
 
 
 def _refuse_unusable(card: ModelCard) -> None:
-    """Every request that does not say otherwise would be refused for it."""
+    """Raise ``ValueError`` for defaults that would make every request fail."""
     if problem := _problem(asdict(card.sampling)):
         raise ValueError(f"sampling: {problem}")
     for field, least in (("max_tokens", 1), ("thinking_budget", 0)):
@@ -93,7 +93,7 @@ def _refuse_unusable(card: ModelCard) -> None:
 
 
 def _problem(sampling: dict[str, Any]) -> str:
-    """What is wrong with fields of :class:`Sampling`; empty if nothing is."""
+    """The error in fields of :class:`Sampling`; empty if they are valid."""
     try:
         Sampling(**sampling)
     except SettingsError as error:
@@ -102,7 +102,7 @@ def _problem(sampling: dict[str, Any]) -> str:
 
 
 def _rule(problem: ErrorDetails) -> str:
-    """What a field must be; the library's kinds of problems are ``int_type``, ``int_parsing``..."""
+    """The rule that a field breaks; pydantic calls errors ``int_type``, ``int_parsing``..."""
     kind = problem["type"].partition("_")[0]
     if kind not in _RULES:
         return "is missing" if kind == "missing" else problem["msg"]
@@ -119,7 +119,7 @@ def _from_metadata(name: str, meta: Metadata) -> ModelCard | None:
         key = f"general.sampling.{last}"
         if key not in meta:
             continue
-        # -1 and 0 both say that any number of tokens may be chosen from.
+        # -1 and 0 both mean that top-k is off.
         value = max(0, meta.integer(key, minimum=-1)) if field == "top_k" else meta.number(key)
         if problem := _problem({field: value}):
             raise meta.fail(f"key {key!r} is {value}: {problem}", key)

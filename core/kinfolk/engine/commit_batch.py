@@ -1,6 +1,6 @@
-"""From logits to what is kept of a step, on the device: sampling, verification, commit.
+"""Sampling, verification and commit of a step, on the device.
 
-Nothing here looks at a number from the host, so all of it can be captured in a graph.
+The host reads no tensor here, so all of it can be captured in a graph.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def sample_and_commit(
     *,
     drafts: bool,
 ) -> torch.Tensor:
-    """Choose tokens, and advance drafted sequences along the rows that are kept. Gives what the op
-    ``pack_outputs`` packs, int64. ``drafts``: whether anything is drafted."""
+    """Choose tokens, and advance drafted sequences along the rows that are kept. Returns the result
+    of the op ``pack_outputs``, int64. ``drafts``: whether the step has drafted rows."""
     batch, logits = outputs.batch, outputs.logits
     step, draft = _drafts(batch, sampled, logits, loaded.step_ops.accept_drafts)
     kept = loaded.hooks.verify(step, draft, sampling)
@@ -44,8 +44,8 @@ def sample_and_commit(
 def commit_batch(
     sampled: SampledSequences, path: torch.Tensor, n_keep: torch.Tensor
 ) -> CommitBatch:
-    """``path`` [S, T] indices inside the sampled sequences, padded with -1 -> rows of the step.
-    Sequences that are not drafted keep nothing here: they have been advanced in place."""
+    """Kept rows as rows of the step; ``path`` [S, T] has indices within each sampled sequence,
+    padded with -1. Sequences without drafts keep no rows here: the forward advanced their state."""
     drafted = sampled.drafted != 0
     rows = torch.where((path < 0) | ~drafted[:, None], -1, sampled.row[:, None] + path)
     return CommitBatch(rows, torch.where(drafted, n_keep, 0), sampled.slot)
@@ -54,7 +54,7 @@ def commit_batch(
 def commit_tree_rows(
     state: State, batch: StepBatch, sampled: SampledSequences, kept: CommitBatch
 ) -> None:
-    """Copy accepted arena rows to their final places; padding is copied onto the dummy block."""
+    """Copy accepted rows from the arena to their blocks; padding goes to the dummy block."""
     arena = batch.arena_row[kept.path.clamp_min(0)]
     moved = (kept.path >= 0) & (arena >= 0)
     depth = torch.arange(kept.path.shape[1], device=arena.device)

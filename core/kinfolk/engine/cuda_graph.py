@@ -17,28 +17,28 @@ WARM_UPS = 2
 
 
 class Capture(Protocol):
-    """A way to run a body again and again on the same buffers."""
+    """Makes a function of fixed buffers replayable."""
 
     def capture(self, body: Callable[[], T]) -> Callable[[], T]:
-        """A function that does what ``body`` does, on the contents that the buffers then have.
+        """A function that repeats ``body`` on the current contents of the buffers.
 
-        ``body`` may be run beforehand, on buffers that are all padding.
+        ``body`` may be run before, on buffers that are all padding.
         """
         ...
 
 
 class EagerCapture:
-    """Runs the body as it is: all of the path but the graph itself, for devices without graphs."""
+    """Replays by calling the body: the captured path without graphs, for devices that lack them."""
 
     def capture(self, body: Callable[[], T]) -> Callable[[], T]:
         return body
 
 
 class CudaCapture:
-    """Captures CUDA graphs, which share one pool of memory: they are never replayed at once.
+    """Captures CUDA graphs, which share one memory pool: no two of them are replayed at once.
 
-    A capture has a stream of its own, which the current one waits for. Other threads may use the
-    device meanwhile.
+    A capture runs on a stream of its own, which the current stream waits for. Other threads may
+    use the device meanwhile.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -47,8 +47,8 @@ class CudaCapture:
         self._stream = torch.cuda.Stream(device)
 
     def capture(self, body: Callable[[], T]) -> Callable[[], T]:
-        """Raises :class:`EngineError` if the capture fails, and what ``body`` raises in the runs
-        before it."""
+        """Raises :class:`EngineError` if the capture fails; errors of ``body`` in the warm-up runs
+        pass through."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         try:
@@ -58,7 +58,7 @@ class CudaCapture:
                 self._stream.synchronize()
                 graph, result = self._captured(body)
         finally:
-            # Also after a body that failed: its buffers are given back to the current stream.
+            # Also after a body that failed: its buffers return to the current stream.
             current.wait_stream(self._stream)
 
         def replay() -> T:
@@ -69,7 +69,7 @@ class CudaCapture:
 
     def _captured(self, body: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         graph = torch.cuda.CUDAGraph()
-        # Collected in the middle, a tensor or a kernel's module would spoil the capture.
+        # A tensor or a kernel's module freed by the collector would break the capture.
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -92,7 +92,7 @@ class CudaCapture:
 
 
 def _abandon(graph: Any) -> None:
-    """End a capture that has failed; a second error about it is dropped."""
+    """End a failed capture; the error of ending it is dropped."""
     try:
         graph.capture_end()
     except RuntimeError:

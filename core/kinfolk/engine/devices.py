@@ -1,4 +1,4 @@
-"""Whether a device is there, as far as that is known without torch, which takes seconds to load."""
+"""Checks whether a device exists without importing torch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kinfolk.errors import SettingsError
 
 _DRIVER: Final = "libcuda.so.1"
 _OTHER_DRIVER: Final = Path("/dev/kfd")
-"""There with AMD's driver, whose devices torch calls ``cuda`` too."""
+"""Exists with AMD's driver, whose devices torch calls ``cuda`` too."""
 
 
 def refuse_missing_device(name: str) -> None:
-    """Raise :class:`SettingsError` for a ``--device`` that is surely not there.
+    """Raise :class:`SettingsError` for a ``--device`` that certainly does not exist.
 
-    What cannot be told without torch is left to :func:`kinfolk.engine.preparing.choose_device`.
+    Cases that need torch are left to :func:`kinfolk.engine.preparing.choose_device`.
     """
     kind, _, index = name.partition(":")
     if kind != "cuda":
@@ -33,7 +33,7 @@ def refuse_missing_device(name: str) -> None:
 
 
 def missing_device(name: str, count: int) -> SettingsError:
-    """What is said of a CUDA device beyond the ``count`` that are there."""
+    """The error for the CUDA device ``name`` of a machine with ``count`` of them."""
     there = f": cuda:0 to cuda:{count - 1}" if count > 1 else ""
     return SettingsError(f"--device {name}: this machine has {count} CUDA devices{there}")
 
@@ -46,7 +46,7 @@ def _version_of_torch() -> str:
 
 
 def _cuda_devices() -> int | None:
-    """How many devices NVIDIA's driver has; ``None`` if it cannot say."""
+    """The number of devices of NVIDIA's driver; ``None`` if the driver reports an error."""
     try:
         driver = ctypes.CDLL(_DRIVER)
     except OSError:

@@ -1,4 +1,4 @@
-"""The engine: one thread that plans, runs and commits, and tickets through which clients listen."""
+"""The engine: one thread that runs steps, and tickets through which clients receive events."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Ticket:
 class Engine:
     """Runs the requests of one loaded model.
 
-    ``submit`` and ``cancel`` may be called from any thread. ``close`` ends what is running and
+    ``submit`` and ``cancel`` may be called from any thread. ``close`` cancels all requests and
     stops the thread; the engine is a context manager.
     """
 
@@ -109,7 +109,7 @@ class Engine:
         self._post(lambda: self._scheduler.cancel(request_id, reason))
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and how many requests run and wait."""
+        """Counters since the start, and the numbers of running and waiting requests."""
         return {
             **self._runner.counters,
             "running": self._scheduler.running,
@@ -118,7 +118,7 @@ class Engine:
         }
 
     def uncapturable_ops(self) -> Mapping[str, str]:
-        """Ops whose back ends no CUDA graph can hold, and why: then every step runs eagerly."""
+        """Uncapturable ops with the reason; if there are any, every step runs eagerly."""
         return dict(self._runner.uncapturable_ops)
 
     def close(self) -> None:
@@ -138,8 +138,8 @@ class Engine:
     # -- the loop -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Plan, launch, collect, commit; the next step is launched before this one is collected
-        where it can be. False when there is nothing to do."""
+        """Plan, launch, collect, commit. With overlap the next step is launched before this one is
+        collected. Returns false when no step was planned."""
         plan = self._scheduler.plan()
         if plan is None:
             return False
@@ -148,7 +148,7 @@ class Engine:
             while step is not None:
                 try:
                     following = self._launch_next(step)
-                finally:  # a next step that fails takes nothing from this one
+                finally:  # this step is collected even if the next one fails
                     self._dispatch(self._scheduler.commit(self._runner.collect(step)))
                 step = following
         except (Exception, SystemExit) as error:
@@ -157,8 +157,8 @@ class Engine:
         return True
 
     def _launch_next(self, step: PendingStep) -> PendingStep | None:
-        """Overlap: launch the step after one that is running, unless its tokens are not on the
-        device or a client has posted something."""
+        """Overlap: launch the step after the running one, unless its tokens are not on the device
+        or a client has posted an action."""
         if step.next_tokens is None or self._inbox or self._closing:
             return None
         plan = self._scheduler.plan_next()
@@ -179,14 +179,14 @@ class Engine:
             self._dispatch(self._scheduler.cancel(request_id))
 
     def _take_inbox(self) -> bool:
-        """Execute what clients asked for; false when the engine is to stop."""
+        """Execute the actions that clients posted; false when the engine is to stop."""
         closing = self._closing  # read first: once it is set, nothing more is posted
         while self._inbox:
             self._dispatch(self._inbox.popleft()())
         return not closing
 
     def _enter(self, request: Request, history: History) -> Sequence[Event]:
-        """Queue a request. If that fails, this request alone ends."""
+        """Queue a request. An error here ends this request only."""
         try:
             self._scheduler.submit(request)
         except Exception as error:
@@ -208,7 +208,7 @@ class Engine:
                 self._deliver(ticket, event)
 
     def _deliver(self, ticket: Ticket, event: Event) -> None:
-        """A listener that fails ends its own request and nobody else's."""
+        """Call the listener; an exception in it cancels its own request only."""
         try:
             ticket.deliver(event)
         except Exception:

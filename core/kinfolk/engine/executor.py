@@ -1,8 +1,8 @@
 """Executors launch a batch on the device: eagerly in its own size, or as a captured CUDA graph.
 
-A captured step is padded to the next bucket. Lengths, positions, slots, tables and parameters of
-sampling are in buffers, so one graph of a bucket serves every context. Prompts run eagerly, and so
-do steps that fit no bucket.
+A captured step is padded to the next bucket. Lengths, positions, slots, tables and sampling
+parameters are in buffers, so one graph of a bucket serves every context. Steps with prompt slices
+run eagerly, as do steps that fit no bucket.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ T = TypeVar("T")
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 SEQUENCES = (1, 2, 4, 8, 16, 24, 32)
 WIDTHS = (4, 16, 64)
-"""Rows of a drafted sequence. Kernels take up to 16 of them at once, and go on from there."""
+"""Rows of a drafted sequence. A kernel processes 16 of them at a time."""
 
 MAX_WARMUP_SIZE_LOG2 = 7
-"""Prompts of two to this power rows and more launch the same kernels."""
+"""Steps of two to this power rows or more launch the same kernels."""
 
 
 @dataclass(slots=True)
 class ExecutorCounters:
-    """Since the start; ``uploads`` are copies of the inputs of a step."""
+    """Counts since the start; ``uploads`` are copies of a step's inputs to the device."""
 
     captures: int = 0
     replays: int = 0
@@ -68,7 +68,7 @@ class Executor(Protocol):
         ...
 
     def invalidate(self) -> None:
-        """Forget what is known of the device: a step has failed there."""
+        """Drop assumptions about the device's memory, after a step has failed."""
         ...
 
 
@@ -106,13 +106,13 @@ class EagerExecutor:
     def sample(
         self, batch: ScheduledBatch, outputs: LogitsOutputs, sampled: SampledSequences
     ) -> DeviceOutputs:
-        """What follows the logits: sampling, verification, commit."""
+        """Sampling, verification and commit, from the logits on."""
         self.counters.uploads += 1
         loaded, parameters = self.loaded, batch.parameters()
         sampling = uploaded_sampling(
             parameters, batch.entries(), batch.sampling_kind, loaded.device, loaded.step_ops.sample
         )
-        # Without the logits of padding rows.
+        # Drop the logits of padding rows.
         outputs = replace(outputs, logits=outputs.logits[: len(parameters)])
         packed = sample_and_commit(
             loaded, self.state, outputs, sampled, sampling, drafts=batch.has_drafts
@@ -125,7 +125,7 @@ class EagerExecutor:
         )
 
     def invalidate(self) -> None:
-        """Nothing is known of the device."""
+        """Assumes nothing about the device's memory, so drops nothing."""
 
     def _step_fn(self, kinds: frozenset[ItemKind], rows: int, sequences: int) -> StepFn:
         kind = next(iter(kinds)).value if len(kinds) == 1 else "mixed"
@@ -137,8 +137,7 @@ class EagerExecutor:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A fixed size of steps. ``width`` is the most rows of a drafted sequence, 1 = nothing is
-    drafted."""
+    """A fixed size of steps. ``width`` is the most rows of a drafted sequence, 1 = no drafts."""
 
     kind: Literal["decode", "verify"]
     rows: int
@@ -148,8 +147,8 @@ class Bucket:
 
     @classmethod
     def smallest(cls, items: Sequence[Item], least: int = 1) -> Bucket | None:
-        """The smallest one for ``items`` and for ``least`` sequences; ``None`` if they must run in
-        their own size."""
+        """The smallest bucket for ``items`` and for ``least`` sequences; ``None`` if no bucket fits
+        and the items run eagerly."""
         if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
             return None
         drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
@@ -170,14 +169,14 @@ class Bucket:
 
     @property
     def shape(self) -> BucketShape:
-        # Where sequences have several rows, padding rows need one of their own.
+        # With several rows a sequence, padding rows form one more sequence.
         sequences = self.sequences + (self.kind == "verify")
         return BucketShape(self.rows, sequences, sequences, self.rows, short=sequences)
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedStep(Generic[T]):
-    """A step of a bucket: its buffers, and the replay of what was captured on them."""
+    """A captured step of a bucket: its buffers and its replay."""
 
     buffers: InputBuffers
     replay: Callable[[], T]
@@ -186,10 +185,10 @@ class CapturedStep(Generic[T]):
 class GraphExecutor:
     """Replays the captured step of a batch's bucket; runs batches that fit no bucket eagerly.
 
-    A captured step holds sampling and commit too. It ends at the logits, and the rest is launched
-    on its own, where that cannot be captured: policies that verify, log-probabilities, drafts with
-    penalties. ``least``: no bucket for fewer sequences is used, so that no row's numbers depend on
-    how many others there are.
+    A captured step includes sampling and commit, unless these cannot be captured: with a policy
+    that verifies, with log-probabilities, or with drafts and penalties, it ends at the logits and
+    the rest is launched eagerly. ``least``: buckets for fewer sequences are not used, so that a
+    row's numbers do not depend on the number of sequences.
     """
 
     def __init__(self, eager: EagerExecutor, capture: Capture, *, least: int = 1) -> None:
@@ -204,12 +203,12 @@ class GraphExecutor:
 
     @property
     def buckets(self) -> frozenset[Bucket]:
-        """Those with a captured step."""
+        """The buckets that have a captured step."""
         return frozenset(self._logits_steps).union(bucket for bucket, _ in self._steps)
 
     @property
     def penalties(self) -> PenaltyState:
-        """Tokens counted in each slot; made by the first step that has penalties."""
+        """Tokens counted in each slot; created by the first step that has penalties."""
         if self._penalties is None:
             slots, vocabulary = self.state.limits.slots + 1, self.loaded.info.vocabulary
             self._penalties = PenaltyState(slots, vocabulary, self.state.device)
@@ -231,7 +230,7 @@ class GraphExecutor:
             self._penalties.forget(range(self.state.limits.slots + 1))
 
     def _forget_penalties(self, batch: ScheduledBatch) -> None:
-        """What the device counts for penalties will lack the tokens of ``batch``."""
+        """Mark the penalty counts of ``batch`` as stale: they will lack its tokens."""
         if self._penalties is not None:
             self._penalties.forget(item.lease.slot for item in batch.sampled)
 
@@ -273,8 +272,8 @@ class GraphExecutor:
         fill(buffers, batch.items)
 
     def replay(self, step: CapturedStep[T], tokens: torch.Tensor | None = None) -> T:
-        """Upload the buffers and replay; the host does not wait. ``tokens`` int64 [R] on the
-        device replace those of the buffers, where the host does not know them yet."""
+        """Upload the buffers and replay; the host does not wait. ``tokens`` int64 [R], on the
+        device, replace those of the buffers if the host does not know them yet."""
         step.buffers.upload()
         if tokens is not None:
             step.buffers.device["tokens"][: tokens.shape[0]].copy_(tokens)
@@ -340,5 +339,5 @@ class GraphExecutor:
 
 
 def _next_size(size: int, sizes: Sequence[int], least: int = 1) -> int | None:
-    """The smallest of ``sizes`` for ``size``, and for ``least``; ``None`` if there is none."""
+    """The least of ``sizes`` that is at least ``size`` and ``least``; ``None`` if there is none."""
     return next((each for each in sizes if each >= max(size, least)), None)

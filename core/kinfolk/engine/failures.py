@@ -1,4 +1,4 @@
-"""What clients are told of what went wrong in the engine."""
+"""The messages that clients get for errors of the engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kinfolk.errors import PluginError
 
 
 def explain(error: BaseException) -> str:
-    """One line, as ``Finished.error``."""
+    """The error in one line, for ``Finished.error``."""
     raised = error.__cause__ if isinstance(error, PluginError) else error
     if isinstance(raised, torch.OutOfMemoryError):
         return "the device ran out of memory: lower --context or --slots"

@@ -1,7 +1,7 @@
-"""Text generation: what the command line and the server ask of a loaded model.
+"""Text generation for the command line and the server.
 
-``Prompt`` and ``GenerationOptions`` go in, pieces of text come out, for each choice ended by one
-``Ended``. Events are read wherever the caller likes: the engine's thread only passes them on.
+Input: ``Prompt`` and ``GenerationOptions``; output: pieces of text, and one ``Ended`` for each
+choice. Events are converted to text on the caller's thread; the engine's thread only passes them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
 
 Sink = Callable[[int, Event], None]
-"""Takes a choice and an event of it, on the engine's thread: must neither block nor raise."""
+"""Receives a choice and its event, on the engine's thread: must neither block nor raise."""
 
 
 class Generation:
     """One prompt, and one or more answers to it.
 
-    ``start`` hands the requests to the engine; the caller gives each event back to ``feed``, on
-    one thread of its choice. ``pieces`` does both. ``cancel`` ends what still runs and may be
-    called at any time, any number of times.
+    ``start`` submits the requests to the engine; the caller passes each event to ``feed``, on
+    one thread of its choice. ``pieces`` does both. ``cancel`` ends the running requests and may be
+    called at any time and repeatedly.
     """
 
     def __init__(self, runtime: Runtime, prompt: Prompt, options: GenerationOptions):
@@ -48,7 +48,7 @@ class Generation:
 
     @property
     def open(self) -> bool:
-        """Whether more is to come."""
+        """Whether a choice has not ended."""
         return not all(answer.ended for answer in self._answers)
 
     @property
@@ -57,9 +57,9 @@ class Generation:
         return sum(answer.tokens for answer in self._answers)
 
     def start(self, sink: Sink) -> None:
-        """Submit the requests. Raises what the engine refuses them with; then none is running."""
+        """Submit the requests. If the engine refuses one, none runs and its error is raised."""
         stop = self.options.stop
-        # Where the model's own end is ignored it is still no text.
+        # With ignore_eos, tokens that end a generation are still not shown.
         silent = self._runtime.tokenizer.eog | self.options.stop_tokens
         wanted = self.options.logprobs is not None
         self._answers = [
@@ -74,12 +74,12 @@ class Generation:
             raise
 
     def feed(self, choice: int, event: Event) -> list[AnswerPart]:
-        """What an event means for the text. What stops it here ends the request."""
+        """The parts of the answer that an event adds. A stop string in them ends the request."""
         answer = self._answers[choice]
         was_stopped = answer.stopped
         pieces = answer.feed(event)
         if answer.stopped and not was_stopped:
-            # The state at this point is good: it may be kept for what follows.
+            # STOP rather than CANCELLED: the state is valid and may be kept as a checkpoint.
             self._cancel(choice, FinishReason.STOP)
         return pieces
 
@@ -89,7 +89,7 @@ class Generation:
                 self._cancel(choice, FinishReason.CANCELLED)
 
     def _cancel(self, choice: int, reason: FinishReason) -> None:
-        # An engine that has stopped runs nothing that could be cancelled.
+        # The error means that the engine has stopped, and its requests with it.
         with suppress(EngineError):
             self._tickets[choice].cancel(reason)
 
@@ -97,7 +97,7 @@ class Generation:
         return self.pieces()
 
     def pieces(self) -> Generator[AnswerPart]:
-        """Generate, blocking. Whoever stops reading and closes it cancels what is left."""
+        """Generate, blocking. Closing the generator cancels the remaining requests."""
         inbox: SimpleQueue[tuple[int, Event]] = SimpleQueue()
         self.start(lambda choice, event: inbox.put((choice, event)))
         try:
@@ -141,7 +141,7 @@ def _requests(runtime: Runtime, prompt: Prompt, options: GenerationOptions) -> t
 
 
 def _max_new(runtime: Runtime, prompt: Prompt, wanted: int | None) -> int:
-    """How many tokens may be generated: what was asked for, cut to what the context holds.
+    """The limit of generated tokens: ``wanted``, at most the rest of the context.
 
     A prompt is never cut: one that leaves no room raises :class:`ContextLengthExceeded`.
     """

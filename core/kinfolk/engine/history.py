@@ -1,4 +1,4 @@
-"""What sampling needs to remember of a request: its parameters and, for penalties, its tokens."""
+"""A request's history for sampling: its parameters and, for penalties, counts of its tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class History:
         self._output: Counter[int] = Counter()
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Note emitted tokens."""
+        """Count emitted tokens."""
         if self._penalised:
             self._output.update(tokens)
 

@@ -1,4 +1,4 @@
-"""From the items of a plan to the inputs of a step on the device."""
+"""Builds the inputs of a step on the device from the items of a plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHAIN_PATHS = np.array([(1 << row + 1) - 1 for row in range(MAX_DRAFT_ROWS)], np
 
 @dataclass(frozen=True, slots=True)
 class InputBatch:
-    """A step on the device: all of its rows, and the sequences among them that are sampled."""
+    """A step on the device: all of its rows, and its sampled sequences."""
 
     batch: StepBatch
     sampled: SampledSequences
@@ -42,8 +42,8 @@ class InputBatch:
 def build_input_batch(
     items: Sequence[Item], state: State, *, all_logits: bool = False
 ) -> InputBatch:
-    """The step of ``items`` in its own size, in one upload; the state's tables must already be
-    those of the step. ``all_logits``: of every row, not only of those to be sampled.
+    """The step of ``items`` without padding, in one upload; the state's tables must already be
+    those of the step. ``all_logits``: compute the logits of every row, not of sampled ones only.
 
     Raises :class:`StateError` where a position has no block or trees do not fit the arena.
     """
@@ -59,8 +59,8 @@ def build_input_batch(
 
 
 def take_changes(state: State) -> Changes:
-    """What has changed in block tables since the last step, for a bucket. More than it has room
-    for is sent at once, and nothing is left."""
+    """Changes of block tables since the last step, for the buffers of a bucket. If they are more
+    than ``MAX_TABLE_CHANGES``, they are uploaded here and the result is empty."""
     changes = state.block_tables.take_changes()
     if len(changes.places) <= MAX_TABLE_CHANGES:
         return changes
@@ -72,7 +72,7 @@ def take_changes(state: State) -> Changes:
 
 
 def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> BucketShape:
-    """The shape of one step, without padding."""
+    """The buffer sizes of one step, without padding."""
     counts = [len(item.tokens) for item in items]
     logits = [_logit_rows(item, all_logits) for item in items]
     long = sum(n > MAX_SHORT_ROWS for n in counts)
@@ -105,7 +105,7 @@ def exact_traits(items: Sequence[Item]) -> LaunchTraits:
 
 
 def fill(buffers: InputBuffers, items: Sequence[Item], *, all_logits: bool = False) -> None:
-    """Write ``items`` into the host's arrays, which are all padding."""
+    """Write ``items`` into the host's arrays, which hold only padding before."""
     slots = [item.lease.slot for item in items]
     starts = [item.start for item in items]
     if buffers.single_rows:
@@ -133,7 +133,7 @@ def _fill_single_rows(
         places = [pool.place(slot, start) for slot, start in zip(slots, starts, strict=True)]
         host["write"][index, :count] = places
     if buffers.state.device.type == "cpu":
-        # Back ends that a graph can hold read tensors only.
+        # Back ends for the CPU read segments, capturable ones read tensors.
         buffers.segments = tuple(
             Segment(row, slot, row, row + 1, start, False)
             for row, (slot, start) in enumerate(zip(slots, starts, strict=True))
@@ -188,15 +188,15 @@ def _fill_tree(
     rows: slice,
     arena_start: int,
 ) -> None:
-    """What differs from a chain: rows see their ancestors in the arena, and only those that are
-    kept get to the pools."""
+    """Fill the fields in which a tree differs from a chain: its rows are written to the arena, see
+    their ancestors there, and are copied to the pools when they are kept."""
     host = buffers.host
     depth: list[int] = []
     seen: list[int] = []
     for row, parent in enumerate(parents):
         depth.append(0 if parent < 0 else depth[parent] + 1)
         seen.append((0 if parent < 0 else seen[parent]) | 1 << row)
-    # Of rows beyond the 64th the arena will tell.
+    # Ancestors beyond the 64th row do not fit the bits; attention finds them in the arena.
     bits = np.array([mask & (1 << 64) - 1 for mask in seen], np.uint64).view(np.int64)
     host["positions"][rows] = np.array(depth) + item.start
     host["limit"][rows] = item.start - 1
@@ -235,7 +235,7 @@ def _fill_lists(
     first: list[int],
     counts: list[int],
 ) -> None:
-    """Lists of some sequences: drafted ones, slices, checkpoints, short and long ones."""
+    """Fill the lists of sequences: drafted ones, slices, checkpoints, short and long ones."""
     host, shape = buffers.host, buffers.shape
     drafted = [_drafted(item) for item in items]
     host["spans"][: len(items), 3] = drafted
@@ -264,7 +264,7 @@ def _fill_logits(
     stops: list[int],
     all_logits: bool,
 ) -> None:
-    """The sampled sequences among ``items``, and their rows with logits."""
+    """Fill the sampled sequences among ``items``, and their rows with logits."""
     host = buffers.host
     wanted = [_logit_rows(item, all_logits) for item in items]
     chosen = [number for number, rows in enumerate(wanted) if rows]
@@ -297,7 +297,7 @@ def _fill_sampled(
 
 
 def _fill_places(places: npt.NDArray[np.generic], pool: Pool, slot: int, start: int) -> None:
-    """Where the positions from ``start`` on are stored, chunk by chunk."""
+    """Write where ``pool`` stores the positions from ``start`` on, chunk by chunk."""
     done, stop = 0, places.shape[0]
     while done < stop:
         first = pool.place(slot, start + done)
@@ -311,5 +311,5 @@ def _drafted(item: Item) -> bool:
 
 
 def _logit_rows(item: Item, all_logits: bool) -> int:
-    """Rows of an item whose logits are wanted."""
+    """The number of rows of an item that need logits."""
     return len(item.tokens) if all_logits or _drafted(item) else int(item.sample)

@@ -1,7 +1,7 @@
-"""Buffers of every number that the device needs for a step, in one upload.
+"""Input buffers: every number that the device needs for a step, in one upload.
 
-They have the exact shape of one step, or that of a bucket that many steps fit into. In a bucket the
-rest is padding: rows of no sequence, which read and write the dummy slot and the dummy block.
+They have the exact shape of one step, or the shape of a bucket. In a bucket, rows that a step does
+not fill are padding: they belong to no sequence and use the dummy slot and the dummy block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kinfolk.types import CHUNK, DUMMY, NO_PARENT
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout, Segment
 
 MAX_TABLE_CHANGES = 128
-"""Entries of block tables that a bucket has room for; more are sent before it."""
+"""Changed entries of block tables that fit a bucket; more are uploaded before the step."""
 
 _ROW_FIELDS = ("tokens", "positions", "sequence", "parent", "limit", "ancestors", "arena", "path")
 _SEQUENCE_FIELDS = ("arena_start", "slot", "context")
@@ -32,8 +32,8 @@ _SAMPLED_FIELDS = ("logit", "sampled_row", "sampled_count", "drafted", "sampled_
 @dataclass(frozen=True, slots=True)
 class BucketShape:
     """Sizes of the buffers: rows, sequences, sampled sequences, rows of logits, checkpoints to
-    store, slices of prompts, sequences with few and with more rows (see ``RowLayout``), changes of
-    block tables."""
+    store, slices of prompts, short and long sequences (see ``RowLayout``), changed entries of block
+    tables."""
 
     rows: int
     sequences: int
@@ -48,13 +48,13 @@ class BucketShape:
 
 @dataclass(frozen=True, slots=True)
 class SampledSequences:
-    """The S sequences of a step that are sampled, of T rows at most.
+    """The S sequences of a step that are sampled, of at most T rows.
 
-    All int64: ``logit`` [S] first row among those with logits, ``row`` [S] the same row of the
-    step, ``count`` [S] rows with logits, ``drafted`` [S] 1 where they may be rejected, ``slot``
-    [S], ``budget`` [S] most rows to keep. ``targets`` [pools, R]: at row d of a sequence, the place
-    in the pool of the d-th row it keeps. ``width`` is T. ``single_rows``: sequence i has row i of
-    the step and no other.
+    All tensors are int64: ``logit`` [S] index of the first row among rows with logits, ``row`` [S]
+    index of that row in the step, ``count`` [S] rows with logits, ``drafted`` [S] 1 if rows may be
+    rejected, ``slot`` [S], ``budget`` [S] most rows to keep. ``targets`` [pools, R]: at row d of a
+    sequence, the place in the pool of the d-th row that is kept. ``width`` is T. ``single_rows``:
+    sequence i consists of row i of the step.
     """
 
     logit: torch.Tensor
@@ -70,10 +70,11 @@ class SampledSequences:
 
 
 class InputBuffers:
-    """Buffers of a step, on the host and on the device; see ``StepBatch`` for what they hold.
+    """Buffers of a step on the host and on the device; ``StepBatch`` describes their contents.
 
     ``single_rows``: a bucket for steps of one row a sequence, where row i is that of sequence i.
-    ``stages`` of pinned memory: so many steps less one may be filled before an upload is done.
+    ``stages``: copies in pinned memory; ``stages - 1`` further steps may be filled before the
+    upload of a step is done.
     """
 
     def __init__(
@@ -112,11 +113,11 @@ class InputBuffers:
 
     @property
     def host(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The arrays to be filled."""
+        """The arrays to fill, by name."""
         return self.transfer.host
 
     def clear(self) -> None:
-        """Make everything padding, in the next stage: the device may still read the last one."""
+        """Fill the next stage with padding: the device may still read the current one."""
         self.transfer.turn()
         self.transfer.bytes[:] = self._padding
         self.segments, self.lengths = (), ((),) * len(self.state.pools)
@@ -136,7 +137,7 @@ class InputBuffers:
         host["repetition"][:] = 1
 
     def put_changes(self, changes: Changes) -> None:
-        """Changes of block tables; at most as many as there is room for."""
+        """Add changes of block tables; at most ``shape.changes`` entries."""
         count = len(changes.places)
         if not count:
             return
@@ -146,16 +147,16 @@ class InputBuffers:
     # -- what the device reads ----------------------------------------------------------------
 
     def upload(self) -> None:
-        """Copy all of it to the device, in the order of the current stream."""
+        """Copy the current stage to the device, on the current stream."""
         self.transfer.upload()
 
     def enter_changes(self) -> None:
-        """Write the uploaded changes of block tables where they belong."""
+        """Write the uploaded changes to the block tables on the device."""
         self.state.block_tables.enter(self.device["places"], self.device["values"])
 
     def batch(self, traits: LaunchTraits, *, full_width: bool) -> StepBatch:
-        """The step. Tables are taken out of those of all slots: at their full width, so that
-        nothing depends on lengths, or as wide as the longest of the step."""
+        """The step. ``full_width``: block tables have their full width, so that no shape depends on
+        lengths; otherwise they are as wide as the longest sequence of the step."""
         device = self.device
         return StepBatch(
             tokens=device["tokens"],
@@ -187,7 +188,7 @@ class InputBuffers:
     def _table(self, pool: int, full_width: bool) -> BlockTable:
         tables, device = self.state.block_tables, self.device
         width = tables.widths[pool] if full_width else aligned(max(self.lengths[pool], default=0))
-        # By index: index_select has one program for a few rows, whatever their width.
+        # Indexed: index_select launches one program for a few rows, however wide they are.
         blocks, chunks = tables.entries[pool][:, :, :width][:, device["slot"]]
         length = device["entries"][pool, : self.shape.sequences]
         return BlockTable(blocks, chunks, length, self.lengths[pool])
@@ -195,8 +196,8 @@ class InputBuffers:
     def sampled(
         self, traits: LaunchTraits, count: int | None = None, width: int | None = None
     ) -> SampledSequences:
-        """The first ``count`` sampled sequences, all if not given; ``width`` the most rows of
-        any."""
+        """The first ``count`` sampled sequences, by default all; ``width`` is the most rows of a
+        sequence."""
         logit, row, rows, drafted, slot, budget = (
             self.device[name][:count] for name in _SAMPLED_FIELDS
         )

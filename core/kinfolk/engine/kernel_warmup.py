@@ -1,7 +1,7 @@
-"""Steps that compile their kernels before they run, on all cores of the host.
+"""Kernel warmup: a step's kernels are compiled on all cores of the host before it runs.
 
-A first step meets dozens of kernels that were never compiled, and would wait for one after the
-other, many times as long as its own work takes.
+A first step launches dozens of kernels that are not compiled. Compiling them one after the other
+would take many times as long as the step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class KernelWarmup:
-    """Rehearses each kind of step once, on devices whose kernels are compiled."""
+    """Traces each kind of step once, on devices that need compiled kernels."""
 
     def __init__(self, ops: Ops, device: torch.device) -> None:
         self._ops = ops
@@ -26,11 +26,11 @@ class KernelWarmup:
         self._done: set[Hashable] = set()
 
     def before(self, kind: Hashable, body: Callable[[], object]) -> None:
-        """Compile what ``body`` launches, if no step of its ``kind`` was here before.
+        """Compile the kernels that ``body`` launches, unless its ``kind`` was compiled before.
 
-        ``body`` is run without its launches, on whatever memory holds where they would have written
-        their results; it must not read these on the host, nor write to state but through ops.
-        A failure is left to the step itself.
+        ``body`` is traced with launches suppressed, so its intermediate results are uninitialised
+        memory: it must not read them on the host, and must change state through ops only.
+        A failure is logged and otherwise ignored: the step itself will raise it.
         """
         if not self._needed or kind in self._done:
             return

@@ -1,4 +1,4 @@
-"""From a file to a model that can run."""
+"""Loads a model file: a model on its device with ops, hooks and a plan of its state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model, ready to be given state."""
+    """A model that is loaded but has no state yet."""
 
     file: GGUFFile
     family: Family
@@ -47,13 +47,13 @@ class LoadedModel:
     dtype: torch.dtype
     slice_rows: int
     graphs: bool = False
-    """Whether decoding runs in steps of fixed sizes, captured where the device can."""
+    """Whether decoding runs in buckets, captured if the device supports graphs."""
     batch_invariant: bool = False
-    """Whether no row's numbers may depend on the others in a step."""
+    """Whether a row's numbers must not depend on the other rows of its step."""
     packed: Mapping[str, int] = field(default_factory=dict)
-    """Tensors in planes by format."""
+    """Number of packed tensors, by format."""
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Tensors that could not be repacked, by format and reason: they are kept as numbers."""
+    """Number of tensors that cannot be packed, by format and reason: they are stored dense."""
 
     def new_state(self) -> tuple[KVCacheManager, State]:
         """Empty state, and the manager of its blocks, tables and checkpoints."""
@@ -69,14 +69,15 @@ class LoadedModel:
 def load_model(
     path: Path, settings: Settings, registry: Registry, progress: Progress | None = None
 ) -> LoadedModel:
-    """The model of a file; everything is checked before weights load."""
+    """Load the model of a file. Everything is checked before weights are read; raises as
+    :func:`kinfolk.engine.preparing.prepare_model` does."""
     ready = prepare_model(path, settings, registry)
     graphs = _wants_graphs(settings, ready.device)
-    # Where the vendor's product splits its columns, the parts are added in float32.
+    # cuBLAS adds the parts of a split-K product in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     if ready.device.type == "cuda" and settings.memory is not None:
-        # What other programs hold does not count against the wish, nor what the driver holds.
+        # The limit covers this process only: not other programs, nor the driver's memory.
         share = ready.memory.usable / torch.cuda.get_device_properties(ready.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), ready.device)
     weights = load_weights(
@@ -92,7 +93,7 @@ def load_model(
     config, limits = ready.config, ready.memory.limits
     placement = None
     if any(config.experts):
-        # All of them: experts that stay on the host come later.
+        # As many bays as experts: all of them are on the device.
         placement = ready.hooks.place_experts(ExpertStats(config.experts), sum(config.experts))
     context = BuildContext(
         ready.ops, ready.device, ready.dtype, ready.plan, limits.context, placement

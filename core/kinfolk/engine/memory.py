@@ -1,6 +1,6 @@
-"""What a model will take of a device's memory, before any of it is loaded.
+"""Plans a device's memory before a model is loaded.
 
-Weights, work space, graphs and a margin come first; what they leave is given to state.
+State gets what weights, work space, graphs and a margin leave.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from kinfolk.errors import CapacityError
 from kinfolk.plans import StateLimits, StatePlan, WeightPlan
 
 GRAPHS = 256 * 2**20
-"""Bytes for captured graphs and the buffers they run on, on a device that has them."""
+"""Bytes for captured graphs and their buffers, on a device that supports graphs."""
 
 SCRATCH = 64 * 2**20
 """Bytes for the work space of matrix libraries and for dequantised tiles."""
 
 MARGIN = 0.03
-"""Part of a device that is left alone: allocators lose some to fragments."""
+"""Part of a device's memory that is not planned: allocators lose some to fragmentation."""
 
 HOST_SHARE = 0.5
-"""Part of what weights leave that state may take on the host, which is everybody's."""
+"""Part of the host's memory beside weights that state may use; other programs need the rest."""
 
 _COPIES = 4
-"""Intermediate results of a layer that are alive at once, each as wide as the widest."""
+"""Intermediate results of a layer that exist at once, each as wide as the widest."""
 
 _SAMPLING = 10
-"""float32 copies of the logits that sampling with every field makes."""
+"""float32 copies of the logits that sampling makes when every parameter is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """``usable`` bytes of a device, the named ``parts`` that will take them, and ``limits``, the
-    state that fits among them. ``others`` are bytes of the host that nothing here may take."""
+    """How ``usable`` bytes of a device are divided: ``parts`` by name, and ``limits``, the state
+    that fits. ``others``: bytes of the host's memory that are left to other programs."""
 
     usable: int
     parts: dict[str, int]
@@ -65,8 +65,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Divide ``usable`` bytes.
 
-    ``asked`` is the context the user wants, ``flexible`` names the fields of ``wanted`` that nobody
-    asked for and that may be lowered. Raises :class:`CapacityError` with the arithmetic.
+    ``asked`` is the context the user asked for, ``flexible`` names the fields of ``wanted`` that
+    are defaults and may be lowered. Raises :class:`CapacityError` with the arithmetic.
     """
     fixed = {"weights": weights, "work space": work}
     if not is_host:
@@ -88,7 +88,8 @@ def plan_memory(
 
 
 def work_bytes(weights: WeightPlan, rows: int, logit_rows: int) -> int:
-    """An estimate of what a step of so many rows takes besides weights and state."""
+    """An estimate of the bytes of a step's intermediate results, for ``rows`` rows and
+    ``logit_rows`` rows of logits."""
     matrices = [spec.shape for spec in weights if spec.role == "matrix" and len(spec.shape) == 2]
     vocabulary = max((spec.shape[0] for spec in weights if spec.role == "embedding"), default=0)
     widths = [max(shape) for shape in matrices if shape[0] != vocabulary]

@@ -1,4 +1,4 @@
-"""The model runner: applies a plan's operations to the state, launches its items, reads results."""
+"""The model runner: applies a plan's operations to the state, launches items, collects results."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from kinfolk.state.state import State
 log = logging.getLogger(__name__)
 
 MAX_INVARIANT_SEQUENCES = {"cpu": 1, "cuda": SEQUENCES[-1]}
-"""Sequences that may share a decoding step under --batch-invariant. Kernels of a GPU compute all
-rows of a step alike. A CPU library computes a row according to its place: vector units leave the
-end of a tensor to other code, and a product's edges are computed otherwise.
+"""Most sequences of a decode step with --batch-invariant, by device. GPU kernels compute all rows
+of a step in the same way. CPU libraries do not: vector code leaves the end of a tensor to scalar
+code, and the edges of a matrix product are computed differently.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PendingItems:
-    """Items that were launched together, and the copy of their outputs that is on its way."""
+    """Items that were launched together, and the pending copy of their outputs."""
 
     batch: ScheduledBatch
     outputs: DeviceOutputs
@@ -40,7 +40,8 @@ class PendingItems:
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """A step that was launched: results of the items that have run, and the last of it."""
+    """A launched step. If it runs in several parts, ``results`` are those of all parts but the
+    last, and ``last`` is the part that is still pending."""
 
     plan: StepPlan
     results: Sequence[ItemResult]
@@ -48,9 +49,9 @@ class PendingStep:
 
     @property
     def next_tokens(self) -> torch.Tensor | None:
-        """The tokens that the next step can start with, int64 on the device, in the order of the
-        items. ``None`` if no step can be launched before this one is collected: it must be one
-        captured step of single rows in which nothing has failed."""
+        """The chosen tokens, int64 [items] on the device, which the next step reads. ``None`` if
+        this step must be collected before the next is launched: overlap needs one captured decode
+        step without errors."""
         batch, outputs = self.last.batch, self.last.outputs
         if (
             self.results
@@ -63,10 +64,10 @@ class PendingStep:
 
 
 class ModelRunner:
-    """Runs plans on one model and its state. Counts what it does in ``counters``.
+    """Runs step plans on one model and its state.
 
     ``uncapturable_ops``: ops whose back ends no CUDA graph can hold, with the reason. If there is
-    one, every step runs eagerly. Raises :class:`EngineError` if --batch-invariant then cannot hold.
+    one, every step runs eagerly; with --batch-invariant, :class:`EngineError` is raised instead.
     """
 
     def __init__(self, loaded: LoadedModel, state: State) -> None:
@@ -93,8 +94,8 @@ class ModelRunner:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Since the start. ``allocations`` are those of the driver, which memory that is used again
-        does not need."""
+        """Counts since the start. ``allocations`` counts calls of the driver, not memory that
+        torch reuses."""
         return {
             **self._counters,
             **asdict(self.executor.counters),
@@ -103,15 +104,15 @@ class ModelRunner:
         }
 
     def run(self, plan: StepPlan, histories: Mapping[str, History]) -> StepResult:
-        """Run a step to its end."""
+        """Launch and collect a step."""
         return self.collect(self.launch(plan, histories))
 
     @torch.inference_mode()
     def launch(
         self, plan: StepPlan, histories: Mapping[str, History], after: PendingStep | None = None
     ) -> PendingStep:
-        """Give a step to the device. ``after``: the step that chooses its tokens, if that was
-        launched and is not collected yet."""
+        """Launch a step on the device. ``after``: the step that chooses its tokens, if it is not
+        collected yet (overlap)."""
         tokens = None if after is None else after.next_tokens
         with self._on_device(), self._invalidated_by_errors():
             self.state.apply(plan.operations)
@@ -123,7 +124,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def collect(self, step: PendingStep) -> StepResult:
-        """Wait for a step that was launched. An item whose numbers are not finite fails alone."""
+        """Wait for a launched step. An item whose numbers are not finite fails alone."""
         with self._on_device(), self._invalidated_by_errors():
             results = [*step.results, *self._collect(step.last)]
         self._count(step.plan)
@@ -138,7 +139,7 @@ class ModelRunner:
         return item_results(pending.batch, outputs, pending.outputs.logits)
 
     def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
-        """The items that run together: all, unless a row's numbers must not depend on others."""
+        """Groups of items that run together: one group, several with --batch-invariant."""
         most = self._max_sequences
         if most is None:
             return [plan.items]
@@ -148,7 +149,7 @@ class ModelRunner:
 
     @contextmanager
     def _invalidated_by_errors(self) -> Iterator[None]:
-        """A failure in here may have left anything on the device."""
+        """After an exception, tell the executor that the device's memory is unknown."""
         try:
             yield
         except BaseException:
@@ -157,7 +158,7 @@ class ModelRunner:
             raise
 
     def _on_device(self) -> AbstractContextManager[object]:
-        """Kernels are launched on the current device, whatever their tensors are on."""
+        """Make the model's device current: kernels launch there, wherever their tensors are."""
         device = self.loaded.device
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
@@ -170,7 +171,7 @@ class ModelRunner:
 
 
 def uncapturable_ops(loaded: LoadedModel) -> Mapping[str, str]:
-    """Ops that no CUDA graph can hold, with the reason; on other devices nothing is captured."""
+    """Ops that no CUDA graph can hold, with the reason; empty on devices without graphs."""
     return loaded.ops.uncapturable() if loaded.device.type == "cuda" else {}
 
 

@@ -1,7 +1,7 @@
-"""What a caller may say about a generation, and what holds where nothing was said.
+"""Options of a generation and their defaults.
 
-An option that was given wins over the model's card, the card over what the model file recommends,
-and that over the built-in defaults.
+An option wins over the model's card, the card over the recommendation in the model file, and that
+over the built-in default.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from kinfolk.descriptors import SamplingDefaults
 
 UNLIMITED: Final = 2**63 - 1
-"""More tokens than any context holds: an answer of so many ends where the context does."""
+"""A token limit beyond every context: the answer ends where the context does."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """Everything optional about a generation; ``None`` = not said.
+    """Options of a generation; ``None`` = not given.
 
     ``choices`` answers are sampled, the i-th with ``seed + i``. ``logprobs`` is the number of
     alternatives to report, ``None`` = report nothing. ``stop`` are texts that end the output and
@@ -50,15 +50,15 @@ class GenerationOptions:
 
 
 def sampling(options: GenerationOptions, defaults: SamplingDefaults, vocabulary: int) -> Sampling:
-    """How the first choice is sampled; a random seed where none was given.
+    """The sampling of the first choice; the seed is random if none was given.
 
-    Raises :class:`SettingsError` or :class:`RequestError` naming the option that cannot be.
+    Raises :class:`SettingsError` or :class:`RequestError` naming the invalid option.
     """
 
     def said(given: float | None, default: float) -> float:
         return default if given is None else given
 
-    made = Sampling(
+    parameters = Sampling(
         temperature=said(options.temperature, defaults.temperature),
         top_k=defaults.top_k if options.top_k is None else options.top_k,
         top_p=said(options.top_p, defaults.top_p),
@@ -70,5 +70,5 @@ def sampling(options: GenerationOptions, defaults: SamplingDefaults, vocabulary:
         seed=secrets.randbits(48) if options.seed is None else options.seed,
         logprobs=options.logprobs,
     )
-    made.check_tokens(vocabulary)
-    return made
+    parameters.check_tokens(vocabulary)
+    return parameters

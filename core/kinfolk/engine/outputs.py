@@ -35,11 +35,11 @@ class LogitsOutputs:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOutputs:
-    """A step of B sequences, S of them sampled, padding included: ``packed`` int64 is what the op
-    ``pack_outputs`` gives.
+    """Outputs of a step of B sequences, S of them sampled, padding included: ``packed`` int64 is
+    the result of the op ``pack_outputs``.
 
-    ``captured``: one graph holds all of it, so that the next step can be launched before its result
-    is read. ``logits`` [rows, V] of the sampled items that ask for log-probabilities, by number.
+    ``captured``: one graph holds the whole step, so the next one can be launched before its result
+    is read. ``logits``: float32 [rows, V] of each sampled item that asks for log-probabilities.
     """
 
     packed: torch.Tensor
@@ -49,7 +49,7 @@ class DeviceOutputs:
     logits: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
     def next_tokens(self, count: int) -> torch.Tensor:
-        """What the first ``count`` sampled sequences have chosen, int64."""
+        """The tokens of the first ``count`` sampled sequences, int64 [count]."""
         first = self.sequences + 2 * self.sampled
         return self.packed[first : first + count]
 
@@ -71,8 +71,8 @@ def pack_sampled(
 
 
 def pack_unsampled(loaded: LoadedModel, batch: StepBatch, forward: Forward) -> torch.Tensor:
-    """Outputs of a step without sampled sequences: a slice that asks for no logits may yet spoil
-    what is kept of it."""
+    """Outputs of a step without sampled sequences: the host still checks that the state of a slice
+    without logits is finite."""
     nothing = batch.slot_of_sequence[:0]
     return loaded.step_ops.pack_outputs(
         forward.hidden,
@@ -90,10 +90,10 @@ def pack_unsampled(loaded: LoadedModel, batch: StepBatch, forward: Forward) -> t
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """A step as the host reads it, for B sequences and S sampled ones of at most T rows.
+    """The outputs of a step on the host, for B sequences and S sampled ones of at most T rows.
 
-    ``sound`` [B] whether what is kept of a sequence is finite, ``finite`` [S] whether the logits of
-    a sampled one are; ``n_keep``, ``next`` [S] and ``path`` [S, T] as in :class:`Kept`.
+    ``sound`` [B] 1 if the last hidden row of a sequence is finite, ``finite`` [S] 1 if the logits
+    of a sampled one are; ``n_keep``, ``next`` [S] and ``path`` [S, T] as in :class:`Kept`.
     """
 
     sound: list[int]
@@ -104,7 +104,7 @@ class StepOutputs:
 
     @classmethod
     def read(cls, packed: Numbers, sequences: int, sampled: int) -> StepOutputs:
-        """From what the op ``pack_outputs`` has packed."""
+        """Unpack the result of the op ``pack_outputs``."""
         numbers: list[int] = packed.tolist()
         finite, n_keep, following, path = (sequences + sampled * part for part in range(4))
         width = (len(numbers) - path) // sampled if sampled else 1
@@ -119,7 +119,7 @@ class StepOutputs:
 
 @dataclass(frozen=True, slots=True)
 class PendingCopy:
-    """Packed outputs on their way to the host: their place there, and a wait for their arrival."""
+    """A pending copy of packed outputs: ``numbers`` are valid after ``wait()``."""
 
     numbers: Numbers
     sequences: int
@@ -128,7 +128,7 @@ class PendingCopy:
 
 
 class OutputReader:
-    """Brings packed outputs to the host: one copy into pinned memory, one wait for it."""
+    """Copies packed outputs to the host: one copy into pinned memory, one wait for it."""
 
     def __init__(self, device: torch.device) -> None:
         self.waits = 0
@@ -136,7 +136,7 @@ class OutputReader:
         self._places: list[tuple[torch.Tensor, Numbers, Any]] = []
 
     def send(self, outputs: DeviceOutputs) -> PendingCopy:
-        """Let a copy follow what computes the outputs; others may be sent before it is received."""
+        """Start the copy, on the current stream; one more may start before this is received."""
         packed, counts = outputs.packed, (outputs.sequences, outputs.sampled)
         if not self._cuda:
             return PendingCopy(packed.numpy(), *counts, _arrived)
@@ -148,13 +148,13 @@ class OutputReader:
         return PendingCopy(numbers[:count], *counts, event.synchronize)
 
     def receive(self, copy: PendingCopy) -> StepOutputs:
-        """Wait for a copy. At most one other may have been sent since."""
+        """Wait for a copy. At most one other may have started since."""
         self.waits += 1
         copy.wait()
         return StepOutputs.read(copy.numbers, copy.sequences, copy.sampled)
 
     def _place(self, count: int) -> tuple[torch.Tensor, Numbers, Any]:
-        """Of two places the one used less recently, in the size that is asked for."""
+        """The less recently used of two pinned buffers, with room for ``count`` numbers."""
         if len(self._places) == 2:
             pinned, numbers, event = self._places.pop(0)
             if pinned.numel() >= count:
@@ -164,7 +164,7 @@ class OutputReader:
 
 
 def _arrived() -> None:
-    """On the CPU nothing is copied."""
+    """The wait of a CPU, which copies nothing."""
 
 
 # -- results --------------------------------------------------------------------------------------
@@ -173,8 +173,8 @@ def _arrived() -> None:
 def item_results(
     batch: ScheduledBatch, outputs: StepOutputs, logits: Mapping[int, torch.Tensor]
 ) -> list[ItemResult]:
-    """What became of each item; ``logits`` as in :class:`DeviceOutputs`. An item whose numbers are
-    not finite, or for which no result can be made, fails alone."""
+    """The result of each item; ``logits`` as in :class:`DeviceOutputs`. An item whose numbers are
+    not finite, or whose result cannot be built, fails alone."""
     results, sampled = [], 0
     for number, item in enumerate(batch.items):
         if not (item.kind is ItemKind.VERIFY or item.sample):
@@ -211,7 +211,7 @@ def _sampled(
 
 
 def _unsampled(item: Item) -> ItemResult:
-    """All rows are kept and nothing was asked for."""
+    """The result of an item without sampling: all of its rows are kept."""
     return ItemResult(item.lease, item.request_id, len(item.tokens))
 
 
@@ -222,7 +222,8 @@ def _failed(item: Item, error: str = _NOT_FINITE) -> ItemResult:
 def _logprobs(
     logits: torch.Tensor, tokens: tuple[int, ...], count: int
 ) -> tuple[TokenLogprob, ...]:
-    """Of each token, a row of ``logits`` [n, V] each, with the ``count`` best alternatives."""
+    """Log-probabilities of ``tokens`` by rows of ``logits`` [n, V], each with the ``count`` best
+    alternatives."""
     logprobs = logits.log_softmax(1)
     tops: list[tuple[tuple[int, float], ...]] = [()] * len(tokens)
     if count:

@@ -1,4 +1,4 @@
-"""What is known of a model before its weights are read: family, configuration, state, memory."""
+"""Prepares a model without reading weights: family, configuration, plans of state and memory."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLICE_ROWS = {"cpu": 512, "cuda": 2048}
-"""Rows of a prompt in one step; one constant a process, so that results do not depend on load."""
+"""Rows of a prompt slice, by device; constant, so that results do not depend on load."""
 
 WEIGHT_SHARE = 0.6
-"""Part of the free memory that dequantised weights may take before they stay quantised."""
+"""Part of the free memory that dense weights may use; larger weights stay quantised."""
 
 LOGIT_ROWS = 64
 """Rows of logits for which a step has work space."""
@@ -47,7 +47,7 @@ LOGIT_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model about to be loaded: everything is known and checked, no weight has been read."""
+    """A model that is checked and planned; its weights are not read yet."""
 
     file: GGUFFile
     family: Family
@@ -67,7 +67,11 @@ class Prepared:
 
 
 def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
-    """Open ``path`` with the family that claims it, and divide the memory of the device."""
+    """Open ``path`` with the family that claims it, and plan the memory of the device.
+
+    Raises :class:`ModelFormatError`, :class:`UnsupportedModelError`, :class:`SettingsError` or
+    :class:`CapacityError`.
+    """
     formats = QuantFormats([provided.value for provided in registry.quant_formats])
     file = GGUFFile.open(path, formats.tensor_types())
     family = registry.family_for(file.metadata.architecture, settings.model_family)
@@ -94,7 +98,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     )
     hooks = hooks.with_policies(policy_providers(registry, settings.policy, info))
     plan = _state_plan(hooks, config, wanted, settings)
-    pool_layouts(plan)  # refuses what cannot be stored
+    pool_layouts(plan)  # raises if a section cannot be stored
     ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
     usable = usable_memory(device, settings.memory)
     form = choose_form(settings.weights, weight_plan, dtype, device, usable)
@@ -140,9 +144,9 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` prefers CUDA, ``cuda`` is the first of such devices: an index says which one it is,
-    as not everything in torch takes a device without. Raises :class:`SettingsError` for a device
-    that is not there."""
+    """The torch device of a setting: ``auto`` prefers CUDA, ``cuda`` is the first CUDA device. A
+    CUDA device always has an index, as parts of torch require it. Raises :class:`SettingsError` for
+    a device that does not exist."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
@@ -173,7 +177,7 @@ def choose_form(
     device: torch.device,
     usable: int,
 ) -> Form:
-    """How quantised matrices are kept."""
+    """How quantised matrices are stored: packed, blocks or dense."""
     if name != "auto":
         return name
     if device.type == "cuda" and find_spec("triton") is not None:
@@ -182,8 +186,8 @@ def choose_form(
 
 
 def _warn_of_blocks(asked: str, blocks: int, numbers: int, usable: int) -> None:
-    """A CPU takes blocks apart again in every step, which was measured to take up to nine times
-    as long as the same step with numbers."""
+    """Log that a CPU dequantises blocks in every step, measured as up to nine times the time of a
+    step with dense weights."""
     if blocks == numbers:
         return  # nothing is quantised
     slow = (
@@ -191,7 +195,7 @@ def _warn_of_blocks(asked: str, blocks: int, numbers: int, usable: int) -> None:
     )
     if asked == "auto":
         log.warning(
-            "%s: there is no room for numbers, %.2f GiB of %.2f GiB that can be used",
+            "%s: dense weights do not fit, %.2f GiB of %.2f GiB that can be used",
             *(slow, numbers / GIB, usable / GIB),
         )
     else:
@@ -203,15 +207,15 @@ def _warn_of_blocks(asked: str, blocks: int, numbers: int, usable: int) -> None:
 def _check_context(asked: int | None, stated: int) -> None:
     if asked is not None and asked > stated:
         log.warning(
-            "--context %d: the model was made for %d positions, which it gets", asked, stated
+            "--context %d: the model supports %d positions, so the context is %d", asked, stated
         )
 
 
 def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: int) -> StateLimits:
-    # Without a wish, keys and values are stored in the type they are computed in.
+    # By default, keys and values are stored in the dtype of the computation.
     return StateLimits(
         slots=settings.slots,
-        # A prompt that goes on from what another left is read in other slices than from its start.
+        # A prompt that continues from a checkpoint has other slices than one from the start.
         checkpoints=0 if settings.batch_invariant else settings.checkpoints,
         blocks=(),
         context=min(settings.context or context, context),
@@ -223,13 +227,13 @@ def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: in
 def _state_plan(
     hooks: ModelHookCaller, config: Any, wanted: StateLimits, settings: Settings
 ) -> StatePlan:
-    """What the family keeps, with values in the storage that was asked for them alone."""
+    """The family's plan of state, with the storage of values replaced if it was set apart."""
     plan = hooks.allocate_cache(config, wanted)
     return plan.storing("v", Codec(settings.v_codec)) if settings.v_codec else plan
 
 
 def _fits(plan: WeightPlan, dtype: torch.dtype, usable: int) -> bool:
-    """Whether all weights fit as numbers of ``dtype``; tensors with several names count once."""
+    """Whether all weights fit as dense ``dtype`` tensors; tied tensors count once."""
     numbers = 0
     for _, shape in {(spec.tensor, spec.rows): spec.shape for spec in plan}.items():
         size = 1

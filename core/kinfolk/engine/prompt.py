@@ -1,4 +1,4 @@
-"""From what a caller sends (text, messages, ids) to the tokens a request starts with."""
+"""Prompts: the tokens of a request, from text, chat messages or token ids."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 ROLES: Final = ("system", "user", "assistant", "tool")
-"""Those of the protocol; a family may have further names for them."""
+"""Roles of the chat protocol; a family may have further names for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Tokens to start from, and what the caller calls them: ``field``.
+    """Tokens of a prompt, and ``field``, its name in the caller's request.
 
-    ``checkpoints`` are lengths at which later prompts may part from this one. ``think`` are the
-    markers of reasoning if the answer may hold some, ``thinking`` says that the prompt ends inside
-    it. ``calls`` says how tool calls look if the answer may hold some. ``keep`` asks for the state
-    at the end of the answer: a conversation goes on from there.
+    ``checkpoints`` are lengths at which later prompts may branch off. ``think`` are the opening and
+    closing markers of reasoning if the answer may have some, ``thinking``: the prompt ends inside
+    reasoning. ``calls`` is the syntax of tool calls if the answer may have some. ``keep``: take a
+    checkpoint at the end of the answer, where a conversation continues.
     """
 
     tokens: tuple[int, ...]
@@ -40,12 +40,12 @@ class Prompt:
 
 
 def text_prompt(runtime: Runtime, text: str, field: str = "prompt") -> Prompt:
-    """The text as it stands; it begins with BOS if the model file asks for that."""
+    """The tokens of a text without a template, with BOS if the model file asks for it."""
     return _checked(runtime, tuple(runtime.tokenizer.encode(text)), field)
 
 
 def token_prompt(runtime: Runtime, tokens: Sequence[int], field: str = "prompt") -> Prompt:
-    """Exactly these ids."""
+    """Exactly these ids. Raises :class:`RequestError` for no ids or one outside the vocabulary."""
     return _checked(runtime, tuple(tokens), field)
 
 
@@ -57,12 +57,12 @@ def chat_prompt(
     *,
     single_call: bool = False,
 ) -> Prompt:
-    """The conversation in the words of the model's template, ready for the answer.
+    """The conversation, rendered by the model's chat template up to the start of the answer.
 
-    ``variables`` are further ones for the template, ``tools`` functions that the answer may call;
-    with ``single_call`` it ends with the first call. Raises :class:`TemplateError` if the template
-    refuses the messages and :class:`RequestError` if the model has no template, or tools are given
-    and its family does not say how it calls them.
+    ``variables`` are passed to the template, ``tools`` are functions that the answer may call;
+    with ``single_call`` the answer ends with its first call. Raises :class:`TemplateError` if the
+    template refuses the messages, and :class:`RequestError` if the model has no template or if
+    ``tools`` are given and its family states no syntax for calls.
     """
     chat = runtime.chat
     if chat is None:
@@ -97,7 +97,7 @@ def chat_prompt(
 
 
 def _check_roles(messages: Sequence[Mapping[str, Any]], chat_format: ChatFormat) -> None:
-    """A template may pass over a role that it does not know, or blame something else."""
+    """Raise :class:`RequestError` for an unknown role: templates may ignore it silently."""
     allowed = (*ROLES, *chat_format.role_aliases)
     for index, message in enumerate(messages):
         role = message.get("role") if isinstance(message, Mapping) else None

@@ -1,4 +1,4 @@
-"""Tells reasoning from answer in the text of a chat model, while it streams."""
+"""Splits the streamed text of a chat model into reasoning and answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal["content", "reasoning"]
 
 @dataclass(frozen=True, slots=True)
 class TextSegment:
-    """Text of one kind; ``consumed`` characters of the stream went into it, markers included."""
+    """Text of one kind, made of ``consumed`` characters of the stream, markers included."""
 
     kind: Kind
     text: str
@@ -23,9 +23,9 @@ class ReasoningSplitter:
     """Splits a stream at the markers ``opening`` and ``closing``.
 
     ``started``: the prompt ended in the opening marker, so the text begins inside the reasoning.
-    Otherwise reasoning begins only at the very start: a marker further on is part of the answer.
-    Space around markers belongs to neither side; it is held until it is known to be inside. Every
-    character fed is consumed by exactly one segment, and nothing is ever taken back.
+    Otherwise reasoning can begin only at the start of the text: a later marker is part of the
+    answer. White space around markers is dropped, so it is held back until other text follows.
+    Every character fed is consumed by exactly one segment; segments are never revised.
     """
 
     _BEFORE: Final = "before"
@@ -38,7 +38,7 @@ class ReasoningSplitter:
         self._phase = self._INSIDE if started else self._BEFORE
         self._held = ""
         self._skipped = 0
-        # Space at the beginning of a part is dropped until its first letter.
+        # White space at the beginning of a part is dropped.
         self._fresh = True
 
     @property
@@ -58,7 +58,7 @@ class ReasoningSplitter:
         return segments
 
     def finish(self) -> list[TextSegment]:
-        """What was held back, when nothing follows."""
+        """The text that was held back, at the end of the stream."""
         segments: list[TextSegment] = []
         if self.inside:
             self._emit(segments, "reasoning", self._held.rstrip(), len(self._held))
@@ -83,7 +83,7 @@ class ReasoningSplitter:
             self._emit(segments, "reasoning", self._held[:end].rstrip(), consumed)
             self._phase, self._fresh = self._AFTER, True
             return
-        # The closing marker may have begun, and the space before it would not be shown.
+        # The held end may begin the closing marker, or be white space before it.
         safe = len(self._held) - overlap(self._held, self._closing)
         safe = len(self._held[:safe].rstrip())
         self._emit(segments, "reasoning", self._held[:safe], safe)
@@ -94,7 +94,7 @@ class ReasoningSplitter:
             self._fresh = not self._held
 
     def _skip(self, length: int) -> None:
-        """Pass over characters that are shown nowhere; the next segment accounts for them."""
+        """Drop characters; the next segment counts them as consumed."""
         self._held = self._held[length:]
         self._skipped += length
 

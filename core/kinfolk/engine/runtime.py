@@ -1,4 +1,4 @@
-"""A loaded model with everything that text needs: engine, tokenizer, chat template, card."""
+"""The runtime: a loaded model with its engine, tokenizer, chat template and card."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What the command line and the server work with. Close it, or use it as a context manager."""
+    """A model that serves text. Close it, or use it as a context manager."""
 
     name: str
     loaded: LoadedModel
@@ -57,9 +57,9 @@ class Runtime:
         """Load a model file, or the bundled model if ``path`` is ``None``."""
         path = path or bundled_model(registry)
         if settings.drafter is not None:
-            registry.drafter(settings.drafter)  # an unknown name is better heard of now
+            registry.drafter(settings.drafter)  # refuses an unknown name before weights load
         with ThreadPoolExecutor(1) as pool:
-            # A large vocabulary takes as long as the weights: both at once.
+            # Building a large vocabulary takes as long as loading weights: do both at once.
             text = pool.submit(open_text, path, settings, registry)
             loaded = load_model(path, settings, registry, progress)
             tokenizer, chat, chat_format = text.result()
@@ -82,7 +82,7 @@ class Runtime:
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:
     rows = loaded.slice_rows
-    # How many rows a draft has depends on the drafter.
+    # A drafted row's numbers depend on the number of rows, which the drafter chooses.
     drafts = settings.drafter is not None and not settings.batch_invariant
     return SchedulerLimits(
         slots=loaded.limits.slots,

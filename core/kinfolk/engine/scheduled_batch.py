@@ -1,8 +1,8 @@
-"""The items of a plan that run together, and how those that choose tokens are sampled.
+"""A scheduled batch: the items of a plan that run together, and their sampling parameters.
 
-The parameters of sampling are made one request at a time, before anything of the step depends on
-them: a request for which they cannot be made ends alone. Its rows run all the same, as the places
-of others depend on them; their tokens are chosen greedily and dropped.
+Parameters are built one request at a time, before the step needs them, so an error ends its own
+request only. The rows of that request still run, as the places of other rows depend on them; their
+tokens are chosen greedily and dropped.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ _GREEDY = Sampling()
 class ScheduledBatch:
     """``items`` in order, and ``sampled``, those of them that choose tokens.
 
-    ``device_tokens`` int64 [R] are the tokens of all rows, on the device, where the host does not
-    know them yet. ``errors`` maps the number of a sampled item that failed to the message for its
-    client.
+    ``device_tokens`` int64 [R]: the tokens of all rows on the device, if the host does not know
+    them yet. ``errors`` maps the number of a failed sampled item to the message for its client.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class ScheduledBatch:
         return self._rows[0]
 
     def entries(self) -> Records:
-        """Changes of logits, see ``entries_of``."""
+        """Changes of logits, as ``entries_of`` returns them."""
         entries, first = [], 0
         for number, rows in enumerate(self._rows[1]):
             try:
@@ -99,8 +98,8 @@ class ScheduledBatch:
             first = stop
 
     def fail(self, number: int, error: Exception) -> None:
-        """End the request of a sampled item. Only its first error is logged and told; called in an
-        ``except`` block."""
+        """End the request of a sampled item. Only its first error is logged and sent to the client.
+        Call it in an ``except`` block."""
         if number not in self.errors:
             name = self.sampled[number].request_id
             log.exception("request %r ends: a step cannot be prepared for it", name)
@@ -119,5 +118,5 @@ class ScheduledBatch:
 
 
 def sampled_rows(item: Item) -> int:
-    """Rows of a sampled item that tokens are chosen for."""
+    """The number of rows of a sampled item that choose a token."""
     return len(item.tokens) if item.kind is ItemKind.VERIFY else 1

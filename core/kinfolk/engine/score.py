@@ -22,7 +22,7 @@ def logits(
 ) -> Iterator[torch.Tensor]:
     """float32 [rows, vocabulary] for each slice of ``tokens``, in order, on the model's device.
 
-    ``chunk`` rows a step, at most and by default the model's slice length. Raises
+    ``chunk``: rows a step, at most the model's slice length, which is the default. Raises
     :class:`ContextLengthExceeded` when the tokens do not fit the context.
     """
     if len(tokens) > loaded.limits.context:

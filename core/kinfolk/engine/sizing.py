@@ -1,4 +1,4 @@
-"""How much state fits beside the weights: a context length and blocks for every pool."""
+"""Sizes the state to fit beside the weights: a context length and blocks for every pool."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kinfolk.state.geometry import blocks_for_sequence, chunks_for
 from kinfolk.state.layout import pool_layouts
 
 DEFAULT_CONTEXT = 32768
-"""Context of a sequence when nobody asks for one and the model would take more."""
+"""Default context of a sequence, unless the model supports less."""
 
 LEAST_CONTEXT = 256
 """A default context is not halved below this."""
 
 FEWEST = {"checkpoints": 2, "slots": 1}
-"""How far a count that nobody asked for is lowered before the context is, in this order."""
+"""Least values of defaults that are lowered before the context is, in this order."""
 
 GIB = 2**30
 
@@ -35,10 +35,9 @@ def free_memory(device: torch.device) -> int:
 
 
 def host_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes the host can still give; where it does not say (macOS), half of what it has.
+    """Available bytes of the host; half of its memory where that is not reported (macOS).
 
-    On Linux not the free pages: most memory of a machine that has read files is cache, which gives
-    way.
+    On Linux this is ``MemAvailable``, not free pages: the page cache is given up when needed.
     """
     try:
         for line in meminfo.read_text("ascii").splitlines():
@@ -76,10 +75,10 @@ def size_state(
 ) -> StateLimits:
     """``wanted`` with a context and pool sizes that fit ``budget`` bytes.
 
-    ``asked`` is the context the user wants: it is refused when it does not fit, while the default
-    shrinks, after the fields of ``wanted`` that ``flexible`` names. All slots together may use the
-    pool: one of them can have the whole context, all of them their share. Raises
-    :class:`CapacityError` with the arithmetic.
+    ``asked`` is the context the user asked for: it is never lowered. A default context is lowered,
+    after the fields of ``wanted`` that ``flexible`` names. Slots share the pools: one sequence can
+    have the whole context, all at once may have less. Raises :class:`CapacityError` with the
+    arithmetic if the state does not fit.
     """
     first = replace(wanted, context=min(asked or DEFAULT_CONTEXT, model_context))
     for limits in _candidates(plan, first, flexible | ({"context"} if asked is None else set())):
@@ -100,7 +99,7 @@ def size_state(
 def _candidates(
     plan: StatePlan, limits: StateLimits, flexible: frozenset[str]
 ) -> Iterator[StateLimits]:
-    """Limits that ask for less and less, in the fields that are ``flexible``."""
+    """Limits in the order in which they are tried: the ``flexible`` fields get lower and lower."""
     yield limits
     for field, fewest in FEWEST.items():
         # Without recurrent state a slot costs nothing by itself.
@@ -113,7 +112,7 @@ def _candidates(
 
 
 def state_bytes(plan: StatePlan, limits: StateLimits) -> dict[str, int]:
-    """Bytes of state by what it is, dummies and the arena of drafted trees included."""
+    """Bytes of state by kind, dummies and the arena of drafted trees included."""
     bytes_by_kind: dict[str, int] = {}
     for layout, blocks in zip(pool_layouts(plan), limits.blocks, strict=True):
         name = "keys and values" if layout.window is None else f"window of {layout.window}"
@@ -124,7 +123,7 @@ def state_bytes(plan: StatePlan, limits: StateLimits) -> dict[str, int]:
 
 
 def _spare(limits: StateLimits) -> int:
-    """Blocks of each pool besides those of sequences: the dummy, and the arena of trees."""
+    """Blocks of each pool that belong to no sequence: the dummy, and the arena of trees."""
     return 1 + chunks_for(limits.tree_rows)
 
 
@@ -151,9 +150,10 @@ def _bytes(plan: StatePlan, blocks: tuple[int, ...]) -> int:
 
 
 def _shrunk(plan: StatePlan, wanted: StateLimits, context: int, budget: int) -> tuple[int, ...]:
-    """Room for every slot, cut down to the budget; a sequence of full length always has room.
+    """Blocks of each pool within ``budget`` bytes, enough for one sequence of full length.
 
-    ``budget`` is at least what that one sequence takes; the rest is shared out in proportion.
+    ``budget`` must cover that sequence; the rest is divided in proportion to the blocks that all
+    slots could use.
     """
     least, most = _one(plan, wanted, context), _blocks(plan, wanted, context)
     total, fixed = _bytes(plan, most), _bytes(plan, least)

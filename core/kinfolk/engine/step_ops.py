@@ -1,4 +1,4 @@
-"""The ops behind a model's forward: they choose tokens and pack what the host reads."""
+"""The ops that follow a model's forward: they choose tokens and pack the outputs of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model file says about text, for those who do not need its weights. No torch here."""
+"""Opens the tokenizer and chat template of a model file, without weights and without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinfolk.text.tokenizer import Tokenizer
 def open_text(
     path: Path, settings: Settings, registry: Registry
 ) -> tuple[Tokenizer, ChatTemplate | None, ChatFormat]:
-    """Tokenizer and chat template of a file, without its weights."""
+    """Tokenizer, chat template (``None`` if the file has none) and chat format of a file."""
     with GGUFFile.open(path) as file:
         meta = file.metadata
         family = registry.family_for(meta.architecture, settings.model_family)

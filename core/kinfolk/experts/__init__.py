@@ -1,1 +1,1 @@
-"""Where the experts of mixture-of-experts layers lie."""
+"""Placement and storage of the experts of mixture-of-experts layers."""

@@ -1,7 +1,7 @@
-"""Which experts get a bay, and which. Torch-free.
+"""Expert placement: which expert is in which bay. Torch-free.
 
-A bay is the place of one expert's weights on the device. A placement names, for each layer, the
-experts in its bays, in order; an expert in no bay is not resident.
+A bay is the place of one expert's weights on the device. A placement lists, for each layer, the
+experts in its bays; an expert in no bay is not resident.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kinfolk.plans import ExpertStats, Placement
 
 
 class DefaultPlacement:
-    """The core's answer to the hook ``place_experts``."""
+    """The core's implementation of the hook ``place_experts``."""
 
     @hookimpl
     def place_experts(self, stats: ExpertStats, budget: int) -> Placement:

@@ -14,8 +14,8 @@ from kinfolk.quant.tensor import QuantTensor
 
 @dataclass(frozen=True, slots=True)
 class ExpertStore:
-    """``gate`` and ``up`` [bays, F, width], ``down`` [bays, width, F], dense, quantised or in
-    planes; ``bay_of_expert`` int64 [experts]."""
+    """``gate`` and ``up`` [bays, F, width], ``down`` [bays, width, F], dense, quantised or packed;
+    ``bay_of_expert`` int64 [experts]."""
 
     gate: Any
     up: Any
@@ -24,7 +24,7 @@ class ExpertStore:
 
     @classmethod
     def place(cls, layer: int, gate: Any, up: Any, down: Any, bays: tuple[int, ...]) -> ExpertStore:
-        """Stack the experts, given in the order of their ids, in the order of ``bays``.
+        """Stack the experts of a layer in the order of ``bays``; they are given in order of id.
 
         Raises :class:`UnsupportedModelError` if an expert has no bay.
         """

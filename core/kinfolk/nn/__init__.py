@@ -1,1 +1,1 @@
-"""Building blocks of models, made of ops and weights."""
+"""Layers of models, built from ops and weights."""

@@ -21,9 +21,9 @@ from kinfolk_kernels.stored_kind import StoredKind
 
 
 class OutputGate(Protocol):
-    """A factor of the attention result: a function of W x, where x is the layer's input.
+    """A gate on the attention result, computed from W x, where x is the layer's input.
 
-    Attention itself applies ``activation`` to the result of a call.
+    :class:`Attention` applies ``activation`` to the result of a call.
     """
 
     weight: Any
@@ -35,7 +35,7 @@ class OutputGate(Protocol):
 
 
 class SoftplusGate:
-    """softplus(W x), one number a head or one an element."""
+    """softplus(W x), one number for each head or for each element."""
 
     activation: Activation = "softplus"
 
@@ -51,10 +51,11 @@ class Attention:
     """Grouped-query attention of one layer.
 
     ``q``, ``k``, ``v`` and ``output`` are the projections. Without ``v`` the values are the key
-    projection, before norm and rotation. Without ``k`` the layer reads what the layer that owns its
-    state has written. Norms work on single heads. ``gated_query``: the query projection holds, per
-    head, a query and then a gate whose sigmoid multiplies the attention result; ``gate`` is a gate
-    of its own. ``scale`` multiplies the scores, 1 / sqrt(dim) if it is not given.
+    projection, before norm and rotation. Without ``k`` the layer shares the keys and values of the
+    layer that owns its state, and writes none. Norms are per head. ``gated_query``: the query
+    projection holds, per head, a query and then a gate whose sigmoid multiplies the attention
+    result; ``gate`` is a gate with a projection of its own. ``scale`` multiplies the scores,
+    1 / sqrt(dim) by default.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Attention:
         state = context.state.paged(layer)
         sections = (state.section(name) for name in ("k", "v"))
         keys, values = (StoredKind.named(s.heads, s.dim, s.codec.format) for s in sections)
-        # Products of queries and keys have one type; coded keys take that of the query.
+        # Queries and keys are multiplied in one dtype: that of the keys unless they are quantised.
         query_dtype = keys.dtype or context.dtype
         self.qk_rope_write = context.ops.bind(
             QK_ROPE_WRITE,
@@ -141,7 +142,7 @@ class Attention:
         return self.output(with_int8(mixed.values.flatten(1), mixed.int8)), None
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
-        """Keys and values of kept rows are moved by the state itself."""
+        """Nothing to advance: the engine copies keys and values of kept rows itself."""
 
 
 def _heads(projected: torch.Tensor, heads: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a family gets to build a model with."""
+"""The build context: ops, device, dtype and state plan that a family builds a model with."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from kinfolk.plans import Placement, StatePlan
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """``dtype`` is the type of activations inside a layer; the residual stream is float32.
+    """``dtype`` is that of activations inside a layer; the residual stream is float32.
 
-    ``context`` bounds the positions that will be asked for: tables are as long as that.
+    ``context`` is the number of positions, and so the length of position tables. ``placement`` maps
+    experts to bays.
     """
 
     ops: Ops
@@ -25,7 +26,7 @@ class BuildContext:
     placement: Placement | None = None
 
     def bays(self, layer: int, experts: int) -> tuple[int, ...]:
-        """The expert in each bay of a layer; the identity where nothing was placed."""
+        """The expert in each bay of a layer; the identity without a placement."""
         if self.placement is None:
             return tuple(range(experts))
         return self.placement.bays[layer]

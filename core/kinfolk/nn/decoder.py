@@ -1,4 +1,4 @@
-"""A decoder: embedding, layers, final norm, head."""
+"""The decoder: embedding, layers, final norm and head."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from kinfolk_kernels.softcap.op import SOFTCAP, SoftcapArguments
 class Layer(Protocol):
     """One layer on the residual stream.
 
-    ``stream.normed(norm)`` adds what the layer before has left pending and norms the sum in one
-    fused kernel; ``stream.tensor()`` adds it alone. A layer leaves its own last sum pending:
+    ``stream.normed(norm)`` adds the pending branch of the previous layer and norms the sum in one
+    fused kernel; ``stream.tensor()`` only adds it. A layer returns its own last branch pending:
     ``Residual(x, branch)``.
     """
 
@@ -61,8 +61,8 @@ class PreNormLayer:
 class Decoder:
     """A model of layers on one residual stream, float32 [R, width].
 
-    ``embedding_scale`` multiplies the rows of the token table. ``softcap`` c bends logits l to
-    c tanh(l / c). ``layer_inputs`` makes what ``Step.layer_inputs`` says from tokens and embedding.
+    ``embedding_scale`` multiplies the embedding. ``softcap`` c maps logits l to c tanh(l / c).
+    ``layer_inputs`` computes ``Step.layer_inputs`` from tokens and embedding.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Decoder:
             else context.ops.bind(SOFTCAP, SoftcapArguments(softcap, context.device))
         )
         self.layers = tuple(layers)
-        # A quantised head takes its input in any type, and its logits have the type of its input.
+        # A quantised head returns logits in the dtype of its input: float32 loses nothing.
         self.norm = (
             norm if isinstance(head, torch.Tensor) else norm.with_output_dtype(torch.float32)
         )

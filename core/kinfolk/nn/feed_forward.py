@@ -1,4 +1,4 @@
-"""Feed-forward parts under the names that files give their tensors."""
+"""Feed-forward networks and experts, by the names of their tensors in files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def mlp(
 def shared_expert(
     weights: Weights, layer: int, suffix: str, shared_gate: torch.Tensor | None = None
 ) -> SharedExpert:
-    """The network of :func:`mlp_weights` as the expert of every row of a layer."""
+    """The network of :func:`mlp_weights` as the shared expert of a layer."""
     block = f"blk.{layer}.ffn_"
     return SharedExpert(
         weights[f"{block}gate{suffix}.weight"],
@@ -71,7 +71,7 @@ def expert_weights(
 
 
 def experts(context: BuildContext, weights: Weights, layer: int) -> ExpertStore:
-    """The experts of :func:`expert_weights` in the bays they were given."""
+    """The experts of :func:`expert_weights`, in the bays of the context's placement."""
     block = f"blk.{layer}."
     if block + FUSED in weights:
         gate, up = halves(weights[block + FUSED])

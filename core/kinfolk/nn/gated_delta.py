@@ -30,7 +30,7 @@ L2_EPS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class DeltaShape:
-    """``key_heads`` heads of ``key_dim``, ``value_heads`` of ``value_dim``, convolution width."""
+    """``key_heads`` heads of ``key_dim``, ``value_heads`` of ``value_dim``; ``conv`` taps."""
 
     key_heads: int
     value_heads: int

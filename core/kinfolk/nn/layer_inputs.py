@@ -1,7 +1,7 @@
-"""Per-layer embeddings: besides the residual stream, each layer sees a small vector of its own.
+"""Per-layer embeddings: each layer reads a small vector of its own besides the residual stream.
 
-The vector of a row and a layer is made from the row's token and from its embedding, once a step,
-and enters near the end of the layer.
+The vector of a row and a layer is computed once a step, from the row's token and its embedding. The
+layer's last branch reads it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
 
 
 class LayerInputs:
-    """``table`` [V, layers * P] holds a part that depends on the token alone, ``projection``
-    [layers * P, width] makes one from its embedding; ``norm`` works on the P numbers of a layer."""
+    """``table`` [V, layers * P] holds the part that depends on the token alone, ``projection``
+    [layers * P, width] computes a part from its embedding, which ``norm`` normalises over the P
+    numbers of each layer."""
 
     def __init__(
         self, context: BuildContext, *, layers: int, table: Any, projection: Any, norm: RMSNorm
@@ -45,7 +46,7 @@ class LayerInputs:
 
 
 class LayerInputBranch:
-    """x + norm(W_out (gelu(W_gate x) * input)) with the input of one layer."""
+    """x + norm(W_out (gelu(W_gate x) * input)), where ``input`` is the vector of this layer."""
 
     def __init__(
         self, context: BuildContext, layer: int, *, gate: Any, output: Any, norm: RMSNorm

@@ -1,4 +1,4 @@
-"""Matrices applied to rows."""
+"""Linear layers: matrices, dense or quantised, applied to rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kinfolk_kernels.linear.reference import Matrix
 
 
 class Linears:
-    """Matrices [out, in], dense or quantised, that read the same rows; a GPU does them at once.
+    """Matrices [out, in], dense or quantised, that read the same rows, in one launch on a GPU.
 
-    ``dtype`` is the type of the rows, that of the model's activations if it is not given.
+    ``dtype`` is that of the rows, by default the dtype of the model's activations.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Linears:
         self._linear = context.ops.bind(LINEAR, arguments)
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """[R, in] -> [R, out] for each matrix, in the type of ``x``."""
+        """[R, in] -> [R, out] for each matrix, in the dtype of ``x``."""
         return self._linear(x)
 
 
@@ -38,5 +38,5 @@ class Linear:
         self._linears = Linears(context, (weight,), dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[R, in] -> [R, out] in the type of ``x``."""
+        """[R, in] -> [R, out] in the dtype of ``x``."""
         return self._linears(x)[0]

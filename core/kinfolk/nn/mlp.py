@@ -1,4 +1,4 @@
-"""Feed-forward blocks."""
+"""Gated feed-forward networks."""
 
 from __future__ import annotations
 

@@ -17,11 +17,12 @@ from kinfolk_kernels.route.reference import Score
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How rows choose experts, as data.
+    """The parameters of a router.
 
-    ``weight`` float32 [E, width]. Scores are ``score`` of the logits; the ``top_k`` largest of
-    score + ``bias`` are chosen and weigh their score divided by the sum, times ``scale``, times the
-    expert's own ``expert_scale``.
+    ``weight`` float32 [E, width] computes logits of E experts; ``score`` is the function that turns
+    them into scores. A row chooses the ``top_k`` experts with the largest score + ``bias`` [E]. The
+    weight of a chosen expert is its score, divided by the sum over the chosen ones, times
+    ``scale``, times its entry of ``expert_scale`` [E].
     """
 
     weight: torch.Tensor
@@ -33,7 +34,7 @@ class Router:
 
 
 class MoE:
-    """Routed experts, plus the ``shared`` one of every row if there is one."""
+    """Routed experts, plus the ``shared`` expert, which every row uses, if the model has one."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class MoE:
         )
 
     def __call__(self, x: torch.Tensor, router_input: torch.Tensor | None = None) -> torch.Tensor:
-        """x [R, width] -> float32 [R, width]; the router reads ``router_input``, of the type of x
-        or float32, if it is given."""
+        """x [R, width] -> float32 [R, width]; the router reads ``router_input`` [R, width], of the
+        dtype of x or float32, by default x."""
         ids, weights = self.route(x if router_input is None else router_input)
         return self.experts(x, ids, weights)

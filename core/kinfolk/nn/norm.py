@@ -16,9 +16,9 @@ from kinfolk_kernels.rms_norm.op import (
 class RMSNorm:
     """x / rms(x) * w over the last dimension; ``weight`` ``None`` = 1.
 
-    The result has type ``dtype``, that of the model's activations if it is not given. ``add`` and
-    ``add_rms_norm`` are the deferred residual add: a branch added to the residual stream float32
-    [R, width] gives the sum, and the sum with its norm.
+    The result has ``dtype``, by default that of the model's activations. ``add`` and
+    ``add_rms_norm`` are the deferred residual add: both add a branch to the residual stream float32
+    [R, width]; ``add`` returns the sum, ``add_rms_norm`` the sum and its norm.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class RMSNorm:
         self.add_rms_norm = context.ops.bind(ADD_RMS_NORM, _of_sum(context, eps, self))
 
     def with_output_dtype(self, dtype: torch.dtype) -> RMSNorm:
-        """The same norm with results of another type."""
+        """The same norm with results of another dtype."""
         return RMSNorm(self.context, self.weight, self.eps, dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ class RMSNorm:
 
 
 class NormGroup:
-    """Norms that read the same residual stream: with a deferred residual add they are one kernel.
+    """Norms of the same residual stream, fused with a deferred residual add into one kernel.
 
     Raises :class:`ValueError` if their eps differ.
     """

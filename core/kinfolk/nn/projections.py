@@ -1,4 +1,4 @@
-"""The projections of attention under the names that files give their tensors."""
+"""The projections of attention, by the names of their tensors in files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kinfolk.plans import WeightSpec
 def projection_weights(
     inventory: Inventory, layer: int, width: int, *, query: int, key: int, value: int
 ) -> Iterator[WeightSpec]:
-    """``attn_{q,k,v}`` with so many rows each, or those rows of one ``attn_qkv``, in this order."""
+    """``attn_{q,k,v}`` of ``query``, ``key`` and ``value`` rows, or these rows of one ``attn_qkv``
+    in this order."""
     block = f"blk.{layer}."
     fused = f"{block}attn_qkv.weight"
     start = 0

@@ -12,7 +12,7 @@ from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 
 @dataclass(frozen=True, slots=True)
 class Normed:
-    """norm(rows) of rows [R, width], not computed yet."""
+    """The norm of ``rows`` [R, width], computed only when the branch is added."""
 
     rows: torch.Tensor
     norm: RMSNorm
@@ -22,9 +22,9 @@ class Normed:
 class Residual:
     """The residual stream: (total + after(branch)) * factor, float32 [R, width].
 
-    ``branch`` is pending: it is added when the stream is normed or asked for. It may be the sum of
-    two that have norms of their own. ``after`` is the norm of the branch, ``factor`` [1]; without a
-    branch the stream is ``total``.
+    ``branch`` is pending: :meth:`normed` and :meth:`tensor` add it. A pair of branches is summed,
+    each after its own norm. ``after`` is the norm of a single branch, ``factor`` a tensor [1].
+    Without a branch the stream is ``total``.
     """
 
     total: torch.Tensor
@@ -33,7 +33,7 @@ class Residual:
     factor: torch.Tensor | None = None
 
     def tensor(self) -> torch.Tensor:
-        """The stream [R, width], its pending branch added."""
+        """The stream [R, width], with the pending branch added."""
         branch = self.branch
         if branch is None:
             return self.total
@@ -45,7 +45,7 @@ class Residual:
         return total if self.factor is None else total * self.factor
 
     def normed(self, norms: RMSNorm | NormGroup) -> tuple[torch.Tensor, ...]:
-        """The stream as in :meth:`tensor`, and its norms, in one fused kernel."""
+        """The stream as :meth:`tensor` returns it, and its norms, in one fused kernel."""
         if self.branch is not None:
             return norms.add_rms_norm(self.total, self._pending())
         normed = norms(self.total)

@@ -12,21 +12,21 @@ from kinfolk.weights.loader import Weight
 
 
 def frequencies(rope: Rope) -> torch.Tensor:
-    """Angle per position of each pair, float64 [dims / 2]."""
+    """The angle of each pair, in radians per position, float64 [dims / 2]."""
     exponent = torch.arange(0, rope.dims, 2, dtype=torch.float64) / rope.dims
     plain = rope.base**-exponent / rope.linear_factor
     return plain if rope.yarn is None else _yarn(plain, rope, rope.yarn)
 
 
 def magnitude(rope: Rope) -> float:
-    """Factor on cosine and sine."""
+    """The factor on cosines and sines (YaRN's attention factor)."""
     if rope.yarn is None:
         return 1.0
     return rope.yarn.usual_magnitude if rope.yarn.magnitude is None else rope.yarn.magnitude
 
 
 def _yarn(plain: torch.Tensor, rope: Rope, yarn: Yarn) -> torch.Tensor:
-    """Interpolate slow pairs by the factor, keep fast ones, ramp in between."""
+    """YaRN: slow pairs are interpolated by the factor, fast ones unchanged, with a ramp between."""
 
     def pair(rotations: float) -> float:
         turns = yarn.original_context / (rotations * 2 * math.pi)
@@ -40,10 +40,10 @@ def _yarn(plain: torch.Tensor, rope: Rope, yarn: Yarn) -> torch.Tensor:
 
 
 class RotaryEmbedding:
-    """By how much queries and keys turn at each position, as attention reads it.
+    """The rope tables that attention reads.
 
-    ``cos`` and ``sin`` [context, dims / 2] are built in float64 and kept in float32. ``divisors``
-    [dims / 2] divides the frequencies pair by pair, where a file brings such factors.
+    ``cos`` and ``sin`` [context, dims / 2] are computed in float64 and stored in float32.
+    ``divisors`` [dims / 2], if the file has such a tensor, divide the frequencies of the pairs.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class RotaryEmbedding:
 def half_split(weight: Weight, heads: int, dims: int | None = None) -> Weight:
     """Rows of a query or key projection reordered from neighbouring pairs to half-split ones.
 
-    Files of some architectures store the rows so that dimensions 2i and 2i + 1 of a head turn
-    together; here i and i + dims / 2 do. Scores stay the same when queries and keys are reordered
-    alike. ``dims`` rotated dimensions stand first in a head, all of it if not given.
+    Files of some architectures rotate dimensions 2i and 2i + 1 of a head as a pair; our kernels
+    rotate i and i + dims / 2. Attention scores do not change if queries and keys are both
+    reordered. The first ``dims`` dimensions of a head are rotated, by default all.
     """
     size = weight.shape[0] // heads
     dims = size if dims is None else dims

@@ -1,4 +1,4 @@
-"""Rotary embeddings as model files state them. Torch-free."""
+"""Reads rotary embeddings from a file's metadata. Torch-free."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ROUNDING: Final = 1e-3
 
 MOST_BASE: Final = 1e15
 MOST_FACTOR: Final = 1e6
-"""Of stretched contexts, and of rotations in one: what files state is a thousandth of it."""
+"""Largest factor of context extension and of YaRN's betas, a thousand times those of real files."""
 
 MOST_MAGNITUDE: Final = 1000.0
-"""Of cosines and sines, which are multiplied by little more than 1."""
+"""Largest factor on cosines and sines; in real files it is little more than 1."""
 
 
 def read_rope(
@@ -27,10 +27,10 @@ def read_rope(
     default_dims: int | None = None,
     default_base: float | None = None,
 ) -> Rope:
-    """The embedding under the keys ending in ``suffix``; required where no default is given.
+    """The rotary embedding in the keys that end in ``suffix``; keys without a default are required.
 
-    The keys of context extension have no suffix: ``scaled`` says whether they are meant.
-    Raises ModelFormatError or UnsupportedModelError.
+    The keys of context extension have no suffix; ``scaled``: whether they apply to this embedding.
+    Raises :class:`ModelFormatError` naming a key, or :class:`UnsupportedModelError`.
     """
     key = meta.arch_key
     kind = meta.string(key("rope.scaling.type"), default="none") if scaled else "none"
@@ -59,7 +59,7 @@ def read_rope(
 def _factor(
     meta: Metadata, name: str, *, default: float | None = None, maximum: float = MOST_FACTOR
 ) -> float:
-    """A positive number among the keys of context extension."""
+    """A positive number from ``rope.scaling.<name>``."""
     key = meta.arch_key(f"rope.scaling.{name}")
     return meta.number(key, default=default, above=0, maximum=maximum)
 
@@ -76,11 +76,11 @@ def _read_yarn(meta: Metadata) -> Yarn:
 
 
 def _magnitude(meta: Metadata, yarn: Yarn) -> float | None:
-    """The factor on cosine and sine, ``None`` = the usual one, which follows from the context's.
+    """The factor on cosines and sines; ``None`` = the usual one, a function of YaRN's ``factor``.
 
-    ``attn_factor`` multiplies the usual factor. Of ``yarn_attn_factor`` converters have made a
-    multiplier as well as the factor itself, and llama.cpp reads it for few architectures: 1 and the
-    usual factor both mean the usual factor, anything else can only be the factor itself.
+    ``attn_factor`` multiplies the usual factor. ``yarn_attn_factor`` is ambiguous: some converters
+    write a multiplier, others the factor itself. 1 and the usual factor both mean the usual factor;
+    any other value can only be the factor itself.
     """
     if meta.arch_key("rope.scaling.attn_factor") in meta:
         return yarn.usual_magnitude * _factor(meta, "attn_factor", maximum=MOST_MAGNITUDE)

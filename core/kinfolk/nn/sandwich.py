@@ -1,4 +1,4 @@
-"""Layers whose branches are normalised before and after (Ding et al., 2021: sandwich norm)."""
+"""Sandwich norm: layers that normalise branches before and after (Ding et al., 2021)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kinfolk.nn.step import Mixer, Step
 
 
 class ResidualBranch(Protocol):
-    """A branch of the residual stream; its norms are its own."""
+    """A branch of the residual stream that includes its norms."""
 
     def __call__(self, stream: Residual, step: Step) -> Residual:
-        """x + branch(x); the addition, and a norm before it, may be left pending."""
+        """x + branch(x); the addition and the norm after the branch may be left pending."""
         ...
 
 
@@ -36,8 +36,8 @@ class Sandwich:
 
 
 class SandwichLayer:
-    """x + after(mixer(before(x))), then x + branch(x) for one branch after the other, and all of
-    it times ``scale`` [1], if there is one."""
+    """x + after(mixer(before(x))), then x + branch(x) for each branch in turn, then x * ``scale``
+    [1] if it is given."""
 
     def __init__(
         self,

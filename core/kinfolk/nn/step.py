@@ -1,4 +1,4 @@
-"""What a layer sees of a step."""
+"""The step as layers see it, and the protocol of mixers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from kinfolk.model_api import CommitBatch, StateView, StepBatch
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The rows of the step and the state they may touch.
+    """The rows of a step, and the state that they may read and write.
 
-    ``layer_inputs`` [layers, R, P] feeds each layer besides the residual stream, if the model has
-    such inputs.
+    ``layer_inputs`` float32 [layers, R, P]: per-layer embeddings, if the model has them.
     """
 
     batch: StepBatch
@@ -24,10 +23,10 @@ class Step:
 
 
 class Mixer(Protocol):
-    """The part of a layer in which rows see each other."""
+    """The part of a layer that mixes rows: attention or a recurrent layer."""
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
-        """[R, width] -> [R, width] and what ``commit`` needs for drafted rows."""
+        """[R, width] -> [R, width], and the trace of drafted rows that ``commit`` reads."""
         ...
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:

@@ -1,1 +1,1 @@
-"""Ops: one typed function each, dispatched to a back end that says it can."""
+"""Ops: typed functions, each run by a back end that supports its arguments."""

@@ -1,7 +1,7 @@
-"""Ops bound to back ends when a model is built.
+"""Binds ops to back ends when a model is built.
 
-Nothing falls back silently: the choice, and every refusal with its reason, is kept in
-``decisions`` for ``kinfolk doctor`` and logged at its first occurrence.
+No fallback is silent: each choice, and every refusal with its reason, is kept in ``decisions`` for
+``kinfolk doctor`` and logged at its first occurrence.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NotPrecompilableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The back end of an op, and why the ones asked before it were refused: name, reason."""
+    """The back end of an op, and the name and reason of each back end that refused before it."""
 
     op: str
     backend: str
@@ -51,9 +51,9 @@ class Decision:
 class Ops:
     """Binds the ops of one model to the back ends registered for them.
 
-    ``choose`` maps an op to the name of the back end that must run it. Others are asked if they are
-    for the type of ``device`` that the model is on, or for any. Raises :class:`SettingsError` for a
-    chosen name that no back end of the op has.
+    ``choose`` maps an op to the name of the back end that must run it. For other ops, back ends are
+    asked if they are for the type of ``device`` that the model is on, or for any. Raises
+    :class:`SettingsError` for a chosen name that no back end of the op has.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Ops:
         device: str = "cpu",
     ) -> None:
         self.decisions: dict[tuple[str, str], Decision] = {}
-        """What was bound, by op and back end."""
+        """The bound back ends, by op and name."""
         self.broken: dict[tuple[str, str], str] = {}
-        """Back ends of plugins that failed where they must not, by op and name, with the reason."""
+        """Back ends of plugins that failed and are not asked again, with the reason."""
         self.launches_suppressed = False
-        """Whether a kernel warmup runs: results of ops are undefined."""
+        """Whether a kernel warmup is running; results of ops are undefined then."""
         self._backends = _by_op(backends)
         for op, name in (choose or {}).items():
             self._backends[op] = [self._chosen(op, name)]
@@ -77,22 +77,22 @@ class Ops:
         self._bound: dict[tuple[str, str], OpBackend] = {}
 
     def backends(self, op: str) -> tuple[str, ...]:
-        """Names of the back ends that would be asked, in order."""
+        """Names of the op's back ends, in the order in which they are asked."""
         return tuple(backend.name for backend in self._backends.get(op, ()))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Ops that have back ends or were bound."""
+        """Names of ops that have back ends or were bound."""
         return tuple(sorted(self._backends.keys() | {op for op, _ in self._bound}))
 
     # -- binding ------------------------------------------------------------------------------
 
     def bind(self, op: Op[A, P, R], arguments: A) -> Callable[P, R]:
-        """The op with what is known when a model is built: a call asks no back end again.
+        """The op with its arguments and back end fixed; a call takes only the operands.
 
         Back ends are asked by priority whether they support ``arguments``; the op's own reference
-        is the last. Raises :class:`UnsupportedModelError` with every reason if none does, which
-        happens only where a back end was chosen by name.
+        comes last and supports all. Raises :class:`UnsupportedModelError` with the reason if a back
+        end chosen by name does not support them.
         """
         refused: list[tuple[str, str]] = []
         for backend in self._backends.get(op.name) or (_reference(op.name),):
@@ -124,9 +124,10 @@ class Ops:
 
     @contextmanager
     def precompiling(self) -> Iterator[None]:
-        """Inside, launches are suppressed and the kernels that they need compile in parallel.
+        """Context in which launches are suppressed, and their kernels compile in parallel.
 
-        Raises :class:`NotPrecompilableError` if a bound op runs on a back end that cannot do that.
+        Raises :class:`NotPrecompilableError` if a bound op runs on a back end that does not allow
+        this.
         """
         from kinfolk_kernels.compiling import side_by_side
 
@@ -151,7 +152,7 @@ class Ops:
     def _refusal(
         self, backend: OpBackend, implementation: _Implementation, arguments: object
     ) -> str | None:
-        """Why a back end does not support the arguments; ``None`` if it does."""
+        """The reason why a back end does not support the arguments; ``None`` if it does."""
         if implementation.supports is None:
             return None
         try:
@@ -165,7 +166,7 @@ class Ops:
     # -- back ends -----------------------------------------------------------------------------
 
     def _load(self, backend: OpBackend) -> _Implementation | str:
-        """The back end's functions, or why it has none."""
+        """The back end's functions, or the reason why they cannot be used."""
         key = (backend.op, backend.name)
         if key not in self._loaded:
             try:
@@ -177,7 +178,7 @@ class Ops:
         return self._loaded[key]
 
     def _drop(self, backend: OpBackend, reason: str) -> str:
-        """Ask a back end no more: one that is broken takes nothing else down."""
+        """Stop asking a broken back end, so that others can run the op. Returns the reason."""
         subject = "" if backend.source else f"back end {backend.name} of op {backend.op} "
         log.warning("%s%s; it is not asked again", subject, reason)
         self._loaded[backend.op, backend.name] = reason
@@ -192,8 +193,8 @@ class Ops:
 
 
 def _by_op(backends: Iterable[OpBackend]) -> dict[str, list[OpBackend]]:
-    """Back ends of each op, by priority. The op's own reference has priority 0, the last of these:
-    a back end of a negative priority runs only where it is chosen by name."""
+    """Back ends of each op, by priority. The op's own reference has priority 0 and supports all
+    arguments, so a back end with a negative priority runs only if it is chosen by name."""
     by_op: dict[str, list[OpBackend]] = {}
     for backend in backends:
         by_op.setdefault(backend.op, []).append(backend)
@@ -205,18 +206,18 @@ def _by_op(backends: Iterable[OpBackend]) -> dict[str, list[OpBackend]]:
 
 
 def _reference(op: str) -> OpBackend:
-    """An op's own reference among its back ends; :class:`Op` holds the function."""
+    """An op's own reference as a back end; :class:`Op` holds the function."""
     return OpBackend(op, REFERENCE, "kinfolk_kernels.op:Op.reference")
 
 
 def _functions(backend: OpBackend) -> _Implementation:
-    """What a back end references; the functions of a plugin are guarded."""
+    """The functions that a back end references; those of a plugin are guarded."""
 
     def load() -> _Implementation:
         supports = resolve(backend.supports) if backend.supports else None
         return _Implementation(resolve(backend.function), supports)
 
-    if not backend.source:  # what fails in the core is no plugin's fault
+    if not backend.source:  # errors of the core are not attributed to a plugin
         return load()
     who = f"back end {backend.name!r} of op {backend.op!r} of {backend.source}"
     loaded = ask(who, "loading it", load, _no_functions, passing=())

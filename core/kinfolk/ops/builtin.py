@@ -1,6 +1,6 @@
-"""The op back ends that come with kinfolk, as descriptors: importing this loads no torch.
+"""The op back ends that kinfolk ships, as descriptors; importing this does not load torch.
 
-An op's own reference is no row here: it is the last resort of every op.
+References are not listed here: every op has its own.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from kinfolk.descriptors import OpBackend
 
 CPU, GPU = 10, 20
-"""Priorities: above the references, and GPU kernels first where there is a GPU."""
+"""Priorities: above the references (0), and GPU kernels first."""
 
 
 def _torch(op: str, folder: str, *, capturable: bool = False) -> OpBackend:
-    """``capturable``: plain tensor arithmetic, which reads no number on the host."""
+    """``capturable``: plain tensor arithmetic that reads no tensor on the host."""
     function = f"kinfolk_kernels.{folder}.torch_backend:{op}"
     return OpBackend(
         op, "torch", function, "", CPU, "", capturable=capturable, precompilable=capturable

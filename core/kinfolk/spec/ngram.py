@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last time these tokens stood here will probably follow again.
+"""Prompt lookup: drafts copy what followed an earlier occurrence of the text's last tokens.
 
 Saxena, "Prompt Lookup Decoding" (2023). The draft continues the earlier occurrence of the longest
 suffix of the text, up to ``MAX_N`` tokens. Costs no model and pays where output repeats input:
@@ -17,13 +17,13 @@ MAX_N = 4
 CANDIDATES = 32
 """Occurrences of the last ``MIN_N`` tokens that are compared, the latest first."""
 GROWTH = 16384
-"""Tokens indexed in one call: a long prompt is taken in over a few steps, a few ms each."""
+"""Most tokens indexed in one call, a few ms: a long prompt is indexed over several steps."""
 
 _NONE = -1
 
 
 class SuffixIndex:
-    """Where each pair of tokens occurred in one growing text.
+    """Index of the positions of each pair of tokens in one growing text.
 
     ``_latest`` maps a pair to the position behind its last occurrence, ``_earlier`` chains from
     there to the occurrences before: adding a token and finding a candidate are constant work.
@@ -35,7 +35,7 @@ class SuffixIndex:
         self._earlier: list[int] = [_NONE] * MIN_N
 
     def grow(self) -> None:
-        """Index what was appended. The pair at the very end waits: it is what is looked up."""
+        """Index appended tokens, except the last pair: that is the one to look up."""
         first = len(self._earlier)
         for stop in range(first, min(len(self.text), first + GROWTH)):
             pair = tuple(self.text[stop - MIN_N : stop])
@@ -60,7 +60,7 @@ class SuffixIndex:
 
 
 class PromptLookup:
-    """A drafter without a model.
+    """The drafter ``ngram``, which needs no model.
 
     Texts are told apart by the identity of their list, which a sequence keeps for life and only
     appends to; the index holds on to the list, so an identity cannot come to mean another one.
@@ -70,7 +70,7 @@ class PromptLookup:
         self._indexes: dict[int, SuffixIndex] = {}
 
     def propose(self, known: list[int], limit: int) -> list[int]:
-        """At most ``limit`` tokens; none if the last two tokens never stood together before."""
+        """At most ``limit`` tokens; none if the last two tokens have no earlier occurrence."""
         if limit <= 0 or len(known) <= MIN_N:
             return []
         index = self._indexes.get(id(known))
@@ -81,7 +81,7 @@ class PromptLookup:
         if start is None:
             return []
         draft: list[int] = []
-        # A match that overlaps the end is a loop: it goes on with what was just drafted.
+        # A match that overlaps the end of the text is a loop: the draft continues itself.
         for position in range(start, start + limit):
             inside = position - len(known)
             draft.append(known[position] if inside < 0 else draft[inside])

@@ -1,4 +1,4 @@
-"""What each sequence has said, on the device: so penalties and bias are part of a captured step.
+"""Penalty state: counts of each slot's tokens on the device, so that captured steps can penalise.
 
 A row of counts and one of bias for every slot of the state, filled when a request first uses the
 slot; from then on a step adds the tokens that it chooses.
@@ -16,8 +16,8 @@ from kinfolk.verify_api import RowSampling
 
 
 class PenaltyState:
-    """``slots`` rows of V tokens. Whoever holds a slot is known by its ``RowContext.output``; a
-    request has the same slot all its life."""
+    """Counts and bias [slots, V]. The request in a slot is identified by its
+    ``RowContext.output``; a request keeps its slot until it ends."""
 
     def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
         shape = (slots, vocabulary)
@@ -27,7 +27,7 @@ class PenaltyState:
         self._holders: list[object] = [None] * slots
 
     def enter(self, slot: int, row: RowContext) -> None:
-        """Fill a slot with all that the host knows of ``row``'s request, unless it has it."""
+        """Fill a slot with the counts and bias of ``row``'s request, unless it holds them."""
         if self._holders[slot] is row.output and row.output is not None:
             return
         self._holders[slot] = None
@@ -42,7 +42,7 @@ class PenaltyState:
         self._holders[slot] = row.output
 
     def forget(self, slots: Iterable[int]) -> None:
-        """What is chosen in these next is not heard of here."""
+        """Mark slots as stale: their next tokens are chosen without being counted here."""
         for slot in slots:
             self._holders[slot] = None
 
@@ -53,7 +53,7 @@ class PenaltyState:
 
 @dataclass(frozen=True, slots=True)
 class SlotEdits:
-    """Changes of logits [n, V] by what has occurred in ``slots`` [n]."""
+    """Penalties and bias on logits [n, V], by the tokens counted in ``slots`` [n]."""
 
     counts: torch.Tensor
     bias: torch.Tensor
@@ -73,7 +73,7 @@ class SlotEdits:
         )
 
     def note(self, tokens: torch.Tensor) -> None:
-        """One more of ``tokens`` int64 [n]."""
+        """Count ``tokens`` int64 [n], one in each slot."""
         place = self.slots * self.counts.shape[1] + tokens
         once = torch.full_like(place, 2, dtype=torch.int32)
         self.counts.view(-1).scatter_add_(0, place, once)

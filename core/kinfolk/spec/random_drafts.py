@@ -1,4 +1,4 @@
-"""Drafts that are almost never right: what drafted rows cost, for ``kinfolk bench --rows``."""
+"""Random drafts, almost always rejected: ``kinfolk bench --rows`` measures what rows cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class RandomDrafts:
-    """Proposes as many tokens as it may, anything of the vocabulary, the same in every run."""
+    """Proposes ``limit`` random tokens of the vocabulary, the same in every run."""
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
@@ -20,7 +20,7 @@ class RandomDrafts:
         return source.choices(range(self._vocabulary), k=limit)
 
     def release(self, known: list[int]) -> None:
-        """Nothing is kept."""
+        """Keeps no state, so releases none."""
 
 
 def create(info: ModelInfo) -> RandomDrafts:

@@ -1,4 +1,4 @@
-"""From logits to tokens: penalties, bias, truncation, and a draw that only its row decides.
+"""Sampling: penalties, bias, truncation, and a draw that depends on nothing but its row.
 
 n rows of logits [n, V]. A row's draw depends on its logits, its parameters, its seed and its
 position, so neither the batch nor speculation changes it.
@@ -28,7 +28,7 @@ COLDEST = 1e-30
 """Least temperature to divide by: below it the quotients of usual logits overflow float32."""
 
 CANDIDATES = (64, 1024)
-"""Numbers of tokens that are sorted where every row has a top-k."""
+"""Candidates that are sorted where every row has a top-k: the smallest that holds the largest k."""
 
 PARAMETERS = {
     "temperature": "float32",
@@ -41,10 +41,10 @@ PARAMETERS = {
     "presence": "float32",
     "frequency": "float32",
 }
-"""Arrays of n rows, by name, and their types."""
+"""Sampling parameters: name and dtype of each array [n]."""
 
 PARAMETER_ROW: Final = np.dtype(list(PARAMETERS.items()))
-"""All of them for one row."""
+"""The parameters of one row as a structure."""
 
 PENALTIES: Final = ("repetition", "presence", "frequency")
 
@@ -63,12 +63,12 @@ Records = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
-    """What sampling one row needs to know.
+    """Sampling parameters and history of one row.
 
     ``position`` is that of the token to be chosen. ``prompt`` holds the ids of the prompt,
     ``output`` counts those emitted or drafted before this row; both are read only if the row's
-    sampling has penalties. Where nothing is drafted, a request has the same ``output`` all its
-    life.
+    sampling has penalties. Without drafts, all rows of a request share one ``output`` object,
+    which identifies the request.
     """
 
     sampling: Sampling
@@ -79,8 +79,9 @@ class RowContext:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Sparse changes: (row, token) with whether it has occurred, how often among what was emitted,
-    and its bias. The host makes them anew for every step."""
+    """Sparse changes of E logits, all fields [E]: ``row`` and ``token`` of each, whether the
+    request has ``seen`` the token, its ``count`` in the output, and its ``bias``. The host builds
+    them for every step."""
 
     row: torch.Tensor
     token: torch.Tensor
@@ -97,7 +98,7 @@ class _Entries:
         return changed
 
     def note(self, tokens: torch.Tensor) -> None:
-        """The host hears of them."""
+        """The host counts the tokens itself, when it reads them."""
 
 
 def edited(
@@ -109,7 +110,7 @@ def edited(
     presence: torch.Tensor,
     frequency: torch.Tensor,
 ) -> torch.Tensor:
-    """Logits float32 after penalties and bias, all of one shape or broadcast to it."""
+    """Logits float32 after penalties and bias; the arguments have one shape or broadcast to it."""
     repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
     penalty = frequency * count + presence * (count > 0)
     return torch.where(seen, repeated, logits) - (penalty - bias)
@@ -117,8 +118,8 @@ def edited(
 
 @dataclass(frozen=True, slots=True)
 class SamplingKind:
-    """What decides which kernels sample: whether every row is greedy, how many tokens are sorted (0
-    = all), and whether logits are changed before."""
+    """Selects the kernels that sample: whether every row is greedy, how many candidates are sorted
+    (0 = all), and whether logits are edited before."""
 
     greedy: bool
     largest_top_k: int
@@ -128,7 +129,7 @@ class SamplingKind:
 def row_sampling(
     rows: Sequence[RowContext], device: torch.device, draw: Draw = REFERENCE_DRAW
 ) -> RowSampling:
-    """Parameters of rows, in an upload of their own."""
+    """Upload the parameters of ``rows`` in a copy of their own."""
     kind = kind_of([row.sampling for row in rows])
     return uploaded_sampling(parameters_of(rows), entries_of(rows), kind, device, draw)
 
@@ -136,7 +137,7 @@ def row_sampling(
 def uploaded_sampling(
     parameters: Records, entries: Records, kind: SamplingKind, device: torch.device, draw: Draw
 ) -> RowSampling:
-    """From what :func:`parameters_of` and :func:`entries_of` made of the rows."""
+    """Upload the results of :func:`parameters_of` and :func:`entries_of`."""
     count, changed = (len(parameters),), (len(entries),)
     transfer = Transfer(
         {
@@ -157,7 +158,7 @@ def uploaded_sampling(
 def sampling_over(
     arrays: Mapping[str, torch.Tensor], kind: SamplingKind, edits: Edits | None, draw: Draw
 ) -> RowSampling:
-    """Over arrays that are there already, named as in ``PARAMETERS``."""
+    """Wrap device arrays [n], named as in ``PARAMETERS``, without a copy."""
     return RowSampling(
         greedy=kind.greedy,
         temperature=arrays["temperature"],
@@ -176,27 +177,28 @@ def sampling_over(
 
 
 def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
-    """What rows that are sampled so have in common."""
+    """The kind of a step whose rows are sampled with ``samplings``."""
     sampled = [each for each in samplings if not each.greedy]
     is_edited = any(each.is_edited for each in samplings)
     if not sampled:
         return SamplingKind(greedy=True, largest_top_k=0, edited=is_edited)
     limited = all(each.top_k > 0 for each in sampled)
     largest = max(each.top_k for each in sampled) if limited else 0
-    # Rounded up to one of few sizes; 0 = all of them have to be sorted.
+    # Rounded up, as kernels are compiled for each size; 0 = the whole vocabulary is sorted.
     size = next((size for size in CANDIDATES if 0 < largest <= size), 0)
     return SamplingKind(greedy=False, largest_top_k=size, edited=is_edited)
 
 
 def parameters_of(rows: Sequence[RowContext]) -> Records:
-    """``PARAMETER_ROW`` [n]. Raises what a value raises that does not fit."""
+    """``PARAMETER_ROW`` [n]. Raises NumPy's error for a value that does not fit its dtype."""
     found = np.empty(len(rows), PARAMETER_ROW)
     write_parameters(found, rows)
     return found
 
 
 def write_parameters(found: Records, rows: Sequence[RowContext]) -> None:
-    """The same, to places of a larger array."""
+    """Write the parameters of ``rows`` to ``found``, ``PARAMETER_ROW`` [n]; raises as
+    ``parameters_of`` does."""
     for index, row in enumerate(rows):
         params = row.sampling
         found[index] = (
@@ -224,22 +226,24 @@ def _signed(seed: int) -> int:
 
 
 def sample(logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
-    """float32 [n, V] -> token ids int64 [n]; some token where a row's logits are not finite."""
+    """float32 [n, V] -> token ids int64 [n]; an arbitrary id where logits are not finite."""
     return sample_checked(logits, rows)[0]
 
 
 def sample_checked(
     logits: torch.Tensor, rows: RowSampling
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The tokens, and bool [n] whether a row's logits are finite. That is found out on the way,
-    unless logits are changed first: a bias may be infinite."""
+    """float32 [n, V] -> token ids int64 [n], and bool [n] whether a row's logits are finite.
+
+    The flags are ``None`` if logits are edited before the draw: a bias may be infinite.
+    """
     if rows.edits is not None:
         return rows.draw(rows.edits.apply(logits, rows), rows)[0], None
     return rows.draw(logits, rows)
 
 
 def entries_of(rows: Sequence[RowContext]) -> Records:
-    """What :class:`_Entries` are made of; ``row`` counts from 0."""
+    """The entries of :class:`_Entries` as structures [E]; ``row`` counts from 0."""
     found: list[tuple[int, int, bool, int, float]] = []
     for index, row in enumerate(rows):
         params = row.sampling

@@ -1,10 +1,10 @@
-"""Which drafted rows are kept.
+"""Verification: which drafted rows are kept.
 
 Every row is sampled as if nothing had been drafted; a drafted token is kept when it equals what
 its parent's row chose. So the output is a draw from the model's own distribution with any drafts,
 and the same draw as without them, because a row's random number depends on its position alone.
 
-L lanes, one a sampled sequence, of at most T rows; a plain decode step has T = 1.
+L sampled sequences of at most T rows; a plain decode step has T = 1.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ REFERENCE: Final[AcceptDrafts] = partial(
 
 
 def verify(step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
-    """Sample every row, and keep each lane from its root along equal tokens."""
+    """Sample every row; keep the rows of each sequence from its root while tokens are equal."""
     tokens, finite = sample_checked(step.logits, sampling)
     return replace(accept_drafts(tokens[step.rows.clamp_min(0)], draft), finite=finite)
 
 
 def accept_drafts(chosen: torch.Tensor, draft: Draft) -> Kept:
-    """chosen int64 [L, T]: the token that each row wants next."""
+    """Keep drafted rows that equal ``chosen`` int64 [L, T], the token sampled after each row."""
     return Kept(*draft.accept_drafts(chosen, draft.tokens, draft.parents, draft.budget))
 
 
 class DefaultVerify:
-    """The core's answer to the hook ``verify``."""
+    """The core's implementation of the hook ``verify``."""
 
     @hookimpl
     def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:

@@ -1,7 +1,7 @@
-"""Tools to test a family with; only ``kinfolk check`` imports them.
+"""Tools for testing a family; only ``kinfolk check`` and tests import them.
 
-``from kinfolk.testing import FamilyConformance`` and a subclass that names a family is a test
-module with everything that a family has to do.
+A test module with ``from kinfolk.testing import FamilyConformance`` and a subclass that names a
+family runs every check of the conformance kit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random Hugging Face models to convert and compare with."""
+"""Random Hugging Face models, to convert and to compare logits with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kinfolk.text.vocabulary import MERGES, TOKENS
 
 
 def dense_options(shape: DenseShape) -> dict[str, Any]:
-    """The shape in the words that configurations of ``transformers`` use."""
+    """The shape as arguments of a ``transformers`` configuration."""
     return {
         "vocab_size": shape.vocabulary,
         "hidden_size": shape.hidden,
@@ -48,12 +48,12 @@ def _rope_type(stretch: Stretch | None) -> dict[str, Any]:
 def save_random(
     model: Any, directory: Path, adjust: Callable[[str, torch.Tensor], object] | None = None
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Give a model of ``transformers`` random weights and save it; what it makes of tokens int64
-    [n] is float32 [n, vocabulary].
+    """Give a ``transformers`` model random weights and save it. Returns a function from tokens
+    int64 [n] to its logits float32 [n, vocabulary].
 
-    Matrices keep vectors at their length. Vectors vary about what they were, which is 0 or 1 in a
-    fresh model and would hide mistakes. ``adjust`` sees every parameter and buffer with its name
-    after that, and may change it in place.
+    Random matrices preserve the length of vectors. Vectors vary about their initial value, as one
+    of 0 or 1 would hide mistakes. ``adjust`` is then called with the name of every parameter and
+    buffer and may change it in place.
     """
     from transformers.utils import logging
 
@@ -75,9 +75,9 @@ def save_random(
 
 
 def save_tokenizer(vocabulary: VocabularyOutline, pre: PreTokenizer, directory: Path) -> None:
-    """Save a byte-level vocabulary in the files that Hugging Face models bring, beside the model.
+    """Save a byte-level vocabulary as the tokenizer files of a Hugging Face model.
 
-    ``pre`` is how text is cut: the pre-tokenizer whose id the vocabulary states.
+    ``pre`` is the pre-tokenizer whose id the vocabulary states.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 

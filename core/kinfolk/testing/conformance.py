@@ -1,4 +1,4 @@
-"""What every family has to do: subclass :class:`FamilyConformance` and name the family."""
+"""The conformance kit's test class: a family subclasses it and states its name."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class FamilyConformance(
 ):  # fmt: skip
     """All checks, on the installed family that ``family`` names.
 
-    ``class TestOlive(FamilyConformance): family = "olive"`` in a test module is all it takes.
-    Checks that have no meaning for a family, by its state plan and its tiny model, are listed with
-    the reason at the end of the run.
+    A test module needs only ``class TestOlive(FamilyConformance): family = "olive"``. Checks that
+    do not apply to a family, by its state plan and its tiny model, are listed with the reason at
+    the end of the run.
     """
 
     family: str

@@ -1,4 +1,4 @@
-"""Drives a loaded model step by step; exposes logits and the state manager."""
+"""Drives a loaded model step by step, with access to its logits and its state."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Parents = Sequence[int] | None
 
 
 class Driver:
-    """Sequences of one model, moved by hand. Checks integrity after every step.
+    """Runs sequences of one model by explicit steps, and checks integrity after every step.
 
-    Any sealed chunk may be evicted, whatever the model's own rules protect.
+    Any sealed chunk may be evicted, even one that the model's ``evict`` hook would protect.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -38,7 +38,8 @@ class Driver:
 
     @torch.inference_mode()
     def step(self, items: Sequence[Item]) -> list[torch.Tensor]:
-        """Run items together; float32 logits [rows, vocabulary] of each. Certain ones advance."""
+        """Run items together; returns logits float32 [rows, vocabulary] of each. Items without
+        drafts advance their sequence."""
         for item in items:
             self.kv_cache.tables.extend(item.lease, item.start + len(item.tokens))
         self.state.apply(self.kv_cache.take_operations())
@@ -56,7 +57,8 @@ class Driver:
     def feed(
         self, sequences: Mapping[SlotLease, Sequence[int]], *, rows: int = 512
     ) -> dict[SlotLease, torch.Tensor]:
-        """Append certain tokens to several sequences at once, ``rows`` of each a step."""
+        """Append tokens to several sequences at once, ``rows`` of each a step. Returns the logits
+        float32 [tokens, vocabulary] of each."""
         found: dict[SlotLease, list[torch.Tensor]] = {lease: [] for lease in sequences}
         rest = {lease: list(tokens) for lease, tokens in sequences.items()}
         while any(rest.values()):
@@ -79,7 +81,8 @@ class Driver:
     def draft(
         self, drafts: Mapping[SlotLease, tuple[Sequence[int], Parents]]
     ) -> dict[SlotLease, torch.Tensor]:
-        """Run tokens that may be rejected; the first of each is the pending one. Nothing moves."""
+        """Run drafted tokens, the first of each sequence being its pending token. No sequence
+        advances. Returns the logits float32 [tokens, vocabulary] of each."""
         items = [
             Item(
                 lease,
@@ -95,7 +98,7 @@ class Driver:
 
     @torch.inference_mode()
     def keep(self, paths: Mapping[SlotLease, Sequence[int]]) -> None:
-        """Commit the kept rows of the last draft, as indices inside each sequence's rows."""
+        """Commit rows of the last draft, given as indices within each sequence's rows."""
         assert self._drafted is not None
         items, inputs, forward = self._drafted
         width = inputs.sampled.width
@@ -116,7 +119,7 @@ class Driver:
         self.check_integrity()
 
     def shuffle(self, seed: int) -> None:
-        """Hand out slots and blocks in another order from now on."""
+        """Shuffle the free slots and blocks."""
         source = random.Random(seed)
         source.shuffle(self.kv_cache.tables.free)
         for pool in self.kv_cache.pools:
@@ -127,14 +130,15 @@ class Driver:
         for pool in self.state.pools:
             mine = {DUMMY, *pool.tables[lease.slot].values()}
             others = [block for block in range(pool.data.shape[0]) if block not in mine]
-            # All ones are NaN in every number format there is.
+            # All bits set are NaN in every floating-point format.
             pool.data[others] = 0xFF
         for tensor in self.state.recurrent_tensors():
             others = [slot for slot in range(tensor.shape[0]) if slot not in (DUMMY, lease.slot)]
             tensor[others] = float("nan")
 
     def kept(self, lease: SlotLease) -> list[torch.Tensor]:
-        """Copies of the bytes that a sequence keeps of its committed positions."""
+        """Copies of the state of a sequence: recurrent tensors, and the rows of committed
+        positions."""
         found = [tensor[lease.slot].clone() for tensor in self.state.recurrent_tensors()]
         length = self.kv_cache.tables.length(lease)
         for pool in self.state.pools:

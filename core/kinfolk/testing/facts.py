@@ -1,7 +1,7 @@
-"""What is known about a family before any check runs, and so which checks have a meaning for it.
+"""Facts about a family that decide which checks apply to it.
 
-A check says what it needs with :func:`needs`. Where a need is not met the check is not run, and is
-listed with the reason: nothing is skipped in silence.
+A check states its needs with :func:`needs`. A check with an unmet need is not run, and is listed
+with the reason.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Why needs are not met, by need, and which formats of weights cannot be checked, by name."""
+    """Unmet needs and weight formats that cannot be checked, by name, each with the reason."""
 
     missing: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self, item: pytest.Item) -> str:
-        """Why a check has no meaning for the family; empty if it has one."""
+        """The reason why a check does not apply to the family; empty if it applies."""
         for mark in item.iter_markers(NEEDS):
             for need in mark.args:
                 if need in self.missing:
@@ -40,8 +40,8 @@ class Facts:
 
 
 def facts_of(kit: Kit) -> Facts:
-    """Look at the family and its tiny model. What is broken there does not escape: everything that
-    needs it is not run, and the check of the tiny model itself says why."""
+    """Inspect the family and its tiny model. An exception in them is not raised here: checks that
+    need the tiny model are not run, and the check of the tiny model reports the error."""
     try:
         return Facts(_missing(kit), _formats(kit))
     except Exception as error:  # A family may raise any exception.
@@ -67,24 +67,24 @@ def _missing(kit: Kit) -> Mapping[str, str]:
 
 
 def _row_order_unknown(kit: Kit) -> str:
-    """Why nothing can be said about the order of the rows of queries and keys; empty if it can."""
+    """The reason why the order of query and key rows cannot be checked; empty if it can."""
     architecture = kit.file.metadata.architecture
     if architecture not in NEIGHBOURS:
         return (
-            f"how files of {architecture!r} order the rows of queries and keys is not known here: "
+            f"the order of query and key rows in files of {architecture!r} is not known: "
             "look it up (llama_model_rope_type of llama.cpp)"
         )
     plain = {"blk.0.attn_q.weight", "blk.0.attn_k.weight"} <= set(kit.file.inventory)
-    return "" if plain else "queries and keys have no matrices of their own in layer 0"
+    return "" if plain else "layer 0 has no separate matrices of queries and keys"
 
 
 def _formats(kit: Kit) -> Mapping[str, str]:
-    """Formats that no matrix of the tiny model can hold, or that nothing can write."""
+    """Formats that no matrix of the tiny model can have, or that the kit cannot write."""
     found = {}
     for provided in kit.registry.quant_formats:
         format_ = provided.value
         if not can_write(format_):
-            found[format_.name] = f"nothing here can write {format_.name}"
+            found[format_.name] = f"the kit cannot write {format_.name}"
         elif not any(can_hold(format_, tensor) for tensor in kit.file.inventory.values()):
             found[format_.name] = (
                 f"no matrix of the tiny model has rows of whole blocks of {format_.block} numbers"

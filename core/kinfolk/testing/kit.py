@@ -1,4 +1,4 @@
-"""One family under test: its tiny model as a file, loaded once and driven often."""
+"""The kit of one family under test: its tiny model as a file, loaded once for all checks."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from kinfolk.types import CHUNK
 from kinfolk.weights.loader import load_weights
 
 BOUND: Final = 2e-4
-"""Largest difference of a row's logits, over their largest: what the order of float32 sums makes
-of a few layers, and far less than any mistake."""
+"""Largest difference of a row's logits, relative to the largest logit. The order of float32 sums
+causes less in a few layers, mistakes cause far more."""
 
 ROOM: Final = 512
-"""Positions a sequence gets in most checks."""
+"""Positions of a sequence in most checks."""
 
 
 class Kit:
     """The family called ``name`` among the installed ones, or in ``registry``.
 
-    ``model`` names one of its tiny models, by default the first. Properties are worked out at first
-    use and raise what is wrong with the family. ``folder`` is written to. Everything runs on the
-    CPU in float32.
+    ``model`` names one of its tiny models, by default the first. Properties are computed at first
+    use and raise errors of the family. Files are written to ``folder``. Models run on the CPU in
+    float32.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class Kit:
 
     @cached_property
     def provided(self) -> Provided[GuardedFamily]:
-        """The family and who brings it; :class:`PluginError` with what is there if nobody does."""
+        """The family and its source. Raises :class:`PluginError` with the installed families if it
+        is not among them."""
         if self.name in self.registry.families:
             return self.registry.families[self.name]
         there = ", ".join(sorted(self.registry.families)) or "none"
@@ -79,7 +80,7 @@ class Kit:
 
     @cached_property
     def record(self) -> PluginRecord:
-        """What became of the plugin that brings the family."""
+        """The record of the plugin that provides the family."""
         plugin = self.provided.plugin
         return next(record for record in self.registry.records if record.name == plugin)
 
@@ -131,7 +132,7 @@ class Kit:
 
     @cached_property
     def tokens(self) -> list[int]:
-        """A text that crosses borders of chunks, and every window."""
+        """Tokens of a text that is longer than several chunks and every window."""
         return self.random_tokens(max(150, self.window + CHUNK + 20), seed=0)
 
     def random_tokens(self, count: int, seed: int) -> list[int]:
@@ -140,13 +141,13 @@ class Kit:
 
     @cached_property
     def text(self) -> tuple[Tokenizer, ChatTemplate | None, ChatFormat]:
-        """What the file says about text."""
+        """Tokenizer, chat template and chat format of the file."""
         return open_text(self.path, self.settings(), self.registry)
 
     # -- running it -----------------------------------------------------------------------------
 
     def settings(self, **options: Any) -> Settings:
-        """Settings for the checks: the user's own in the environment do not count."""
+        """Settings for the checks; the user's environment variables are ignored."""
         fixed = {
             "device": "cpu",
             "dtype": "f32",
@@ -165,7 +166,7 @@ class Kit:
     def load(
         self, path: Path | None = None, policy: PolicySpec | None = None, **options: Any
     ) -> LoadedModel:
-        """The tiny model, or that of another file, under a policy and with further settings."""
+        """The tiny model, or that of ``path``, with a policy and further settings."""
         key = (path, policy, *sorted(options.items()))
         if key not in self._loaded:
             registry = self.registry
@@ -180,7 +181,7 @@ class Kit:
         return self._loaded[key]
 
     def keeping_bytes(self, path: Path) -> LoadedModel:
-        """The model of a file with quantised matrices left as they are."""
+        """The model of a file with ``--weights blocks``: quantised matrices stay quantised."""
         loaded = self.load(path)
         file = GGUFFile.open(path)
         weights = load_weights(
@@ -198,13 +199,13 @@ class Kit:
         return Driver(loaded or self.loaded)
 
     def logits(self, loaded: LoadedModel, tokens: Sequence[int]) -> torch.Tensor:
-        """Logits of a text that a model reads in one go, by itself."""
+        """Logits float32 [tokens, vocabulary] of a text in one step without other sequences."""
         drive = self.driver(loaded)
         lease = drive.open(len(tokens))
         return drive.feed({lease: tokens})[lease]
 
     def linear(self, tokens: Sequence[int]) -> torch.Tensor:
-        """The same for the tiny model: what everything else must equal."""
+        """:meth:`logits` of the tiny model, which other ways to compute them must equal."""
         wanted = tuple(tokens)
         for known, logits in self._linear.items():
             if known[: len(wanted)] == wanted:
@@ -215,7 +216,7 @@ class Kit:
     def feed_in(
         self, drive: Driver, lease: SlotLease, tokens: Sequence[int], sizes: Sequence[int]
     ) -> torch.Tensor:
-        """Logits of tokens fed in slices of these sizes, over and over."""
+        """Logits of tokens fed in slices of these ``sizes``, used in turn."""
         parts: list[torch.Tensor] = []
         start = 0
         while start < len(tokens):
@@ -240,7 +241,8 @@ class Kit:
 
 
 def assert_same(found: torch.Tensor, expected: torch.Tensor, bound: float = BOUND) -> None:
-    """Rows of logits are the same up to ``bound``; the message names the first and worst row."""
+    """Assert that rows of logits are equal within ``bound``; the message names the first wrong row
+    and the worst."""
     assert found.shape == expected.shape
     errors = (found - expected).abs().amax(1) / expected.abs().amax(1).clamp_min(1e-30)
     errors = errors.nan_to_num(float("inf"))

@@ -1,4 +1,4 @@
-"""How a check says what it needs and what it runs on. Light: pytest loads it with the plugin."""
+"""Marks that state what a check needs and runs on. Light: every pytest run loads this module."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Need = Literal[
 NEEDS = "kinfolk_needs"
 EACH_TINY = "kinfolk_each_tiny"
 each_tiny: pytest.MarkDecorator = getattr(pytest.mark, EACH_TINY)
-"""The check runs on every tiny model of the family, not on its first alone."""
+"""The check runs on every tiny model of the family, not only on the first."""
 
 FORMAT = "quant_format"
-"""The argument of checks that run once for every format of weights."""
+"""The argument of checks that run once for every weight format."""
 
 
 def needs(*wanted: Need) -> pytest.MarkDecorator:
-    """The check means something only where the family has all of this."""
+    """The check applies only to families that meet all of these needs."""
     return getattr(pytest.mark, NEEDS)(*wanted)  # type: ignore[no-any-return]

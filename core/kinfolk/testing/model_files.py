@@ -1,4 +1,4 @@
-"""Small model files for tests: written from a shape, and rewritten with one thing changed."""
+"""Writes small model files for tests, and copies of them with changes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def rewrite(
     added: Mapping[str, Numbers] | None = None,
     keys: Mapping[str, Value] | None = None,
 ) -> Path:
-    """A copy of a float32 file, its matrices in another format, tensors and keys added or replaced.
+    """A copy of a float32 file with matrices in another format, and tensors and keys added or
+    replaced.
 
-    Matrices are random where nothing can encode the format.
+    Matrices are random if the format has no encoder.
     """
     plain = QuantFormats().named("F32")
     numbers = {name: numbers_of(source, name) for name in source.inventory} | dict(added or {})
@@ -79,9 +80,10 @@ def rewrite(
 
 
 def turned_heads(file: GGUFFile, plan: StatePlan) -> dict[str, Numbers]:
-    """Queries and keys of every layer, rows 2i and 2i + 1 of a head turned by an angle of theirs.
+    """Query and key weights of every layer, with rows 2i and 2i + 1 of a head rotated by an angle
+    that depends on i.
 
-    Only those of rows that rotary positions turn; a head's are taken to stand first in it.
+    Only rows that the rotary embedding rotates are changed: the first ones of a head.
     """
     rotary = file.metadata.arch_key("rope.dimension_count")
     turned = {}
@@ -108,7 +110,7 @@ def _turned(heads: Numbers, dims: int, shape: tuple[int, ...]) -> Numbers:
 
 
 def dequantised(source: Path, path: Path) -> Path:
-    """A copy of a file in float32, with the numbers that gguf-py reads from it."""
+    """A float32 copy of a file, dequantised by gguf-py."""
     from gguf import GGUFReader
     from gguf.quants import dequantize
 

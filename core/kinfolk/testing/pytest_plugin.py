@@ -1,6 +1,6 @@
-"""The pytest plugin of the conformance kit; installed with kinfolk, so there is nothing to enable.
+"""The pytest plugin of the conformance kit. It is installed and enabled with kinfolk.
 
-Its own imports are light: whoever runs pytest beside an installed kinfolk pays nothing for it.
+Its imports are light, as every pytest run beside an installed kinfolk loads it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from kinfolk.testing.facts import Facts
     from kinfolk.testing.kit import Kit
 
-# Before any of its modules is imported, so that their assertions show the values.
+# Before the modules are imported, so that their assertions show values.
 pytest.register_assert_rewrite("kinfolk.testing.checks", "kinfolk.testing.kit")
 
 MARK = "kinfolk_conformance"
-"""Attribute of test classes whose ``family`` names what they check."""
+"""Attribute of test classes that check the family in their ``family``."""
 
 
 class Conformance:
-    """The kits of a run, by family, and what had no meaning for them, with the reason."""
+    """The kits of a run, by family, and the checks that did not apply, with the reason."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kinfolk-conformance-")
@@ -52,7 +52,7 @@ class Conformance:
         return self._facts[family, model]
 
     def models(self, family: str) -> tuple[str, ...]:
-        """Names of a family's tiny models; none where :meth:`facts` tells what is broken."""
+        """Names of a family's tiny models; empty if they raise, which :meth:`facts` reports."""
         try:
             return self.kit(family).models
         except Exception:  # A family may raise any exception.
@@ -68,7 +68,7 @@ CONFORMANCE = pytest.StashKey[Conformance]()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu: runs anywhere")
     config.addinivalue_line("markers", f"{EACH_TINY}: runs on every tiny model of the family")
-    config.addinivalue_line("markers", "kinfolk_needs(fact, ...): what a check has a meaning with")
+    config.addinivalue_line("markers", "kinfolk_needs(fact, ...): needs of a conformance check")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -94,7 +94,7 @@ def model_of(item: pytest.Item) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One check for each format of weights, and for each tiny model if there are several."""
+    """One check for each weight format, and for each tiny model if there are several."""
     family = family_of(metafunc.cls)
     if family is None:
         return
@@ -110,7 +110,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take out the checks that have no meaning for their family, and remember why."""
+    """Remove checks that do not apply to their family, and remember the reason."""
     kept, out = [], []
     for item in items:
         family = family_of(getattr(item, "cls", None))
@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of pytest-xdist tells the one that prints."""
+    """A pytest-xdist worker sends its list of removed checks to the process that prints."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None and CONFORMANCE in session.config.stash:
         output[MARK] = session.config.stash[CONFORMANCE].not_applicable
@@ -137,22 +137,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     told = getattr(node, "workeroutput", {}).get(MARK, ())
     listed = conformance_of(node.config).not_applicable
-    # Every worker has collected the same.
+    # Every worker has collected, and removed, the same checks.
     listed.extend(entry for each in told if (entry := tuple(each)) not in listed)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say which checks were left out."""
+    """Print which checks were removed."""
     if CONFORMANCE not in config.stash or not config.stash[CONFORMANCE].not_applicable:
         return
-    terminalreporter.section("conformance checks without a meaning here")
+    terminalreporter.section("conformance checks that do not apply")
     for family, name, reason in config.stash[CONFORMANCE].not_applicable:
         terminalreporter.write_line(f"{family}: {name}: {reason}")
 
 
 @pytest.fixture(scope="class")
 def kinfolk_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
-    """The family of the test class. Tiny matrices lose more to waking threads than they gain."""
+    """The kit of the test class's family. torch uses one thread, as matrices are tiny."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Runs the conformance kit on an installed family, away from any test suite."""
+"""Runs the conformance kit on an installed family, outside of any test suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Status = Literal["passed", "failed", "not applicable"]
 
 PLUGIN: Final = "kinfolk"
-"""Name of our entry point in the group of pytest."""
+"""Name of the kit's entry point in the group ``pytest11``."""
 
 _NEEDED: Final = ("pytest", "hypothesis")
 _MODULE: Final = """from kinfolk.testing import FamilyConformance
@@ -35,8 +35,8 @@ class TestFamily(FamilyConformance):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one check. ``detail`` says why it failed, or has no meaning for the family;
-    ``trace`` is the whole report of a failure."""
+    """The result of one check. ``detail`` says why it failed or does not apply; ``trace`` is the
+    whole report of a failure."""
 
     check: str
     title: str
@@ -46,7 +46,7 @@ class Result:
 
 
 _NO_REASON: Final = ("For further information visit", "Use -v to get")
-"""How lines begin that pydantic and pytest end a message with."""
+"""Beginnings of the last lines of messages from pydantic and pytest."""
 
 OnResult = Callable[[Result], None]
 
@@ -56,8 +56,8 @@ def run_checks(
 ) -> tuple[Result, ...]:
     """Run the checks, those whose names match the pytest expression ``select`` if it is given.
 
-    ``on_result`` hears of each as it ends. Raises :class:`SettingsError` if the tools are not
-    installed or nothing matches, and :class:`PluginError` if the checks cannot be run at all.
+    ``on_result`` is called with each result as its check ends. Raises :class:`SettingsError` if the
+    tools are not installed or no check matches, and :class:`PluginError` if pytest cannot run.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -72,12 +72,12 @@ def run_checks(
     with tempfile.TemporaryDirectory(prefix="kinfolk-check-") as folder:
         module, config = Path(folder, "test_family.py"), Path(folder, "pytest.ini")
         module.write_text(_MODULE.format(family=family), encoding="utf-8")
-        # An own configuration: that of the folder the user is in is about other tests.
+        # A configuration of its own: that of the current folder is for other tests.
         config.write_text("[pytest]\n", encoding="utf-8")
         options = [f"--rootdir={folder}", "-c", str(config), "-p", PLUGIN, "-p", "no:cacheprovider"]
         options += ["--import-mode=importlib", "-o", "addopts=", "-q", "-s", "-k", select]
         if importlib.util.find_spec("xdist"):
-            # PYTEST_ADDOPTS may ask for processes; the recorder hears of this one only.
+            # PYTEST_ADDOPTS may start workers; the recorder sees this process only.
             options.append("-n0")
         with contextlib.redirect_stdout(said), _unlogged(), _examples_in(Path(folder)):
             code = pytest.main([*options, str(module)], plugins=[recorder])
@@ -92,7 +92,7 @@ def run_checks(
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Checks provoke warnings, and look at them themselves."""
+    """Log nothing: checks provoke warnings and assert on them."""
     root = logging.getLogger()
     handlers = root.handlers[:]
     root.handlers.clear()
@@ -104,7 +104,7 @@ def _unlogged() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _examples_in(folder: Path) -> Iterator[None]:
-    """What hypothesis keeps is kept there, and not in the folder that the user is in."""
+    """Let hypothesis keep its examples in ``folder``, not in the current folder."""
     from hypothesis.configuration import set_hypothesis_home_dir
 
     set_hypothesis_home_dir(folder / "hypothesis")
@@ -115,7 +115,7 @@ def _examples_in(folder: Path) -> Iterator[None]:
 
 
 class _Recorder:
-    """Listens to a run of pytest."""
+    """Pytest plugin that passes the result of each check to ``on_result``."""
 
     def __init__(self, on_result: OnResult) -> None:
         self.results: list[Result] = []
@@ -155,18 +155,18 @@ class _Recorder:
                 self._on_result(result)
         except Exception as error:
             self.failure = error
-            pytest.exit("nobody hears of the results")
+            pytest.exit("on_result raised an exception")
 
 
 def title_of(checks: type, name: str) -> str:
-    """The first sentence of what a check says about itself."""
+    """The first sentence of a check's docstring."""
     function = getattr(checks, name.partition("[")[0])
     text = " ".join((inspect.getdoc(function) or name).split())
     return text.split(". ")[0].removesuffix(".")
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """A failure on one line: how its message begins, and its end, which says what is wrong."""
+    """A failure on one line: the first line of its message and the last, which names the error."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else report.longreprtext
     lines = [line.strip() for line in text.splitlines() if line.strip()]

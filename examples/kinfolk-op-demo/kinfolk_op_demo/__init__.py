@@ -1,1 +1,1 @@
-"""A back end for an op of kinfolk, and an op of this plugin's own."""
+"""Example: a back end for an op of kinfolk, and a new op."""

@@ -1,8 +1,8 @@
 """An op that the core does not have: SwiGLU with clipped operands.
 
-A family binds it where a model is built, ``context.ops.bind(CLIPPED_SWIGLU, arguments)``, and calls
-what comes back. The reference defines the numbers and runs where no back end can; others may
-register back ends for the op by its name.
+A family binds it when it builds a model, ``context.ops.bind(CLIPPED_SWIGLU, arguments)``, and calls
+the function that ``bind`` returns. The reference defines the result and runs if no back end can.
+Other plugins may register back ends for the op by its name.
 """
 
 from __future__ import annotations

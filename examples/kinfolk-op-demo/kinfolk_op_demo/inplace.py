@@ -1,7 +1,8 @@
 """A back end of the core's op ``act_and_mul`` that writes into its first operand.
 
-The core's reference computes in float32 and returns the type of ``up``. This back end promises the
-same numbers where both are float32 already, and may write only where nothing else reads.
+The core's reference computes in float32 and returns the dtype of ``up``. This back end supports
+float32 operands only and returns the same numbers. It may overwrite ``gate``, which a model does
+not read again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kinfolk_kernels.act_and_mul.op import ActAndMulArguments
 
 
 def supports(arguments: ActAndMulArguments) -> Verdict:
-    """Asked once, when a model is built; the reason if not."""
+    """Called once, when a model is built; a refusal states the reason."""
     if arguments.activation != "silu":
         return Verdict(False, f"has no {arguments.activation}")
     if arguments.dtype != torch.float32:

@@ -1,4 +1,4 @@
-"""What the plugin registers with kinfolk; functions are named and imported at their first use."""
+"""The plugin's registration; kinfolk imports the functions by reference at their first use."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A policy for kinfolk."""
+"""Example: a policy for kinfolk."""

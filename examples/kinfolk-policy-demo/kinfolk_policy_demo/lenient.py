@@ -1,5 +1,4 @@
-"""A lenient verification: a draft is kept while each token is among the likeliest after those
-before it."""
+"""Lenient verification: a draft is kept while each token is among the ``LIKELIEST`` ones."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ LIKELIEST = 4
 
 
 class Lenient:
-    """Wants the drafted token after every row where it is likely enough, else the usual one."""
+    """Chooses the drafted token after a row if it is likely enough, else the sampled one."""
 
     @hookimpl
     def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
@@ -25,7 +24,7 @@ class Lenient:
         parents = draft.parents.clamp_min(0)
         after = likeliest.gather(1, parents[..., None].expand(-1, -1, LIKELIEST))
         drafted = (draft.parents >= 0) & (after == draft.tokens[..., None]).any(2)
-        # A row with several good drafts wants one of them; any will do.
+        # A row with several likely drafts chooses an arbitrary one of them.
         wanted = torch.where(drafted, draft.tokens, chosen.gather(1, parents))
         return accept_drafts(chosen.scatter(1, parents, wanted), draft)
 

@@ -1,4 +1,4 @@
-"""What the plugin registers with kinfolk. The policy itself is imported when it is switched on."""
+"""The plugin's registration; the policy itself is imported when it is switched on."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from kinfolk.verify_api import Draft, VerifyStep
 
 
 def lane(tokens, ranks):
-    """A chain of drafts in which each drafted token has this rank after the one before it."""
+    """A chain of drafts; each drafted token has the given rank after the token before it."""
     logits = torch.zeros(len(tokens), 20)
     for row, rank in enumerate(ranks):
         order = [t for t in range(20) if t != tokens[row + 1]]
@@ -51,7 +51,7 @@ def registry():
 
 
 def answer(registry, policy):
-    """An answer of the bundled model to a prompt that repeats itself, and what it took."""
+    """An answer of the bundled model to a repetitive prompt, and its usage."""
     torch.set_num_threads(1)
     settings = load_settings(device="cpu", drafter="ngram", draft_tokens=4, policy=policy)
     with Runtime.open(None, settings, registry) as runtime:

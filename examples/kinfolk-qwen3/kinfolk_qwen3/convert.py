@@ -1,4 +1,4 @@
-"""From a Hugging Face model to a model file."""
+"""Converts a Hugging Face model to a GGUF file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARCHITECTURE = "qwen3"
 
 
 def conversion(checkpoint: HFCheckpoint) -> Conversion | None:
-    """How to convert a dense Qwen3, ``None`` for any other model."""
+    """The conversion of a dense Qwen3, ``None`` for any other model."""
     if not is_of_type(checkpoint, "qwen3"):
         return None
     shape = read_shape(checkpoint.config, head_norms=True)

@@ -1,4 +1,4 @@
-"""The layers, put together from building blocks."""
+"""Builds the model from layers of ``kinfolk.nn``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How text is cut, how turns are written, and how the released models are sampled."""
+"""Pre-tokenizer, chat format and cards of the family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of the family that runs in milliseconds, and a random one of transformers."""
+"""A model of the family that runs in milliseconds, and a random transformers model like it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def tiny() -> TinyModel:
 
 
 def random_checkpoint(directory: Path, **changed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Save a random model of transformers; what it makes of tokens [n] is [n, vocabulary]."""
+    """Save a random transformers model; returns its function from tokens [n] to logits
+    [n, vocabulary]."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from kinfolk.testing.checkpoints import dense_options, save_random

@@ -1,4 +1,4 @@
-"""What every family has to do, from the conformance kit of kinfolk."""
+"""The conformance kit of kinfolk, run on this family."""
 
 from kinfolk.testing import FamilyConformance
 

@@ -12,7 +12,7 @@ from kinfolk_kernels.op import Op
 
 @dataclass(frozen=True, slots=True)
 class AcceptDraftsArguments:
-    """The path through drafts on which every token is the one that the row before it chose.
+    """Finds the path through drafts on which every token is the choice of the row before it.
 
     Operands, for L sequences of at most T rows, contiguous int64: ``chosen`` [L, T], the token that
     each row chose; ``tokens`` [L, T], the pending token and then drafts; ``parents`` [L, T], index

@@ -22,11 +22,11 @@ def accept_drafts(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See :class:`AcceptDraftsArguments`.
 
-    A row has at most one child that is right. So the rows right all the way up are found by
-    doubling, in log2 T rounds, and their depths with them.
+    A row has at most one matching child. So the rows whose whole path matches, and their depths,
+    are found by pointer doubling in log2 T rounds.
     """
-    lanes, width = tokens.shape
-    n_keep = torch.ones(lanes, dtype=torch.int64, device=chosen.device)
+    sequences, width = tokens.shape
+    n_keep = torch.ones(sequences, dtype=torch.int64, device=chosen.device)
     if width == 1:
         return torch.zeros_like(tokens), n_keep, chosen[:, 0]
     row = torch.arange(width, device=chosen.device)
@@ -36,15 +36,15 @@ def accept_drafts(
     siblings = parents[:, :, None] == parents[:, None, :]
     earlier = (siblings & wanted[:, None, :] & (row[None, :] < row[:, None])).any(2)
     right = (wanted & ~earlier) | root
-    depth = (~root).long().expand(lanes, width)
+    depth = (~root).long().expand(sequences, width)
     for _ in range((width - 1).bit_length()):
         right = right & right.gather(1, above)
         depth = depth + depth.gather(1, above)
         above = above.gather(1, above)
     kept = right & ((depth < budget[:, None]) | root)
     n_keep = kept.sum(1)
-    # Rows that are not kept are put behind the end.
-    path = torch.full((lanes, width + 1), -1, device=chosen.device)
-    path = path.scatter(1, torch.where(kept, depth, width), row.expand(lanes, width))[:, :width]
+    # Rows that are not kept go to an extra last column, which is dropped.
+    path = torch.full((sequences, width + 1), -1, device=chosen.device)
+    path = path.scatter(1, torch.where(kept, depth, width), row.expand(sequences, width))[:, :width]
     last = path.gather(1, n_keep[:, None] - 1)
     return path.contiguous(), n_keep, chosen.gather(1, last)[:, 0]

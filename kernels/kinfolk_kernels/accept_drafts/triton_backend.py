@@ -25,7 +25,7 @@ def accept_drafts(
     parents: torch.Tensor,
     budget: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """See :class:`AcceptDraftsArguments`. Sequences of one row have nothing to look for: the
+    """See :class:`AcceptDraftsArguments`. For sequences of one row, which have no drafts, the
     reference is faster than a launch."""
     if tokens.shape[1] == 1:
         return reference.accept_drafts(arguments, chosen, tokens, parents, budget)
@@ -44,10 +44,10 @@ def steps(
     following: torch.Tensor,
 ) -> Launch:
     """The launch that fills ``path`` [L, T], ``n_keep`` and ``following`` [L], all int64."""
-    lanes, width = tokens.shape
+    sequences, width = tokens.shape
     return Launch(
         accept_drafts_kernel,
-        (lanes,),
+        (sequences,),
         {
             "chosen_ptr": chosen,
             "tokens_ptr": tokens,

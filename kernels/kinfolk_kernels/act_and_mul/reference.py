@@ -20,7 +20,7 @@ def act_and_mul(
 
 
 def product(activation: Activation, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """activation(gate) * up in the type of ``up``."""
+    """activation(gate) * up in the dtype of ``up``."""
     wide = gate.float()
     if activation == "silu":
         activated = torch.nn.functional.silu(wide)

@@ -17,7 +17,7 @@ from kinfolk_kernels.row_outputs import RowOutputs, columns_of, store_groups
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 TILE = 512
-"""Numbers a program."""
+"""Numbers that a program computes."""
 
 CODES = {"silu": SILU.value, "gelu_tanh": GELU.value}
 """The kernels' number of each activation."""
@@ -42,7 +42,7 @@ def act_and_mul_kernel(
     INT8: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows, width / GROUPS / 64)."""
+    """Grid (rows, width / GROUPS / 64): a program computes GROUPS groups of 64 numbers of a row."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * (GROUPS * 64)
@@ -76,8 +76,8 @@ def act_and_mul(
 
 
 def multiply(activation: Activation, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """activation(gate) * up in the type of ``up``, any shape; up to ``MAX_INT8_ROWS`` rows are
-    stored as int8 too."""
+    """activation(gate) * up of any shape, in the dtype of ``up``; up to ``MAX_INT8_ROWS`` rows are
+    also stored as int8."""
     outputs = multiply_rows(activation, gate, up, up.dtype, int8=worth_int8(up))
     return with_int8(outputs.values.view(up.shape), outputs.int8)  # type: ignore[union-attr]
 
@@ -101,7 +101,7 @@ def multiply_rows(
 def launch(
     activation: Activation, gate: torch.Tensor, up: torch.Tensor, outputs: RowOutputs
 ) -> Launch:
-    """gate and up [R, K], each with a row stride of its own."""
+    """The launch for gate and up [R, K], which may have different row strides."""
     rows, width = up.shape
     return Launch(
         act_and_mul_kernel,

@@ -1,4 +1,4 @@
-"""What stands between a delta net's projections and its recurrence."""
+"""The inputs of the gated delta rule, computed from a delta net's projections."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Convolution = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Rows], torch.T
 
 @dataclass(frozen=True, slots=True)
 class DeltaGates:
-    """What decays and rates are made of: ``alpha`` and ``beta`` [R, Hv], the layer's ``a`` =
-    -exp(A_log) and ``dt`` float32 [Hv]."""
+    """The operands of decays and rates: ``alpha`` and ``beta`` [R, Hv] of the rows, ``a`` =
+    -exp(A_log) and ``dt`` float32 [Hv] of the layer."""
 
     alpha: torch.Tensor
     beta: torch.Tensor
@@ -29,8 +29,9 @@ class DeltaGates:
 
 @dataclass(frozen=True, slots=True)
 class DeltaRows:
-    """What the recurrence takes: q (unit, scaled), k (unit) [R, Hk, D], v [R, Hv, D], g and beta
-    [R, Hv], all float32; q, k and v are views of one tensor, or of rows as wide."""
+    """The operands of the gated delta rule: q (unit length, scaled) and k (unit length) [R, Hk, D],
+    v [R, Hv, D], g and beta [R, Hv], all float32. q, k and v are views of one tensor, or have rows
+    as wide as such views."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -47,7 +48,7 @@ def delta_rows(
     state: torch.Tensor,
     rows: Rows,
 ) -> DeltaRows:
-    """``convolve`` x, and make the rest by plain arithmetic."""
+    """``convolve`` x, and compute the rest in plain tensor arithmetic."""
     count, heads = gates.alpha.shape
     key_heads, dim, eps = arguments.key_heads, arguments.dim, arguments.eps
     mixed = convolve(x, arguments.weight, state, rows).float()

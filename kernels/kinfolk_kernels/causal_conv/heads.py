@@ -1,7 +1,7 @@
-"""Everything between a delta net's projections and its recurrence, in one kernel.
+"""The kernel of ``delta_inputs``: from a delta net's projections to the gated delta rule.
 
-Convolution, SiLU, unit keys and queries, and the gates: g = a softplus(alpha + dt), rate =
-sigmoid(beta) (Yang et al., 2024).
+It computes the convolution, SiLU, queries and keys of unit length, and the gates g =
+a softplus(alpha + dt) and rate = sigmoid(beta) (Yang et al., 2024).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _gates(
     WIDTH: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Decays and rates of all heads of some rows."""
+    """Store decays and rates of all heads of some rows."""
     head = tl.arange(0, WIDTH)
     mask = inside[:, None] & (head < HV)[None, :]
     a = tl.load(a_ptr + head, mask=head < HV, other=0.0)
@@ -86,8 +86,8 @@ def heads_kernel(
     STORES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows / BR, channels / DIM + 1): a program makes DIM channels of BR rows, the last one
-    of a row its gates. DIM divides a head of keys: it is one."""
+    """Grid (rows / BR, channels / DIM + 1): a program computes DIM channels, one head, of BR rows;
+    the last program computes the gates of its rows."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     inside = row < rows

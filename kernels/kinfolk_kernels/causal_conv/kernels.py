@@ -1,6 +1,6 @@
-"""The kernels of the depthwise causal convolution: rows, slices' last inputs, and commits.
+"""The kernels of the depthwise causal convolution: outputs of rows, states of slices, commits.
 
-A state [slots, TAPS - 1, C] is always read whole before it is written: programs own channels.
+A program owns channels, and reads their whole state [slots, TAPS - 1, C] before it writes it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait
 
 @triton.jit
 def taps_of(weight_ptr, c, channels, TAPS: tl.constexpr):
-    """A tuple of TAPS times [1, channels]: what a row's own input is multiplied with, the input
-    before it, and so on."""
+    """A tuple of TAPS weights [1, channels]: of a row's own input, of the input before it, and so
+    on."""
     found = ()
     for i in tl.static_range(TAPS):
         w = tl.load(weight_ptr + c * TAPS + (TAPS - 1 - i), mask=c < channels, other=0.0)
@@ -25,7 +25,7 @@ def taps_of(weight_ptr, c, channels, TAPS: tl.constexpr):
 
 @triton.jit
 def fetch_state(state_ptr, parents, sequences, slots, spans, row, c, channels, TAPS: tl.constexpr):
-    """Ask for the committed inputs of one row, of channels ``c``, and for what leads to them."""
+    """Prefetch the committed inputs of one row in channels ``c``, and the indices leading there."""
     fetch_ahead(parents + row)
     sequence = guess(sequences + row)
     fetch_ahead(spans + 4 * sequence)
@@ -49,7 +49,7 @@ def seen_by(
     COUNT: tl.constexpr,
 ):
     """A tuple of COUNT tiles float32 [rows, channels]: the input of each row, the one before it on
-    its path, and so on; before the roots stand the TAPS - 1 committed inputs."""
+    its path, and so on; before the roots come the TAPS - 1 committed inputs."""
     among = (c < channels)[None, :]
     up = row
     missing = tl.zeros_like(row)
@@ -81,7 +81,7 @@ def convolved(seen, taps, TAPS: tl.constexpr):
 
 @triton.jit
 def _leave(state_ptr, slot, seen, inside, c, channels, TAPS: tl.constexpr):
-    """Write the last TAPS - 1 inputs, the latest first in ``seen``, to slots [rows]."""
+    """Write the last TAPS - 1 inputs, which ``seen`` lists latest first, to slots [rows]."""
     mask = inside[:, None] & (c < channels)[None, :]
     for j in tl.static_range(TAPS - 1):
         at = (slot * (TAPS - 1) + j)[:, None] * channels + c[None, :]
@@ -106,7 +106,7 @@ def keep_states(
     SINGLES: tl.constexpr,
     STORES: tl.constexpr,
 ):
-    """Stores, and the states of certain segments of one row, which nobody else reads."""
+    """Write checkpoints and the states of certain segments of one row, which no other row reads."""
     if STORES:
         for index in range(stores):
             hit = inside & (row == tl.load(store_rows + index))
@@ -143,7 +143,8 @@ def rows_kernel(
     STORES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows / BR, channels / BC): outputs of all rows, and what ``keep_states`` keeps."""
+    """Grid (rows / BR, channels / BC): outputs of all rows, and the states that ``keep_states``
+    writes."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -188,8 +189,8 @@ def slices_kernel(
     BC: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (S, channels / BC): states after certain segments of several rows, whose rows have read
-    the old ones."""
+    """Grid (S, channels / BC): states after certain segments of several rows. The launch comes
+    after the one whose rows read the old states."""
     start_dependents(PDL)
     wait_for_producers(PDL)
     entry = slices + 3 * tl.program_id(0) + tl.arange(0, 1)
@@ -216,7 +217,7 @@ def commit_kernel(
     BC: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (D, channels / BC): states after the kept rows; who keeps nothing is padding."""
+    """Grid (D, channels / BC): states after the kept rows; a segment that keeps none is padding."""
     start_dependents(PDL)
     wait_for_producers(PDL)
     kept = tl.load(kept_ptr + tl.program_id(0))
@@ -228,7 +229,7 @@ def commit_kernel(
     among = (c < channels)[None, :]
     seen = ()
     for j in tl.static_range(TAPS - 1):
-        # Committed inputs and kept rows in a line: the last TAPS - 1 of them stay.
+        # The new state is the last TAPS - 1 of the committed inputs followed by the kept rows.
         place = kept + (TAPS - 2 - j) + one
         drawn = place >= TAPS - 1
         row = tl.load(path_ptr + tl.program_id(0) * width + place - (TAPS - 1), mask=drawn, other=0)

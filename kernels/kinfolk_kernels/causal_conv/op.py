@@ -12,7 +12,8 @@ from kinfolk_kernels.op import Op
 
 @dataclass(frozen=True, slots=True)
 class DeltaInputsArguments:
-    """What stands between a delta net's projections and its recurrence (Yang et al., 2024).
+    """Computes the inputs of the gated delta rule from a delta net's projections (Yang et al.,
+    2024).
 
     A depthwise causal convolution with SiLU, ``weight`` float32 [C, taps], over the channels of
     ``key_heads`` heads of q and k and ``value_heads`` of v, all of one dimension; q and k to unit
@@ -21,7 +22,7 @@ class DeltaInputsArguments:
 
     Operands: x [R, C] in ``dtype``; the :class:`DeltaGates` of the rows; state float32
     [slots, taps - 1, C]; the rows of the step. Certain segments advance the state in place, drafted
-    ones leave it; rows in ``store_rows`` leave what a continuation needs in ``store_slots``.
+    ones do not change it; the state after each of ``store_rows`` is copied to ``store_slots``.
     Result: :class:`DeltaRows`.
     """
 
@@ -46,7 +47,7 @@ class CausalConvCommitArguments:
 
     Operands: x [R, C] in ``dtype``, as the convolution read it; state float32
     [slots, taps - 1, C]; path int64 [D, T], kept rows padded with -1; n_keep and slot int64 [D].
-    Where nothing is kept the state stays as it is.
+    A segment with ``n_keep`` 0 does not change the state.
     """
 
     dtype: torch.dtype

@@ -1,7 +1,7 @@
 """Depthwise causal convolution with SiLU, for rows with parents, and its commit.
 
-y_t[c] = silu(sum_j w[c, j] x_{t-K+1+j}[c]): the last tap meets the current row, earlier taps the
-row's ancestors and, where the chain of parents ends, the last K-1 committed inputs.
+y_t[c] = silu(sum_j w[c, j] x_{t-K+1+j}[c]): the last tap multiplies the current row, earlier taps
+multiply the row's ancestors and, before the first of them, the last K-1 committed inputs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def causal_conv(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
-    """x [R, C], weight [C, K], state [slots, K-1, C] float32 -> [R, C] in the type of ``x``.
+    """x [R, C], weight [C, K], state [slots, K-1, C] float32 -> [R, C] in the dtype of ``x``.
 
-    Certain segments advance ``state`` in place; drafted ones leave it. Rows in ``store_rows`` leave
-    the inputs that a continuation would need in ``store_slots``.
+    Certain segments advance ``state`` in place; drafted ones do not change it. The state after each
+    of ``store_rows`` is copied to ``store_slots``.
     """
     taps = weight.shape[1]
     out = torch.empty_like(x)

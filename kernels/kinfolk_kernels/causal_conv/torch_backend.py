@@ -1,4 +1,4 @@
-"""Depthwise causal convolution by gathering each row's ancestors at once."""
+"""Depthwise causal convolution in torch: the ancestors of all rows are gathered at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kinfolk_kernels.rows import Rows
 def causal_conv(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
-    """See the reference."""
+    """See :func:`kinfolk_kernels.causal_conv.reference.causal_conv`."""
     past = state.shape[1]
     inputs = x.float()
-    # Committed inputs of every sequence, then the rows: one table to gather from.
+    # The table to gather from: committed inputs of every sequence, then the rows.
     table = torch.cat([state[rows.slot_of_sequence].flatten(0, 1), inputs])
     taps = _ancestors(rows, past, rows.slot_of_sequence.shape[0] * past)
     seen = table[taps]

@@ -1,7 +1,7 @@
 """Depthwise causal convolution with SiLU on the GPU.
 
-One launch for all rows, which also moves the states of certain rows that are alone in their
-sequence; a second one moves those of slices, whose rows must have read them.
+One launch computes all rows and advances the states of certain segments of one row. A second launch
+advances those of slices, after their rows have read the old states.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from kinfolk_kernels.rows import Rows
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 CHANNELS = 256
-"""Channels a program."""
+"""Channels of a program."""
 
 FEW_ROWS = 32
-"""Up to here a program takes one row: there are too few for more."""
+"""Up to this many rows a program computes one row, so that there are enough programs."""
 
 BLOCK_ROWS = 8
-"""Rows a program otherwise."""
+"""Rows of a program in steps of more rows."""
 
 MIN_DIM = 16
 """Numbers of the smallest head."""
 
 WARPS = 4
-"""Most rows a program that normalises heads: a row a warp, so that no sum depends on how many."""
+"""Most rows of a program that normalises heads: one row a warp, so that the order of a sum does not
+depend on the number of rows."""
 
 
 def supports_inputs(arguments: DeltaInputsArguments) -> Verdict:
@@ -100,7 +101,7 @@ def delta_inputs(
 
 
 def _contiguous(x: torch.Tensor) -> torch.Tensor:
-    """With the channels of a row side by side."""
+    """``x``, copied unless the channels of a row are contiguous."""
     return x if x.stride(1) == 1 else x.contiguous()
 
 
@@ -113,7 +114,7 @@ def make_heads(
     eps: float,
     rows: Rows,
 ) -> Launch:
-    """All rows; states as ``convolve`` moves them."""
+    """The launch that computes ``inputs`` of all rows, and advances states as ``convolve`` does."""
     count, channels = x.shape
     heads, dim = inputs.v.shape[1:]
     plain = convolve(x, weight, state, inputs.q, rows)
@@ -155,7 +156,8 @@ def convolve(
     out: torch.Tensor,
     rows: Rows,
 ) -> Launch:
-    """All rows; states of certain segments of one row, and stores."""
+    """The launch that convolves all rows, advances the states of certain segments of one row, and
+    writes checkpoints."""
     count, channels = x.shape
     block = 1 if count <= FEW_ROWS else BLOCK_ROWS
     stores = rows.store_rows.shape[0]
@@ -189,7 +191,7 @@ def convolve(
 
 
 def advance_slices(x: torch.Tensor, taps: int, state: torch.Tensor, rows: Rows) -> Launch:
-    """States of certain segments of several rows, after ``convolve``."""
+    """The launch, after ``convolve``, that advances states of certain segments of several rows."""
     channels = x.shape[1]
     return Launch(
         slices_kernel,
@@ -213,7 +215,7 @@ def commit(
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> Launch:
-    """Kept rows of drafted segments."""
+    """The launch that advances states along the kept rows of drafted segments."""
     channels = x.shape[1]
     return Launch(
         commit_kernel,

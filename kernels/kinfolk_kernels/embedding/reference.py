@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PackedRows(Protocol):
-    """A matrix in quantised blocks whose rows can be taken out."""
+    """A matrix in quantised blocks whose rows can be selected."""
 
     @property
     def device(self) -> torch.device: ...

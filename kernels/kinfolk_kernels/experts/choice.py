@@ -1,4 +1,4 @@
-"""The experts that rows go to."""
+"""The experts that a router has chosen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """ids int64 and weights float32 [R, K]."""
+    """The K experts of each row: ids int64 [R, K] and weights float32 [R, K]."""
 
     ids: torch.Tensor
     weights: torch.Tensor

@@ -1,8 +1,8 @@
-"""Experts of many rows: the rows of an expert together, on the matrix unit.
+"""Expert kernels for many rows: the rows of an expert are multiplied together on tensor cores.
 
-Pairs are sorted by expert (``sort_kernels``); a block is up to BM pairs of one expert. Weights are
-the left operand and are made into numbers in the loop. A pair's numbers do not depend on the other
-pairs of its block: each has a column of its own.
+Pairs (row, expert) are sorted by expert (``sort_kernels``); a block is up to BM pairs of one
+expert. Weights are the left operand and are dequantised in the loop. A pair is a column of the
+right operand, so its result does not depend on the other pairs of its block.
 """
 
 # mypy: ignore-errors
@@ -18,7 +18,7 @@ from kinfolk_kernels.experts.weight_tiles import weight_tile
 
 @triton.jit
 def _block(starts_ptr, ends_ptr, E: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr):
-    """Of this program's block: expert (E beyond the last block), first pair, end of its pairs."""
+    """This program's block: its expert (E beyond the last block), first pair and end of pairs."""
     block = tl.program_id(1)
     e = tl.arange(0, SIZE)
     ends = tl.load(ends_ptr + e, mask=e < E, other=0x7FFFFFFF)
@@ -32,7 +32,7 @@ def _block(starts_ptr, ends_ptr, E: tl.constexpr, SIZE: tl.constexpr, BM: tl.con
 
 @triton.jit
 def _rows_tile(x_ptr, row, there, group, K: tl.constexpr):
-    """Columns 0-31 and 32-63 of a group, of rows ``row`` int64 [BM], as [32, BM] each."""
+    """Columns 0-31 and 32-63 of a group of the rows ``row`` int64 [BM]: two tiles [32, BM]."""
     column = group * 64 + tl.arange(0, 32)[:, None]
     at = x_ptr + row[None, :] * K + column
     first = tl.load(at, mask=there[None, :] & (column < K), other=0.0)
@@ -46,7 +46,7 @@ def _add(acc, w, x):
 
 @triton.jit
 def _narrow(y, out_ptr):
-    """In the type of the output; float16 ends at its largest number."""
+    """Convert to the dtype of the output; float16 saturates at its largest number."""
     if out_ptr.dtype.element_ty == tl.float16:
         y = tl.minimum(tl.maximum(y, -65504.0), 65504.0)
     return y.to(out_ptr.dtype.element_ty)
@@ -105,7 +105,7 @@ def group_down_kernel(
     F: tl.constexpr, W: tl.constexpr, E: tl.constexpr, FORMAT: tl.constexpr,
     SIZE: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid (W / BN, blocks): pairs [P, W], each pair where it was before sorting."""
+    """Grid (W / BN, blocks): pairs [P, W] = down inner, in the order before sorting."""
     expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
     if expert < E:
         place = first + tl.arange(0, BM)
@@ -133,7 +133,8 @@ def sum_kernel(
     pairs_ptr, weights_ptr, y_ptr,
     W: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, W / COLUMNS): y float32 [rows, W], a row's pairs in the order of its experts."""
+    """Grid (rows, W / COLUMNS): y float32 [rows, W], the weighted sum of a row's pairs, added in
+    the order of its experts."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < W

@@ -1,4 +1,4 @@
-"""The launches of an experts call of many rows: the pairs of an expert together."""
+"""The launches of ``experts`` for many rows: pairs are grouped by expert."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps, ty
 from kinfolk_kernels.launch import Launch
 
 COLUMNS = 1024
-"""Numbers that a program adds up."""
+"""Columns of a program that sums a row's pairs."""
 
 GROUP_ROWS = 256
-"""Pairs that a program sorts, where there are too many for one."""
+"""Pairs of a program that sorts, if there are too many for one program."""
 
 FEW_ROWS = 64
-"""Up to here an expert has few rows of its own."""
+"""Up to this many rows in the step, tiles are small: an expert has few rows."""
 
 FEW_PAIRS = 512
-"""Pairs that one program sorts."""
+"""Most pairs that are sorted by one program."""
 
 MANY_A_MATRIX = 48
-"""Pairs of an expert, on the average, from which on blocks of 64 would often not be enough: what is
-left over would read the whole matrix again."""
+"""Average pairs of an expert from which on blocks hold 128 pairs: with blocks of 64, many experts
+would need a second block, which reads the whole matrix again."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTile:
-    """Rows of a matrix and pairs that a program multiplies, warps, and loads in flight."""
+    """Matrix rows and pairs that a program multiplies, its warps, and its pipeline stages."""
 
     rows: int
     pairs: int
@@ -49,8 +49,9 @@ def group_launches(
     y: torch.Tensor,
     tiles: tuple[GroupTile, GroupTile] | None = None,
 ) -> Iterator[Launch]:
-    """y float32 [R, W] of x [R, W] in the type that gate and up become. ``tiles``: of gate and up
-    and of down, with as many pairs, in place of the usual: for tuning."""
+    """The launches that compute y float32 [R, W] from x [R, W], in the dtype that gate and up are
+    dequantised to. ``tiles`` replaces the default tiles of gate and up, and of down, for tuning;
+    both must have the same number of pairs."""
     device, pairs = x.device, choice.ids.numel()
     between = type_of(experts.down)
     each_has = pairs // experts.count
@@ -63,7 +64,7 @@ def group_launches(
     yield from sort(choice.ids, order, tile.pairs)
     inner = torch.empty(pairs, experts.channels, dtype=between, device=device)
     yield gate_up_groups(x, choice, experts, order, inner, tile)
-    # Half the bytes, where eleven bits are those of the numbers before.
+    # float16 halves the bytes; its inputs had no more precision.
     made = between if between == torch.float16 else torch.float32
     each = torch.empty(pairs, experts.width, dtype=made, device=device)
     yield down_groups(inner, experts, order, each, down_tile)
@@ -71,8 +72,8 @@ def group_launches(
 
 
 def tile_for(rows: int, each_has: int, dtype: torch.dtype, *, down: bool = False) -> GroupTile:
-    """By the number of rows, the pairs of an expert and the type of numbers alone; equal numbers of
-    pairs for both."""
+    """The tile for a number of rows, pairs of an expert, and a dtype. The tiles of gate and up and
+    of down have the same number of pairs."""
     few = rows <= FEW_ROWS
     if dtype == torch.float32:
         return GroupTile(32, 16, 4, 1) if few else GroupTile(16, 64, 8, 1)
@@ -85,7 +86,7 @@ def tile_for(rows: int, each_has: int, dtype: torch.dtype, *, down: bool = False
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Pairs sorted by expert: see ``sort_kernels``."""
+    """The arrays of pairs sorted by expert, as ``sort_kernels`` describes them."""
 
     order: torch.Tensor
     starts: torch.Tensor
@@ -105,13 +106,13 @@ class Order:
         return {"order_ptr": self.order, "starts_ptr": self.starts, "ends_ptr": self.ends}
 
     def blocks(self, size: int) -> int:
-        """The most blocks of ``size`` pairs that there can be."""
+        """The largest possible number of blocks of ``size`` pairs."""
         pairs, experts = self.order.shape[0], self.ends.shape[0]
         return min(pairs, pairs // size + min(experts, pairs))
 
 
 def sort(ids: torch.Tensor, order: Order, block: int) -> Iterator[Launch]:
-    """The order of the pairs of ids [R, K], in blocks of up to ``block``."""
+    """The launches that sort the pairs of ids [R, K] by expert, in blocks of up to ``block``."""
     pairs, experts = ids.numel(), order.ends.shape[0]
     size = max(16, triton.next_power_of_2(experts))
     made = {"E": experts, "SIZE": size, "BLOCK": block}
@@ -141,7 +142,7 @@ def gate_up_groups(
     inner: torch.Tensor,
     tile: GroupTile,
 ) -> Launch:
-    """inner [R K, F] in sorted order, of x [R, W]."""
+    """The launch that computes inner [R K, F], in sorted order, from x [R, W]."""
     return Launch(
         group_kernels.group_gate_up_kernel,
         (-(-experts.channels // tile.rows), order.blocks(tile.pairs)),
@@ -173,7 +174,7 @@ def down_groups(
     each: torch.Tensor,
     tile: GroupTile,
 ) -> Launch:
-    """each [R K, W], as the pairs were before sorting, of inner [R K, F]."""
+    """The launch that computes each [R K, W], in the order before sorting, from inner [R K, F]."""
     return Launch(
         group_kernels.group_down_kernel,
         (-(-experts.width // tile.rows), order.blocks(tile.pairs)),
@@ -207,7 +208,7 @@ def _constants(experts: ExpertsArguments[Stack], stack: Stack, tile: GroupTile) 
 
 
 def add_up(each: torch.Tensor, choice: Choice, y: torch.Tensor) -> Launch:
-    """y [R, W], the weighted sum of each row's pairs."""
+    """The launch that computes y [R, W], the weighted sum of each row's pairs."""
     rows, width = y.shape
     return Launch(
         group_kernels.sum_kernel,

@@ -15,13 +15,13 @@ from kinfolk_kernels.op import Op
 @dataclass(frozen=True, slots=True)
 class ExpertsArguments(Generic[S]):
     """The feed-forward experts of a layer: a row's result is the sum over its experts, in the order
-    of its ids, of weight * down(activation(gate x) * up x), plus the ``shared`` one's.
+    of its ids, of weight * down(activation(gate x) * up x), plus that of the ``shared`` expert.
 
     ``gate`` and ``up`` [bays, F, W] and ``down`` [bays, W, F] hold the experts in bays, dense or
-    quantised; ``bay_of_expert`` int64 [E] says where each lies. Operands: x [R, W] in ``dtype``,
-    and the choice of :class:`RouteArguments`: ids int64 [R, top_k] and weights float32 [R, top_k].
-    Result: float32 [R, W]. It depends on the row and its experts' weights alone, not on bays or on
-    the rows beside it.
+    quantised; ``bay_of_expert`` int64 [E] is the bay of each. Operands: x [R, W] in ``dtype``, and
+    the result of :class:`RouteArguments`: ids int64 [R, top_k] and weights float32 [R, top_k].
+    Result: float32 [R, W]. It depends only on the row and on its experts' weights, not on bays or
+    on other rows.
     """
 
     gate: S

@@ -1,12 +1,11 @@
-"""Experts of few rows, each row for itself: int8 dot products with the matrices of its experts.
+"""Expert kernels for few rows: int8 dot products of each row with the matrices of its experts.
 
-A pair is a row and one of its experts; the shared expert of a row is one more pair of it, with
-matrices of its own. A lane's 16-byte load is one word of four rows of a matrix, and all words of a
-lane are asked for before any is used: the row that they meet is read behind a barrier, over which
-the compiler moves no load, or it would put each load where it is used. Nothing depends on who else
-is in the step: neither the order of a sum nor what is rounded. Programs of the rows run side by
-side for the same part of the matrices, so that an expert that several rows chose comes from memory
-once.
+A pair is a row and one of its experts; the shared expert is one more pair of every row, with
+matrices of its own. A lane's 16-byte load is one word of four rows of a matrix. All words of a lane
+are loaded before any is used: the row of x is read behind a barrier, which keeps the compiler from
+moving each load to its use. Neither the order of a sum nor the rounding depends on other rows of
+the step. Programs of different rows process the same part of the matrices at the same time, so an
+expert that several rows chose is read from memory once.
 """
 
 # mypy: ignore-errors
@@ -22,10 +21,10 @@ from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
 from kinfolk_kernels.plane_words import codes_of, columns, load, matrix_words, row_words
 
 NONE = tl.constexpr(-1)
-"""The format of a shared expert that is not there."""
+"""The format that stands for "no shared expert"."""
 
 WHOLE = tl.constexpr(12582912.0)
-"""1.5 * 2^23: a small number added to it is rounded half to even, and stands in the low bits."""
+"""1.5 * 2^23: adding a small number rounds it half to even and leaves it in the low bits."""
 
 
 @triton.jit
@@ -55,8 +54,8 @@ def _packed(values, inverse, ASM: tl.constexpr):
 
 @triton.jit
 def place_between(channel, F: tl.constexpr):
-    """Where a channel's number stands in a row between the products: what lanes side by side read
-    at a time stands side by side."""
+    """The place of a channel in a row of ``inner``, between the two products: numbers that
+    neighbouring lanes read at once are contiguous."""
     word = channel % 64 // 4
     lane = channel // 64 * 2 + word % 2
     return (word // 2 * (F // 32) + lane) * 4 + channel % 4
@@ -66,11 +65,11 @@ def place_between(channel, F: tl.constexpr):
 def row_numbers(
     inner_ptr, group, t, there, F: tl.constexpr, FORMAT: tl.constexpr, MASKED: tl.constexpr
 ):
-    """The numbers of a row of F float32 that meet a lane's words, [lanes, 4] each."""
+    """The numbers of a row of F float32 to multiply a lane's words with, [lanes, 4] each."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     values = ()
     for i in tl.static_range(4 if EIGHT else 8):
-        # With eight bits a code words t, t + 4, t + 8, t + 12 of a group; else every second one.
+        # 8-bit codes: words t, t + 4, t + 8 and t + 12 of a group; 4-bit codes: every second word.
         word = t + 4 * i if EIGHT else t + 2 * i
         at = place_between(64 * group + 4 * word, F) + tl.arange(0, 4)[None, :]
         values = values + (load(inner_ptr + at, there, MASKED),)
@@ -79,7 +78,8 @@ def row_numbers(
 
 @triton.jit
 def rounded(values, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """``row_numbers`` as what ``row_words`` gives, with a scale for the numbers of each lane."""
+    """``row_numbers`` rounded to int8 words, as ``row_words`` returns them, with one scale for the
+    numbers of each lane."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     COUNT: tl.constexpr = 4 if EIGHT else 8
     largest = tl.abs(values[0])
@@ -104,7 +104,7 @@ def round_kernel(
     F: tl.constexpr, FORMAT: tl.constexpr, LANES: tl.constexpr, ASM: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (pairs,): what lanes of the product down meet, rounded once for all its programs."""
+    """Grid (pairs,): round ``inner`` to int8 once, for all programs of the product with down."""
     start_dependents(PDL)
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     OWN: tl.constexpr = F // 64 * SHARE
@@ -128,7 +128,7 @@ def round_kernel(
 
 @triton.jit
 def made_before(words_ptr, scale_ptr, at, there, FORMAT: tl.constexpr, MASKED: tl.constexpr):
-    """What ``rounded`` gave lane ``at`` of all."""
+    """The words and scale that ``round_kernel`` stored for lane ``at``."""
     word = tl.arange(0, 4)[None, :]
     scale = load(scale_ptr + at, there, MASKED)
     if FORMAT == Q8_0:
@@ -140,7 +140,8 @@ def made_before(words_ptr, scale_ptr, at, there, FORMAT: tl.constexpr, MASKED: t
 
 @triton.jit
 def dots(words, row, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """What ``matrix_words`` read against the words of a row, times its scale: [lanes, 4]."""
+    """Dot products of the words of ``matrix_words`` with those of a row, times its scale:
+    [lanes, 4]."""
     q, high, scales, supers = words
     x, top, d = row
     codes, tops = codes_of(q, high, group, FORMAT, ASM)
@@ -155,7 +156,7 @@ def _gate_up(
     K: tl.constexpr, F: tl.constexpr, FORMAT: tl.constexpr, ACTIVATION: tl.constexpr,
     NR: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """NR groups of four channels of a pair side by side in the lanes: activation(gate x) * up x."""
+    """activation(gate x) * up x of NR groups of four channels of a pair, each in LANES lanes."""
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     lane = tl.arange(0, NR * LANES)[:, None]
     quad = first
@@ -212,8 +213,9 @@ def gate_up_kernel(
     NR: tl.constexpr, LANES: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (pairs + rows, parts): inner float32 [pairs, F], of the shared expert [rows, SHARED_F],
-    and open float32 [rows], what its sum is multiplied with: by the part after its last channel."""
+    """Grid (pairs + rows, parts): inner float32 [pairs, F] of the pairs and [rows, SHARED_F] of the
+    shared expert, and open float32 [rows], its gate, computed by the part after its last channel.
+    """
     pair = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * NR
     wait_for_producers(PDL)
@@ -261,10 +263,9 @@ def down_kernel(
 ):  # fmt: skip
     """Grid (rows, W / 4 / NR): y float32 [rows, W], the weighted sum over a row's experts.
 
-    The words of its experts lie one after the other in the lanes, as many at a time as there are,
-    and one sum of fixed shape adds up columns and experts; SPAN lanes take the shared one.
-    EARLY: those of the shared one are asked for before what is between the products is there.
-    ROUNDED: that has been through ``round_kernel``.
+    The words of a row's experts are distributed over the lanes one after the other, and one sum of
+    fixed shape adds columns and experts. SPAN lanes process the shared expert. EARLY: its words are
+    loaded before ``inner`` is available. ROUNDED: ``round_kernel`` has rounded ``inner``.
     """
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -273,7 +274,7 @@ def down_kernel(
     sums = (tl.zeros([LANES, 4], tl.float32),)
     for _ in tl.static_range(1, NR):
         sums = sums + (tl.zeros([LANES, 4], tl.float32),)
-    # Of the shared expert a lane takes words of one of the groups of rows.
+    # Each lane reads words of the shared expert for one group of four rows only.
     SHARED_SHARE: tl.constexpr = 4 if SHARED == Q8_0 else 2
     part, shared_t = lane // SPAN, lane % SHARED_SHARE
     shared_group = lane % SPAN // SHARED_SHARE
@@ -290,7 +291,7 @@ def down_kernel(
         group, t = inside // SHARE, inside % SHARE
         there = place < TOP_K
         pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
-        # The choice is there: gate and up have waited for it before they let anything begin.
+        # The ids are written: the gate and up launch waited for them before it let this one start.
         bay = tl.load(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
         words = ()
         for n in tl.static_range(NR):

@@ -1,4 +1,4 @@
-"""The launches of an experts call of few rows: each pair of a row and an expert for itself."""
+"""The launches of ``experts`` for few rows: each (row, expert) pair is computed separately."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ from kinfolk_kernels.linear.prepare import quantize_rows
 from kinfolk_kernels.planes import EIGHT_BITS, INTERLEAVE, Planes
 
 QUADS = 1
-"""Groups of four channels that a program makes of a pair, if that divides them."""
+"""Groups of four channels of a pair that a program computes, if it divides their number."""
 
 CHANNEL_LANES, FEW_CHANNEL_LANES = 64, 32
-"""The most lanes that make four channels of a pair, of few rows and of more."""
+"""Most lanes that compute four channels of a pair: up to ``FEW_ROWS`` rows, and for more."""
 
 DOWN_QUADS = 2
-"""Groups of four numbers of a row that a program adds up."""
+"""Groups of four numbers of the result that a program computes."""
 
 ALL_LANES, FEW_LANES = 256, 64
-"""The most lanes that add up what a row's experts make, of few rows and of more."""
+"""Most lanes that sum a row's experts: up to ``FEW_ROWS`` rows, and for more."""
 
 FEW_ROWS = 2
-"""Up to here there are too few programs for registers to matter, or to round for all of them."""
+"""Up to this many rows there are so few programs that neither registers limit them nor a rounding
+launch for all of them pays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What is between the products, float32: [R K, F] of the pairs, [R, F'] of the shared expert,
-    in the order of ``place_between``, and [R], what the latter's result is multiplied with. With
-    more than a few rows the pairs' numbers as int32 ``words`` and a ``scale`` for each lane, too.
+    """Intermediate results between the two products, float32: ``pairs`` [R K, F] and ``shared``
+    [R, F'] in the order of ``place_between``, and ``open`` [R], the gate of the shared expert. For
+    more than ``FEW_ROWS`` rows also the pairs' numbers rounded to int8: int32 ``words``, and a
+    ``scale`` for each lane.
     """
 
     pairs: torch.Tensor
@@ -67,7 +69,7 @@ class Inner:
 
 
 def joins(experts: ExpertsArguments[Stack], choice: Choice) -> bool:
-    """Whether the shared expert can be one more pair of every row."""
+    """Whether the shared expert can be computed as one more pair of every row."""
     shared = experts.shared
     if shared is None:
         return False
@@ -87,7 +89,7 @@ def pair_launches(
     *,
     asm: bool = True,
 ) -> Iterator[Launch]:
-    """y float32 [R, W] of x [R, W], rounded to int8."""
+    """The launches that compute y float32 [R, W] from x [R, W], which is rounded to int8."""
     rows = made_int8(x)
     if rows is None:
         rows = Int8Rows.make(x.shape[0], experts.width, x.device)
@@ -108,7 +110,7 @@ def gate_up_pairs(
     *,
     asm: bool = True,
 ) -> Launch:
-    """``inner`` of rows [R, W], which are x rounded."""
+    """The launch that computes ``inner`` from ``rows`` [R, W], which are x in int8."""
     form, width, pairs = format_of(experts.gate), experts.width, choice.ids.numel()
     shared, shared_gate, shared_form = experts.shared, None, pair_kernels.NONE.value
     needed = [_lanes(form, width)]
@@ -163,7 +165,7 @@ def gate_up_pairs(
 
 
 def round_pairs(inner: Inner, experts: ExpertsArguments[Stack], *, asm: bool = True) -> Launch:
-    """``inner.words`` and ``inner.scale`` of ``inner.pairs``."""
+    """The launch that rounds ``inner.pairs`` to ``inner.words`` and ``inner.scale``."""
     form, channels = format_of(experts.down), experts.channels
     lanes = int(triton.next_power_of_2(_lanes(form, channels)))
     return Launch(
@@ -183,7 +185,7 @@ def down_pairs(
     *,
     asm: bool = True,
 ) -> Launch:
-    """y [R, W] of ``inner``."""
+    """The launch that computes y [R, W] from ``inner``."""
     form, width, channels = format_of(experts.down), experts.width, experts.channels
     rows, shared = choice.ids.shape[0], experts.shared
     lanes = _down_lanes(choice, experts)
@@ -226,18 +228,18 @@ def down_pairs(
 
 
 def _span(down: Any) -> int:
-    """Lanes that take a group of four rows of a shared expert."""
+    """Lanes that process a group of four rows of a shared expert."""
     return int(triton.next_power_of_2(_lanes(format_of(down), down.columns)))
 
 
 def _down_lanes(choice: Choice, experts: ExpertsArguments[Stack]) -> int:
-    """Lanes of a program that adds up a row's experts: of one row all at once, if that is not too
-    many; where there are many programs, the fewer lanes, the less their sums cost."""
+    """Lanes of a program that sums a row's experts. For one row, one lane for each word, up to a
+    limit. With many programs fewer lanes are faster, as their sums cost less."""
     needed = choice.top_k * _lanes(format_of(experts.down), experts.channels)
     most = ALL_LANES if choice.ids.shape[0] <= FEW_ROWS else FEW_LANES
     return min(most, int(triton.next_power_of_2(needed)))
 
 
 def _lanes(format: int, columns: int) -> int:
-    """Lanes that share a group of four rows of a matrix."""
+    """Lanes that share a group of four rows of a matrix of ``columns`` columns."""
     return columns // GROUP * (4 if format == EIGHT_BITS else 2)

@@ -1,4 +1,4 @@
-"""The feed-forward experts of a layer, one (row, expert) pair at a time, and the shared one."""
+"""The reference of ``experts``: one (row, expert) pair at a time, and the shared expert."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PackedStack(Protocol):
-    """Stacked matrices in quantised blocks; indexing takes one out."""
+    """Stacked matrices in quantised blocks; indexing returns one matrix."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -25,14 +25,13 @@ class PackedStack(Protocol):
 
 Stack = torch.Tensor | PackedStack
 S = TypeVar("S", bound=Stack)
-"""The stacks that a back end reads."""
+"""The kind of stack that a back end reads."""
 
 
 class SharedExpert(NamedTuple):
-    """The expert that every row goes to: ``gate`` and ``up`` [F, W], ``down`` [W, F].
+    """The expert that every row uses: ``gate`` and ``up`` [F, W], ``down`` [W, F].
 
-    Its result is multiplied with the sigmoid of the product of ``shared_gate`` float32 [W] with the
-    row, if there is one.
+    With a ``shared_gate`` float32 [W], its result is multiplied by sigmoid(shared_gate . x).
     """
 
     gate: Any
@@ -65,8 +64,8 @@ def experts(
 def add_shared(
     routed: torch.Tensor, shared: torch.Tensor, x: torch.Tensor, shared_gate: torch.Tensor | None
 ) -> torch.Tensor:
-    """routed float32, shared and x [R, W] -> float32 [R, W]: the result of the shared expert is
-    added, times the sigmoid of the product of ``shared_gate`` with the row of ``x``."""
+    """routed float32, shared and x [R, W] -> float32 [R, W]: routed + sigmoid(shared_gate . x) *
+    shared, or routed + shared without a gate."""
     added = shared.float()
     if shared_gate is not None:
         added = added * (x.float() * shared_gate).sum(1, keepdim=True).sigmoid()
@@ -74,6 +73,6 @@ def add_shared(
 
 
 def matrix(stack: Stack, bay: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """One matrix of a stack, as numbers."""
+    """One matrix of a stack, dequantised to ``dtype``."""
     one = stack[bay]
     return one.to(dtype) if isinstance(one, torch.Tensor) else one.dequantize(dtype)

@@ -1,4 +1,4 @@
-"""The kernel that adds the shared expert of a row."""
+"""The kernel that adds the shared expert to the routed ones."""
 
 # mypy: ignore-errors
 
@@ -24,7 +24,7 @@ def add_shared_kernel(
     GATED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows,): routed [rows, WIDTH] in place."""
+    """Grid (rows,): adds the shared expert to routed [rows, WIDTH] in place."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, SIZE)

@@ -1,4 +1,4 @@
-"""The shared expert by itself: plain products of all rows, added to those of the chosen ones."""
+"""The shared expert as matrix products of all rows, added to the routed experts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinfolk_kernels.linear.triton_backend import products
 
 
 def shared_rows(x: torch.Tensor, shared: SharedExpert, activation: Activation) -> torch.Tensor:
-    """down(act(gate x) * up x) [R, W] in the type of x [R, W]."""
+    """down(activation(gate x) * up x) [R, W] in the dtype of x [R, W]."""
     gate, up = products(x, (shared.gate, shared.up))
     return products(multiply(activation, gate, up), (shared.down,))[0]
 
@@ -22,7 +22,8 @@ def shared_rows(x: torch.Tensor, shared: SharedExpert, activation: Activation) -
 def add_shared(
     routed: torch.Tensor, shared: torch.Tensor, x: torch.Tensor, shared_gate: torch.Tensor | None
 ) -> Launch:
-    """routed float32 [R, W], contiguous, plus ``shared`` [R, W]; see the reference."""
+    """The launch that adds ``shared`` [R, W] to routed float32 [R, W], contiguous, in place; see
+    the reference."""
     rows, width = routed.shape
     return Launch(
         add_shared_kernel,

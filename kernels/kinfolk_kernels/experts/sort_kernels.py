@@ -1,12 +1,10 @@
-"""Sorting the (row, expert) pairs of a step by expert, on the device and in a fixed order.
-
-Pairs of one expert keep their order. What comes out:
+"""Kernels that sort the (row, expert) pairs of a step by expert, in a stable order. Results:
 
 ``order``   int32 [P]      the pairs, those of expert 0 first
-``starts``  int32 [E + 1]  where each expert's begin
-``ends``    int32 [E]      blocks of pairs of all experts up to and with this one
+``starts``  int32 [E + 1]  the place in ``order`` of each expert's first pair
+``ends``    int32 [E]      number of blocks of pairs of the experts 0 to e
 
-A place is a count of others before it, so nothing depends on the order in which programs run.
+A pair's place is the number of pairs before it, so it does not depend on the order of programs.
 """
 
 # mypy: ignore-errors
@@ -17,7 +15,7 @@ import triton
 import triton.language as tl
 
 STEP = tl.constexpr(16)
-"""Pairs that are compared with at a time."""
+"""Pairs that a pair is compared with at once."""
 
 
 @triton.jit
@@ -35,7 +33,7 @@ def sort_few_kernel(
     ids_ptr, order_ptr, starts_ptr, ends_ptr, pairs,
     E: tl.constexpr, SIZE: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program for up to PAIRS pairs, a multiple of 16: every pair is compared with every."""
+    """One program for up to PAIRS pairs, a multiple of 16: compares every pair with every other."""
     p = tl.arange(0, PAIRS)[:, None]
     e = tl.arange(0, SIZE)[:, None]
     mine = tl.load(ids_ptr + p, mask=p < pairs, other=SIZE).to(tl.int32)
@@ -57,7 +55,8 @@ def sort_few_kernel(
 def count_kernel(
     ids_ptr, counts_ptr, pairs, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr
 ):  # fmt: skip
-    """Grid (chunks,): counts int32 [chunks, SIZE] of the experts in every GROUP_ROWS pairs."""
+    """Grid (chunks,): counts int32 [chunks, SIZE], the pairs of each expert in every chunk of
+    GROUP_ROWS pairs."""
     e = tl.arange(0, SIZE)[:, None]
     total = tl.zeros([SIZE, STEP], tl.int32)
     first = tl.program_id(0) * GROUP_ROWS
@@ -73,7 +72,7 @@ def scan_kernel(
     counts_ptr, starts_ptr, ends_ptr, pairs, chunks,
     E: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program: counts become the places of each chunk's first pair of each expert."""
+    """One program: replaces counts by the place of each chunk's first pair of each expert."""
     e = tl.arange(0, SIZE)[None, :]
     sums = tl.zeros([TILE, SIZE], tl.int32)
     for start in tl.range(0, chunks, TILE):
@@ -94,7 +93,7 @@ def scan_kernel(
 def place_kernel(
     ids_ptr, places_ptr, order_ptr, pairs, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr
 ):  # fmt: skip
-    """Grid (chunks,): put the pairs of a chunk where they belong."""
+    """Grid (chunks,): write the pairs of a chunk to their places in ``order``."""
     first = tl.program_id(0) * GROUP_ROWS
     p = first + tl.arange(0, GROUP_ROWS)[:, None]
     mine = tl.load(ids_ptr + p, mask=p < pairs, other=0).to(tl.int32)

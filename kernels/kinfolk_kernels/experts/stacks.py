@@ -1,4 +1,4 @@
-"""Stacked matrices, and single ones, as arguments of the experts' kernels."""
+"""Stacks of matrices, and single ones, as arguments of the experts' kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from kinfolk_kernels.planes import GROUP, LAYOUTS, Planes, PlanesStack
 
 DENSE = -1
-"""The number of plain numbers among the formats."""
+"""The format number of dense matrices."""
 
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -22,7 +22,7 @@ def format_of(stack: Stack | Matrix) -> int:
 
 
 def type_of(stack: Stack) -> torch.dtype:
-    """The type of the numbers that the matrix unit multiplies."""
+    """The dtype in which tensor cores multiply the matrices."""
     return stack.dtype if isinstance(stack, torch.Tensor) else torch.float16
 
 
@@ -31,8 +31,8 @@ def tensors_of(stack: Stack) -> tuple[torch.Tensor, ...]:
 
 
 def pointers(name: str, stack: Stack | Matrix, *, as_bytes: bool) -> dict[str, torch.Tensor]:
-    """Planes by name; codes and high bits as bytes if asked for. What is not there points at
-    something that is."""
+    """The planes as kernel arguments, with codes and high bits ``as_bytes`` or as words. An absent
+    plane is replaced by one that exists."""
     if isinstance(stack, torch.Tensor):
         return dict.fromkeys(
             (f"{name}_q", f"{name}_high", f"{name}_scales", f"{name}_supers"), stack
@@ -50,7 +50,7 @@ def pointers(name: str, stack: Stack | Matrix, *, as_bytes: bool) -> dict[str, t
 
 
 def steps(stack: Stack, *, as_bytes: bool) -> dict[str, int]:
-    """How far it is from matrix to matrix, in elements of ``pointers``."""
+    """Strides between matrices, in elements of ``pointers``."""
     if isinstance(stack, torch.Tensor):
         return {"q_step": stack.stride(0), "high_step": 0, "scales_step": 0, "supers_step": 0}
     size = 4 if as_bytes else 1
@@ -63,7 +63,7 @@ def steps(stack: Stack, *, as_bytes: bool) -> dict[str, int]:
 
 
 def refuses(stack: Any, name: str) -> str:
-    """Why the kernels cannot read a stack; empty if they can."""
+    """The reason why the kernels cannot read a stack; empty if they can."""
     if isinstance(stack, torch.Tensor):
         if stack.dtype not in NUMBERS:
             return f"{name} is of {stack.dtype}"

@@ -1,7 +1,7 @@
-"""The experts of a layer, expert by expert, in tiles of a fixed number of rows.
+"""``experts`` in torch, expert by expert, in tiles of a fixed number of rows.
 
-A product's rounding may depend on its shape. So every product of a step has the same shape: one
-row if the step has one, else a tile of 16 rows padded with zeros, however many rows an expert got.
+The rounding of a product may depend on its shape. So all products of a step have the same shape:
+one row if the step has one row, else tiles of 16 rows padded with zeros.
 """
 
 from __future__ import annotations

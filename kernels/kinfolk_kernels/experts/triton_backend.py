@@ -1,6 +1,6 @@
 """``experts`` on the GPU.
 
-Which kernels run depends on the number of rows of the step alone. No host waits for the device.
+The number of rows of the step selects the kernels. The host does not wait for the device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from kinfolk_kernels.planes import GROUP, PlanesStack
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 PAIRED_ROWS = 16
-"""Up to here each row goes to its experts alone, if matrices may be multiplied with int8: of that
-many rows few share an expert."""
+"""Up to this many rows, pairs are computed separately if the matrices allow int8 activations: few
+rows share an expert then."""
 
 MOST_EXPERTS = 1024
 MOST_CHOSEN = 32
@@ -99,7 +99,7 @@ def experts(
 
 
 def takes_int8(arguments: ExpertsArguments[Stack]) -> bool:
-    """Whether few rows may be rounded to int8 before they meet the matrices."""
+    """Whether the matrices allow int8 activations for few rows."""
     return arguments.channels % GROUP == 0 and all(
         isinstance(stack, PlanesStack) and stack.activations == "int8"
         for stack in (arguments.gate, arguments.up, arguments.down)

@@ -1,4 +1,4 @@
-"""A tile of a matrix as numbers for the matrix unit, out of planes or of plain numbers."""
+"""Loads tiles of dense or packed matrices as numbers for tensor cores."""
 
 # mypy: ignore-errors
 
@@ -12,12 +12,12 @@ from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, place_of, run_of
 
 DENSE = tl.constexpr(-1)
-"""The format of plain numbers."""
+"""The format number of dense matrices."""
 
 
 @triton.jit
 def _as_half(codes, OFFSET: tl.constexpr):
-    """Codes below 1024 as float16, less OFFSET, by setting the bits of 1024."""
+    """Codes below 1024 minus OFFSET, as float16: the code is set in the low bits of 1024."""
     return (codes | 0x6400).to(tl.float16, bitcast=True) - (1024.0 + OFFSET)
 
 
@@ -37,11 +37,11 @@ def weight_tile(
     K: tl.constexpr,
     FORMAT: tl.constexpr,
 ):
-    """Columns 0-31 and 32-63 of a group of 64, of rows ``n``: two tiles [rows, 32].
+    """Columns 0-31 and 32-63 of a group of 64 columns, of rows ``n``: two tiles [rows, 32].
 
-    Planes come as pointers to bytes of codes and high bits and to words of scales and supers, and
-    give float16: codes times float16(super * scale). Plain numbers come in their own type, zero
-    beyond column K.
+    A packed matrix is given by pointers to bytes of codes and high bits and to words of scales and
+    supers; the tiles are float16, codes times float16(super * scale). Tiles of a dense matrix have
+    its dtype, and are zero beyond column K.
     """
     if FORMAT == DENSE:
         column = group * 64 + tl.arange(0, 32)[None, :]
@@ -109,7 +109,7 @@ def _unpacked(
 
 @triton.jit
 def _with_scales(low, top, scales, d, least, FORMAT: tl.constexpr):
-    """Codes of a format of blocks of 256 -> numbers."""
+    """Numbers from the codes of a format with blocks of 256."""
     if FORMAT == Q6_K:
         front = (tl.arange(0, 32) < 16)[None, :]
         a = (d * byte_of(scales, 0).to(tl.float32)).to(tl.float16)[:, None]

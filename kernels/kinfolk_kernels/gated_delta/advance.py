@@ -1,4 +1,4 @@
-"""One certain row of each of several sequences: the state is read once and written once."""
+"""The kernel that advances sequences by one certain row each: one read and write of the state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def advance_kernel(
     STORES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (HV * DV / BV, B): a program moves BV rows of one head's state [DV, DK]."""
+    """Grid (HV * DV / BV, B): a program advances BV rows of one head's state [DV, DK]."""
     start_dependents(PDL)
     span = spans + 4 * tl.program_id(1)
     head = tl.program_id(0) // (DV // BV)
@@ -58,7 +58,7 @@ def advance_kernel(
     v = tl.load(v_ptr + row * v_row + head * DV + r).to(tl.float32)
     decay = tl.exp(tl.load(g_ptr + row * g_row + head))
     beta = tl.load(beta_ptr + row * beta_row + head)
-    # Both reductions meet the state as it was, so that neither waits for the other.
+    # Both reductions read the old state, so that neither waits for the other.
     d = beta * (v - decay * tl.sum(state * k[None, :], 1))
     out = decay * tl.sum(state * q[None, :], 1) + d * tl.sum(k * q, 0)
     state = decay * state + d[:, None] * k[None, :]

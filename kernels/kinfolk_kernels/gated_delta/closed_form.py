@@ -1,8 +1,8 @@
-"""The closed form of a block of rows of the gated delta rule, as pieces of kernels.
+"""The closed form of a block of rows of the gated delta rule, for kernels.
 
-The formulas are those of ``torch_backend.py``. Keys are taken in slices of 32, each loaded where
-it is used: operands of a product over 128 keys at once do not fit in registers. A tile of the state
-is a tuple of its slices.
+The formulas are those of ``torch_backend.py``. Keys are processed in slices of 32, each loaded at
+its use: operands of a product over 128 keys do not fit in registers. A tile of the state is a tuple
+of its slices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def product(a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def load_slice(base, rows, stride, inside, index):
-    """[rows, KEYS]: slice ``index`` of rows of a matrix, 0 outside."""
+    """[rows, KEYS]: slice ``index`` of ``rows`` of a matrix, 0 where not ``inside``."""
     at = base + rows.to(tl.int64)[:, None] * stride + tl.arange(0, KEYS)[None, :]
     return tl.load(at + index * KEYS, mask=inside[:, None], other=0.0).to(tl.float32)
 
@@ -45,7 +45,8 @@ def store_state(base, r, state, SLICES: tl.constexpr):
 
 @triton.jit
 def moved(state, decay, d, base, rows, stride, inside, SLICES, PRECISION: tl.constexpr):
-    """decay S + d k: the state after some rows; d [values, rows] weighted, k rows at ``base``."""
+    """decay S + d k, the state after some rows: d [values, rows] is weighted, k is loaded from the
+    ``rows`` at ``base``."""
     found = ()
     for i in tl.static_range(SLICES):
         k = load_slice(base, rows, stride, inside, i)
@@ -56,10 +57,11 @@ def moved(state, decay, d, base, rows, stride, inside, SLICES, PRECISION: tl.con
 
 @triton.jit
 def decays(later, earlier, seen):
-    """exp(later - earlier) where ``seen``, else 0; both float64 sums of decays that broadcast.
+    """exp(later - earlier) where ``seen``, else 0; both are float64 sums of decays that broadcast.
 
-    Their differences are small beside them: each is split into two float32, the differences of the
-    high parts of near sums are exact. Unseen differences may be positive: masked before.
+    The sums are large and their differences small. So each sum is split into two float32, whose
+    high parts have exact differences if the sums are near. Differences that are not ``seen`` may be
+    positive, so they are masked before the exponential.
     """
     high_l = later.to(tl.float32)
     low_l = (later - high_l.to(tl.float64)).to(tl.float32)
@@ -73,8 +75,9 @@ def decays(later, earlier, seen):
 def inverse(a, T: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr):
     """(I + a)^-1 of a strictly triangular [T, T], lower or upper, T = 2^LEVELS.
 
-    By blocks that double: with the inverses X, Y of two neighbours and B between them, the block
-    beside the diagonal is -X B Y. The highest bit in which row and column of B differ is ``level``.
+    Computed by doubling: if X and Y are the inverses of two neighbouring diagonal blocks, and B is
+    the block of ``a`` between them, then that block of the inverse is -X B Y. ``level`` is the
+    highest bit in which rows and columns of B differ.
     """
     row = tl.arange(0, T)[:, None]
     column = tl.arange(0, T)[None, :]

@@ -1,4 +1,4 @@
-"""Moves the state along kept rows by one update of their rank, in place."""
+"""The kernel that commits kept rows: one update of the state in place, of their number as rank."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def commit_kernel(
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (HV * DV / BV, D): a program moves BV rows of one head's state, T kept rows at a time.
+    """Grid (HV * DV / BV, D): a program advances BV rows of one head's state, by T kept rows at a
+    time.
 
-    A sequence that keeps nothing is padding.
+    A segment that keeps no rows is padding.
     """
     start_dependents(PDL)
     SLICES: tl.constexpr = DK // KEYS
@@ -58,7 +59,7 @@ def commit_kernel(
         total = tl.load(trace_total + row * HV + head, mask=inside, other=0.0)
         weight = tl.exp((end - total).to(tl.float32))
         d_at = trace_d + (row * HV + head)[None, :] * DV + r[:, None]
-        # Masked, not weighted by zero: other rows may be anything.
+        # Masked rather than multiplied by zero: other rows may be NaN.
         d = tl.load(d_at, mask=inside[None, :], other=0.0)
         d = tl.where(inside[None, :], d * weight[None, :], 0.0)
         factor = tl.where(start == 0, decay, 1.0)

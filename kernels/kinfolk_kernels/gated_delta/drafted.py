@@ -1,4 +1,4 @@
-"""Drafted rows with parents: outputs and trace from the committed state, which stays as it is."""
+"""The kernel of drafted rows: outputs and trace from the committed state, which is not changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _on_path(path, places):
 
 @triton.jit
 def _decay_of(g_ptr, path, places, g_row, count):
-    """float64 [rows]: the decays at some places of the segment that are on each row's path."""
+    """float64 [rows]: the sum of decays over the ``places`` that are on each row's path."""
     g = tl.load(g_ptr + places * g_row, mask=places < count, other=0.0).to(tl.float64)
     return tl.sum(tl.where(_on_path(path, places), g[None, :], 0.0), 1)
 
@@ -41,7 +41,7 @@ def _gram(
     DK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """k k^T and q k^T of rows ``here`` with rows ``earlier``; not unrolled: registers are full."""
+    """k k^T and q k^T of rows ``here`` with rows ``earlier``; not unrolled, to save registers."""
     met = tl.zeros([here.shape[0], earlier.shape[0]], tl.float32)
     read = met
     for i in range(DK // KEYS):
@@ -83,10 +83,11 @@ def drafted_kernel(
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (HV * DV / BV, B): a program holds BV rows of one head's state and takes the sequence's
-    rows in blocks of T, SEVERAL or one. Later blocks read earlier ones from the trace.
+    """Grid (HV * DV / BV, B): a program holds BV rows of one head's state and processes the
+    sequence's rows in blocks of T: one block, or SEVERAL. Later blocks read earlier ones from the
+    trace.
 
-    What is summed, and in what order, depends on the sequence's own rows only."""
+    The terms of a sum and their order depend on the sequence's own rows only."""
     start_dependents(PDL)
     SLICES: tl.constexpr = DK // KEYS
     wait_for_producers(PDL)
@@ -148,7 +149,7 @@ def drafted_kernel(
         o_at = out_ptr + (row[:, None] * HV + head) * DV + r[None, :]
         tl.store(o_at, out, mask=inside[:, None])
         tl.store(trace_d + here[:, None] * (HV * DV) + r[None, :], d, mask=inside[:, None])
-        # All tiles of a head find the same sums; each needs its own before its next block.
+        # All programs of a head store equal sums; each reads back its own before its next block.
         tl.store(trace_total + here * HV, total, mask=inside)
         if (tile == 0) & (head < HK):
             k_at = trace_k + (row * HK + head)[:, None] * DK + tl.arange(0, KEYS)[None, :]

@@ -1,4 +1,4 @@
-"""Launches of the gated delta kernels: grids and arguments from shapes and the row layout."""
+"""The launches of the gated delta kernels: grids and arguments."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kinfolk_kernels.row_layout import RowLayout
 from kinfolk_kernels.rows import Rows
 
 PRECISION = "tf32x3"
-"""Plain tf32 loses three digits of a state that is carried through the whole text."""
+"""Three tf32 products: one would lose three digits of a state that accumulates over the text."""
 
 
 SCAN_WARPS = 4
-"""Of a program: they share what they read of a row. With more, processors of a large device would
-have one program or two, and wait for those with two."""
+"""Warps of a program; they share the data of a row. With more warps, a multiprocessor of a large
+device would have one or two programs, and all would wait for those with two."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaInputs:
-    """The tensors of a call, as the reference names them."""
+    """The operands of a call, named as in the reference."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -63,7 +63,7 @@ def advance(
     rows: Rows,
     tile: DeltaTile = TILES["advance"],
 ) -> Launch:
-    """Certain segments of one row."""
+    """The launch for certain segments of one row."""
     return Launch(
         advance_kernel,
         (inputs.tiles(tile), rows.layout.spans.shape[0]),
@@ -80,7 +80,7 @@ def advance(
 
 
 def scan(inputs: DeltaInputs, out: torch.Tensor, rows: Rows, warps: int = SCAN_WARPS) -> Launch:
-    """Certain segments of several rows, with up to ``warps`` warps a program."""
+    """The launch for certain segments of several rows, with up to ``warps`` warps a program."""
     heads, width = inputs.state.shape[1:3]
     warps = gcd(warps, width // HEIGHT)
     return Launch(
@@ -105,7 +105,7 @@ def draft(
     layout: RowLayout,
     tile: DeltaTile = TILES["drafted"],
 ) -> Launch:
-    """Drafted segments: ``out`` and ``trace`` of their rows."""
+    """The launch for drafted segments, which fills ``out`` and ``trace`` of their rows."""
     return Launch(
         drafted_kernel,
         (inputs.tiles(tile), layout.spans.shape[0]),
@@ -137,7 +137,7 @@ def commit(
     slot: torch.Tensor,
     tile: DeltaTile = TILES["commit"],
 ) -> Launch:
-    """Kept rows of drafted segments."""
+    """The launch that advances states along the kept rows of drafted segments."""
     heads, values, keys = state.shape[1:]
     return Launch(
         commit_kernel,
@@ -174,5 +174,5 @@ def _stores(rows: Rows) -> dict[str, torch.Tensor | int]:
 
 
 def _block(rows: int) -> dict[str, int | str]:
-    """Constants of a solved block; ``rows`` is a power of two."""
+    """Constants of a block of ``rows`` rows in closed form; ``rows`` is a power of two."""
     return {"T": rows, "LEVELS": rows.bit_length() - 1, "PRECISION": PRECISION}

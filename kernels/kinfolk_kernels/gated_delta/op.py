@@ -21,12 +21,12 @@ class GatedDeltaArguments:
 
     Operands of ``gated_delta``, all float32: q (scaled) and k [R, Hk, dk], v [R, Hv, dv], g and
     beta [R, Hv]; state [slots, Hv, dv, dk]; the rows of the step. Result: o [R, Hv, dv], and the
-    :class:`DeltaTrace` if anything is drafted. Certain segments advance the state in place, drafted
-    ones leave it; the state after each of ``store_rows`` is left in ``store_slots``.
+    :class:`DeltaTrace` if rows are drafted. Certain segments advance the state in place, drafted
+    ones do not change it; the state after each of ``store_rows`` is copied to ``store_slots``.
 
     Operands of ``gated_delta_commit``: the trace; state; path int64 [D, T], kept rows padded with
     -1; n_keep and slot int64 [D]. S <- e^{G_n} S + sum_j e^{G_n - G_j} d_j k_j^T over the kept
-    rows; where nothing is kept the state stays as it is.
+    rows; a segment with ``n_keep`` 0 does not change the state.
     """
 
     key_heads: int

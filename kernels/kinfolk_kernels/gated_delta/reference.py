@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeltaTrace:
-    """What a commit needs: k [R, Hk, dk], d [R, Hv, dv], and the decay summed along the path from
-    the committed state to each row, ``total`` [R, Hv] float64: differences are used, and behind a
-    strong decay those of float32 have few digits. Filled for drafted rows only."""
+    """The trace that a commit reads, filled for drafted rows only: k [R, Hk, dk], d [R, Hv, dv] and
+    ``total`` [R, Hv], the decay summed along the path from the committed state to each row.
+    ``total`` is float64, as a commit uses its differences, which after a strong decay would have
+    few digits in float32."""
 
     k: torch.Tensor
     d: torch.Tensor

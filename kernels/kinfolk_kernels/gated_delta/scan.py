@@ -1,11 +1,11 @@
-"""Certain slices, row after row: the state stays in registers from the first row to the last.
+"""The kernel of certain slices, row after row: the state stays in registers for the whole slice.
 
-A warp holds four rows of a head's state [values, keys], each in eight lanes, and needs no other: a
-row costs it four products with the state, two sums over eight lanes and nothing in shared memory.
-The next four are asked for meanwhile, each when the one whose place it takes has been used; the
-compiler may still move that behind later products. The warps of a program have the same head: what
-one has read of a row, the others find in their processor's cache. What a row does to the state
-depends neither on where its slice begins nor on what is stored.
+A warp holds four rows of a head's state [values, keys], each in eight lanes. It needs no data of
+other warps: a row of x costs four products with the state and two sums over eight lanes, without
+shared memory. The next four rows of x are prefetched; each load is issued when the registers it
+overwrites have been used, though the compiler may move it behind later products. The warps of a
+program share a head, so a row of x that one warp has loaded is in the cache for the others. The
+update by a row depends neither on where its slice begins nor on which checkpoints are stored.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import triton.language as tl
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 KEYS = tl.constexpr(32)
-"""Keys in a tile: four a lane."""
+"""Keys of a tile, four in each lane."""
 
 LANES = tl.constexpr(8)
 HEIGHT = 4
 """Rows of the state that a warp holds."""
 
 AHEAD = tl.constexpr(4)
-"""Rows of the slice on their way."""
+"""Rows of the slice that are prefetched."""
 
 
 @triton.jit
 def _keys(ROWS: tl.constexpr):
     """[ROWS * LANES, 4]: keys of a tile, the same in each of its rows.
 
-    Rows and lanes are one dimension here as everywhere: Triton cannot but give a row to the lanes
-    of one warp then.
+    Rows and lanes form one dimension, here as everywhere, which forces Triton to give a row to
+    lanes of one warp.
     """
     return tl.arange(0, ROWS * LANES)[:, None] % LANES * 4 + tl.arange(0, 4)[None, :]
 
@@ -47,8 +47,9 @@ def _vector(at, TILES: tl.constexpr):
 
 @triton.jit
 def _row(at, there, TILES: tl.constexpr):
-    """All that a row brings, flat and as it is stored: TILES tiles of k and of q, then v, decay and
-    rate. If it is not ``there``, decay and rate are such that it changes nothing."""
+    """The operands of a row, as stored, in one tuple: TILES tiles of k and of q, then v, decay and
+    rate. If the row is not ``there``, log decay and rate are 0, so that the state does not change.
+    """
     k, q, v, g, beta = at
     decay = tl.load(g, mask=there, other=0.0)
     rate = tl.load(beta, mask=there, other=0.0)
@@ -57,7 +58,7 @@ def _row(at, there, TILES: tl.constexpr):
 
 @triton.jit
 def _moved(at, steps, forward):
-    """Pointers to the next row, or to the same one again."""
+    """Pointers to the next row if ``forward``, else to the same row."""
     found = ()
     for i in tl.static_range(5):
         found = found + (at[i] + tl.where(forward, steps[i], 0),)
@@ -93,7 +94,7 @@ def _leave(at, state, TILES: tl.constexpr):
 
 @triton.jit
 def _next_store(store_rows, stores, after, stop):
-    """The first row after ``after`` behind which the state is stored; ``stop`` if none is."""
+    """The first row after ``after`` whose state is stored as a checkpoint; ``stop`` if none is."""
     found = stop
     for index in range(stores):
         row = tl.load(store_rows + index)
@@ -127,7 +128,7 @@ def scan_kernel(
     STORES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (HV * DV / ROWS, S): ROWS rows of one head's state go through a slice."""
+    """Grid (HV * DV / ROWS, S): a program advances ROWS rows of one head's state over a slice."""
     start_dependents(PDL)
     TILES: tl.constexpr = DK // KEYS
     PROGRAMS: tl.constexpr = DV // ROWS
@@ -172,7 +173,7 @@ def scan_kernel(
                 moved = moved + (new,)
             state = moved
             read = _product(state, x, TILES, TILES)
-            # Before the store, which no load may pass: it waits for the sum.
+            # Load before the store: it waits for the sum, and no load may pass it.
             number = done + AHEAD + u
             later = later + (_row(at, number < count, TILES),)
             at = _moved(at, steps, number + 1 < count)

@@ -1,7 +1,7 @@
-"""Tile sizes of the gated delta kernels: fixed, so that no number depends on a timing.
+"""Tile sizes of the gated delta kernels: fixed, so that no result depends on measured timings.
 
-They change how much a program does and not the order in which a row's numbers are summed; ``rows``
-of a block does change it and is the same everywhere.
+``values`` and ``warps`` do not change the order of a row's sums; ``rows`` changes it, and is the
+same for all kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeltaTile:
-    """``values`` rows of a head's state a program, ``rows`` of a sequence at once."""
+    """``values``: rows of a head's state in a program; ``rows``: rows of a sequence in a block."""
 
     values: int
     warps: int

@@ -1,10 +1,10 @@
-"""The gated delta rule for the CPU: single rows together, slices in chunks, drafts in closed form.
+"""The gated delta rule in torch: single rows together, slices and drafts by blocks in closed form.
 
 With G the decay summed along a row's path and anc its ancestors, the rows of a block obey
     (I + A) d = beta (v - e^G S0 k),   A_ij = beta_i e^{G_i - G_j} (k_i . k_j), j a strict ancestor,
     o_i = e^{G_i} S0 q_i + sum_{j in anc and itself} e^{G_i - G_j} (q_i . k_j) d_j,
-which needs no intermediate state. A slice is a chain of such blocks of 64 rows. G is float64: its
-differences are used, and behind a strong decay those of float32 have few digits.
+which needs no intermediate state. A slice is a chain of such blocks of 64 rows. G is float64,
+because its differences are used, which after a strong decay would have few digits in float32.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _advance_one(
     segments: list[Segment],
     out: torch.Tensor,
 ) -> None:
-    """One certain row of each of several sequences, straight from the definition."""
+    """One certain row of each of several sequences, by the definition."""
     row, slot = torch.tensor([(s.start, s.slot) for s in segments], device=v.device).T
     decayed = state[slot] * g[row].exp()[..., None, None]
     kr = k[row]
@@ -113,7 +113,7 @@ def _slice(
     slot: int,
     stores: list[tuple[int, int]],
 ) -> torch.Tensor:
-    """A certain slice [T, ...] block by block; leaves the final state in ``slot``."""
+    """A certain slice [T, ...], block by block; stores the final state in ``slot``."""
     out = torch.empty_like(v)
     entry = state[slot]
     for start in range(0, v.shape[0], BLOCK):

@@ -1,8 +1,8 @@
-"""The gated delta rule on the GPU: each kind of segment by kernels of its own, all in one step.
+"""The gated delta rule on the GPU: one kernel for each kind of segment.
 
-A certain row alone is advanced, certain slices are scanned row by row, drafted rows leave a trace.
-Launches depend on which kinds a step has and on whether a draft is long, nothing else; which
-programs act is read on the device. Rows of no segment are not written.
+The kinds are certain segments of one row, certain slices, and drafted segments. The launches depend
+only on which kinds a step has and on whether a draft is long; each program finds its segment on the
+device. Rows of no segment are not written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def gated_delta(
     state: torch.Tensor,
     rows: Rows,
 ) -> tuple[torch.Tensor, DeltaTrace | None]:
-    """See :class:`GatedDeltaArguments`. Rows may have a stride of their own; stores are taken after
+    """See :class:`GatedDeltaArguments`. Rows may have any stride; checkpoints are stored after
     certain rows only. Trace rows of certain segments are not written."""
     layout = rows.layout
     inputs = DeltaInputs(q, k, v, g, beta, state)

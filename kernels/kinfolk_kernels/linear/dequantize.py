@@ -1,4 +1,4 @@
-"""Rows of planes as numbers: matrices one below the other, or the rows of a list."""
+"""Launches that dequantise packed matrices: whole matrices, or rows selected by index."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kinfolk_kernels.linear.segments import Segments
 from kinfolk_kernels.planes import INTERLEAVE, LAYOUTS, Planes
 
 GROUPS, WORDS = 8, 64
-"""Groups of four rows, and words of each, that a program takes."""
+"""Groups of four rows of a program, and words of each."""
 
 FUSE = False
-"""Products and differences are rounded one by one, as the definition does."""
+"""Products and differences are rounded separately, as the format defines."""
 
 
 def dequantize(
     matrices: Sequence[Planes], outs: Sequence[torch.Tensor], *, asm: bool = True
 ) -> Launch:
-    """outs[i] [N_i, K] = the numbers of up to four matrices of K columns."""
+    """The launch that dequantises up to four matrices of K columns into outs[i] [N_i, K]."""
     rows = GROUPS * INTERLEAVE
     segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // rows))
     shape = {"K": matrices[0].columns, "GROUPS": GROUPS, "W": WORDS, "ASM": asm}
@@ -42,8 +42,8 @@ def gather(
     *,
     asm: bool = True,
 ) -> Launch:
-    """out [n, K] = the rows ``rows`` int64 [n] times ``scale``; what is out of range is brought
-    into it."""
+    """The launch that computes out [n, K], the rows ``rows`` int64 [n] times ``scale``; indices out
+    of range are clamped."""
     words, layout = WORDS * INTERLEAVE, LAYOUTS[planes.format]
     return Launch(
         gather_kernel,

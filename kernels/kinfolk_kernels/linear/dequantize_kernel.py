@@ -1,4 +1,4 @@
-"""The kernels that turn rows of planes back into numbers."""
+"""The kernels that dequantise rows of packed matrices."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _put_rows(
     q_ptr, high_ptr, scales_ptr, supers_ptr, out_ptr, quad, r, to, rows, scale,
     K: tl.constexpr, FORMAT: tl.constexpr, W: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Row ``to`` of out [rows, K] = row ``r`` of the group of four ``quad`` times ``scale``; W
-    words of each."""
+    """Store row ``r`` of the group of four rows ``quad``, times ``scale``, as row ``to`` of out
+    [rows, K]; W words of it."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
@@ -115,7 +115,8 @@ def dequantize_kernel(
     F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
     K: tl.constexpr, GROUPS: tl.constexpr, W: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (programs, words / W): GROUPS groups of four rows of one of up to four matrices."""
+    """Grid (programs, words / W): a program dequantises GROUPS groups of four rows of one of up to
+    four matrices."""
     start_dependents(PDL)
     wait_for_producers(PDL)
     p = tl.program_id(0)
@@ -150,8 +151,8 @@ def gather_kernel(
     q_ptr, high_ptr, scales_ptr, supers_ptr, index_ptr, out_ptr, rows, N, scale,
     K: tl.constexpr, FORMAT: tl.constexpr, W: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, words / W): out [rows, K] = the rows of N that ``index_ptr`` names, times
-    ``scale``."""
+    """Grid (rows, words / W): out [rows, K] = rows of a matrix of N rows, selected by
+    ``index_ptr``, times ``scale``."""
     start_dependents(PDL)
     wait_for_producers(PDL)
     to = (tl.program_id(0) + tl.arange(0, 1))[:, None, None]

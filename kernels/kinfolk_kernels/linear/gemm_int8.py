@@ -1,4 +1,4 @@
-"""Matrices times 2 to 32 rows of int8 on the matrix unit, bound by the reading of the matrices."""
+"""Matrices times 2 to 32 int8 rows on tensor cores, bound by the bandwidth of reading them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ WARP_ROWS = 32
 """Rows of a matrix that a warp computes."""
 
 PAIR = 128
-"""Columns that a warp computes at a time."""
+"""Columns that a warp multiplies at a time."""
 
 WARPS = 1584
-"""Warps that a large device runs at a time: what there is to do is shared out among no more."""
+"""Warps that a large device runs at a time: the work is divided among at most as many."""
 
 LEAST_PAIRS = 4
-"""Of a warp: what it does at its end takes as long as two or three."""
+"""Least pairs of groups of a warp: its epilogue takes as long as two or three."""
 
 REGISTERS = 168
-"""Of a thread with up to 16 rows, so that twelve warps fit a processor."""
+"""Most registers of a thread for up to 16 rows, so that twelve warps fit a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Tile:
-    """What a program of one warp takes: ``share`` pairs of groups, from one tile of 32 rows on to
-    the next. A tile has ``span`` of them, or fewer if its columns end in the last share."""
+    """The work of a program of one warp: ``share`` pairs of groups, which may continue from one
+    tile of 32 rows into the next. A tile counts as ``span`` pairs, of which the last ones may lie
+    beyond the columns."""
 
     share: int
     span: int
@@ -47,7 +48,8 @@ def gemm_int8(
     *,
     asm: bool = True,
 ) -> Launch:
-    """outs[i] [M, N_i] = x W_i^T, M <= 32, for up to four matrices of K columns."""
+    """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 32, for up to four matrices of K
+    columns."""
     columns, rows = matrices[0].columns, outs[0].shape[0]
     tile = tile or tile_for(matrices)
     share, span = tile.share, tile.span
@@ -81,7 +83,7 @@ def gemm_int8(
 
 
 def tile_for(matrices: Sequence[Planes]) -> Int8Tile:
-    """By shapes alone."""
+    """The tile for the shapes of the matrices."""
     pairs = -(-matrices[0].columns // PAIR)
     tiles = [_tiles(planes) for planes in matrices]
     share = max(LEAST_PAIRS, sum(tiles) * pairs // WARPS)
@@ -89,7 +91,7 @@ def tile_for(matrices: Sequence[Planes]) -> Int8Tile:
         share += 1
     parts = -(-pairs // share)
     if parts * sum(tiles) <= WARPS:
-        # Equal parts of one tile each: as many as the longest of them asks for.
+        # A program works on one tile only: tiles are divided into parts of nearly equal length.
         share = -(-pairs // parts)
         return Int8Tile(share, parts * share)
     return Int8Tile(share, pairs)

@@ -1,14 +1,13 @@
-"""The kernel of matrices times 2 to 32 rows of int8 on the matrix unit.
+"""The kernel of matrices times 2 to 32 int8 rows on tensor cores.
 
-A program is a warp. It takes 32 rows of a matrix, eight groups of four, and walks along pairs of
-groups of 64 columns; the words of the next pair are on their way while it computes one, and those
-of the next tile while it ends one. A lane's 16-byte load is one word of four rows; with its nibbles
-apart it is the lane's part of the left operand, so weights never leave the registers. The sums of
-32 products are whole numbers; they are scaled by whole numbers, and only then rounded to float32.
+A program is a warp. It processes 32 rows of a matrix, eight groups of four, in pairs of groups of
+64 columns. It prefetches the words of the next pair while it computes one, and those of the next
+tile while it ends one. A lane's 16-byte load is one word of four rows; its unpacked nibbles are the
+lane's part of the left operand, so weights never leave the registers. Sums of 32 products are
+integers; they are multiplied by integer scales, and only then converted to float32.
 
-All pairs of a matrix, tile after tile of 32 rows, are shared out in equal parts, as many as warps
-run at a time. A tile that several programs have a part of is added up, in order, by the last of
-them to end.
+The pairs of a matrix, in tiles of 32 rows, are divided into equal parts, at most as many as warps
+run at a time. If several programs share a tile, the last of them to end adds their sums, in order.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
 
 ONES = tl.constexpr(0x01010101)
 UPPER = tl.constexpr(-0x55555556)
-"""The upper one of every two bits."""
+"""A mask of the upper bit of every two."""
 
 
 @triton.jit
@@ -56,8 +55,8 @@ def _group(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads of the first or the second 64 columns of a pair, [32, 4] each for its four
-    rows: words c and c + 4, with codes of eight bits c + 8 and c + 12 too, then scales."""
+    """The loads of a lane for the first or second 64 columns of a pair, [32, 4] each for its four
+    rows: words c and c + 4, for 8-bit codes also c + 8 and c + 12, then scales."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
@@ -67,7 +66,7 @@ def _group(
     at, step = run_of(i, 2, RUN)
     if K % 128 != 0:
         _, step = run_of(2 * pair + i, K // 64, RUN)
-    # What depends on the pair apart from what depends on the lane, which stays where it is.
+    # Terms of the pair and terms of the lane are kept apart: the latter are computed once.
     base = q_ptr + quad * (WORDS * 4) + (place_of(c, at, step, RUN) * 4 + r) + pair * (32 * RUN)
     far = 4 // RUN * step * 4
     loaded = (load(base, there, MASKED), load(base + far, there, MASKED))
@@ -87,8 +86,8 @@ def _pair(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads besides for two groups, [32, 4] each: the words with the bits above the
-    nibbles, and the block's scales."""
+    """The further loads of a lane for both groups of a pair, [32, 4] each: the words with the bits
+    above the nibbles, and the block's scales."""
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     HIGHS: tl.constexpr = K // 16 if FORMAT == Q6_K else (K + 255) // 256 * 8
     c, r = tl.arange(0, 32)[:, None] % 4, tl.arange(0, 4)[None, :]
@@ -104,15 +103,14 @@ def _pair(
 
 @triton.jit
 def _quads(tile, N):
-    """The group of four rows of a tile that a lane reads, [32, 1]; the last one where there are no
-    more."""
+    """The group of four rows of a tile that a lane reads, [32, 1], clamped to the last group."""
     g = tl.arange(0, 32)[:, None] // 4
     return tl.minimum(tile * 8 + g, (N + 3) // 4 - 1).to(tl.int64)
 
 
 @triton.jit
 def _words_of_x(x_ptr, row, c, pair, i, K: tl.constexpr, MASKED: tl.constexpr):
-    """A lane's four words of 64 columns of a row: c, c + 4, c + 8, c + 12."""
+    """A lane's four words of 64 columns of a row of x: c, c + 4, c + 8 and c + 12."""
     at = x_ptr + (row * (K // 4) + 4 * c + tl.arange(0, 4)[None, :])
     return four(load(at + pair * 32 + i * 16, 2 * pair + i + 0 * c < K // 64, MASKED))
 
@@ -121,15 +119,15 @@ def _words_of_x(x_ptr, row, c, pair, i, K: tl.constexpr, MASKED: tl.constexpr):
 def _scales_of_x(
     d_ptr, c, pair, i, j: tl.constexpr, K: tl.constexpr, NT: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Scales of rows 2 c and 2 c + 1 of the ``j``-th eight."""
+    """Scales of rows 2 c and 2 c + 1 of the ``j``-th eight rows of x."""
     at = d_ptr + (2 * c + tl.arange(0, 2)[None, :]) + pair * (16 * NT) + (i * 8 * NT + 8 * j)
     return tl.split(load(at, 2 * pair + i + 0 * c < K // 64, MASKED))
 
 
 @triton.jit
 def _operands(q, high, INDEX: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """Words of a group, the first or the second of a pair by ``INDEX``, -> signed bytes of four
-    rows each: two words of 32 columns, two of the next 32."""
+    """Words of a group, the first or second of a pair by ``INDEX``, -> signed bytes for each of the
+    four rows: two words for 32 columns, two for the next 32."""
     if FORMAT == Q8_0:
         return four(q[0]), four(q[1]), four(q[2]), four(q[3])
     if FORMAT == Q6_K:
@@ -149,15 +147,15 @@ def _operands(q, high, INDEX: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.conste
 
 @triton.jit
 def _sextets(nibbles, high):
-    """Four codes of six bits each, less 32 and times four: signed bytes of their own, of which
-    nothing is to be subtracted. ``high`` has its upper bits turned over."""
+    """(code - 32) * 4 of four 6-bit codes, as signed bytes, so that no offset is left to subtract.
+    The upper bits of ``high`` are inverted before."""
     return (nibbles & 0x3C3C3C3C) | (high & -0x3F3F3F40)
 
 
 @triton.jit
 def _begun(x, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """What the sums of a group's two runs of 32 columns begin with, four numbers each: the sums of
-    x times what is to be subtracted from codes."""
+    """Initial values of the sums of a group's two runs of 32 columns, four numbers each: minus the
+    offset of the codes times the sums of x."""
     OFFSET: tl.constexpr = -16 if FORMAT == Q5_0 else -8 if FORMAT == Q4_0 else 0
     z = tl.zeros(x[0].shape, tl.int32)
     begun = ((z, z, z, z), (z, z, z, z))
@@ -181,14 +179,14 @@ def _scaled_sums(
     FORMAT: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """The products of rows R and R + 1 of each four with eight rows of x over 64 columns: four
-    float32, before x's scale and without minima."""
+    """The products of rows R and R + 1 of each group of four with eight rows of x over 64 columns:
+    four float32, without the scale of x and without minima."""
     sums = ()
     for half in tl.static_range(2):
         near, far = w[2 * half], w[2 * half + 1]
         e = begun[half]
         if FORMAT == Q6_K:
-            # Scales are in the order of the runs of 16 columns 0, 2, 1, 3.
+            # Scales are stored in the order 0, 2, 1, 3 of the runs of 16 columns.
             f = multiply_16(near[R], near[R + 1], x[2 * half], e[0], e[1], e[2], e[3], ASM)
             b = multiply_16(far[R], far[R + 1], x[2 * half + 1], e[0], e[1], e[2], e[3], ASM)
             s, t = byte_of(scales[R], half), byte_of(scales[R + 1], half)
@@ -228,8 +226,8 @@ def _scaled_sums(
     )
 
 
-# Not inlined: segments of a format share its code, and one of Triton's passes follows, for every
-# load, what it is connected with, in a time that grows with the cube of a function's length.
+# Not inlined: segments of one format share the code, and one of Triton's passes takes a time that
+# grows with the cube of a function's length.
 @triton.jit(noinline=True)
 def _segment(
     program,
@@ -253,8 +251,8 @@ def _segment(
     PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """SHARE pairs of groups of one matrix: tiles of 32 rows, SPAN pairs each, one after the other,
-    of which those beyond the columns are not there."""
+    """Process SHARE pairs of groups of one matrix, in tiles of 32 rows and SPAN pairs; pairs beyond
+    the columns are skipped."""
     PAIRS: tl.constexpr = (K + 127) // 128
     MOST: tl.constexpr = SPAN // SHARE if SPAN % SHARE == 0 else (SPAN - 2) // SHARE + 2
     end = (N + 31) // 32 * SPAN
@@ -272,8 +270,8 @@ def _segment(
         for _ in tl.static_range(1, NT):
             sums = sums + (zero, zero, zero, zero, zero, zero, zero, zero)
         for pair in tl.range(tl.maximum(start - tile * SPAN, 0), stop_pair):
-            # After a tile's last pair comes the first of the next tile; the last of all reads
-            # itself again.
+            # The pair to prefetch after a tile's last one is the first of the next tile. The very
+            # last pair prefetches itself.
             on = (pair + 1 == stop_pair) & (tile < last_tile)
             following = tl.where(on, 0, tl.minimum(pair + 1, stop_pair - 1))
             quad = _quads(tl.where(on, tile + 1, tile), N)
@@ -312,8 +310,8 @@ def _part(
     part_ptr, program, tile, j: tl.constexpr, NT: tl.constexpr, SHARE: tl.constexpr,
     SPAN: tl.constexpr,
 ):  # fmt: skip
-    """Where a program leaves its sums of a tile that others have a part of: its first or its last,
-    [32, 8], those of a lane side by side, for each eight rows of x."""
+    """The place of a program's sums for a tile that it shares with others, its first or its last:
+    [32, 8] for each eight rows of x, with the sums of a lane contiguous."""
     place = 2 * program + (program * SHARE // SPAN != tile)
     at = part_ptr + (place * NT + j) * 256
     return at + tl.arange(0, 32)[:, None] * 8 + tl.arange(0, 8)[None, :]
@@ -321,7 +319,7 @@ def _part(
 
 @triton.jit
 def _store(total, tile, j: tl.constexpr, y_ptr, N, rows):
-    """The sums of a tile, eight a lane, for the ``j``-th eight rows of x."""
+    """Store the sums of a tile, eight a lane, for the ``j``-th eight rows of x."""
     lane, k = tl.arange(0, 32)[:, None], tl.arange(0, 8)[None, :]
     n = tile * 32 + lane // 4 * 4 + k // 2
     m = j * 8 + lane % 4 * 2 + k % 2
@@ -349,10 +347,11 @@ def _products(
     MASKED: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """Adds a pair's products with the rows of x to eight sums [32] for each eight of them.
+    """Add a pair's products with the rows of x to eight sums [32] for each eight rows.
 
-    ``words`` and ``more`` are what was read of the pair; gives those of the pair that follows, of
-    the rows of ``quad``, asked for as soon as those before them are unpacked.
+    ``words`` and ``more`` were loaded for this pair. Returns the sums, and those of the
+    ``following`` pair of the rows of ``quad``, whose loads are issued when the current words are
+    unpacked.
     """
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     LEAST: tl.constexpr = FORMAT == Q4_K or FORMAT == Q5_K
@@ -406,9 +405,9 @@ def _products(
                 )
         sums = added
         if LEAST:
-            # The words of x as the left operand, as they are, which takes every second one for
-            # rows g + 8; ones in two columns of the right one. So lanes with c % 2 == i get, in
-            # two parts each, the sums of the two runs of x's row g.
+            # Sums of x: its words are the left operand, where every second word counts as row
+            # g + 8, and two columns of the right operand are ones. So lanes with c % 2 == i get
+            # the sums of the two runs of x's row g, each in two parts.
             near = tl.where(lane % 16 // 4 == 2 * i, ONES, 0)
             far = tl.where(lane % 16 // 4 == 2 * i + 1, ONES, 0)
             further = ()
@@ -419,8 +418,8 @@ def _products(
                 )  # fmt: skip
             runs = further
     if LEAST:
-        # Minima of a lane's own group times the sums of x there: lanes with c < 2 have the
-        # leading bits of the sums, the others the rest of the same.
+        # Minima of a lane's own group times the sums of x there: lanes with c < 2 hold the leading
+        # bits of the sums, the other lanes the remaining bits.
         least = four(minima(own_scales, ASM))
         added = ()
         for j in tl.static_range(NT):
@@ -466,11 +465,11 @@ def gemm_int8_kernel(
     K: tl.constexpr, NT: tl.constexpr, SHARE: tl.constexpr, SPAN: tl.constexpr,
     MASKED: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """A program takes SHARE pairs of groups of one of up to four matrices. ``done`` is zero for
-    each program before and after; ``part`` has room for two tiles of each.
+    """A program processes SHARE pairs of groups of one of up to four matrices. ``done`` is zero for
+    each program before and after; ``part`` has room for two tiles of each program.
 
-    What follows begins when all products are made, not before: its programs would crowd on the
-    processors whose products end first.
+    The next launch may start only when all products are computed: started earlier, its programs
+    would all go to the multiprocessors that finish first.
     """
     PART: tl.constexpr = 2 * NT * 256
     p = tl.program_id(0)

@@ -1,7 +1,7 @@
-"""Matrices times many rows: slices of them become numbers, then the vendor's product.
+"""Matrices times many rows: slices of the matrices are dequantised and multiplied by cuBLAS.
 
-The host has a prompt to launch in the time in which the device multiplies it, so matrices that read
-the same rows are one below the other: a slice may hold several.
+The host must launch a prompt as fast as the device multiplies it. So matrices that read the same
+rows are stacked: a slice may hold several.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kinfolk_kernels.linear.dequantize import dequantize
 from kinfolk_kernels.planes import INTERLEAVE, Planes
 
 SLICE = 48 << 20
-"""Weights of a slice. Smaller ones would stay in the cache of a large device, which saves less than
-their launches cost."""
+"""Weights of a slice. Smaller slices would stay in the cache of a large device, but that saves less
+than their launches cost."""
 
 STEP = 64
-"""Rows that slices are multiples of, but for the last."""
+"""Slices have a multiple of this many rows, except the last."""
 
 
 def gemm_large(
     matrices: Sequence[Planes], x: torch.Tensor, *, slice: int = SLICE, asm: bool = True
 ) -> list[torch.Tensor]:
-    """[M, N_i] = x W_i^T for up to four matrices, in the type of ``x``: columns of one tensor.
-    ``slice`` weights at a time."""
+    """x [M, K] -> x W_i^T [M, N_i] for up to four matrices, in the dtype of ``x``, as columns of
+    one tensor; ``slice`` weights are dequantised at a time."""
     columns, total = matrices[0].columns, sum(planes.rows for planes in matrices)
     made = torch.empty(x.shape[0], total, dtype=x.dtype, device=x.device)
     count = -(-total * columns // slice)
@@ -35,7 +35,7 @@ def gemm_large(
     for parts in _slices(matrices, most):
         sizes = [planes.rows for planes in parts]
         stop = start + sum(sizes)
-        # Views cost the host as much as launches: there are none of what is whole already.
+        # A view costs the host as much as a launch, so a whole tensor is not sliced.
         numbers = scratch if stop - start == scratch.shape[0] else scratch[: stop - start]
         each = [numbers] if len(parts) == 1 else numbers.split(sizes)
         dequantize(parts, each, asm=asm).run()
@@ -47,7 +47,7 @@ def gemm_large(
 
 
 def _slices(matrices: Sequence[Planes], most: int) -> Iterator[list[Planes]]:
-    """The matrices one below the other, up to ``most`` rows at a time."""
+    """The stacked matrices, up to ``most`` rows at a time."""
     parts: list[Planes] = []
     room = most
     for planes in matrices:

@@ -1,4 +1,4 @@
-"""Matrices times up to 64 rows of float16 on the matrix unit, bound by the reading of them."""
+"""Matrices times up to 64 float16 rows on tensor cores, bound by the bandwidth of reading them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TILE = 32
 """Rows of a matrix that a program computes."""
 
 PROGRAMS = 600
-"""Programs that fill a large device: the columns are split until there are as many."""
+"""Programs that fill a large device: the columns are split until there are at least as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallTile:
-    """``warps`` of a program and ``split`` programs share the columns of 32 rows; ``tiles`` groups
-    of 64 columns are loaded at a time."""
+    """The columns of 32 rows are divided among ``split`` programs of ``warps`` warps; ``tiles``
+    groups of 64 columns are loaded at a time."""
 
     warps: int = 4
     split: int = 1
@@ -39,7 +39,8 @@ def gemm_small(
     *,
     asm: bool = True,
 ) -> Launch:
-    """outs[i] [M, N_i] = x W_i^T, M <= 64, for up to four matrices of K columns."""
+    """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 64, for up to four matrices of K
+    columns."""
     columns = matrices[0].columns
     tile = tile or tile_for(matrices)
     segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // TILE))
@@ -75,7 +76,7 @@ def gemm_small(
 
 
 def tile_for(matrices: Sequence[Planes]) -> SmallTile:
-    """By shapes alone."""
+    """The tile for the shapes of the matrices."""
     programs = sum(-(-planes.rows // TILE) for planes in matrices)
     groups = matrices[0].columns // 64
     warps = min(4, 1 << max(0, groups.bit_length() - 2))

@@ -1,4 +1,4 @@
-"""Matrices times a row of int8, bound by the reading of the matrices."""
+"""Matrices times one int8 row, bound by the bandwidth of reading them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kinfolk_kernels.planes import INTERLEAVE, Planes
 WARP = 32
 
 MIN_WIDE_MATRIX_ROWS = 8192
-"""Rows of matrices below which two warps share four of them, so that there are warps enough."""
+"""Below this many matrix rows, two warps share a group of four, so that there are enough warps."""
 
 LONGEST = 16 * 32 * WARP
-"""Columns that a warp takes alone: each 1024 are written out."""
+"""Most columns that one warp processes: the loop is unrolled, with 1024 columns a turn."""
 
 REGISTERS = 96
-"""Of a thread: so many that loads stand before the products of those before them."""
+"""Registers of a thread: enough to issue loads before the products of earlier loads."""
 
 
 def gemv(
@@ -32,7 +32,8 @@ def gemv(
     *,
     asm: bool = True,
 ) -> Launch:
-    """outs[i] [1, N_i] = x W_i^T for up to four matrices of K columns; ``warps`` of a program."""
+    """The launch that computes outs[i] [1, N_i] = x W_i^T for up to four matrices of K columns;
+    ``warps`` of a program."""
     warps = warps or warps_for(matrices)
     segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // INTERLEAVE))
     return Launch(
@@ -47,7 +48,7 @@ def gemv(
 
 
 def warps_for(matrices: Sequence[Planes]) -> int:
-    """By shapes alone."""
+    """Warps of a program, for the shapes of the matrices."""
     columns = matrices[0].columns
     warps = (
         2

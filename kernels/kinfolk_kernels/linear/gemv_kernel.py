@@ -1,9 +1,9 @@
-"""The kernel of a row of int8 times matrices.
+"""The kernel of matrices times one int8 row.
 
-A program computes four output rows. A lane's 16-byte load is one word of each of the four, and its
-turns are written out one after the other, so that the loads of later ones stand before the products
-of earlier ones: what counts is how many bytes are on their way. All lanes of a program work on the
-same rows; their sums meet at the end.
+A program computes four output rows. A lane's 16-byte load is one word of each of the four. The loop
+is unrolled, so that later loads are issued before the products of earlier ones: speed depends on
+how many bytes are in flight. All lanes of a program work on the same rows and add their sums at the
+end.
 """
 
 # mypy: ignore-errors
@@ -36,7 +36,7 @@ def _segment(
     PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """Four rows of one matrix: y [N] = W x."""
+    """Compute four rows of y [N] = W x, for one matrix."""
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     GROUPS: tl.constexpr = LANES // SHARE
     TURNS: tl.constexpr = (K // 64 + GROUPS - 1) // GROUPS
@@ -70,7 +70,7 @@ def gemv_kernel(
     F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
     K: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """The programs of up to four matrices, one after the other."""
+    """Grid (programs of up to four matrices, numbered one matrix after the other)."""
     start_dependents(PDL)
     p = tl.program_id(0)
     if p < end0:

@@ -1,10 +1,9 @@
-"""The kernel of matrices times up to 64 rows of float16 on the matrix unit.
+"""The kernel of matrices times up to 64 float16 rows on tensor cores.
 
-A warp takes 32 rows of a matrix, eight groups of four: a lane's 16-byte load is one word of four
-rows, whose weights become, in the lane's own registers, its part of the left operand. Nothing goes
-through shared memory but the sums of the warps of a program, which share rows and take columns in
-turn. The columns may be split among programs too; the last of them to end adds up their sums, in
-order.
+A warp processes 32 rows of a matrix, eight groups of four. A lane's 16-byte load is one word of
+four rows, which it unpacks in registers to its part of the left operand. The warps of a program
+process different columns of the same rows; only their sums go through shared memory. The columns
+may also be split among programs; the last of these to end adds their sums, in order.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _group(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """What a lane reads of a group: words, high bits, scales, supers [L, 4], and those of x."""
+    """A lane's loads for a group: words, high bits, scales and supers [L, 4], and words of x."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
@@ -46,7 +45,7 @@ def _group(
     c = (lane % 4)[:, None]
     group = group[:, None]
     there = there[:, None]
-    # Words c and c + 4, and with eight bits a code c + 8 and c + 12.
+    # Words c and c + 4, for 8-bit codes also c + 8 and c + 12.
     at, step = run_of(group, K // 64, RUN)
     base = q_ptr + quad * (WORDS * 4) + place_of(c, at, step, RUN) * 4 + r
     far = 4 // RUN * step * 4
@@ -72,7 +71,7 @@ def _group(
     return q, high, scales, supers, x
 
 
-# Not inlined for the reason given in ``gemm_int8_kernel``.
+# Not inlined, for the reason given in ``gemm_int8_kernel``.
 @triton.jit(noinline=True)
 def _segment(
     program,
@@ -98,7 +97,7 @@ def _segment(
     PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """32 rows of one matrix: y [rows, N] = x W^T, or the part of a sum of it."""
+    """Compute 32 columns of y [rows, N] = x W^T for one matrix, or a partial sum of them."""
     L: tl.constexpr = 32 * WARPS
     STEP: tl.constexpr = WARPS * SPLIT
     lane = tl.arange(0, L)
@@ -141,7 +140,7 @@ def _segment(
                         WARPS, ASM,
                     )  # fmt: skip
                 sums = added
-    # The sums of a lane side by side, eight for each eight rows of x; the warps' are added up.
+    # The sums of a lane are contiguous, eight for each eight rows of x; those of warps are added.
     one = tl.arange(0, 32)[:, None]
     k = tl.arange(0, 8)[None, :]
     place = tile * (NT * 256) + one * 8 + k
@@ -174,7 +173,7 @@ def _segment(
 
 @triton.jit
 def _summed(sums, j: tl.constexpr, WARPS: tl.constexpr):
-    """Eight sums [32 * WARPS] from 8 j on -> [32, 8], added over warps."""
+    """The eight ``sums`` [32 * WARPS] from index 8 j -> [32, 8], added over warps."""
     a = tl.join(sums[8 * j], sums[8 * j + 4])
     b = tl.join(sums[8 * j + 1], sums[8 * j + 5])
     c = tl.join(sums[8 * j + 2], sums[8 * j + 6])

@@ -1,7 +1,7 @@
-"""Packed weights as pairs of float16 in one word, and the matrix unit's product of such words.
+"""Packed weights as pairs of float16 in a word, and the tensor core product of such words.
 
-Everything is said word by word, so that a weight's way from the load to the matrix unit stays in
-the registers of one lane. ``ASM`` false gives the same in plain arithmetic, for the interpreter.
+The functions work word by word, so that a weight stays in the registers of one lane from the load
+to the tensor core. Without ``ASM`` they compute the same in plain arithmetic, for the interpreter.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kinfolk_kernels.linear.int8_dots import (
 )
 
 THOUSANDS = tl.constexpr(0x64006400)
-"""The bits of float16 1024: a byte below them is added to it."""
+"""The bits of float16 1024, twice: a byte set in the low bits is added to 1024."""
 
 
 @triton.jit
 def _value(word, HALF: tl.constexpr):
-    """One of the pair, as float16."""
+    """One half of a word as float16."""
     shifted = word >> 16 if HALF else word
     return (shifted & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
 
@@ -78,7 +78,7 @@ def fma_pairs(a, b, c, ASM: tl.constexpr):
 
 @triton.jit
 def twice(word, HALF: tl.constexpr, ASM: tl.constexpr):
-    """One half in both halves."""
+    """One half of a word, copied to both halves."""
     if ASM:
         if HALF:
             return tl.inline_asm_elementwise(
@@ -121,7 +121,7 @@ def _thousands(word, HALF: tl.constexpr, ASM: tl.constexpr):
 def _numbers(
     word, HALF: tl.constexpr, OFFSET: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr
 ):
-    """Two bytes of a word, less OFFSET, as a pair; exact."""
+    """Two bytes of a word minus OFFSET, as a pair of float16; exact."""
     # float16 1024 + n has the bits 0x6400 + n; a signed byte is 128 more without its sign.
     BITS: tl.constexpr = 0x6400 + OFFSET + (128 if SIGNED else 0)
     if SIGNED:
@@ -132,10 +132,10 @@ def _numbers(
 
 @triton.jit
 def factors(scales, supers, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """Pairs of equal factors of a group's four runs of 16 columns, and of what is subtracted.
+    """The factors and minima of a group, as words of two equal float16.
 
-    -> (a, b, c, d, e, f): factors of columns 0-15, 16-31, 32-47, 48-63, minima of 0-31 and 32-63,
-    negated. Each is float16(super * scale).
+    Returns (a, b, c, d, e, f): factors of columns 0-15, 16-31, 32-47 and 48-63, negated minima of
+    0-31 and 32-63. Each is float16(super * scale).
     """
     if FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0:
         low, top = twice(supers, 0, ASM), twice(supers, 1, ASM)
@@ -179,7 +179,7 @@ def _weights(codes, factor, less, FORMAT: tl.constexpr, ASM: tl.constexpr):
 def weight_pairs(q, high, scales, supers, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """A lane's words of a group -> eight words of weights: two for each run of 16 columns.
 
-    q: with four bits a code words c and c + 4, with eight bits words c, c + 4, c + 8 and c + 12.
+    q: for 4-bit codes words c and c + 4, for 8-bit codes words c, c + 4, c + 8 and c + 12.
     """
     a, b, c, d, low_less, top_less = factors(scales, supers, FORMAT, ASM)
     if FORMAT == Q8_0:
@@ -214,7 +214,7 @@ def four(x):
 
 @triton.jit
 def _spread(word, HALF: tl.constexpr, WARPS: tl.constexpr):
-    """One of a lane's pair by group of lanes: [warps, 8, 4] float32."""
+    """One half of each lane's word, by warp, g and c of the lane: float32 [warps, 8, 4]."""
     return tl.reshape(_value(word, HALF).to(tl.float32), [WARPS, 8, 4])
 
 
@@ -222,7 +222,7 @@ def _spread(word, HALF: tl.constexpr, WARPS: tl.constexpr):
 def multiply_accumulate(
     a0, a1, a2, a3, b0, b1, c0, c1, c2, c3, WARPS: tl.constexpr, ASM: tl.constexpr
 ):
-    """The matrix unit's 16 x 16 times 16 x 8 of float16 with float32 sums, one in each warp.
+    """The tensor core product 16 x 16 times 16 x 8 of float16 with float32 sums, in each warp.
 
     Every argument is [32 * warps], an element a lane. With lane = 4 g + c: a0 and a2 are columns
     (2 c, 2 c + 1) and (2 c + 8, 2 c + 9) of row g, a1 and a3 those of row g + 8; b0 and b1 the same

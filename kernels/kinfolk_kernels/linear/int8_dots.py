@@ -1,9 +1,9 @@
 """Dot products of packed weights with int8 rows, format by format.
 
-A lane holds four words of one group of 64 weights for each of four matrix rows: with four bits a
-code its words are ``t``, ``t + 2``, ``t + 4`` and ``t + 6`` of eight, with eight bits ``t``,
-``t + 4``, ``t + 8`` and ``t + 12`` of sixteen, where ``t`` is the lane's number in the group. So
-scales are applied once for 32 weights, after exact sums of integers.
+A lane holds four words of one group of 64 weights for each of four matrix rows: for 4-bit codes the
+words ``t``, ``t + 2``, ``t + 4`` and ``t + 6`` of eight, for 8-bit codes ``t``, ``t + 4``,
+``t + 8`` and ``t + 12`` of sixteen, where ``t`` is the lane's number in the group. So scales are
+applied once for 32 weights, to exact integer sums.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ONES = tl.constexpr(0x01010101)
 @triton.jit
 def table_value(code):
     """Nibbles -> the non-linear table, int32."""
-    # The entries of the table, 127 more each, four to a word.
+    # The entries of the table plus 127, four in a word.
     low = tl.where(code < 4, 0x3E2C1700, 0x75695C4E)
     top = tl.where(code < 12, -0x5A677380, -0x0F273B4C)
     word = tl.where(code < 8, low, top)
@@ -43,7 +43,7 @@ def table_value(code):
 def _looked_up(codes, ASM: tl.constexpr):
     """Four nibbles in bytes -> four values of the non-linear table, as signed bytes."""
     if ASM:
-        # Entries 0-7 and 8-15 by two permutes each way; bit 3 of a nibble picks the half.
+        # One permute looks up entries 0-7, one entries 8-15; bit 3 of a nibble selects the result.
         return tl.inline_asm_elementwise(
             """{
             .reg .b32 i, lo, hi, m, t;
@@ -95,7 +95,7 @@ def top_codes(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def _chain(a, b, c, x_a, x_b, ASM: tl.constexpr):
-    """c + two words against two words of x [lanes, 1]."""
+    """c + the dot products of words a and b with the words ``x_a`` and ``x_b`` [lanes, 1]."""
     c = dot4(a, tl.broadcast_to(x_a, a.shape), c, ASM)
     return dot4(b, tl.broadcast_to(x_b, b.shape), c, ASM)
 
@@ -110,9 +110,11 @@ def _sum_of(x_a, x_b, factor: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def scaled_dots(codes, tops, x, x_top, scales, supers, FORMAT: tl.constexpr, ASM: tl.constexpr):
-    """Four words of four rows against one row of x -> float32 [lanes, 4], before x's scale.
+    """Dot products of four words of four rows with a row of x -> float32 [lanes, 4], without the
+    scale of x.
 
-    codes, tops: four words each; x, x_top: the four words of x that meet them, [lanes, 1].
+    codes, tops: four words each; x, x_top: the four words of x that they are multiplied with,
+    [lanes, 1].
     """
     z = tl.zeros_like(codes[0])
     if FORMAT == Q8_0:
@@ -130,7 +132,7 @@ def scaled_dots(codes, tops, x, x_top, scales, supers, FORMAT: tl.constexpr, ASM
         low = _chain(codes[0], codes[1], z, x[0], x[1], ASM)
         top = _chain(tops[0], tops[1], z, x_top[0], x_top[1], ASM)
         if FORMAT == Q4_K:
-            # 16 products of codes below 16 fit a half of a word.
+            # Sums of 16 products of codes below 16 fit 16 bits.
             low = _chain(codes[2], codes[3], low, x[2], x[3], ASM)
             top = _chain(tops[2], tops[3], top, x_top[2], x_top[3], ASM)
             product = dot2_low(pack_halves(low, top, ASM), scales, z, ASM)
@@ -144,7 +146,7 @@ def scaled_dots(codes, tops, x, x_top, scales, supers, FORMAT: tl.constexpr, ASM
             supers
         )
     if FORMAT == Q6_K:
-        # Scales 0 and 2 belong to the first half of the group's words, 1 and 3 to the second.
+        # Scales 0 and 2 are those of the first half of the group's words, 1 and 3 of the second.
         low = _chain(codes[0], codes[1], low_a, x[0], x[1], ASM)
         top = _chain(tops[0], tops[1], top_a, x_top[0], x_top[1], ASM)
         product = dot2_low(pack_halves(low, top, ASM), scales, z, ASM)

@@ -1,8 +1,8 @@
-"""Products of packed weights with int8 rows on the matrix unit: exact sums of integers.
+"""Products of packed weights with int8 rows on tensor cores: exact integer sums.
 
-Everything is said lane by lane of a warp, an element each: lane 4 g + c has a part of matrix rows
-4 g to 4 g + 3 and of x's row g, and gets sums for x's rows 2 c and 2 c + 1. ``ASM`` false gives the
-same in plain arithmetic, for the interpreter.
+Tensors have one element for each lane of a warp: lane 4 g + c holds a part of matrix rows 4 g to
+4 g + 3 and of x's row g, and gets the sums for x's rows 2 c and 2 c + 1. Without ``ASM`` the
+functions compute the same in plain arithmetic, for the interpreter.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import triton.language as tl
 
 @triton.jit
 def _outer(a, b):
-    """sum over c and n of a[g, c, n] b[h, c, n]: [8, 8], of what lanes have in ``a`` and ``b``
-    [32, n]."""
+    """The sum over c and n of a[g, c, n] b[h, c, n], [8, 8]; a and b [32, n] hold n numbers of each
+    lane 4 g + c."""
     WIDE: tl.constexpr = 4 * a.shape[1]
     rows = tl.reshape(a, [8, WIDE])[:, None, :]
     return tl.sum(rows * tl.reshape(b, [8, WIDE])[None, :, :], 2)
@@ -48,7 +48,7 @@ def _float_of(bits):
 
 @triton.jit
 def _placed(upper, lower):
-    """Sums [8, 8] of rows g and of rows g + 8 -> the four of each lane."""
+    """Sums [8, 8] of rows g and of rows g + 8 -> the four sums of each lane."""
     even, odd = tl.split(tl.reshape(upper, [32, 2]))
     third, fourth = tl.split(tl.reshape(lower, [32, 2]))
     return even, odd, third, fourth
@@ -116,9 +116,9 @@ def multiply_pairs(a0, a1, b0, ASM: tl.constexpr):
 
 @triton.jit
 def minima(scales, ASM: tl.constexpr):
-    """The two high bytes of words, below 128, less than nothing, as a pair of bfloat16; exact."""
+    """The two high bytes of words, which are below 128, negated, as a pair of bfloat16; exact."""
     if ASM:
-        # bfloat16 128 + n has the bits 0x4300 + n; it is taken from 128.
+        # bfloat16 128 + n has the bits 0x4300 + n; 128 - (128 + n) is -n.
         return tl.inline_asm_elementwise(
             "{ .reg .b32 n, minus, most; prmt.b32 n, $1, 0x43004300, 0x5352; "
             "mov.b32 minus, 0xbf80bf80; mov.b32 most, 0x43004300; "
@@ -136,7 +136,7 @@ def minima(scales, ASM: tl.constexpr):
 
 @triton.jit
 def in_two_parts(first, second):
-    """Two float32 -> two pairs of bfloat16 whose sums they are, but for a 2^-16th."""
+    """Two float32 -> two pairs of bfloat16 that add up to them, up to 2^-16 relative."""
     a, b = first.to(tl.int32, bitcast=True), second.to(tl.int32, bitcast=True)
     rest_a = (first - _float_of(a & -0x10000)).to(tl.int32, bitcast=True) + 0x8000
     rest_b = (second - _float_of(b & -0x10000)).to(tl.int32, bitcast=True) + 0x8000

@@ -1,4 +1,4 @@
-"""Rows in the forms that matrix products read, made once for all matrices that read them."""
+"""Converts rows to the forms that matrix products read, once for all matrices of the rows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare_kernel import halves_kernel, int8_kernel
 
 TILE = 1024
-"""Numbers a program takes at a time."""
+"""Numbers that a program converts at a time."""
 
 INT8_TILE = 512
-"""The same where they become int8: four to a lane."""
+"""The same for int8: four numbers in each lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfRows:
-    """Up to 8 T rows of K numbers as pairs of float16 in the order of the matrix unit.
+    """Up to 8 T rows of K numbers as pairs of float16, in the order of tensor core operands.
 
-    ``words`` int32 [K / 64, T, 2, 32, 4], see ``halves_kernel``; a row is ``factor`` float32 [8 T]
-    times its numbers there.
+    ``words`` int32 [K / 64, T, 2, 32, 4], see ``halves_kernel``. A row is its numbers in ``words``
+    times its ``factor``, float32 [8 T].
     """
 
     words: torch.Tensor
@@ -35,14 +35,14 @@ class HalfRows:
 
     @staticmethod
     def make(rows: int, width: int, device: torch.device) -> HalfRows:
-        """Memory for ``rows`` rows, in tiles of 8, 16, 32 or 64."""
+        """Uninitialised memory for ``rows`` rows, in tiles of 8, 16, 32 or 64."""
         tiles = 1 << max(0, (rows - 1).bit_length() - 3)
         words = torch.empty(width // 64, tiles, 2, 32, 4, dtype=torch.int32, device=device)
         return HalfRows(words, torch.empty(8 * tiles, device=device), rows)
 
 
 def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
-    """x [M, K] with a row stride, K a multiple of 64, as int8."""
+    """The launch that converts x [M, K] to int8; any row stride, K a multiple of 64."""
     rows, width = x.shape
     return Launch(
         int8_kernel,
@@ -60,7 +60,7 @@ def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
 
 
 def halve_rows(x: torch.Tensor, out: HalfRows) -> Launch:
-    """x [M, K] with a row stride, K a multiple of 64, as float16."""
+    """The launch that converts x [M, K] to float16; any row stride, K a multiple of 64."""
     return Launch(
         halves_kernel,
         (8 * out.tiles,),

@@ -1,4 +1,4 @@
-"""Kernels that make of rows what the matrix products read."""
+"""The kernels that convert rows to the forms that matrix products read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def int8_kernel(
     GROUPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows, width / GROUPS / 64): rows of numbers as int8."""
+    """Grid (rows, width / GROUPS / 64): converts rows to int8."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * (GROUPS * 64)
@@ -46,11 +46,12 @@ def halves_kernel(
     COLUMNS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid 8 NT: a row divided by a power of two, as float16, where the matrix unit wants it.
+    """Grid (8 NT,): a row divided by a power of two, as float16, in the order of tensor core
+    operands.
 
     words int32 [K / 64, NT, 2, 32, 4]: group, eight rows, half of the group, lane 4 (row % 8) + c,
-    pairs of columns (4 c, 4 c + 1), (4 c + 2, 4 c + 3) and the same 16 further on. Rows beyond the
-    last are zero.
+    pairs of columns (4 c, 4 c + 1), (4 c + 2, 4 c + 3) and these plus 16. Rows beyond the last are
+    zero.
     """
     start_dependents(PDL)
     wait_for_producers(PDL)
@@ -62,7 +63,7 @@ def halves_kernel(
         x = tl.load(x_ptr + row * x_row + column, mask=column < end, other=0.0)
         largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
     amax = tl.max(largest, 0)
-    # The largest becomes 2^13 to 2^14: no half overflows, no small one loses bits.
+    # The largest number becomes 2^13 to 2^14: none overflows float16, and small ones keep bits.
     exponent = (amax.to(tl.int32, bitcast=True) >> 23) & 255
     shift = tl.minimum(tl.maximum(exponent - 140, -100), 100)
     factor = ((127 - shift) << 23).to(tl.float32, bitcast=True)

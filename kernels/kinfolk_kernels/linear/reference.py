@@ -27,6 +27,6 @@ def linear(arguments: LinearArguments, x: torch.Tensor) -> tuple[torch.Tensor, .
 
 
 def product(x: torch.Tensor, weight: Matrix) -> torch.Tensor:
-    """x [R, in], weight [out, in] -> [R, out] in the type of ``x``."""
+    """x [R, in], weight [out, in] -> [R, out] in the dtype of ``x``."""
     dense = weight if isinstance(weight, torch.Tensor) else weight.dequantize(torch.float32)
     return (x.float() @ dense.float().T).to(x.dtype)

@@ -1,8 +1,8 @@
-"""Several matrices that read the same rows, as the arguments of one launch.
+"""Segments: several matrices that read the same rows, as the arguments of one launch.
 
-A launch of a few megabytes loses more time at its start and its end than in between. So its
-programs are numbered through: the first ones belong to the first matrix, the next to the second,
-each matrix with code of its own format.
+A launch that reads only a few megabytes loses most of its time at its start and end. So one launch
+serves several matrices: the first programs belong to the first matrix, the next to the second, and
+each runs the code for the format of its matrix.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import triton.language as tl
 from kinfolk_kernels.planes import LAYOUTS, Planes
 
 MOST = 4
-"""Matrices in a launch."""
+"""Most matrices of a launch."""
 
 NOTHING = -1
-"""Format of a segment that is not there."""
+"""The format of an unused segment."""
 
 NONE = tl.constexpr(NOTHING)
-"""The same in a kernel."""
+"""``NOTHING`` for kernels."""
 
 ARGUMENTS = [
     [f"{name}{i}" for name in ("q", "high", "scales", "supers", "y", "n", "end")]
@@ -31,13 +31,13 @@ ARGUMENTS = [
 ]
 
 FREE = [f"{name}{i}" for name in ("n", "end") for i in range(MOST)]
-"""Numbers that kernels are not specialised for."""
+"""Integer arguments that kernels are not specialised for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """``arguments`` by name: planes, results, rows and the number after the last program of each
-    segment. ``constants``: the formats F0 to F3, and ``programs`` of all of them."""
+    """``arguments`` of a launch by name: planes, results, rows, and the end of the programs of each
+    segment. ``constants``: the formats F0 to F3. ``programs``: their number."""
 
     arguments: dict[str, Any]
     constants: dict[str, Any]
@@ -49,9 +49,10 @@ class Segments:
         outs: Sequence[torch.Tensor],
         programs: Callable[[Planes], int],
     ) -> Segments:
-        """``programs`` of each matrix; outs [M, N] contiguous, in the order of the matrices.
+        """The segments of ``matrices`` and their results outs [M, N], contiguous; ``programs``
+        returns the number of programs of a matrix.
 
-        The largest comes first: the ends of the small ones are filled up by each other.
+        The largest matrix comes first, so that small ones fill the device at its end.
         """
         order = sorted(range(len(matrices)), key=lambda i: -_size(matrices[i]))
         arguments: dict[str, Any] = {}
@@ -78,7 +79,7 @@ class Segments:
 
 
 def _size(planes: Planes) -> float:
-    """Bytes of a column."""
+    """Bytes of a column of a matrix."""
     layout = LAYOUTS[planes.format]
     return planes.rows * layout.nbytes / layout.block
 
@@ -87,9 +88,10 @@ _COUNTERS: dict[torch.device, torch.Tensor] = {}
 
 
 def counters(device: torch.device, programs: int) -> torch.Tensor:
-    """Zeros, one a group of rows, for programs that share columns to say that they have ended.
+    """Counters int32, one for each of ``programs``, of the programs that have finished their part
+    of a shared tile.
 
-    Every launch leaves them zero. One stream at a time uses them.
+    They are zero before and after every launch. Only one stream at a time may use them.
     """
     found = _COUNTERS.get(device)
     if found is None or found.shape[0] < programs:

@@ -1,4 +1,4 @@
-"""``linear`` by the vendor's matrix product, in the type of the rows."""
+"""``linear`` by torch's matrix product, in the dtype of the rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def linear(arguments: LinearArguments, x: torch.Tensor) -> tuple[torch.Tensor, .
 
 
 def product(x: torch.Tensor, weight: Matrix) -> torch.Tensor:
-    """x [R, in], weight [out, in] -> [R, out] in the type of ``x``."""
+    """x [R, in], weight [out, in] -> [R, out] in the dtype of ``x``."""
     dense = weight if isinstance(weight, torch.Tensor) else weight.dequantize(x.dtype)
     return torch.nn.functional.linear(x, dense.to(x.dtype))

@@ -1,10 +1,10 @@
 """``linear`` for packed matrices, on the GPU.
 
-How a product is computed depends on the number of rows alone: up to 16 meet the matrix as int8,
-unless it asks for float16, one by itself and more on the matrix unit; up to 64 do as float16 on the
-matrix unit; for more, slices of the matrix become numbers. Sums are made in an order that shapes
-decide. Matrices that read the same rows are done in one launch. A matrix of plain numbers is left
-to the vendor's product.
+The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
+float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows are
+multiplied as float16 on tensor cores. For more rows, slices of the matrix are dequantised and
+multiplied by cuBLAS. The order of sums depends on shapes only. Matrices that read the same rows
+share launches. Dense matrices are multiplied by cuBLAS.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def linear(arguments: LinearArguments, x: torch.Tensor) -> tuple[torch.Tensor, .
 
 
 def products(x: torch.Tensor, weights: Sequence[Matrix]) -> tuple[torch.Tensor, ...]:
-    """x [R, in], weights [out, in] each, packed or dense -> [R, out] in the type of ``x`` each."""
+    """x [R, in], weights [out, in] each, packed or dense -> [R, out] in the dtype of ``x`` each."""
     packed = [weight for weight in weights if isinstance(weight, Planes)]
     results = iter(_packed_products(x, packed))
     return tuple(
@@ -94,6 +94,6 @@ def _takes_int8(planes: Planes, rows: int) -> bool:
 def _launches(
     pairs: Sequence[tuple[Planes, torch.Tensor]],
 ) -> list[tuple[list[Planes], list[torch.Tensor]]]:
-    """Matrices and results, as many to a launch as it takes."""
+    """Matrices and results of each launch, up to the most that a launch can have."""
     parts = [pairs[start : start + MOST] for start in range(0, len(pairs), MOST)]
     return [([planes for planes, _ in part], [out for _, out in part]) for part in parts]

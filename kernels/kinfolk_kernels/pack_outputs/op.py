@@ -12,14 +12,14 @@ from kinfolk_kernels.pack_outputs.reference import pack_outputs
 
 @dataclass(frozen=True, slots=True)
 class PackOutputsArguments:
-    """All that the host reads of a step, side by side as int64 [B + 3 S + S T].
+    """Packs all outputs that the host reads of a step into one tensor int64 [B + 3 S + S T].
 
     Operands, for B sequences and S sampled ones of at most T rows: ``hidden`` [R, H], floating
     point; ``spans`` int32 [B, 4] of the row layout; ``finite`` bool [n], whether each row of logits
     is finite; ``rows`` int64 [S, T], the row of logits of each row, -1 = padding; ``n_keep``,
     ``following`` int64 [S] and ``path`` int64 [S, T]. Result, in this order: whether the last row
-    of each sequence is finite in ``hidden`` (of a sequence without rows: anything), whether all
-    logits of each sampled one are, then ``n_keep``, ``following`` and ``path`` unchanged.
+    of each sequence is finite in ``hidden`` (undefined for a sequence without rows), whether all
+    logits of each sampled one are finite, then ``n_keep``, ``following`` and ``path`` unchanged.
     """
 
     device: torch.device

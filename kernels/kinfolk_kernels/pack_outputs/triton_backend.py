@@ -12,7 +12,7 @@ from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 COLUMNS = 8192
-"""Numbers of a hidden row that are looked at together."""
+"""Numbers of a hidden row that are checked at once."""
 
 
 def supports(arguments: PackOutputsArguments) -> Verdict:
@@ -49,11 +49,11 @@ def pack(
     path: torch.Tensor,
     out: torch.Tensor,
 ) -> Launch:
-    """The launch that fills ``out`` int64 [B + 3 L + L T]."""
-    sequences, (lanes, width) = spans.shape[0], rows.shape
+    """The launch that fills ``out`` int64 [B + 3 S + S T]."""
+    sequences, (sampled, width) = spans.shape[0], rows.shape
     return Launch(
         pack_outputs_kernel,
-        (sequences + lanes,),
+        (sequences + sampled,),
         {
             "hidden_ptr": hidden,
             "spans_ptr": spans,
@@ -64,7 +64,7 @@ def pack(
             "path_ptr": path,
             "out_ptr": out,
             "sequences": sequences,
-            "lanes": lanes,
+            "sampled": sampled,
             "hidden_row": hidden.stride(0),
         },
         {

@@ -1,7 +1,8 @@
-"""The runs of each row put together in fixed order, and what follows attention.
+"""The kernel that combines the runs of each row in a fixed order, and applies the epilogue.
 
-A program takes some dimensions of one row and head: tiles of ``BLOCK_RUNS`` runs are summed as
-trees, tiles one after another. Both orders depend on the number of the sequence's runs alone.
+A program computes some dimensions of one row and head. The runs of a tile of ``BLOCK_RUNS`` are
+summed as a tree, and tiles one after another. Both orders depend only on the sequence's number of
+runs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kinfolk_kernels.dependent import early, start_dependents, wait_for_producer
 from kinfolk_kernels.paged_attention.decode import run_length
 
 FACTORS = {"identity": 1, "softplus": 2}
-"""What ``FACTOR`` says of the activation of a factor; 0 where there is none."""
+"""The value of ``FACTOR`` for each activation of a factor; 0 = no factor."""
 
 _SOFTPLUS = tl.constexpr(FACTORS["softplus"])
 
@@ -24,8 +25,8 @@ _SOFTPLUS = tl.constexpr(FACTORS["softplus"])
 def gated(
     y, at, at_factor, gate_ptr, factor_ptr, keep, GATE: tl.constexpr, FACTOR: tl.constexpr
 ):  # fmt: skip
-    """y float32 times sigmoid of the gate and times the activation of the factor; tiles of pointer
-    offsets."""
+    """y float32 times the sigmoid of the gate, times the activation of the factor; ``at`` and
+    ``at_factor`` are tiles of offsets."""
     if GATE:
         gate = tl.load(gate_ptr + at, mask=keep, other=0.0).to(tl.float32)
         y = y / (1.0 + tl.exp2(gate * -1.4426950408889634))
@@ -39,7 +40,7 @@ def gated(
 
 @triton.jit
 def _round_even(x):
-    """To the nearest integer, halves to the even one, for |x| below 2^22."""
+    """Round to the nearest integer, halves to even, for |x| below 2^22."""
     return (x + 12582912.0) - 12582912.0
 
 
@@ -47,8 +48,8 @@ def _round_even(x):
 def _store_int8(
     y, row, column, words_ptr, scale_ptr, scale_step, WIDTH: tl.constexpr, SIZE: tl.constexpr
 ):  # fmt: skip
-    """Dimensions ``column`` to ``column + SIZE`` of a row of WIDTH numbers as int8 words
-    and a scale for each 64; see ``int8_rows``."""
+    """Store dimensions ``column`` to ``column + SIZE`` of a row of WIDTH numbers as int8 words and
+    a scale for each 64; see ``int8_rows``."""
     groups = tl.reshape(y, [SIZE // 64, 64])
     scale = tl.div_rn(tl.max(tl.abs(groups), 1), 127.0)
     inverse = tl.where(scale > 0, tl.div_rn(1.0, tl.where(scale > 0, scale, 1.0)), 0.0)
@@ -96,7 +97,7 @@ def combine_kernel(
     for start in range(0, total_runs, BLOCK_RUNS):
         run = start + tl.arange(0, BLOCK_RUNS)
         real = run < total_runs
-        # The run after the last is the arena's; it has the last place.
+        # The run after the last is the arena's, which is stored in the last place.
         at = begin + tl.where(run < runs, run, slots - 1)
         highest = tl.load(part_m + at, mask=real, other=float("-inf"))
         sums = tl.load(part_l + at, mask=real, other=0.0)

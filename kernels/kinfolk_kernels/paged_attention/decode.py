@@ -1,8 +1,8 @@
-"""Attention of few rows of a sequence over all it has stored, split into runs of chunks.
+"""The decode kernel: attention of few rows of a sequence, split into runs of chunks (split-K).
 
-A program takes one key head of one sequence, all query heads that read it, and every
-``programs``-th run. Runs and everything inside them depend on the sequence alone: its length, its
-number of rows. Each run leaves a maximum, a sum and weighted values for the combining kernel.
+A program processes one key head of one sequence, all query heads that read it, and every
+``programs``-th run. Runs and the computation inside them depend only on the sequence: on its length
+and its number of rows. Each run stores a maximum, a sum and weighted values for the combine kernel.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
 CHUNK = tl.constexpr(64)
 
 RUNS = ((32, 1), (64, 2), (256, 4))
-"""Chunks of a sequence, up to which a run has so many of them."""
+"""Pairs of a number of chunks, and the chunks of a run for sequences up to that length."""
 
 LONG_RUN = 8
-"""Chunks in a run of a longer sequence. Where that would make too many runs, a run is doubled until
-it does not."""
+"""Chunks of a run for longer sequences. A run is doubled until there are at most ``MOST_RUNS``."""
 
 MANY_ROWS = 8
 MOST_RUNS = (256, 32)
-"""Runs of a sequence with at most, and with more than ``MANY_ROWS`` rows. Every run leaves a result
-for each row: more rows are work enough for fewer runs."""
+"""Most runs of a sequence with at most ``MANY_ROWS`` rows, and with more. Every run stores a result
+for each row, and with more rows fewer runs fill the device."""
 
 SHORT, MIDDLE, LONG = (tl.constexpr(limit) for limit, _ in RUNS)
 RUN_SHORT, RUN_MIDDLE, RUN_LONG = (tl.constexpr(run) for _, run in RUNS)
@@ -63,7 +62,7 @@ def _leave(
     part_o, part_m, part_l, at, inside, m, total, acc, acc_high, DIM: tl.constexpr,
     SIZE: tl.constexpr, FORMAT: tl.constexpr,
 ):  # fmt: skip
-    """Store what a run leaves; ``at`` int64 [M] numbers (row, head, run)."""
+    """Store the results of a run; ``at`` int64 [M] is the index of (row, head, run)."""
     tl.store(part_m + at, m, mask=inside)
     tl.store(part_l + at, total, mask=inside)
     low = columns(SIZE, FORMAT, 0)
@@ -83,8 +82,8 @@ def _arena_run(
     K_ROW: tl.constexpr, V_ROW: tl.constexpr, K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr,
     DOT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """The rows of a tree as a run of their own, if this program is ``mine``: a row sees its
-    ancestors and itself."""
+    """Attention to the rows of a tree in the arena, as a run of its own, if the run is ``mine``: a
+    row sees its ancestors and itself."""
     if mine & (tl.load(arena_rows + start) >= 0):
         VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == Q4_0 else VALUE_SIZE
         m = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -133,9 +132,10 @@ def decode_kernel(
 ):  # fmt: skip
     """Grid ((programs for runs, plus one for the arena if TREES) x tiles; key heads; sequences).
 
-    Tiles of a sequence stand side by side, so that the second finds keys and values in the cache.
-    Works on sequences with more than ABOVE and up to UP_TO pairs of a row and a query head of the
-    group. K_ROW and V_ROW are elements of a stored row, of codes bytes. ``scale`` includes log2 e.
+    Tiles of a sequence are neighbours in the grid, so that keys and values are in the cache for the
+    second one. Processes sequences with more than ABOVE and up to UP_TO pairs of a row and a query
+    head of the group. K_ROW and V_ROW are the elements of a stored row, or its bytes of codes.
+    ``scale`` includes log2 e.
     """
     start_dependents(PDL)
     sequence = early(short + tl.program_id(2))
@@ -169,7 +169,7 @@ def decode_kernel(
         programs = programs - 1
     if program < programs:
         latest = tl.max(limit)
-        # Nothing before this is seen by any row.
+        # No row sees positions up to this one.
         oldest = tl.min(tl.where(inside, newest, 2147483647)) - window
         parts: tl.constexpr = 64 // BLOCK_N
         for number in range(program, tl.cdiv(n, run), programs):
@@ -181,7 +181,7 @@ def decode_kernel(
             for step in range(number * run * parts, end):
                 block = next_block.to(tl.int64)
                 chunk = next_chunk
-                # The next block is looked up a step ahead: loads of keys must not wait for it.
+                # The next block is loaded one step ahead, so that loads of keys do not wait for it.
                 entry = tl.where(step + 1 < end, (step + 1) // parts, (number + programs) * run)
                 entry = tl.minimum(entry, n - 1)
                 next_block = tl.load(blocks + table + entry)

@@ -1,4 +1,4 @@
-"""What follows attention before the next matrix: gates, a change of type, int8 rows."""
+"""The epilogue of attention: gates, a change of dtype, int8 rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Activation = Literal["identity", "softplus"]
 @dataclass(frozen=True, slots=True)
 class Epilogue:
     """The result is multiplied by sigmoid(``gate`` [R, Hq, Dv]) and by the ``activation`` of
-    ``factor`` [R, Hq, 1 or Dv] and stored in ``dtype``, that of the query if it is not
-    given. ``int8``: as int8 rows besides.
+    ``factor`` [R, Hq, 1 or Dv], and stored in ``dtype``, by default that of the query. ``int8``:
+    also store int8 rows.
     """
 
     gate: torch.Tensor | None = None
@@ -29,15 +29,15 @@ class Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Attention after its epilogue: values [R, Hq, Dv], and int8 rows of Hq * Dv numbers if they
-    were asked for. These are made from the numbers before they were rounded to ``values``."""
+    """Attention after its epilogue: values [R, Hq, Dv], and int8 rows of Hq * Dv numbers if the
+    epilogue asks for them, computed from the numbers before rounding to ``values``."""
 
     values: torch.Tensor
     int8: Int8Rows | None = None
 
 
 def finish(y: torch.Tensor, epilogue: Epilogue, dtype: torch.dtype) -> Mixed:
-    """y [R, Hq, Dv] -> the result, in ``dtype`` where the epilogue names no type."""
+    """Apply the epilogue to y [R, Hq, Dv]; ``dtype`` is used if the epilogue has none."""
     wide = y.float()
     if epilogue.gate is not None:
         wide = wide * epilogue.gate.float().sigmoid()

@@ -1,4 +1,4 @@
-"""The kernels that a call of attention needs: grids, arguments, constants."""
+"""The launches of a call of attention: grids, arguments, constants."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from kinfolk_kernels.sections import format_of, padded, planes_of, row_of, secti
 LOG2_E = math.log2(math.e)
 
 SPARE = 16
-"""Bytes for each number of the queries that keys and values as numbers may take: what plans leave a
-step for rows of four float32 as wide as its widest. One head takes what it needs."""
+"""Most bytes of decoded keys and values for each number of the queries: memory plans reserve four
+float32 numbers for each. At least one head is decoded at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the op, from which its launches follow."""
+    """One call of the op: its operands, and the launches that compute it."""
 
     q: torch.Tensor
     pools: tuple[Stored, Stored]
@@ -53,10 +53,10 @@ class Call:
     epilogue: Epilogue
     device: Device
     tile: Tile | None = None
-    """Of every kernel but the combining one, in place of the usual: for tuning."""
+    """Replaces the default tile of every kernel but the combine kernel, for tuning."""
 
     def outputs(self) -> Mixed:
-        """Memory for the result, unwritten."""
+        """Uninitialised memory for the result."""
         count, heads, dim = self.q.shape[0], self.q.shape[1], dim_of(self.pools[1])
         dtype, device = self.epilogue.dtype or self.q.dtype, self.q.device
         values = torch.empty(count, heads, dim, dtype=dtype, device=device)
@@ -83,7 +83,7 @@ class Call:
     def decode(
         self, parts: torch.Tensor, maxima: torch.Tensor, sums: torch.Tensor
     ) -> Iterator[Launch]:
-        """One for each height of tile among the sequences."""
+        """The launches of the decode kernel, one for each height of tile among the sequences."""
         group, sizes = self._group, self._sizes
         runs = parts.shape[2] - self._traits.trees
         pairs = [n * group for n in self._traits.short_counts]
@@ -167,7 +167,8 @@ class Call:
         )
 
     def prefill(self, mixed: Mixed) -> Iterator[Launch]:
-        """Of coded keys and values some heads at a time become numbers, and their rows follow."""
+        """The launches for slices. Quantised keys and values are decoded some heads at a time, each
+        time followed by the rows that read these heads."""
         heads = heads_of(self.pools[0])
         if not self._coded:
             yield self._slices(mixed, self.pools, self.table.blocks, 0, heads)
@@ -217,8 +218,8 @@ class Call:
         first: int,
         heads: int,
     ) -> Launch:
-        """Of the query heads that read ``heads`` key heads from the ``first`` on, which are all
-        there are in ``pools``."""
+        """The launch for the query heads that read ``heads`` key heads from the ``first`` on;
+        ``pools`` holds only these key heads."""
         tile = self.tile or prefill_tile(*self._sizes, self._number_bytes, self.device)
         tiles = triton.cdiv(self._traits.long_rows * self._group, tile.m)
         k, v = (planes_of(pool)[0] for pool in pools)
@@ -262,7 +263,8 @@ class Call:
 
     @property
     def _dot(self) -> torch.dtype:
-        """Type of the operands of products. Codes times a float16 scale lose least in float16."""
+        """The dtype of the operands of products; float16 for quantised keys and values, because
+        codes times a float16 scale lose least in it."""
         wide = self._coded and self.q.dtype == torch.bfloat16
         return torch.float16 if wide else self.q.dtype
 

@@ -1,7 +1,7 @@
-"""Coded chunks as plain numbers, once for all tiles of a slice of a prompt.
+"""The kernel that decodes quantised chunks to plain numbers, once for all tiles of a slice.
 
-A slice of thousands of rows has a hundred tiles for each key head, and each of them reads every
-chunk it sees. Decoding in their registers would take those of three quarters of a tile's rows.
+A slice of thousands of rows has a hundred tiles for each key head, and each reads every chunk that
+it sees. Decoding in each tile would also use the registers of three quarters of its rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _decode(
     data, scales, out, DIM: tl.constexpr, SIZE: tl.constexpr, ROW: tl.constexpr,
     FORMAT: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
-    """The vectors of a chunk, coded or plain, as numbers of the type of ``out``."""
+    """Store the vectors of a chunk, quantised or plain, as numbers of the dtype of ``out``."""
     row = tl.arange(0, CHUNK)
     number = out.dtype.element_ty
     to = out + (row * DIM)[:, None]
@@ -61,8 +61,8 @@ def numbers_kernel(
 ):  # fmt: skip
     """Grid (entries of the longest table; key heads from ``first_head`` on; sequences).
 
-    ``numbered`` becomes the table of what is written. Keys stay rotated, as queries are; values of
-    ``ROTATED`` do not.
+    ``numbered`` becomes the block table of the decoded chunks. Keys stay rotated, as queries are;
+    with ``ROTATED``, values are rotated back.
     """
     start_dependents(PDL)
     wait_for_producers(PDL)

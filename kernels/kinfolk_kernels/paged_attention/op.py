@@ -17,14 +17,14 @@ class GatedAttentionArguments:
     """Softmax attention over block tables, and the gates that follow it.
 
     ``heads`` query heads share the key heads evenly: query head h reads key head
-    h // (heads / key heads). ``keys`` and ``values`` say how the sections are stored. ``scale``
-    multiplies scores. A row sees the keys of its sequence with ``pos <= limit[row]``, the arena
-    rows in ``ancestors[row]``, and of both only those with ``pos > positions[row] - window``.
+    h // (heads / key heads). ``keys`` and ``values`` describe the storage of the sections.
+    ``scale`` multiplies scores. A row sees the keys of its sequence with ``pos <= limit[row]``, the
+    arena rows in ``ancestors[row]``, and of both only those with ``pos > positions[row] - window``.
 
     Operands: q [R, heads, D] in ``dtype``; pools and arenas, keys and values [blocks, Hkv, 64, D];
-    the rows of the step; the block table of their pool; an :class:`Epilogue`. Where keys are stored
-    rotated the query is too; values that are stored rotated are rotated back. Result: a
-    :class:`Mixed`, values [R, heads, Dv] in the epilogue's type, rounded once.
+    the rows of the step; the block table of their pool; an :class:`Epilogue`. If keys are stored
+    rotated, q must be rotated too; values that are stored rotated are rotated back. Result: a
+    :class:`Mixed`, values [R, heads, Dv] in the epilogue's dtype, rounded once.
     """
 
     heads: int
@@ -39,7 +39,7 @@ class GatedAttentionArguments:
     def of(
         cls, q: torch.Tensor, pools: tuple[Stored, Stored], window: int | None, scale: float
     ) -> GatedAttentionArguments:
-        """Those that fit the tensors."""
+        """The arguments that match these operands."""
         keys, values = (StoredKind.of(pool) for pool in pools)
         return cls(q.shape[1], keys, values, window, scale, q.dtype, q.device)
 

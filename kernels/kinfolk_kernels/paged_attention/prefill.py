@@ -1,9 +1,8 @@
-"""Attention of slices of prompts: many rows of a sequence, tile by tile, over its block table of
-plain numbers.
+"""The prefill kernel: attention of prompt slices over block tables of plain numbers.
 
-A program takes as many (row, query head of the group) pairs as fit its tile, beginning at the first
-row of its own sequence, and walks the table in logical order (Dao, 2023). Only chunks at the edges
-of what the tile may see are masked.
+A program processes a tile of (row, query head of the group) pairs; tiles begin at the first row of
+a sequence. It processes the block table in logical order (Dao, 2023). Only chunks at the edges of
+the tile's visible range are masked.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ CHUNK = tl.constexpr(64)
 def _edges(
     chunks, n, limit, newest, inside, window, WINDOW: tl.constexpr, STEP: tl.constexpr
 ):  # fmt: skip
-    """Entries of a table: the first that some row sees, the first and the one after the last that
-    every row sees whole, the one after the last that some row sees."""
+    """Four entries of a table: the first that some row sees; the first, and the end, of those that
+    every row sees whole; the end of those that some row sees."""
     latest = tl.max(limit)
     nearest = tl.min(tl.where(inside, limit, 2147483647))
     oldest = tl.min(tl.where(inside, newest, 2147483647)) - window
@@ -56,7 +55,7 @@ def _walk(
     parts: tl.constexpr = 64 // BLOCK_N
     latest = tl.max(limit)
     oldest = tl.min(tl.where(inside, newest, 2147483647)) - window
-    # The next block is looked up a step ahead: loads of keys must not wait for it.
+    # The next block is loaded one step ahead, so that loads of keys do not wait for it.
     next_block = tl.load(blocks + begin, mask=begin < end, other=0)
     next_chunk = tl.load(chunks + begin, mask=begin < end, other=0)
     for step in range(begin * parts, end * parts):
@@ -96,7 +95,7 @@ def _finish(
     factor_step, y_ptr, HEADS: tl.constexpr, DIM: tl.constexpr, GATE: tl.constexpr,
     FACTOR: tl.constexpr,
 ):  # fmt: skip
-    """Gates, and storing dimensions ``d`` of rows y [M, ...]."""
+    """Apply the gates to dimensions ``d`` of rows y [M, ...] and store them."""
     keep = inside[:, None] & (d < DIM)[None, :]
     wide = row.to(tl.int64)
     y = gated(
@@ -119,8 +118,8 @@ def prefill_kernel(
     BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles of the longest slice; key heads; sequences). Tiles that see most go first. Keys
-    and values are there from ``first_head`` on."""
+    """Grid (tiles of the longest slice; key heads; sequences). Tiles that see most positions come
+    first. Keys and values begin with key head ``first_head``."""
     start_dependents(PDL)
     wait_for_producers(PDL)
     sequence = tl.load(long + tl.program_id(2))

@@ -1,4 +1,4 @@
-"""Softmax attention over block tables, straight from the definition, one row at a time."""
+"""The reference of ``gated_attention``: softmax attention by the definition, row by row."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def paged_attention(
     window: int | None,
     scale: float,
 ) -> torch.Tensor:
-    """q [R, Hq, D] -> [R, Hq, Dv] in the type of ``q``; query head h reads key head h // (Hq/Hkv).
+    """q [R, Hq, D] -> [R, Hq, Dv] in the dtype of ``q``; query head h reads key head h // (Hq/Hkv).
 
-    ``pools`` and ``arenas`` are keys and values [blocks, Hkv, 64, D]. Where keys are stored rotated
-    the query is rotated too; values that are stored rotated are rotated back. A row sees the keys
+    ``pools`` and ``arenas`` are keys and values [blocks, Hkv, 64, D]. If keys are stored rotated,
+    q must be rotated too; values that are stored rotated are rotated back. A row sees the keys
     of its sequence with ``pos <= limit[row]``, the arena rows in ``ancestors[row]``, and of both
     only those with ``pos > positions[row] - window``.
     """

@@ -1,4 +1,4 @@
-"""One tile of keys and values, absorbed by running softmaxes (Milakov and Gimelshein, 2018).
+"""Online softmax over tiles of keys and values (Milakov and Gimelshein, 2018).
 
 Scores are in units of log2 e, so that exponentials are powers of two.
 """
@@ -21,8 +21,8 @@ def load_query(
     FORMAT: tl.constexpr,
     DOT: tl.constexpr,
 ):
-    """Query rows that begin ``row_at`` [M], in the two halves that the format of the keys asks for
-    (twice the same where it does not)."""
+    """Query rows at offsets ``row_at`` [M], in the two halves that q4_0 keys need (for other
+    formats the same tile twice)."""
     low = columns(SIZE, FORMAT, 0)
     high = columns(SIZE, FORMAT, 1)
     first = tl.load(
@@ -45,7 +45,7 @@ def scores(
     q, q_high, k_ptr, k_scales, at, scale_at, seen, DIM: tl.constexpr, SIZE: tl.constexpr,
     FORMAT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Products [M, N] of the query with key rows that begin ``at`` [N]."""
+    """Products [M, N] of the query with the key rows at offsets ``at`` [N]."""
     if FORMAT == PLAIN:
         k = load_tile(k_ptr, at, seen, DIM, SIZE, q.dtype, MASKED)
         s = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision="ieee")
@@ -62,10 +62,10 @@ def absorb(
     s, m, total, acc, acc_high, v_ptr, v_scales, at, scale_at, seen, DIM: tl.constexpr,
     SIZE: tl.constexpr, FORMAT: tl.constexpr, DOT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Scores [M, N], minus infinity where nothing may be seen, and their values [N, SIZE] ->
-    the new maximum [M], sum [M], weighted values [M, SIZE] (of q4_0 in halves)."""
+    """Scores [M, N], minus infinity where masked, and their values [N, SIZE] -> the new maximum
+    [M], sum [M] and weighted values [M, SIZE] (for q4_0 in halves)."""
     highest = tl.maximum(m, tl.max(s, 1))
-    # Rows that have seen nothing yet: inf - inf is not a number.
+    # A row that has seen no position yet would compute inf - inf, which is NaN.
     base = tl.where(highest == float("-inf"), 0.0, highest)
     p = tl.exp2(s - base[:, None])
     keep = tl.exp2(m - base)

@@ -1,6 +1,6 @@
 """Tile parameters of the attention kernels, from shapes and the device.
 
-What a sequence gets depends on its own rows and on the device: never on its neighbours.
+The tiles of a sequence depend on its own rows and on the device, never on other sequences.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import triton
 from kinfolk_kernels.sections import padded
 
 SMALL_SHARED = 99 * 1024
-"""Bytes of shared memory that a program may take on every supported device."""
+"""Bytes of shared memory that a program may use on every supported device."""
 
 HEIGHTS = (16, 32, 64, 128)
-"""Heights of a tile: pairs of a row and a query head that reads the same key head."""
+"""Heights of tiles, in pairs of a row and a query head that reads the same key head."""
 
 NO_LIMIT = 1 << 30
 
 LONGEST_PART = 256
-"""Dimensions that a program puts together of 32 runs at a time."""
+"""Most dimensions of a program of the combine kernel, which reads 32 runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Multiprocessors, and bytes of shared memory that a program may take."""
+    """The number of multiprocessors, and the bytes of shared memory that a program may use."""
 
     processors: int
     shared: int
@@ -36,7 +36,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Height:
-    """Tiles of ``m`` pairs serve sequences with more than ``above`` and up to ``up_to`` of them."""
+    """Tiles of ``m`` pairs, for sequences with more than ``above`` and up to ``up_to`` pairs."""
 
     m: int
     above: int
@@ -45,8 +45,8 @@ class Height:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """``m`` pairs against ``n`` positions at a time; ``programs`` for each multiprocessor, where
-    the work can be cut into as many. The last changes no bit of the result."""
+    """``m`` pairs times ``n`` positions at a time; ``programs`` for each multiprocessor, if the
+    work can be divided into as many. ``programs`` does not change the result."""
 
     m: int
     n: int
@@ -57,7 +57,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class CombineTile:
-    """``runs`` times ``size`` dimensions at a time."""
+    """``runs`` runs times ``size`` dimensions at a time."""
 
     runs: int
     size: int
@@ -67,10 +67,10 @@ class CombineTile:
 def heights(
     pairs: Iterable[int], size: int, value_size: int, number_bytes: int
 ) -> tuple[Height, ...]:
-    """The heights that sequences with these numbers of pairs need.
+    """The heights of tiles for sequences with these numbers of pairs.
 
-    Accumulators bound them. Products in float32 do not run on matrix units, and the registers of a
-    taller tile would not suffice.
+    They are limited by the registers for accumulators. Products in float32, which do not run on
+    tensor cores, need more registers and so lower tiles.
     """
     most = 16 if number_bytes == 4 else 64 * 256 // max(size, value_size)
     offered = [m for m in HEIGHTS if m <= most]
@@ -86,8 +86,8 @@ def heights(
 def decode_tile(
     m: int, size: int, value_size: int, number_bytes: int, coded: bool, device: Device
 ) -> Tile:
-    """For tiles of ``m`` pairs; ``number_bytes`` of a number in the products. ``coded``: keys or
-    values have to be decoded in registers."""
+    """The tile of the decode kernel for ``m`` pairs; ``number_bytes`` is the size of an operand of
+    products. ``coded``: keys or values are decoded in registers."""
     wide = max(size, value_size)
     if number_bytes == 4:
         return Tile(m, 16, 4, 2 if wide <= 256 else 1)
@@ -100,7 +100,7 @@ def decode_tile(
 
 
 def prefill_tile(size: int, value_size: int, number_bytes: int, device: Device) -> Tile:
-    """``number_bytes`` of a number in the products."""
+    """The tile of the prefill kernel; ``number_bytes`` is the size of an operand of products."""
     wide = max(size, value_size)
     if number_bytes == 4:
         return Tile(16, 16, 4, 1)
@@ -113,8 +113,9 @@ def prefill_tile(size: int, value_size: int, number_bytes: int, device: Device) 
 
 
 def combine_tile(dim: int, rotated: bool) -> CombineTile:
-    """A rotation needs all dimensions of a head in one program; else they are shared out in equal
-    parts, as each program costs more than what it adds up."""
+    """The tile of the combine kernel. A rotation needs all dimensions of a head in one program;
+    otherwise they are divided into few equal parts, as starting a program costs more than its
+    sums."""
     size = padded(dim) if rotated else 64
     while not rotated and size < LONGEST_PART and dim % (2 * size) == 0:
         size *= 2
@@ -122,7 +123,7 @@ def combine_tile(dim: int, rotated: bool) -> CombineTile:
 
 
 def device_of(x: torch.Tensor) -> Device:
-    """The device of a tensor; of one that is on none, the least."""
+    """The device of a tensor; for a tensor that is not on a GPU, the smallest supported device."""
     return _device(x.device.index) if x.is_cuda else Device(1, SMALL_SHARED)
 
 

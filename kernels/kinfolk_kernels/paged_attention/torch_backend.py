@@ -1,4 +1,4 @@
-"""Attention over block tables, one sequence at a time, by torch's fused attention."""
+"""``gated_attention`` by torch's fused attention, one sequence at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def paged_attention(
     scale: float,
 ) -> torch.Tensor:
     """See the reference. A sequence's blocks are gathered in logical order and masked by position,
-    so neither their places nor the neighbours can change a bit."""
+    so neither their places nor other sequences change a bit of the result."""
     out = torch.empty(q.shape[0], q.shape[1], dim_of(pools[1]), dtype=q.dtype, device=q.device)
     inside = torch.arange(CHUNK, device=q.device)
     for segment in rows.layout.segments:
@@ -41,7 +41,7 @@ def paged_attention(
                 values = torch.cat([values, _arena_rows(arenas[1], rows, segment)], 1)
         if window is not None:
             visible &= places > rows.positions[span, None] - window
-        # Places that nobody sees may hold anything, and NaN survives a mask: NaN - inf, 0 * NaN.
+        # Places that no row sees may hold NaN, which survives a mask: NaN - inf and 0 * NaN.
         unseen = ~visible.any(0)[:, None]
         out[span] = torch.nn.functional.scaled_dot_product_attention(
             q[span].transpose(0, 1)[None],
@@ -63,8 +63,8 @@ def gated_attention(
     table: Table,
     epilogue: Epilogue,
 ) -> Mixed:
-    """See :class:`GatedAttentionArguments`; the result of attention is rounded to the type of the
-    query first."""
+    """See :class:`GatedAttentionArguments`. The result of attention is rounded to the dtype of the
+    query before the epilogue."""
     window, scale = arguments.window, arguments.scale
     mixed = paged_attention(q, pools, arenas, rows, table, window, scale)
     return finish(mixed, epilogue, q.dtype)
@@ -81,7 +81,8 @@ def _arena_rows(arena: Stored, rows: Rows, segment: Segment) -> torch.Tensor:
 
 
 def _arena_mask(rows: Rows, segment: Segment) -> torch.Tensor | None:
-    """[rows, rows] of the segment: who sees whom in the arena; ``None`` for a chain."""
+    """bool [rows, rows] of the segment: whether row i sees row j in the arena; ``None`` for a
+    chain."""
     span = slice(segment.start, segment.stop)
     if int(rows.arena_row[segment.start]) < 0:
         return None

@@ -1,4 +1,4 @@
-"""Attention over block tables on the GPU: kernels for few and for many rows of a sequence."""
+"""``gated_attention`` on the GPU: a kernel for few, and one for many rows of a sequence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gated_attention(
     table: Table,
     epilogue: Epilogue,
 ) -> Mixed:
-    """See :class:`GatedAttentionArguments`. Up to ``MAX_INT8_ROWS`` rows are stored as int8 too."""
+    """See :class:`GatedAttentionArguments`. Up to ``MAX_INT8_ROWS`` rows are also int8 rows."""
     if q.stride(-1) != 1:
         q = q.contiguous()
     if q.shape[0] <= MAX_INT8_ROWS and dim_of(pools[1]) % GROUP == 0:

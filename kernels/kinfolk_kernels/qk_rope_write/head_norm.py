@@ -1,4 +1,4 @@
-"""What normalises the heads of a projection."""
+"""The norm of the heads of a projection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """x / sqrt(mean(x^2) + eps) * weight over a head; ``weight`` [D] or ``None`` for one."""
+    """x / sqrt(mean(x^2) + eps) * weight over a head; ``weight`` [D], ``None`` = 1."""
 
     weight: torch.Tensor | None
     eps: float

@@ -1,4 +1,4 @@
-"""Store one vector a row and head into a pool or, for tree rows, into the step arena."""
+"""Stores the vectors of rows in a pool or, for tree rows, in the arena."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kinfolk_kernels.rows import CHUNK, Rows
 def kv_write(
     pool: torch.Tensor, arena: torch.Tensor, x: torch.Tensor, rows: Rows, pool_index: int
 ) -> None:
-    """x [R, heads, dim] -> pool and arena [blocks, heads, 64, dim], converted to their type.
+    """Store x [R, heads, dim] in pool and arena [blocks, heads, 64, dim], in their dtype.
 
     A row goes to ``arena_row`` if that is not -1, else to ``write_row[pool_index]``. Arena rows
-    carry a dummy place in the pool, pool rows are not written to the arena.
+    are also written to the dummy block of the pool; pool rows are not written to the arena.
     """
     target = rows.write_row[pool_index]
     stored = x.to(pool.dtype)

@@ -14,16 +14,16 @@ from kinfolk_kernels.stored_kind import StoredKind
 
 @dataclass(frozen=True, slots=True)
 class QKRopeWriteArguments:
-    """From projections to attention: norms of heads, rotary embedding, storing keys and values.
+    """Normalises heads, applies the rotary embedding, and stores keys and values.
 
     ``norms`` are those of q, k and v. ``rope_tables`` are cosines and sines float32 [context, n],
-    see ``rope``. ``keys`` and ``values`` say how the sections of pool ``pool_index`` are stored.
+    see ``rope``. ``keys`` and ``values`` describe how pool ``pool_index`` stores the sections.
     Without ``has_values`` the values are the keys before norm and rotation.
 
     Operands: q [R, Hq, D], k [R, Hkv, D] and v [R, Hkv, Dv], which may be views into wider
-    projections (``None`` for k: nothing is stored); pools and arenas, keys and values
-    [blocks, Hkv, 64, D]; the rows of the step. Result: q [R, Hq, D], normed, rotated and in
-    ``dtype``. Everything is float32 until it is stored; where keys are stored rotated, so is q.
+    projections (k = ``None``: nothing is stored); pools and arenas, keys and values
+    [blocks, Hkv, 64, D]; the rows of the step. Result: q [R, Hq, D], normed, with rotary embedding,
+    in ``dtype``. The computation is in float32; if the codec of keys rotates them, q is too.
     """
 
     norms: tuple[HeadNorm | None, HeadNorm | None, HeadNorm | None]

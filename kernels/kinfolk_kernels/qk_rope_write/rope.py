@@ -8,9 +8,9 @@ import torch
 def rope(
     x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> torch.Tensor:
-    """Rotate pairs (i, i + n) for i < n; dimensions from 2n on pass through.
+    """Rotate the pairs (i, i + n) for i < n; dimensions from 2n on are not changed.
 
-    x [R, heads, D], positions [R], cos and sin float32 [context, n] -> like ``x``.
+    x [R, heads, D], positions [R], cos and sin float32 [context, n] -> shape and dtype of ``x``.
     """
     n = cos.shape[-1]
     c, s = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Norms of heads, rotary embedding and the storing of keys and values, in one launch."""
+"""``qk_rope_write`` on the GPU, in one launch."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 CHUNK = tl.constexpr(64)
 
 FEW_ROWS, HEADS_AT_ONCE = 64, 8
-"""Few rows have a program for each head; of more a program takes some, as starting one takes longer
-than a head does."""
+"""Up to ``FEW_ROWS`` rows have a program for each head. For more rows a program processes
+``HEADS_AT_ONCE`` heads, as starting a program takes longer than a head."""
 
 
 @triton.jit
@@ -43,7 +43,8 @@ def _prepared(
     x_ptr, weight_ptr, eps, cos_ptr, sin_ptr, DIM: tl.constexpr, SIZE: tl.constexpr,
     NORM: tl.constexpr, WEIGHT: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """A head [SIZE], zero beyond DIM, normed and turned; ``cos_ptr`` of its position."""
+    """A head [SIZE], zero beyond DIM, normed and with rotary embedding; ``cos_ptr`` and ``sin_ptr``
+    point at its position."""
     d = tl.arange(0, SIZE)
     x = tl.load(x_ptr + d, mask=d < DIM, other=0.0).to(tl.float32)
     inverse = 1.0
@@ -53,7 +54,7 @@ def _prepared(
     if WEIGHT:
         y = y * tl.load(weight_ptr + d, mask=d < DIM, other=0.0).to(tl.float32)
     if PAIRS > 0:
-        # The other number of the pair is read again: registers have no order.
+        # The other number of the pair is loaded again, as it may be in another lane's registers.
         turned = d < 2 * PAIRS
         partner = tl.where(d < PAIRS, d + PAIRS, d - PAIRS)
         z = tl.load(x_ptr + partner, mask=turned, other=0.0).to(tl.float32) * inverse
@@ -72,7 +73,7 @@ def _rotated(x, SIZE: tl.constexpr):
 
 @triton.jit
 def _put_plain(x, head, to, data, block, DIM: tl.constexpr, SIZE: tl.constexpr):
-    """A head to place ``to`` of a section of plain numbers."""
+    """Store a head at place ``to`` of a section of plain numbers."""
     d = tl.arange(0, SIZE)
     at = to // CHUNK * block + (head * CHUNK + to % CHUNK) * DIM
     tl.store(data + at + d, x.to(data.dtype.element_ty), mask=d < DIM)
@@ -80,7 +81,7 @@ def _put_plain(x, head, to, data, block, DIM: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def _put_coded(codes, scale, head, to, data, scales, block, s_block, DIM: tl.constexpr):
-    """Codes [DIM / 32, bytes of 32] and scales of a head to place ``to`` of a coded section."""
+    """Store codes [DIM / 32, bytes of 32] and scales of a head at place ``to`` of a section."""
     BYTES: tl.constexpr = codes.shape[1]
     vector = head * CHUNK + to % CHUNK
     group = tl.arange(0, DIM // 32)
@@ -127,8 +128,8 @@ def qk_rope_write_kernel(
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, V_NORM: tl.constexpr, Q_WEIGHT: tl.constexpr,
     K_WEIGHT: tl.constexpr, V_WEIGHT: tl.constexpr, OWN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, (query heads + key heads + value heads) / OWN): a program takes OWN heads of a
-    row, one after the other."""
+    """Grid (rows, (query heads + key heads + value heads) / OWN): a program processes OWN heads of
+    a row, one after the other."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     position = early(positions + row)
@@ -213,7 +214,7 @@ T = TypeVar("T", torch.Tensor, torch.Tensor | None)
 
 
 def _contiguous(x: T) -> T:
-    """With the numbers of a head side by side."""
+    """``x``, copied unless the numbers of a head are contiguous."""
     return x if x is None or x.stride(-1) == 1 else x.contiguous()
 
 
@@ -227,7 +228,7 @@ def launch(
     rows: Rows,
     query: torch.Tensor,
 ) -> Launch:
-    """The one launch of the op, into ``query`` [R, Hq, D]."""
+    """The launch that computes ``query`` [R, Hq, D] and stores keys and values."""
     norms, rope_tables = arguments.norms, arguments.rope_tables
     keys = q if k is None else k
     values = keys if v is None else v
@@ -268,6 +269,6 @@ def launch(
         tensors,
         constants,
         warps=1 if max(constants["SIZE"], constants["VALUE_SIZE"]) <= 256 else 2,
-        # Codes are those of the definition only if products are rounded before sums.
+        # Codes equal the reference's only if products are rounded before they are added.
         fuse=False,
     )

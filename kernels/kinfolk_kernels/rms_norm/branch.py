@@ -1,4 +1,4 @@
-"""What is added to a residual stream."""
+"""The branch that is added to a residual stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class NormedRows:
-    """Rows [R, D] that are still to be normed, with ``weight`` [D] or ``None`` for one."""
+    """Rows [R, D] and the norm to apply to them; ``weight`` [D], ``None`` = 1."""
 
     rows: torch.Tensor
     weight: torch.Tensor | None
@@ -18,9 +18,9 @@ class NormedRows:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Rows [R, D], or the sum of two that are normed each; normed before if ``eps`` is given, with
-    ``weight`` [D] or ``None`` for one. The sum of stream and branch is multiplied by ``factor``
-    [1], if there is one."""
+    """Rows [R, D], or two parts that are normed and then added. With ``eps``, the branch is normed
+    before it is added to the stream, with ``weight`` [D], ``None`` = 1. With ``factor`` [1], the
+    sum of stream and branch is multiplied by it."""
 
     rows: torch.Tensor | tuple[NormedRows, NormedRows]
     weight: torch.Tensor | None = None
@@ -29,7 +29,7 @@ class Branch:
 
     @property
     def parts(self) -> tuple[NormedRows, ...]:
-        """What is added up; one by itself is taken as it is."""
+        """The parts to add; the rows of a single branch are one part, which is not normed here."""
         if isinstance(self.rows, tuple):
             return self.rows
         return (NormedRows(self.rows, None, 0.0),)

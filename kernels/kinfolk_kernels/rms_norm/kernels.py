@@ -1,6 +1,6 @@
 """The kernels of root-mean-square normalisation.
 
-Rows are taken in tiles of groups of 64 columns, four columns to a lane; see ``columns_of``.
+Rows are processed in tiles of groups of 64 columns, four columns in each lane; see ``columns_of``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _load(pointer, at, live, column, width):
 
 @triton.jit
 def _sum(x):
-    """[rows] of a tile."""
+    """The sums [rows] of a tile's rows."""
     return tl.sum(tl.sum(tl.sum(x, 3), 2), 1)
 
 
@@ -38,7 +38,7 @@ def _factors(weight_ptr, column, width):
 def _tiles_of_factors(
     weight_ptr, first, width, TILES: tl.constexpr, GROUPS: tl.constexpr, WEIGHT: tl.constexpr
 ):
-    """Weights of TILES tiles from the ``first`` on; none without a WEIGHT."""
+    """Weights of TILES tiles from the ``first`` on; an empty tuple without WEIGHT."""
     weights = ()
     if WEIGHT:
         for i in tl.static_range(TILES):
@@ -49,7 +49,7 @@ def _tiles_of_factors(
 
 @triton.jit
 def _load_rows(pointer, at, live, width, TILES: tl.constexpr, GROUPS: tl.constexpr):
-    """Rows in tiles."""
+    """Rows as a tuple of TILES tiles."""
     tiles = ()
     for i in tl.static_range(TILES):
         column = columns_of(i * GROUPS * 64, GROUPS)
@@ -59,7 +59,7 @@ def _load_rows(pointer, at, live, width, TILES: tl.constexpr, GROUPS: tl.constex
 
 @triton.jit
 def _inverse(tiles, width, eps, TILES: tl.constexpr):
-    """[rows, 1, 1, 1]: one over the root mean square of rows in tiles."""
+    """The inverse root mean square of rows in tiles, [rows, 1, 1, 1]."""
     squares = tiles[0] * tiles[0]
     for i in tl.static_range(1, TILES):
         squares += tiles[i] * tiles[i]
@@ -68,7 +68,7 @@ def _inverse(tiles, width, eps, TILES: tl.constexpr):
 
 @triton.jit
 def _normed(tiles, weights, width, eps, TILES: tl.constexpr, WEIGHT: tl.constexpr):
-    """Rows in tiles over their root mean square, times the weights."""
+    """The norm of rows in tiles: rows over their root mean square, times the weights."""
     inverse = _inverse(tiles, width, eps, TILES)
     normed = ()
     for i in tl.static_range(TILES):
@@ -93,7 +93,7 @@ def _store_norm(
     y, weights, i: tl.constexpr, row, live, first, width, out_ptr, words_ptr, scale_ptr, scale_step,
     WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
-    """A tile of rows, times the weights of tile ``i``."""
+    """Store a tile of normalised rows ``y``, times the weights of tile ``i``."""
     if WEIGHT:
         y = y * weights[i]
     store_groups(
@@ -121,10 +121,11 @@ def norm_kernel(
     ROWS: tl.constexpr, GROUPS: tl.constexpr, TILES: tl.constexpr, OWN: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows / ROWS, TILES / OWN): NORMS norms of rows of x [rows / inner, inner, width], each
-    with a weight of its own; with BRANCH of (x + branch) * factor, which is written to ``sum``.
-    A branch in PARTS is the sum of two, normed each; it is normed itself if it has a norm of its
-    own. Every program reads whole rows and writes OWN of their TILES of GROUPS * 64."""
+    """Grid (rows / ROWS, TILES / OWN): NORMS norms of the rows of x [rows / inner, inner, width],
+    each with its own weight; with BRANCH, norms of (x + branch) * factor, which is stored in
+    ``sum``. With PARTS, the branch is the sum of two rows, each normed. With BRANCH_NORM, the
+    branch itself is normed. Every program reads whole rows and writes OWN of their TILES tiles of
+    GROUPS * 64 columns."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = row < rows
@@ -193,7 +194,7 @@ def gated_norm_kernel(
     DIM: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr, HEADS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, heads / HEADS): x [rows, heads, DIM] normed in each head, times silu(gate)."""
+    """Grid (rows, heads / HEADS): norms of the heads of x [rows, heads, DIM], times silu(gate)."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)

@@ -14,7 +14,7 @@ from kinfolk_kernels.rms_norm.reference import add_rms_norm, gated_rms_norm, rms
 class RMSNormArguments:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, 2019).
 
-    ``weight`` float32 [D], or ``None`` for one. Operand: x [..., D], floating point. Result:
+    ``weight`` float32 [D], ``None`` = 1. Operand: x [..., D], floating point. Result:
     [..., D] in ``dtype``, computed in float32.
     """
 
@@ -26,11 +26,11 @@ class RMSNormArguments:
 
 @dataclass(frozen=True, slots=True)
 class AddRMSNormArguments:
-    """A branch is added to the residual stream, and the sum is normed by each of ``weights``.
+    """Adds a branch to the residual stream, and computes norms of the sum with each of ``weights``.
 
-    ``weights`` float32 [D] or ``None`` each; there may be none. Operands: residual float32 [R, D]
-    and a :class:`Branch`, whose rows are in ``branch_dtype`` or float32. Result: the sum float32
-    [R, D], then its norms, [R, D] in the type of the same place in ``dtypes``.
+    ``weights`` are float32 [D] or ``None`` = 1; the tuple may be empty. Operands: residual float32
+    [R, D] and a :class:`Branch`, whose rows are in ``branch_dtype`` or float32. Result: the sum
+    float32 [R, D], then its norms [R, D], each in its entry of ``dtypes``.
     """
 
     weights: tuple[torch.Tensor | None, ...]

@@ -40,7 +40,7 @@ def add_rms_norm(
 
 
 def plus_branch(residual: torch.Tensor, branch: Branch) -> torch.Tensor:
-    """The sum of stream and branch."""
+    """(residual + branch) * factor, float32 [R, D]."""
     rows = branch.rows
     if isinstance(rows, tuple):
         first, second = (normed(x.rows, x.weight, x.eps, torch.float32) for x in rows)

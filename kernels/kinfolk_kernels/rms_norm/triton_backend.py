@@ -1,7 +1,7 @@
-"""Root-mean-square normalisation on the GPU, alone and with what stands around it in a step.
+"""Root-mean-square normalisation on the GPU, alone and fused with the operations around it.
 
-A row is summed by one program in a layout that depends on its width only, so that no row depends on
-how many there are. Everything between reading and writing is float32.
+A row is summed by one program, in a layout that depends only on its width, so its result does not
+depend on the number of rows. The computation is in float32.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ LONGEST_HEAD = 1024
 """Numbers in the widest head of a gated norm."""
 
 TILE = 512
-"""Numbers a program takes at a time, of rows of up to ``MOST_TILES`` tiles; wider rows have longer
-ones."""
+"""Numbers of a tile for rows of up to ``MOST_TILES`` tiles; wider rows have larger tiles."""
 
 MOST_TILES = 8
 
 MOST_NORMS = 3
-"""Of one sum in a launch."""
+"""Most norms of one sum in a launch."""
 
 MOST_PROGRAMS = 512
-"""Programs of a launch, up to which the tiles of a row are shared out: each program then reads the
-whole row, and fewer numbers wait for one another."""
+"""Up to this many programs of a launch, the tiles of a row are divided among programs. Each program
+then reads the whole row, but writes less of it."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -51,7 +50,7 @@ def supports(arguments: RMSNormArguments) -> Verdict:
 
 
 def rms_norm(arguments: RMSNormArguments, x: torch.Tensor) -> torch.Tensor:
-    """See :class:`RMSNormArguments`. Few rows get int8 ones beside them, for the matrices that
+    """See :class:`RMSNormArguments`. Few rows are also stored as int8, for the products that
     follow."""
     rows = rms_norm_rows(x, arguments.weight, arguments.eps, arguments.dtype, int8=worth_int8(x))
     return with_int8(rows.values.view(x.shape), rows.int8)  # type: ignore[union-attr]
@@ -129,8 +128,8 @@ def add_rms_norm_rows(
     *,
     int8: bool,
 ) -> tuple[torch.Tensor, list[RowOutputs]]:
-    """residual float32 [R, D] + branch, and its norms: the sum and the rows of each norm, all with
-    a type or none."""
+    """residual float32 [R, D] + branch: the sum, and the rows of each of its norms. Either every
+    norm has a dtype, or none has."""
     total = torch.empty_like(residual, memory_format=torch.contiguous_format)
     rows, width = residual.shape
     outputs = [RowOutputs.make(rows, width, dtype, int8, residual.device) for dtype in dtypes]
@@ -162,7 +161,8 @@ def norm(
     branch: Branch | None = None,
     total: torch.Tensor | None = None,
 ) -> Launch:
-    """Rows of x [..., D] with one stride, or of [A, B, D] with two; an output for each weight."""
+    """The launch that norms the rows of x [..., D] with one stride, or of x [A, B, D] with two
+    strides; one of ``outputs`` for each weight."""
     view, inner = _two_strides(x)
     width = x.shape[-1]
     rows = x.numel() // width
@@ -171,7 +171,7 @@ def norm(
     added = branch or Branch(x)
     first, second = added.parts[0], added.parts[-1]
     first_rows, second_rows = _with_unit_stride(first.rows), _with_unit_stride(second.rows)
-    # Norms that are not there point at something that is.
+    # Arguments of absent norms are replaced by a tensor that exists.
     nothing, missing = RowOutputs(view, None), MOST_NORMS - len(weights)
     targets = [*(made.arguments for made in outputs), *[nothing.arguments] * missing]
     own_weights = [*weights, *[None] * missing]
@@ -228,7 +228,7 @@ def norm(
 
 @dataclass(frozen=True, slots=True)
 class RowTile:
-    """``rows`` rows of ``tiles`` times ``groups`` groups of 64 numbers: a word a lane."""
+    """``rows`` rows of ``tiles`` tiles of ``groups`` groups of 64 numbers, one int8 word a lane."""
 
     rows: int
     groups: int
@@ -237,7 +237,7 @@ class RowTile:
 
     @staticmethod
     def of(width: int) -> RowTile:
-        """By the width alone, so that rows are summed alike wherever they stand."""
+        """The tile for a width, and nothing else, so that every row is summed in the same order."""
         most = TILE // GROUP * _power_of_two(-(-width // (MOST_TILES * TILE)))
         groups = min(most, _power_of_two(-(-width // GROUP)))
         rows = max(1, TILE // GROUP // groups)
@@ -248,7 +248,7 @@ class RowTile:
 def gated_norm(
     x: torch.Tensor, weight: torch.Tensor, gate: torch.Tensor, eps: float, outputs: RowOutputs
 ) -> Launch:
-    """x [R, H, D], D a power of two; gate [R, H * D]."""
+    """The launch for x [R, H, D], D a power of two, and gate [R, H * D]."""
     x, gate = x.contiguous(), _with_unit_stride(gate)
     rows, heads, dim = x.shape
     some = max(1, TILE // max(dim, GROUP))
@@ -270,7 +270,7 @@ def gated_norm(
 
 
 def _two_strides(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """x as [A, B, D] without a copy where its strides allow, and B."""
+    """x as [A, B, D], without a copy if its strides allow it, and B."""
     x = x.contiguous() if x.dim() > 3 else _with_unit_stride(x)
     flat = x.reshape(-1, 1, x.shape[-1]) if x.dim() != 3 else x
     return flat, flat.shape[1]

@@ -11,12 +11,13 @@ from kinfolk_kernels.activations import sigmoid
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 LEAST = tl.constexpr(-(2**63))
-"""Below the key of every expert."""
+"""Less than the key of every expert."""
 
 
 @triton.jit
 def _scores(logits, real, SOFTMAX: tl.constexpr):
-    """Scores of logits [rows, SIZE], with the largest logit and the sum of powers [rows, 1]."""
+    """Scores of logits [rows, SIZE], with the largest logit and the sum of exponentials
+    [rows, 1]."""
     if SOFTMAX:
         most = tl.max(tl.where(real, logits, float("-inf")), 1)[:, None]
         powers = tl.where(real, tl.exp(logits - most), 0.0)
@@ -28,8 +29,7 @@ def _scores(logits, real, SOFTMAX: tl.constexpr):
 
 @triton.jit
 def _keys(rank, e, SIZE: tl.constexpr):
-    """int64 in the order of ranks, of equal ones in that of falling ``e``; what is no number comes
-    last."""
+    """int64 keys that order experts by rank, the lowest ``e`` first of equals, and NaN last."""
     rank = tl.where(rank == rank, rank, float("-inf"))
     bits = rank.to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -42,7 +42,8 @@ def choose_rows(
     EXPERTS: tl.constexpr, SIZE: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
     SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Ids and weights of the rows ``row`` int64 [rows] before ``stop``: every id is an expert."""
+    """Store ids and weights of the rows ``row`` int64 [rows] before ``stop``; every id is valid,
+    whatever the logits are."""
     e = tl.arange(0, SIZE)[None, :]
     there = (row < stop)[:, None]
     real = there & (e < EXPERTS)
@@ -87,7 +88,7 @@ def choose_kernel(
     SIZE: tl.constexpr, PLACES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows,)."""
+    """Grid (rows,): chooses the experts of a row by its logits."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     wait_for_producers(PDL)
@@ -110,8 +111,9 @@ def route_kernel(
     ROWS: tl.constexpr, SHARE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (EXPERTS / SHARE, rows / ROWS): logits of SHARE experts for ROWS rows; the last program
-    of some rows chooses for them. ``done`` is zero for each before and after."""
+    """Grid (EXPERTS / SHARE, rows / ROWS): a program computes the logits of SHARE experts for ROWS
+    rows; the last program of these rows to end chooses their experts. ``done`` has a counter for
+    each ROWS rows, zero before and after."""
     start_dependents(PDL)
     e = tl.program_id(0) * SHARE + tl.arange(0, SHARE)
     column = tl.arange(0, COLUMNS)
@@ -145,7 +147,7 @@ def route_kernel(
 
 @triton.jit
 def _leading(w):
-    """The part of float32 numbers that the matrix unit takes whole: sign, exponent, ten bits."""
+    """The part of float32 numbers that tf32 products keep: sign, exponent, ten bits."""
     return (w.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
@@ -160,9 +162,9 @@ def logits_kernel(
 ):  # fmt: skip
     """Grid (rows / BM, EXPERTS / BE): logits float32 [rows, EXPERTS] of rows of 16 bits.
 
-    The matrix unit reads ten bits after the point: all of x's, and a weight's in two parts, which
-    leaves out 2^-22 of it. It cuts sums off instead of rounding them, always towards zero, so only
-    BK columns are added there and the rest in float32.
+    Tensor cores read ten bits of the mantissa. That holds x exactly; a weight is split into two
+    parts, which loses 2^-22 of it. Tensor cores truncate sums towards zero instead of rounding, so
+    only BK columns are added there and the rest in float32.
     """
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     e = tl.program_id(1) * BE + tl.arange(0, BE)

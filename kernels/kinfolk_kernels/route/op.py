@@ -12,9 +12,9 @@ from kinfolk_kernels.route.reference import Score, route
 
 @dataclass(frozen=True, slots=True)
 class RouteArguments:
-    """Which experts a row goes to, and with what weight.
+    """Chooses the experts of each row, and their weights.
 
-    Logits are the products of rows with ``weight`` float32 [E, W], in float32 whatever the type of
+    Logits are the products of rows with ``weight`` float32 [E, W], in float32 whatever the dtype of
     the rows. Scores are their softmax over all experts or their sigmoids. The ``top_k`` experts
     with the largest score + ``bias`` float32 [E] are chosen, the lowest id of equals; their weights
     are the scores without the bias, divided by their sum, times ``scale``, times ``expert_scale``

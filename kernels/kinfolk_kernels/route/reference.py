@@ -18,7 +18,7 @@ def route(arguments: RouteArguments, x: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def choice(arguments: RouteArguments, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and weights by logits float32 [R, E]."""
+    """Ids int64 and weights float32 [R, top_k] by logits float32 [R, E]."""
     scores = logits.softmax(1) if arguments.score == "softmax" else logits.sigmoid()
     chosen_by = scores if arguments.bias is None else scores + arguments.bias
     ids = chosen_by.sort(dim=1, descending=True, stable=True).indices[:, : arguments.top_k]

@@ -1,4 +1,4 @@
-"""The choice of experts with the vendor's product."""
+"""``route`` by torch's matrix product."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``route`` on the GPU.
 
-Of few rows the products with the router's matrix and the choice are one launch. Of many rows of 16
-bits the matrix unit makes the products; all others are left to the vendor's library.
+For few rows, one launch computes the products with the router's matrix and the choice. For many
+rows of 16-bit numbers, the products run on tensor cores. All other products are left to cuBLAS.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 
 MOST_EXPERTS = 1024
 FEW_ROWS = 16
-"""Up to here one launch does everything."""
+"""Up to this many rows one launch computes logits and choice."""
 
 MANY_ROWS = 65
-"""From here on there are programs enough for the matrix unit."""
+"""From this many rows on there are enough programs for the tensor core kernel."""
 
 ROWS_AT_ONCE = 4
-"""Rows of a program of that launch: when it chooses, each warp has one."""
+"""Rows of a program of that single launch: one for each warp, when it chooses."""
 
 WIDEST = 8192
-"""Columns that a program of that launch holds in registers."""
+"""Most columns, which a program of that single launch holds in registers."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -71,7 +71,7 @@ def route(arguments: RouteArguments, x: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def logits_of_many(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -> Launch:
-    """logits [R, E] of x [R, W] in a type of 16 bits."""
+    """The launch that computes logits [R, E] of x [R, W] in a 16-bit dtype."""
     (rows, width), experts = x.shape, weight.shape[0]
     tile = {"BM": 64, "BE": 64, "BK": 32, "STAGES": 3}
     return Launch(
@@ -93,7 +93,7 @@ def logits_of_many(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) 
 def choose(
     arguments: RouteArguments, logits: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> Launch:
-    """ids int64 and weights float32 [R, K] of logits [R, E]."""
+    """The launch that computes ids int64 and weights float32 [R, K] from logits [R, E]."""
     rows, experts = logits.shape
     return Launch(
         choose_kernel,
@@ -113,7 +113,7 @@ def choose(
 def route_few(
     arguments: RouteArguments, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> Launch:
-    """ids int64 and weights float32 [R, K] of x [R, W]."""
+    """The launch that computes ids int64 and weights float32 [R, K] from x [R, W], R few."""
     (rows, width), experts = x.shape, arguments.weight.shape[0]
     columns = triton.next_power_of_2(width)
     share = 2 if columns <= 4096 else 1
@@ -146,7 +146,7 @@ def route_few(
 def _pointers(
     arguments: RouteArguments, logits: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """By name; an absent bias or scale points at the logits."""
+    """Tensor arguments by name; an absent bias or scale is replaced by the logits."""
     bias, expert_scale = arguments.bias, arguments.expert_scale
     return {
         "bias_ptr": logits if bias is None else bias,
@@ -172,7 +172,8 @@ _COUNTERS: dict[torch.device, torch.Tensor] = {}
 
 
 def _counters(device: torch.device) -> torch.Tensor:
-    """Zeros, one for some rows; every launch leaves them zero. One stream at a time uses them."""
+    """Counters int32 of finished programs, one for each group of rows. They are zero before and
+    after every launch. Only one stream at a time may use them."""
     if device not in _COUNTERS:
         _COUNTERS[device] = torch.zeros(FEW_ROWS, dtype=torch.int32, device=device)
     return _COUNTERS[device]

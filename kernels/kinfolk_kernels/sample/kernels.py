@@ -1,4 +1,4 @@
-"""The kernels that choose a token of each row: see triton_backend.py for how they work together."""
+"""The kernels that sample a token of each row; triton_backend.py describes the algorithm."""
 
 # mypy: ignore-errors
 
@@ -24,10 +24,10 @@ from kinfolk_kernels.sample.places import (
 )
 
 _PLACES = tl.constexpr(1024)
-"""Candidates of a decisive bucket that are looked at together."""
+"""Candidates of a decisive bucket that are processed at once."""
 
 _BEYOND = tl.constexpr(2**62)
-"""After every code."""
+"""Greater than every code."""
 
 
 @triton.jit(do_not_specialize=["vocabulary"])
@@ -46,8 +46,8 @@ def look_kernel(
     DRAWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (tiles, rows). The largest logit of a tile, the first token that has it, and whether all
-    are finite. Where something will be drawn, each clears SHARE of its row's BUCKETS."""
+    """Grid (tiles, rows). Stores the largest logit of a tile, the first token that has it, and
+    whether all are finite. With DRAWS, a program also clears SHARE of its row's BUCKETS."""
     start_dependents(PDL)
     tile, row, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     token = tile * TILE + tl.arange(0, TILE)
@@ -165,7 +165,7 @@ def list_kernel(
 
 @triton.jit
 def _listed(codes_ptr, start, listed, bucket, top, UNIT: tl.constexpr, BITS: tl.constexpr):
-    """Some of a list: codes, whether they are in a bucket, how deep, and their mass."""
+    """A part of a list: codes, whether they are in the bucket, their depth and their mass."""
     place = start + tl.arange(0, _PLACES)
     code = tl.load(codes_ptr + place, mask=place < listed, other=0)
     depth = top - logit_of(code, BITS)
@@ -238,10 +238,11 @@ def _reaching(
     UNIT: tl.constexpr,
     BITS: tl.constexpr,
 ):
-    """The code of the first token of a bucket with which its mass, or number, reaches a target.
+    """The code of the first token of a bucket at which the cumulative mass (or number) reaches a
+    target.
 
-    The mass of a bucket is spread about evenly over its codes, so the search looks where the target
-    would be if it were, and every other time in the middle, in case it is not.
+    The mass of a bucket is spread nearly evenly over its codes. So the search tries the code where
+    an even spread would reach the target, alternating with bisection in case it is uneven.
     """
     through, last, _ = _parted(codes_ptr, listed, bucket, top, _BEYOND - 1, COUNT, UNIT, BITS)
     _, _, first = _parted(codes_ptr, listed, bucket, top, -1, COUNT, UNIT, BITS)
@@ -286,7 +287,7 @@ def choose_kernel(
     DRAWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows,). The token of a row, and whether all its logits are finite."""
+    """Grid (rows,). Stores the token of a row, and whether all its logits are finite."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, TILES)
@@ -333,7 +334,8 @@ def _draw(
     UNIT: tl.constexpr,
     BITS: tl.constexpr,
 ):
-    """What is kept is a beginning of the order of candidates, so its mass says where it ends."""
+    """The drawn token. Truncation keeps the first candidates in order, so the kept mass determines
+    the last of them."""
     bucket = tl.arange(0, BUCKETS)
     mass = tl.load(mass_ptr + bucket)
     up_to = tl.cumsum(mass, 0)

@@ -12,8 +12,8 @@ from kinfolk_kernels.sample.reference import sample
 
 @dataclass(frozen=True, slots=True)
 class SampleArguments:
-    """From logits to tokens: temperature, then top-k, top-p and min-p, and a draw that depends on
-    the row's seed and position alone.
+    """Samples tokens: temperature, then top-k, top-p and min-p, then a draw whose random number
+    depends only on the row's seed and position.
 
     Operands: logits float32 [n, V], and the :class:`~kinfolk_kernels.sample.reference.Parameters`
     of the n rows. Result: token ids int64 [n], and bool [n] whether all logits of a row are finite;

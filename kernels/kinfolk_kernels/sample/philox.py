@@ -1,7 +1,7 @@
 """Counter-based random numbers: Philox4x32-10 (Salmon et al., 2011).
 
-A number depends on its key and counter alone, so it can be drawn for any position of any request
-in any order, and a rejected draft leaves nothing to rewind.
+A number depends only on its key and counter, so numbers can be drawn for any positions of any
+requests in any order, and a rejected draft needs no rewinding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     c0, c1, c2, c3 = counter.unbind(1)
     k0, k1 = key.unbind(1)
     for _ in range(ROUNDS):
-        # Products wrap around, which spoils nothing but the sign.
+        # Products wrap around in int64, which changes only the sign.
         first, second = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0, c1, c2, c3 = (
             (second >> 32) & LOW ^ c1 ^ k0,
@@ -32,8 +32,8 @@ def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 def uniforms(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """One number in [0, 1) with 53 random bits, float64 [n], for each seed and position: int64 [n],
-    of which all 64 bits count."""
+    """A number in [0, 1) with 53 random bits, float64 [n], for each of ``seeds`` and ``positions``
+    int64 [n], of which all 64 bits are used."""
     zero = torch.zeros_like(positions)
     words = philox(
         torch.stack((positions & LOW, (positions >> 32) & LOW, zero, zero), 1),

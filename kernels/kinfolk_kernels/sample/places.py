@@ -1,10 +1,11 @@
-"""Pieces of the kernels that draw: the order of candidates, their mass, and their buckets.
+"""Functions of the kernels that draw: the order of candidates, their mass, and their buckets.
 
-Candidates are in the order of their scaled logits, largest first, of equals the lowest id. Mass is
-counted in whole numbers, so that no sum depends on the order in which it is made: a weight
-exp(x - largest) is 2^44 at most (less where the vocabulary is larger than 2^18, so that all of it
-stays below 2^62), and what is cut off is less than 2^-44 of the largest weight for each token.
-Buckets divide the distance from the largest logit; whoever is beyond the last one has no mass.
+Candidates are ordered by scaled logit, largest first, and the lowest id first of equals. Mass is
+counted in integers, so that a sum does not depend on the order of additions: a weight
+exp(x - largest) is scaled to at most 2^44 (less if the vocabulary is larger than 2^18, so that all
+of it stays below 2^62). Truncation to integers loses less than 2^-44 of the largest weight for each
+token. Buckets divide the depth of a candidate, its distance below the largest logit; candidates
+beyond the last bucket have no mass.
 """
 
 # mypy: ignore-errors
@@ -18,7 +19,7 @@ from kinfolk_kernels.sample.philox import KEY_STEPS, LOW, MULTIPLIERS, ROUNDS
 
 BUCKETS = tl.constexpr(8192)
 DEEPEST = tl.constexpr(32)
-"""Distance at which the last bucket ends: exp(-32) is below 2^-44."""
+"""Depth at which the last bucket ends: exp(-32) is below 2^-44."""
 
 _LAST = tl.constexpr(2**31 - 1)
 _M0, _M1 = tl.constexpr(MULTIPLIERS[0]), tl.constexpr(MULTIPLIERS[1])
@@ -28,14 +29,14 @@ _LOW, _ROUNDS = tl.constexpr(LOW), tl.constexpr(ROUNDS)
 
 @triton.jit
 def scaled(x, temperature):
-    """Rounded as a quotient is, so that equal ones are the same everywhere; there is one zero."""
+    """x / temperature, correctly rounded, so that equal logits stay equal; -0 becomes 0."""
     y = tl.div_rn(x, temperature)
     return tl.where(y == 0.0, 0.0, y)
 
 
 @triton.jit
 def bucket_of(depth):
-    """depth >= 0 below the largest logit; anything else is somewhere too."""
+    """The bucket of a depth >= 0; other values get some valid bucket."""
     place = tl.minimum(depth * (BUCKETS // DEEPEST), BUCKETS - 1.0)
     place = tl.where(place == place, place, 0.0)
     return tl.maximum(place, 0.0).to(tl.int32)
@@ -43,14 +44,14 @@ def bucket_of(depth):
 
 @triton.jit
 def mass_of(depth, UNIT: tl.constexpr):
-    """int64 weight at a depth; UNIT is that of the largest."""
+    """The weight at a depth, int64; UNIT is the weight at depth 0."""
     weight = tl.exp(-depth)
     return (tl.where(weight == weight, weight, 0.0) * UNIT).to(tl.int64)
 
 
 @triton.jit
 def code_of(y, token, TOKEN_BITS: tl.constexpr):
-    """A whole number that is smaller the earlier a candidate comes."""
+    """An integer code that orders candidates: smaller codes come first."""
     bits = y.to(tl.int32, bitcast=True)
     rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return ((-rising.to(tl.int64) + _LAST) << TOKEN_BITS) | token.to(tl.int64)
@@ -58,7 +59,7 @@ def code_of(y, token, TOKEN_BITS: tl.constexpr):
 
 @triton.jit
 def logit_of(code, TOKEN_BITS: tl.constexpr):
-    """The scaled logit that a code was made of."""
+    """The scaled logit of a code."""
     rising = (-(code >> TOKEN_BITS) + _LAST).to(tl.int32)
     bits = rising ^ ((rising >> 31) & 0x7FFFFFFF)
     return bits.to(tl.float32, bitcast=True)
@@ -66,7 +67,7 @@ def logit_of(code, TOKEN_BITS: tl.constexpr):
 
 @triton.jit
 def uniform(seed, position):
-    """A number in [0, 1), see philox.py; both are int64."""
+    """The random number in [0, 1) of an int64 seed and position; see philox.py."""
     c0, c1 = position & _LOW, (position >> 32) & _LOW
     k0, k1 = seed & _LOW, (seed >> 32) & _LOW
     c2, c3 = c0 * 0, c0 * 0
@@ -93,7 +94,7 @@ def mass_before(mass, bucket):
 
 @triton.jit
 def share(total, top_p):
-    """The least mass that top-p leaves of a total; never nothing."""
+    """The least mass that top-p keeps of a total; never 0."""
     wanted = total.to(tl.float64) * top_p.to(tl.float64)
     whole = wanted.to(tl.int64)
     whole = whole + (whole.to(tl.float64) < wanted).to(tl.int64)
@@ -102,15 +103,15 @@ def share(total, top_p):
 
 @triton.jit
 def target_of(total, number):
-    """The mass that the drawn candidate reaches."""
+    """The cumulative mass that the drawn candidate reaches."""
     below = (total.to(tl.float64) * number).to(tl.int64)
     return tl.maximum(tl.minimum(below + 1, total), 1)
 
 
 @triton.jit
 def marks(mass, count_ptr, top_k, top_p, min_p, number):
-    """Buckets in which something is decided, as six numbers: that of top-k, that of min-p, the
-    first and the last of top-p, and of the draw; -1 where nothing is. mass [BUCKETS]."""
+    """The decisive buckets, as six numbers: that of top-k, that of min-p, the first and last of
+    top-p, and the first and last of the draw; -1 = none. mass [BUCKETS]."""
     up_to = tl.cumsum(mass, 0)
     total = tl.sum(mass, 0)
     least, most = total, total

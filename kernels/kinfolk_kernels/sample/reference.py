@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Parameters(Protocol):
-    """How n rows are sampled.
+    """The sampling parameters of n rows.
 
     ``temperature``, ``top_p``, ``min_p`` float32 [n], ``top_k``, ``seed``, ``position`` int64 [n].
     Temperature 0 takes the most probable token, top-k 0 and top-p 1 remove nothing. ``greedy``:
-    every temperature is 0. ``largest_top_k``: where every other row has a top-k, a number that none
-    exceeds, else 0.
+    every temperature is 0. ``largest_top_k``: an upper bound of top-k if every other row has one,
+    else 0.
     """
 
     @property
@@ -44,8 +44,8 @@ def sample(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :class:`SampleArguments`.
 
-    A row's random number is that of its seed and position. It points into the mass of the
-    candidates laid out in their order.
+    The random number of a row's seed and position selects a point of the cumulative mass of the
+    candidates in their order.
     """
     finite = logits.isfinite().all(1)
     best = argmax(logits)
@@ -54,7 +54,7 @@ def sample(
     probabilities, tokens = candidates(logits, rows)
     cumulative = probabilities.double().cumsum(1)
     threshold = uniforms(rows.seed, rows.position)[:, None] * cumulative[:, -1:]
-    # The first candidate whose cumulative mass exceeds the threshold; rounding may leave none.
+    # The first candidate whose cumulative mass exceeds the threshold; by rounding, none may.
     place = (cumulative <= threshold).sum(1).clamp_max(probabilities.shape[1] - 1)
     place = torch.minimum(place, (probabilities > 0).sum(1) - 1).clamp_min(0)
     drawn = tokens.gather(1, place[:, None])[:, 0]
@@ -70,11 +70,10 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 def candidates(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unnormalised probabilities in descending order, 0 for what truncation removed, and their ids.
+    """Unnormalised probabilities in descending order, 0 for truncated candidates, and their ids.
 
-    Temperature first, then top-k, then top-p over what that leaves (a token stays while the mass
-    before it is below p), then min-p relative to the most probable one. Equal logits are in order
-    of id.
+    Temperature comes first, then top-k, then top-p of the rest (a token stays while the mass before
+    it is below p), then min-p relative to the most probable token. Equal logits are in order of id.
     """
     scaled = logits / torch.where(rows.temperature == 0, 1.0, rows.temperature)[:, None]
     if 0 < rows.largest_top_k < logits.shape[1]:
@@ -85,7 +84,7 @@ def candidates(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, to
     rank = torch.arange(values.shape[1], device=logits.device)
     limit = torch.where(rows.top_k == 0, values.shape[1], rows.top_k)[:, None]
     p = torch.where(rank < limit, values, -torch.inf).softmax(1)
-    # In float64: over a large vocabulary float32 sums drift, and reach 1 before the end.
+    # In float64: float32 sums over a large vocabulary drift, and reach 1 before the end.
     before = p.cumsum(1, dtype=torch.float64) - p
     nucleus = (before < rows.top_p[:, None]) | (rows.top_p[:, None] == 1) | (rank == 0)
     p = torch.where(nucleus, p, 0)
@@ -103,4 +102,4 @@ def _largest(values: torch.Tensor, count: int) -> torch.Tensor:
     chosen = above | (tied & (tied.cumsum(1) <= room))
     index = torch.arange(vocabulary, device=values.device)
     ids = torch.where(chosen, index, vocabulary).topk(count, 1, largest=False).values
-    return ids.clamp_max(vocabulary - 1)  # of NaN there are too few
+    return ids.clamp_max(vocabulary - 1)  # rows with NaN have fewer than ``count``

@@ -1,11 +1,11 @@
 """``sample`` on the GPU, without sorting.
 
-Greedy rows take two launches: tiles of the vocabulary, then one program a row. To draw, the mass of
-a row is added up in 8192 buckets of logits; they say in which buckets truncation ends and the
-random number points. Only tokens in these are put into a list, and a search over the list
-finds the very token. Sums are whole numbers, so neither tiles nor the order of additions change a
-draw; a token's probability differs from that of the reference by rounding of its exponential and by
-2^-44 of the most probable one's.
+Greedy rows take two launches: tiles of the vocabulary, then one program for each row. To draw, the
+mass of a row is added up in 8192 buckets of logits. These determine the decisive buckets: those in
+which truncation ends and in which the random number falls. Only the tokens of decisive buckets are
+listed, and a search over the list finds the token. Sums are integers, so neither tiles nor the
+order of additions change a draw; a token's probability differs from that of the reference by
+rounding of its exponential and by 2^-44 of the largest probability.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kinfolk_kernels.sample.reference import Parameters
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 FINEST_BITS, TOTAL_BITS = 44, 62
-"""Bits of the largest weight, and of the sum of all weights of a row."""
+"""Most bits of the largest weight, and of the sum of all weights of a row."""
 
 
 def supports(arguments: SampleArguments) -> Verdict:
@@ -49,15 +49,16 @@ def sample(
 
 
 def tile_for(rows: int) -> int:
-    """Tokens of a program: enough programs for all processors, and no more than that takes."""
+    """Tokens of a program: small enough for all multiprocessors to have one, and no smaller."""
     return 2048 if rows <= 4 else 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """What the launches tell each other: of each tile of a row its largest logit, that one's token
-    and whether all are finite; of each bucket its mass and the number of its tokens; the list of
-    codes and how many are in it."""
+    """Intermediate results of the launches. For each tile of a row: ``best``, its largest logit,
+    ``best_id``, the token of that, and ``finite``, whether all logits are. For each bucket:
+    ``mass``, and ``count`` of its tokens. For each row: the list of ``codes``, and ``listed``, its
+    length."""
 
     tile: int
     best: torch.Tensor
@@ -95,7 +96,7 @@ def launches(
     tokens: torch.Tensor,
     finite: torch.Tensor,
 ) -> Iterator[Launch]:
-    """tokens int64 and finite bool [n] of logits float32 [n, V]."""
+    """The launches that compute tokens int64 and finite bool [n] from logits float32 [n, V]."""
     (count, vocabulary), tile = logits.shape, scratch.tile
     tiles, warps = triton.cdiv(vocabulary, tile), tile // 512
     grid, draws = (tiles, count), not rows.greedy

@@ -1,4 +1,4 @@
-"""The kernel that bends logits."""
+"""The kernel that caps logits softly."""
 
 # mypy: ignore-errors
 

@@ -11,7 +11,7 @@ from kinfolk_kernels.softcap.op import SoftcapArguments
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 TILE = 2048
-"""Numbers of one program."""
+"""Numbers that a program computes."""
 
 
 def supports(arguments: SoftcapArguments) -> Verdict:
@@ -28,7 +28,7 @@ def softcap(arguments: SoftcapArguments, logits: torch.Tensor) -> torch.Tensor:
 
 
 def launch(cap: float, logits: torch.Tensor, capped: torch.Tensor) -> Launch:
-    """The launch that fills ``capped``."""
+    """The launch that computes ``capped`` [R, V] from ``logits`` [R, V]."""
     count = logits.numel()
     return Launch(
         softcap_kernel,

@@ -1,4 +1,4 @@
-"""What is known about the family's released models."""
+"""Cards of the family's released models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Configuration of the family's models, from the metadata of a file.
 
-The sizes differ in what they switch on: experts, inputs of single layers, layers that read the keys
-and values of others, value projections on windowed layers only. What differs by layer is a tuple.
+Sizes differ in their features: experts, per-layer embeddings, layers that share the keys and values
+of others, value projections on windowed layers only. Fields that vary by layer are tuples.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope_metadata import read_rope
 
 DEFAULT_SOFTCAP: Final = 30.0
-"""Of a file that says nothing; 0 switches it off."""
+"""The softcap of a file that states none; 0 = no softcap."""
 
 MOST_SOFTCAP: Final = 1e6
-"""Logits are a ten-thousandth of it and stay as they are."""
+"""Largest softcap; logits are a ten-thousandth of it, so it does not change them."""
 
 _FIXED: Final = (
     ("attn_logit_softcapping", 0),
@@ -27,15 +27,15 @@ _FIXED: Final = (
     ("expert_weights_scale", 1),
     ("expert_shared_count", 0),
 )
-"""Keys that files of the family leave out, and the only number they could have."""
+"""Keys that files of the family omit, with the only value that is supported."""
 
 
 class Gemma4Config(ModelConfig):
-    """``windowed`` layers see ``window`` positions, the others everything. ``owner`` is the layer
-    whose keys and values a layer reads, itself unless it shares them.
+    """``windowed`` layers see ``window`` positions, the others all. ``owner`` is the layer whose
+    keys and values a layer reads: itself unless it shares them.
 
-    ``input_width`` numbers enter each layer besides the residual stream, 0 = none. ``top_k`` of a
-    layer's experts, each ``expert_width`` wide, run beside its dense feed-forward part.
+    ``input_width``: numbers of the per-layer embedding of a row, 0 = none. ``top_k`` of a layer's
+    experts, each ``expert_width`` wide, run besides its dense feed-forward network.
     """
 
     windowed: tuple[bool, ...]
@@ -58,7 +58,8 @@ class Gemma4Config(ModelConfig):
 
 
 def read_config(meta: Metadata) -> Gemma4Config:
-    """Raises :class:`ModelFormatError` and :class:`UnsupportedModelError`, which name the key."""
+    """The configuration of a file. Raises :class:`ModelFormatError` or
+    :class:`UnsupportedModelError` naming the key."""
     key = meta.arch_key
     _refuse_other_kinds(meta)
     layers = layer_count(meta)
@@ -122,8 +123,8 @@ def _refuse_other_kinds(meta: Metadata) -> None:
 
 
 def _owners(meta: Metadata, windowed: tuple[bool, ...]) -> tuple[int, ...]:
-    """The layer whose keys and values each layer reads: itself, but for the last ones that share
-    the last layer of the same kind before them."""
+    """The layer whose keys and values each layer reads: itself, except for the last layers, which
+    share those of the last layer of their kind that has its own."""
     key = meta.arch_key("attention.shared_kv_layers")
     layers, shared = len(windowed), meta.integer(key, default=0, minimum=0)
     own = layers - shared

@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint to a GGUF file."""
+"""Converts a Hugging Face checkpoint to a GGUF file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kinfolk_gemma4.layout import (
 from kinfolk_gemma4.text import LINES, VISIBLE
 
 MODEL_TYPES: Final = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
-"""Of the multimodal wrappers, and of their text models alone."""
+"""Model types of the multimodal wrappers, and of their text models."""
 
 KEPT_TYPES: Final = {"per_layer_model_proj.weight": "BF16"}
-"""Kept at higher precision: small, and every layer reads it."""
+"""Tensors with a fixed type: small ones that every layer reads are kept at higher precision."""
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 _PATTERN: Final = 6
@@ -42,10 +42,10 @@ def conversion(checkpoint: HFCheckpoint) -> Conversion | None:
     text = text_model(config, MODEL_TYPES)
     has_head = HEAD in (source_name(name) for name in checkpoint.tensors)
     shape = read_shape(text, tied=is_tied(text, config, has_head=has_head, default=True))
-    dropped = {f"model.{part}": "vision and audio are files of their own" for part in _OTHER_SENSES}
+    dropped = {f"model.{part}": "vision and audio have separate files" for part in _OTHER_SENSES}
     for layer in range(shape.owners, shape.layers):
         for part in ("k_proj", "v_proj", "k_norm"):
-            dropped[f"model.layers.{layer}.self_attn.{part}."] = "the layer reads another one's"
+            dropped[f"model.layers.{layer}.self_attn.{part}."] = "the layer shares another layer's"
     return Conversion(
         architecture=ARCHITECTURE,
         metadata=metadata(shape),
@@ -66,7 +66,8 @@ def source_name(name: str) -> str:
 
 
 def read_shape(config: Config, *, tied: bool) -> Gemma4Shape:
-    """The shape that a configuration describes; refuses, by key, what the file cannot express."""
+    """The shape of a configuration. Raises :class:`ConversionError` naming a key whose value the
+    file cannot express."""
     config.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     config.require("attention_bias", False, False)
     # Images may be read in both directions, text may not.
@@ -95,7 +96,7 @@ def read_shape(config: Config, *, tied: bool) -> Gemma4Shape:
         top_k=top_k,
         expert_width=expert_width,
         rotated=full.part,
-        # Without the key, readers assume 30.
+        # The key is written even for 0: without it, readers assume 30.
         softcap=config.number("final_logit_softcapping", 0.0),
         epsilon=config.number("rms_norm_eps"),
         tied=tied,
@@ -107,7 +108,7 @@ def read_shape(config: Config, *, tied: bool) -> Gemma4Shape:
 def _check_input_table(config: Config, shape: Gemma4Shape) -> None:
     key = "vocab_size_per_layer_input"
     if not shape.input_width:
-        config.ignore({key: "single layers have no inputs of their own"})
+        config.ignore({key: "the model has no per-layer embeddings"})
     elif config.integer(key, shape.vocabulary) != shape.vocabulary:
         raise config.fail(
             key,
@@ -117,7 +118,7 @@ def _check_input_table(config: Config, shape: Gemma4Shape) -> None:
 
 
 def _experts(config: Config) -> tuple[int, int, int]:
-    """How many there are, how many of them a token visits, and their width; zeros without any."""
+    """The numbers of experts and of experts of a token, and their width; zeros without experts."""
     keys = ("num_experts", "top_k_experts", "moe_intermediate_size")
     if not config.flag("enable_moe_block", False):
         config.ignore(dict.fromkeys(keys, "'enable_moe_block' is not set"))
@@ -129,14 +130,15 @@ def _experts(config: Config) -> tuple[int, int, int]:
 
 
 class _GemmaRope(NamedTuple):
-    """The base of the frequencies, and the part of the pairs that turn."""
+    """The base of the frequencies, and the part of the pairs that are rotated."""
 
     base: float
     part: float
 
 
 def _ropes(config: Config) -> tuple[_GemmaRope, _GemmaRope]:
-    """Of full and of windowed layers. What is left out means the usual values only as a whole."""
+    """The rope parameters of full and of windowed layers. Defaults are used only if the whole
+    section is missing."""
     if _ROPES not in config:
         return _GemmaRope(1e6, 0.25), _GemmaRope(1e4, 1.0)
     stated = config.section(_ROPES)
@@ -155,7 +157,7 @@ def _ropes(config: Config) -> tuple[_GemmaRope, _GemmaRope]:
 
 
 def _windowed(config: Config) -> tuple[bool, ...]:
-    """A flag a layer; the last layer sees everything, whatever the configuration says."""
+    """Whether each layer is windowed; the last one never is, whatever the configuration says."""
     layers = config.layers()
     default = [_LOCAL if number % _PATTERN else _FULL for number in range(1, layers + 1)]
     kinds = config.per_layer("layer_types", (_FULL, _LOCAL), default)
@@ -165,11 +167,11 @@ def _windowed(config: Config) -> tuple[bool, ...]:
 def _full_attention(
     config: Config, windowed: tuple[bool, ...], base: float, keys_as_values: bool
 ) -> AttentionShape:
-    """Heads of full layers: stated layer by layer, or beside those of windowed layers."""
+    """The heads of full layers, which are stated layer by layer, or in keys of their own."""
     usual = config.integer("num_key_value_heads")
     if "per_layer_config" not in config:
         if not keys_as_values:
-            config.ignore({_FULL_KEYS: "counts with 'attention_k_eq_v' only"})
+            config.ignore({_FULL_KEYS: "used with 'attention_k_eq_v' only"})
         kv_heads = config.integer(_FULL_KEYS, usual) if keys_as_values else usual
         return AttentionShape(kv_heads, config.integer(_FULL_DIM, 512), base)
     config.ignore(dict.fromkeys((_FULL_KEYS, _FULL_DIM), "'per_layer_config' states it"))

@@ -1,4 +1,4 @@
-"""The gemma4 family: windowed and full attention, dense or with experts beside the dense part."""
+"""The gemma4 family: windowed and full attention, with or without experts."""
 
 from __future__ import annotations
 

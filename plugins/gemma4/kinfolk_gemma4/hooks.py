@@ -28,8 +28,8 @@ class Gemma4Hooks:
 
     @hookimpl
     def allocate_cache(self, config: Gemma4Config, limits: StateLimits) -> StatePlan:
-        """Keys and values of every layer that owns some; where values are made from keys they are
-        still stored apart, for only keys are rotated."""
+        """Keys and values of every layer that owns some. Values that equal the key projection are
+        stored separately, because only keys are rotated."""
         codec = limits.codec or Codec("bf16")
 
         def state(layer: int) -> LayerState:
@@ -49,7 +49,8 @@ class Gemma4Hooks:
 
     @hookimpl
     def map_slots(self, plan: StatePlan, residency: StateLimits) -> SlotMapping:
-        """Full layers may lose chunks between the first and the last few; windows keep theirs."""
+        """Chunks of full layers may be evicted except the first and last few; windowed layers keep
+        theirs."""
         return SlotMapping(tuple(PoolRule(window) for window in plan.windows))
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""What a file of the family holds: sizes, metadata keys, tensors and what each is made from.
+"""The layout of the family's files: sizes, metadata keys, tensors and the source of each.
 
 Names of sources are those of the text model in ``transformers``.
 """
@@ -18,7 +18,7 @@ ARCHITECTURE: Final = "gemma4"
 HEAD: Final = "lm_head.weight"
 EMBEDDING: Final = "model.embed_tokens.weight"
 NO_ROTATION: Final = 1e30
-"""Divisor of the frequencies that are not used."""
+"""Divisor of the frequencies of pairs that are not rotated."""
 
 _NORMS: Final = (
     ("attn_norm", "input_layernorm"),
@@ -46,11 +46,11 @@ class AttentionShape:
 class Gemma4Shape:
     """The sizes of one model.
 
-    ``windowed`` has a flag a layer; the last ``shared`` layers read the keys and values of others,
-    and with ``double_wide`` their feed-forward part is twice as wide. ``keys_as_values``: full
-    layers have no value projection. ``unused_keys``: layers that share have projections all the
-    same, as in files made from the first checkpoints. ``rotated`` is the part of a full layer's
-    pairs that turn.
+    ``windowed`` has a flag for each layer. The last ``shared`` layers read the keys and values of
+    others; with ``double_wide`` their feed-forward network is twice as wide. ``keys_as_values``:
+    full layers have no value projection. ``unused_keys``: layers that share keys still have key
+    projections, as in files made from the first checkpoints. ``rotated`` is the part of a full
+    layer's pairs that are rotated.
     """
 
     vocabulary: int
@@ -81,14 +81,14 @@ class Gemma4Shape:
 
     @property
     def owners(self) -> int:
-        """Layers with keys and values of their own: the first ones."""
+        """The number of layers with keys and values of their own; these come first."""
         return self.layers - self.shared
 
     def attention(self, layer: int) -> AttentionShape:
         return self.local if self.windowed[layer] else self.full
 
     def width(self, layer: int) -> int:
-        """Channels of the feed-forward part."""
+        """Channels of the feed-forward network."""
         return self.feed_forward * (2 if self.double_wide and layer >= self.owners else 1)
 
 
@@ -132,7 +132,8 @@ def metadata(shape: Gemma4Shape) -> dict[str, object]:
 
 
 def rope_factors(shape: Gemma4Shape) -> tuple[float, ...]:
-    """Divisors of the frequencies of full layers: the first pairs turn, the others do not."""
+    """Divisors of the frequencies of full layers: 1 for the first pairs, which are rotated, and
+    ``NO_ROTATION`` for the others."""
     pairs = shape.full.head_dim // 2
     turning = int(shape.full.head_dim * shape.rotated / 2)
     return (1.0,) * turning + (NO_ROTATION,) * (pairs - turning)
@@ -195,7 +196,7 @@ def _attention(shape: Gemma4Shape, layer: int, file: str, source: str) -> Iterat
 
 
 def _experts(shape: Gemma4Shape, file: str, source: str) -> Iterator[TensorRecipe]:
-    """Gate and up matrices stay together, gate rows first."""
+    """The tensors of experts; gate and up matrices stay fused, gate rows first."""
     e, h, i = shape.experts, shape.hidden, shape.expert_width
     yield recipe(f"{file}ffn_down_exps.weight", f"{source}experts.down_proj", e, h, i)
     yield recipe(f"{file}ffn_gate_up_exps.weight", f"{source}experts.gate_up_proj", e, 2 * i, h)

@@ -1,4 +1,4 @@
-"""The model: windowed and full attention, each branch between two norms."""
+"""The model: windowed and full attention in sandwich-norm layers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def build(config: Gemma4Config, weights: Weights, context: BuildContext) -> Deco
 
 
 class DenseAndExperts:
-    """x + after(dense(x) + after_experts(experts(before_experts(x)))): the router reads the stream
-    through a norm of its own."""
+    """x + after(dense(x) + after_experts(experts(before_experts(x)))); the router reads
+    ``before_router(x)``."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class DenseAndExperts:
 
 
 class _Builder:
-    """Puts the parts together; names of weights are those of the file."""
+    """Builds the model's parts; names of weights are those of the file."""
 
     def __init__(self, config: Gemma4Config, weights: Weights, context: BuildContext) -> None:
         self.config, self.weights, self.context = config, weights, context
         self.window_rope = RotaryEmbedding(context, config.window_rope)
-        # The factors switch the rotation of most pairs off.
+        # The factors turn off the rotation of most pairs.
         self.rope = (
             RotaryEmbedding(context, config.rope, weights.tensor("rope_freqs.weight"))
             if config.has_full_layers
@@ -172,5 +172,5 @@ class _Builder:
         return RMSNorm(self.context, weight, self.config.norm_eps, dtype)
 
     def after(self, name: str) -> RMSNorm:
-        """The norm of what is added to the residual stream, in the stream's type."""
+        """The norm of a branch of the residual stream, with results in the stream's dtype."""
         return self.norm(name, torch.float32)

@@ -1,4 +1,4 @@
-"""What the plugin registers with kinfolk."""
+"""The plugin's registration with kinfolk."""
 
 from __future__ import annotations
 

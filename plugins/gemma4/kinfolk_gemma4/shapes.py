@@ -21,10 +21,10 @@ from kinfolk_gemma4.text import TOKENIZER, VISIBLE
 
 VOCABULARY: Final = 262144
 PATTERN: Final = 6
-"""One layer of so many sees everything."""
+"""One layer of this many has full attention."""
 
 PUBLISHED: Final[TypeMix] = MIXES["q4_k_m"].overridden(KEPT_TYPES, name="published")
-"""Q4_K_M; rows of 704 and 2112 numbers get the types that stand in."""
+"""Q4_K_M; rows of 704 and 2112 numbers are no whole blocks and get fallback types."""
 
 
 def windowed_layers(layers: int, pattern: int = PATTERN) -> tuple[bool, ...]:
@@ -153,9 +153,9 @@ def shapes() -> tuple[ReleasedShape, ...]:
 
 def outline(released: Gemma4Shape, layers: int) -> ModelOutline:
     shape = released if layers == released.layers else _cut(released, layers)
-    # Scores are not divided by anything, and the router's input is divided by the root of the
-    # width. These norms keep scores near one, as training does, and the router sure of its choice:
-    # when rounding swaps the last expert it takes, little changes.
+    # Attention scores are not scaled, and the router's input is divided by the root of the width.
+    # These norms keep scores near one, as training does, and make the router's choice clear: if
+    # rounding swaps the last chosen expert, little changes.
     low, high = 0.9, 1.1
     head, width = shape.local.head_dim**-0.25, 4 * shape.hidden**0.5
     return ModelOutline(
@@ -172,8 +172,8 @@ def outline(released: Gemma4Shape, layers: int) -> ModelOutline:
 
 
 def _cut(released: Gemma4Shape, layers: int) -> Gemma4Shape:
-    """The shape with another number of layers: a layer of each kind owns keys and values if there
-    are two layers at all, and the part that shares stays the same."""
+    """The shape with another number of layers and the same part of sharing layers. With two layers
+    or more, a layer of each kind owns keys and values."""
     shared = min(layers * released.shared // released.layers, max(0, layers - 2))
     pattern = released.windowed.index(False) + 1
     windowed = windowed_layers(layers, min(pattern, layers - shared))

@@ -1,4 +1,4 @@
-"""How the family's text is cut, and how its turns are written."""
+"""Pre-tokenizers and chat format of the family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinfolk.text.pretokenizers import SENTENCEPIECE
 TOKENIZER: Final = "gemma4"
 
 LINES: Final = PreTokenizer(TOKENIZER, (r"[^\n]+|\n+",), symbols="characters", needs_bos=True)
-"""Lines, and runs of line ends between them. Some early files deny that a text begins with BOS."""
+"""Cuts text into lines and runs of line ends. ``needs_bos``, as some early files state no BOS."""
 
 PRETOKENIZERS: Final = (LINES, replace(SENTENCEPIECE, needs_bos=True))
 
@@ -34,4 +34,4 @@ VISIBLE: Final = (
     "<tool_response|>",
     '<|"|>',
 )
-"""Special tokens whose text belongs to answers, for whoever takes those apart."""
+"""Special tokens whose text is part of answers, as parsers of answers need it."""

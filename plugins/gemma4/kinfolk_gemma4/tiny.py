@@ -1,7 +1,7 @@
-"""A model of the family that runs in milliseconds, and a random one of transformers.
+"""A model of the family that runs in milliseconds, and a random transformers model like it.
 
-It has a layer of every kind: windowed and full, with keys and values of its own and of another,
-experts beside the dense part, and inputs of single layers.
+It has every kind of layer: windowed and full, with own and with shared keys and values, experts
+besides the dense network, and per-layer embeddings.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def tiny() -> TinyModel:
 
 
 def random_checkpoint(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Save a random model of transformers; what it makes of tokens [n] is [n, vocabulary]."""
+    """Save a random transformers model; returns its function from tokens [n] to logits
+    [n, vocabulary]."""
     from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
     from kinfolk.testing.checkpoints import save_random
@@ -82,8 +83,8 @@ def random_checkpoint(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]
 
 
 def _calm(name: str, weight: torch.Tensor) -> None:
-    """Scores are not divided by anything, and the input of the router is: norms as after training
-    keep both near one."""
+    """Change norms in place to values as after training, which keep attention scores, which are not
+    scaled, and the router's input, which is, near one."""
     if "q_norm" in name or "k_norm" in name:
         weight.mul_(weight.shape[0] ** -0.25)
     elif name.endswith("router.scale"):

@@ -1,4 +1,4 @@
-"""The tensors of a file, in the variants that converters write."""
+"""The weight plan, for the variants of files that converters write."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from kinfolk.gguf.inventory import Inventory
 from kinfolk.plans import WeightPlan, WeightSpec
 from kinfolk_gemma4.config import Gemma4Config
 
-_SHARED: Final = "the layer reads the keys and values of another one"
+_SHARED: Final = "the layer reads the keys and values of another layer"
 _OTHER_SENSES: Final = "vision or audio part; text only here"
 _NEEDS_EXPERTS: Final = "blk.0.ffn_gate_inp.weight"
 
 
 def weight_plan(config: Gemma4Config, inventory: Inventory) -> WeightPlan:
-    """Raises :class:`ModelFormatError` for experts that the metadata does not mention."""
+    """The weights of the model. Raises :class:`ModelFormatError` if the file has experts that the
+    metadata does not mention."""
     if _NEEDS_EXPERTS in inventory and not config.experts:
         raise ModelFormatError(
             f"tensor {_NEEDS_EXPERTS!r} chooses experts, but the metadata has no "

@@ -11,18 +11,18 @@ from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope_metadata import read_rope
 
 WINDOW_PERIOD: Final = 4
-"""Of a file that does not say: every fourth layer, the first among them, sees everything."""
+"""The default period of files that state none: layers 0, 4, 8 and so on have full attention."""
 
 _SIGMOID: Final = 2
 _OTHER_DIALECT: Final = ("attention.layer_types", "rope.swa.freq_base", "decoder_sparse_step")
 
 
 class LagunaConfig(ModelConfig):
-    """``windowed`` layers see ``window`` positions and have an embedding of their own.
+    """``windowed`` layers see ``window`` positions and have their own rotary embedding.
 
-    The first layers have a feed-forward part of ``feed_forward`` channels; in the others a row
-    visits ``top_k`` experts of ``expert_width`` channels and one of ``shared_width`` that all rows
-    share. ``rope.yarn.magnitude`` may be set where a file is ambiguous about it.
+    The first layers have a feed-forward network of ``feed_forward`` channels; in the others a row
+    uses ``top_k`` experts of ``expert_width`` channels and a shared expert of ``shared_width``.
+    ``rope.yarn.magnitude`` is set if the file's keys are ambiguous about it.
     """
 
     windowed: tuple[bool, ...]
@@ -40,7 +40,8 @@ class LagunaConfig(ModelConfig):
 
 
 def read_config(meta: Metadata) -> LagunaConfig:
-    """Raises ModelFormatError or UnsupportedModelError."""
+    """The configuration of a file. Raises :class:`ModelFormatError` or
+    :class:`UnsupportedModelError` naming the key."""
     key = meta.arch_key
     _refuse_other_dialect(meta)
     layers = layer_count(meta)
@@ -64,7 +65,8 @@ def read_config(meta: Metadata) -> LagunaConfig:
 
 
 def _windowed(meta: Metadata, layers: int) -> tuple[bool, ...]:
-    """A flag a layer, a period, or nothing; the first layer of a period sees everything."""
+    """Whether each layer is windowed. Files state a flag for each layer, a period, or nothing; the
+    first layer of a period has full attention."""
     stated = meta.arch_key("attention.sliding_window_pattern")
     if stated in meta and meta.value(stated).is_array:
         return meta.per_layer_flags(stated, layers)
@@ -92,7 +94,7 @@ def _heads(meta: Metadata, layers: int) -> dict[str, Any]:
 
 
 def _head_dim(meta: Metadata) -> int:
-    """Never the width divided by the heads, which is something else here."""
+    """The size of a head, a required key: it is not the width divided by the heads."""
     keys, values = meta.arch_key("attention.key_length"), meta.arch_key("attention.value_length")
     dim = meta.integer(keys, minimum=1)
     found = meta.integer(values, default=dim, minimum=1)

@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint of the family to a GGUF file."""
+"""Converts a Hugging Face checkpoint of the family to a GGUF file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _USUAL: Final = {
     "rope_style": "rotate-half",
 }
 
-# Names in memory and on disk differ; these are the ones on disk.
+# Names in memory, and the different names on disk.
 _SPELLINGS: Final = {
     ".mlp.gate.e_score_correction_bias": ".mlp.experts.e_score_correction_bias",
     ".mlp.shared_experts.": ".mlp.shared_expert.",
@@ -62,14 +62,15 @@ def conversion(checkpoint: HFCheckpoint) -> Conversion | None:
 
 
 def source_name(name: str) -> str:
-    """The name a tensor has on disk."""
+    """The name of a tensor on disk."""
     for spelling, canonical in _SPELLINGS.items():
         name = name.replace(spelling, canonical)
     return name
 
 
 def read_sizes(config: Config) -> LagunaSizes:
-    """Raises :class:`ConversionError` for what the file could not express."""
+    """The sizes of a configuration. Raises :class:`ConversionError` naming a key whose value the
+    file cannot express."""
     pass_over_common(config)
     config.require_usual(_USUAL)
     layers, head_dim = config.layers(), config.integer("head_dim")
@@ -130,7 +131,7 @@ def _heads(config: Config, layers: int) -> tuple[int, ...]:
 
 
 def _gates(config: Config, layers: int, head_dim: int) -> tuple[int, ...]:
-    """Gates of a head in each layer."""
+    """The number of gates of a head, for each layer."""
     known = {_PER_HEAD: 1, _PER_ELEMENT: head_dim}
     if "gating_types" in config:
         kinds = config.per_layer("gating_types", known, ())
@@ -140,7 +141,7 @@ def _gates(config: Config, layers: int, head_dim: int) -> tuple[int, ...]:
 
 
 def _dense(config: Config, layers: int) -> int:
-    """How many layers come before the first with experts; after it all have some."""
+    """The number of dense layers, which come before all layers with experts."""
     kinds = config.per_layer(
         "mlp_layer_types", (_DENSE, _SPARSE), [_DENSE] + [_SPARSE] * (layers - 1)
     )
@@ -150,7 +151,7 @@ def _dense(config: Config, layers: int) -> int:
             "mlp_layer_types",
             f"is not a number of {_DENSE!r} layers followed by {_SPARSE!r} ones",
         )
-    # The same once more, in the words of older configurations.
+    # Older configurations state the same in these keys.
     dense = list(range(count))
     config.require("mlp_only_layers", dense, dense)
     return count
@@ -159,7 +160,7 @@ def _dense(config: Config, layers: int) -> int:
 def _ropes(
     config: Config, head_dim: int, windowed: tuple[bool, ...]
 ) -> tuple[RopeSizes, RopeSizes, Yarn | None]:
-    """Of full and of windowed layers; only the former know context extension."""
+    """The rope sizes of full and of windowed layers, and the context extension of full layers."""
     parameters = config.section("rope_parameters")
     full, narrow = parameters, parameters
     if _FULL in parameters or _WINDOWED in parameters:
@@ -178,9 +179,10 @@ def _ropes(
 
 
 def _pass_over_beside(config: Config, ropes: tuple[Config, ...]) -> None:
-    """Account for values that stand beside sections with their own; refuses a section without.
+    """Mark top-level values as read if every section has its own; refuse a section without one.
 
-    Whether such a section takes what stands beside it depends on the version of transformers.
+    Whether a section without a value inherits the top-level one depends on the version of
+    transformers.
     """
     for key in ("rope_theta", "partial_rotary_factor"):
         for rope in ropes:

@@ -22,8 +22,8 @@ from kinfolk_laguna.config import LagunaConfig
 
 
 class LagunaHooks:
-    """Keys and values in one pool that grows with the text, and, where layers have a window, in one
-    that forgets what the window has passed."""
+    """KV pools: one of full attention, which keeps all positions, and, if layers are windowed, one
+    that frees the positions that the window has passed."""
 
     @hookimpl
     def allocate_cache(self, config: LagunaConfig, limits: StateLimits) -> StatePlan:
@@ -43,7 +43,7 @@ class LagunaHooks:
 
     @hookimpl
     def map_slots(self, plan: StatePlan, residency: StateLimits) -> SlotMapping:
-        """A windowed layer's chunks are all needed while its window reaches them."""
+        """Chunks of windowed layers cannot be evicted: the window needs them until it passes."""
         return SlotMapping(tuple(PoolRule(window) for window in plan.windows))
 
     @hookimpl

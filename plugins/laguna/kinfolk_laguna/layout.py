@@ -1,4 +1,4 @@
-"""What a file of the family holds: keys and tensors of a model of given sizes."""
+"""The layout of the family's files: metadata keys and tensors of a model of given sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIGMOID: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class RopeSizes:
-    """``rotary`` dimensions of a head turn, at frequencies from ``base``."""
+    """``rotary``: dimensions of a head that are rotated; ``base`` of the frequencies."""
 
     rotary: int
     base: float
@@ -29,9 +29,9 @@ class RopeSizes:
 class LagunaSizes:
     """The sizes of one model.
 
-    The first ``dense`` layers have a feed-forward part of ``feed_forward`` channels, the others
-    ``routed`` experts, of which a token visits ``top_k``, and one of ``shared`` channels.
-    ``gates`` says for each layer how many gates a head has: 1, or one for each of its elements.
+    The first ``dense`` layers have a feed-forward network of ``feed_forward`` channels. The others
+    have ``routed`` experts, of which a token uses ``top_k``, and a shared one of ``shared``
+    channels. ``gates``: the number of gates of a head, for each layer: 1, or one for each element.
     """
 
     vocabulary: int
@@ -88,7 +88,7 @@ def metadata(sizes: LagunaSizes) -> dict[str, object]:
     if any(sizes.windowed):
         keys |= {
             "attention.sliding_window": sizes.window,
-            # Stated for readers that do not derive it.
+            # For readers that do not derive it from the period.
             "attention.sliding_window_pattern": np.array(sizes.windowed),
             "rope.freq_base_swa": sizes.window_rope.base,
             "rope.dimension_count_swa": sizes.window_rope.rotary,

@@ -1,4 +1,4 @@
-"""The model: attention with gated output, full or windowed, and experts behind dense layers."""
+"""The model: gated attention, full or windowed; dense layers first, then layers with experts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The released sizes.
 
-Numbers are those of the published configurations, but for M.1: its width and that of its experts
-follow from its published parameter counts, the rest of it from the implementation's own tests.
+Sizes are those of the published configurations, except M.1: its width and that of its experts are
+derived from its published parameter counts, its other sizes from the implementation's own tests.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ WINDOW: Final = 512
 
 _USUAL: Final = "q4_k_m"
 RANGES: Final = {"exp_probs_b.bias": (-0.05, 0.05)}
-"""Enough to change which experts are chosen, too little to choose the same ones always."""
+"""Range of the bias: large enough to change the chosen experts, too small to fix them."""
 
 _XS: Final = (40, 2048, 8192, 48, 64, ExpertSizes(256, 2048, 512), 8)
 _S: Final = (48, 3072, 12288, 48, 72, ExpertSizes(256, 3072, 1024), 10)
 _M: Final = (70, 4096, 16384, 64, 64, ExpertSizes(256, 4096, 1024), 16)
 
-# name; layers, hidden, feed-forward, heads of full and of windowed layers, experts, visited;
-# context extension; context
+# name; layers, hidden, feed-forward, heads of full and of windowed layers, experts, experts of a
+# token; context extension; context
 _SIZES: Final = (
     ("laguna-xs.2", _XS, Yarn(factor=32, original_context=4096, beta_fast=64), 131072),
     ("laguna-xs-2.1", _XS, Yarn(factor=32, original_context=8192, beta_fast=64), 262144),
@@ -39,7 +39,7 @@ _SIZES: Final = (
 )
 _WITHOUT_WINDOW: Final = "laguna-m.1"
 
-# Of the first ids, those whose meaning is known.
+# The known ones of the first ids.
 _KNOWN: Final = {
     2: END_OF_TEXT, 9: "<pad>", 12: "<mask>", 18: "<think>", 19: "</think>", 23: "<assistant>",
     24: END_OF_TURN, 25: "<tool_call>", 26: "</tool_call>",

@@ -1,6 +1,6 @@
-"""How the family's text is cut, and how its turns are written.
+"""Pre-tokenizer and chat format of the family.
 
-Text is cut at newline runs first, so that no piece holds a newline beside anything else.
+Text is cut at runs of newlines first, so that a piece has only newlines or none.
 """
 
 from __future__ import annotations

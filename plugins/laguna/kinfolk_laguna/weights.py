@@ -1,4 +1,4 @@
-"""The tensors of a file, in the variants that converters write."""
+"""The weight plan, for the variants of files that converters write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from kinfolk_laguna.config import LagunaConfig
 
 
 def weight_plan(config: LagunaConfig, inventory: Inventory) -> WeightPlan:
-    """Raises :class:`ModelFormatError` for a gate of unknown granularity."""
+    """The weights of the model. Raises :class:`ModelFormatError` for a gate that is neither per
+    head nor per element."""
     weights = list(_around_layers(config, inventory))
     for layer in range(config.layers):
         weights += _attention(config, inventory, layer)
@@ -42,7 +43,7 @@ def _attention(config: LagunaConfig, inventory: Inventory, layer: int) -> Iterat
 
 
 def _gates(config: LagunaConfig, inventory: Inventory, layer: int) -> int:
-    """One gate a head or one an element: only the tensor says which."""
+    """Rows of the gate: one for each head or for each element, which only the tensor tells."""
     name, heads = f"blk.{layer}.attn_gate.weight", config.heads[layer]
     choices = (heads, heads * config.head_dim)
     info = inventory.get(name)
@@ -59,7 +60,7 @@ def _gates(config: LagunaConfig, inventory: Inventory, layer: int) -> int:
 
 
 def _feed_forward(config: LagunaConfig, inventory: Inventory, layer: int) -> Iterator[WeightSpec]:
-    """Router and correction bias stay in float32."""
+    """The feed-forward weights of a layer; router and correction bias stay in float32."""
     block, width, experts = f"blk.{layer}.", config.width, config.experts[layer]
     yield WeightSpec(f"{block}ffn_norm.weight", (width,), "vector")
     if not experts:

@@ -1,4 +1,4 @@
-"""What is known about the family's released models, and about the one that comes with it."""
+"""Cards of the family's released models, and of the bundled model."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from kinfolk.nn.hybrid.config import HybridConfig, read_hybrid
 
 
 class Qwen35Config(HybridConfig):
-    """A hybrid decoder with a dense feed-forward part of ``feed_forward`` channels."""
+    """A hybrid decoder with a dense feed-forward network of ``feed_forward`` channels."""
 
     feed_forward: int = Field(gt=0)
 

@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint of a dense model to a GGUF file."""
+"""Converts a Hugging Face checkpoint of a dense model to a GGUF file."""
 
 from __future__ import annotations
 

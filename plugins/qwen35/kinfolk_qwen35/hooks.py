@@ -1,4 +1,4 @@
-"""The model hooks of the family. Each is a building block of the core."""
+"""The model hooks of the family, all by functions of the core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinfolk_qwen35.config import Qwen35Config
 
 
 class Qwen35Hooks:
-    """Paged keys and values on attention layers, constant-size state on the others."""
+    """Paged keys and values for attention layers, recurrent state for the others."""
 
     @hookimpl
     def allocate_cache(self, config: Qwen35Config, limits: StateLimits) -> StatePlan:

@@ -1,7 +1,7 @@
 """The released dense sizes.
 
-Numbers are those of the published configurations; that the 4B model is tied is known from third
-parties only. All share the vocabulary, the sizes of heads, and one full-attention layer in four.
+Sizes are those of the published configurations, except that only third parties state that the 4B
+model is tied. All share the vocabulary, the sizes of heads, and one full-attention layer in four.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ PUBLISHED: Final[TypeMix] = MIXES["q4_k_m"].overridden(
     {"attn_qkv.weight": "Q5_K", "ssm_out.weight": "Q5_K", **DECAY_TYPES},
     name="published",
 )
-"""Q4_K_M as the files in circulation have it: more bits around the delta nets."""
+"""Q4_K_M as in published files, with more bits for delta nets."""
 
 RANGES: Final = {"ssm_a": (-1.5, -0.05), "ssm_dt.bias": (-4.0, -1.0)}
-"""Forget half of the state in one step at most, in hundreds of steps at least."""
+"""Ranges of decays: half of the state is forgotten in one step at the fastest, in hundreds of steps
+at the slowest."""
 
 _CONTROL: Final = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>",
@@ -71,7 +72,7 @@ SYNTHETIC_VOCABULARY: Final = VocabularyOutline(
     padding="<|endoftext|>",
     chat_template=_TEMPLATE,
 )
-"""The special tokens of the released models at their ids, less those for sound."""
+"""The special tokens of the released models at their ids, except those for sound."""
 
 
 def shapes() -> tuple[ReleasedShape, ...]:
@@ -91,7 +92,7 @@ def shapes() -> tuple[ReleasedShape, ...]:
 def _outline(
     hidden: int, width: int, heads: int, kv_heads: int, value_heads: int, tied: bool, layers: int
 ) -> ModelOutline:
-    # A model of a few layers keeps one of each kind; not every reader can do without.
+    # A model of few layers has at least one of each kind, which some readers require.
     interval = min(DEFAULT_INTERVAL, layers)
     shape = HybridShape(
         vocabulary=VOCABULARY,

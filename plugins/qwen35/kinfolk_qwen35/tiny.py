@@ -1,4 +1,4 @@
-"""A model of the family that runs in milliseconds, and a random one of transformers."""
+"""A model of the family that runs in milliseconds, and a random transformers model like it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ UNTIED: Final = replace(SHAPE, tied=False)
 
 
 def tiny() -> TinyModel:
-    """With the embedding for an output matrix, as in small sizes, and with one of its own."""
+    """A model with a tied head, as in small sizes, and another with a head of its own."""
     return _model(
         SHAPE, "tiny", random_checkpoint, others=(_model(UNTIED, "untied", untied_checkpoint),)
     )
@@ -85,7 +85,8 @@ def untied_checkpoint(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]
 def random_checkpoint(
     directory: Path, shape: HybridShape = SHAPE
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Save a random model of transformers; what it makes of tokens [n] is [n, vocabulary]."""
+    """Save a random transformers model; returns its function from tokens [n] to logits
+    [n, vocabulary]."""
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     from kinfolk.testing.checkpoints import save_random

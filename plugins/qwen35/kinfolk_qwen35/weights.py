@@ -1,4 +1,4 @@
-"""The tensors of a dense hybrid decoder, in the names that files use. Torch-free."""
+"""The weight plan of a dense hybrid decoder. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinfolk_qwen35.config import Qwen35Config
 
 
 def weight_plan(config: Qwen35Config, inventory: Inventory) -> WeightPlan:
-    """Every tensor of the file: used, or ignored for a stated reason."""
+    """The weights of the model, and the ignored tensors of the file with the reason."""
     weights = list(trunk_weights(config, inventory))
     for layer in range(config.layers):
         weights += mlp_weights(layer, config.width, config.feed_forward)

@@ -12,8 +12,8 @@ _SOFTMAX = 1
 
 
 class Qwen35MoeConfig(HybridConfig):
-    """A hybrid decoder in which a row visits ``top_k`` experts of ``expert_width`` channels, one
-    width a layer, and one shared by all rows of ``shared_width``."""
+    """A hybrid decoder in which a row uses ``top_k`` experts of ``expert_width`` channels, stated
+    for each layer, and a shared expert of ``shared_width`` channels."""
 
     top_k: int = Field(gt=0)
     expert_width: tuple[int, ...]
@@ -22,7 +22,8 @@ class Qwen35MoeConfig(HybridConfig):
 
 
 def read_config(meta: Metadata) -> Qwen35MoeConfig:
-    """Raises ModelFormatError or UnsupportedModelError."""
+    """The configuration of a file. Raises :class:`ModelFormatError` or
+    :class:`UnsupportedModelError` naming the key."""
     key = meta.arch_key
     hybrid = read_hybrid(meta)
     layers, blocks = hybrid["layers"], hybrid["layers"] + hybrid["draft_layers"]

@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint of a mixture of experts to a GGUF file."""
+"""Converts a Hugging Face checkpoint of a mixture of experts to a GGUF file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL_TYPES: Final = ("qwen3_5_moe", "qwen3_5_moe_text")
 
 @dataclass(frozen=True, slots=True)
 class MixtureSizes:
-    """The routed experts, how many of them a token visits, and the width of the shared one."""
+    """The routed experts, the number that a token uses, and the width of the shared expert."""
 
     routed: ExpertSizes
     top_k: int
@@ -34,7 +34,7 @@ class MixtureSizes:
         }
 
     def recipes(self, file: str, source: str, *, fused: bool) -> Iterator[TensorRecipe]:
-        """The feed-forward part of a layer; prefixes end in a dot."""
+        """The feed-forward tensors of a layer; prefixes ``file`` and ``source`` end in a dot."""
         routed, source = self.routed, f"{source}mlp."
         yield from routed_experts(file, f"{source}experts.", routed, fused=fused)
         router = (routed.experts, routed.hidden)

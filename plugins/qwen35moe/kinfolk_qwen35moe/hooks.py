@@ -1,4 +1,4 @@
-"""The model hooks of the family. Each is a building block of the core."""
+"""The model hooks of the family, all by functions of the core."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kinfolk_qwen35moe.config import Qwen35MoeConfig
 
 
 class Qwen35MoeHooks:
-    """Paged keys and values on attention layers, constant-size state on the others."""
+    """Paged keys and values for attention layers, recurrent state for the others."""
 
     @hookimpl
     def allocate_cache(self, config: Qwen35MoeConfig, limits: StateLimits) -> StatePlan:

@@ -1,6 +1,6 @@
 """The released sizes.
 
-Numbers are those of the published configurations. All share the vocabulary, the sizes of heads, and
+Sizes are those of the published configurations. All share the vocabulary, the sizes of heads, and
 one full-attention layer in four.
 """
 
@@ -20,7 +20,7 @@ from kinfolk_qwen35moe.convert import ARCHITECTURE, MixtureSizes
 VOCABULARY: Final = 248320
 CONTEXT: Final = 262144
 
-# name, layers, hidden, query heads, delta-net value heads, experts, visited, width of an expert
+# name, layers, hidden, query heads, delta-net value heads, experts, experts of a token, their width
 _SIZES: Final = (
     ("qwen3.5-35b-a3b", 40, 2048, 16, 32, 256, 8, 512),
     ("qwen3.5-122b-a10b", 48, 3072, 32, 64, 256, 8, 1024),
@@ -32,12 +32,13 @@ PUBLISHED: Final[TypeMix] = MIXES["q4_k_m"].overridden(
     {f"{name}.weight": "Q8_0" for name in _WIDE} | {"ssm_out.weight": "Q5_K", **DECAY_TYPES},
     name="published",
 )
-"""Q4_K_M as the files in circulation have it: more bits where every token passes."""
+"""Q4_K_M as in published files, with more bits for weights that every token uses."""
 
 RANGES: Final = {"ssm_a": (-1.5, -0.05), "ssm_dt.bias": (-4.0, -1.0)}
-"""Forget half of the state in one step at most, in hundreds of steps at least."""
+"""Ranges of decays: half of the state is forgotten in one step at the fastest, in hundreds of steps
+at the slowest."""
 
-# Texts from id 248044 on, and whether each is a control token.
+# The texts of the ids from 248044 on, and whether each is a control token.
 _SPECIALS: Final = (
     *((f"<|{name}|>", True) for name in (
         "endoftext", "im_start", "im_end", "object_ref_start", "object_ref_end", "box_start",
@@ -68,7 +69,7 @@ SYNTHETIC_VOCABULARY: Final = VocabularyOutline(
     padding="<|endoftext|>",
     chat_template=_TEMPLATE,
 )
-"""The special tokens of the released models at their ids, less those for sound."""
+"""The special tokens of the released models at their ids, except those for sound."""
 
 
 def shapes() -> tuple[ReleasedShape, ...]:
@@ -91,7 +92,7 @@ def shapes() -> tuple[ReleasedShape, ...]:
 
 
 def _outline(heads: int, value_heads: int, mixture: MixtureSizes, layers: int) -> ModelOutline:
-    # A model of a few layers keeps one of each kind; not every reader can do without.
+    # A model of few layers has at least one of each kind, which some readers require.
     interval = min(DEFAULT_INTERVAL, layers)
     shape = HybridShape(
         vocabulary=VOCABULARY,

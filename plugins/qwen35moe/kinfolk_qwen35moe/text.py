@@ -1,4 +1,4 @@
-"""How the family's text is cut, and how its turns are written.
+"""Pre-tokenizers and chat format of the family.
 
 Both patterns are those of the published tokenizers; ``qwen35`` differs from ``qwen2`` in counting
 combining marks as parts of words. Neither normalises text.

@@ -1,4 +1,4 @@
-"""The tensors of a file, in the variants that converters write."""
+"""The weight plan, for the variants of files that converters write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def weight_plan(config: Qwen35MoeConfig, inventory: Inventory) -> WeightPlan:
 def _feed_forward(
     config: Qwen35MoeConfig, inventory: Inventory, layer: int
 ) -> Iterator[WeightSpec]:
-    """The router and the shared expert's gate stay in float32."""
+    """The feed-forward weights of a layer; the router and the shared expert's gate stay float32."""
     width, experts = config.width, config.experts[layer]
     yield WeightSpec(f"blk.{layer}.ffn_gate_inp.weight", (experts, width), "vector")
     yield WeightSpec(f"blk.{layer}.ffn_gate_inp_shexp.weight", (width,), "vector")

@@ -1,5 +1,5 @@
-"""Plain decoders: full attention and a gated feed-forward part in every layer.
+"""Dense decoders: full attention and a gated feed-forward network in every layer.
 
-``config`` reads what their files state, ``weights`` lists their tensors, ``state`` says what a
-sequence keeps. A family puts its own layers together, and adds what is its own.
+``config`` reads the metadata, ``weights`` lists the tensors, ``state`` plans the state. A family
+builds the layers from :mod:`kinfolk.nn` and adds its own parts.
 """

@@ -1,4 +1,4 @@
-"""Configuration of a plain decoder, from the metadata keys that converters agree on."""
+"""Configuration of a dense decoder, from the metadata keys that converters agree on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope_metadata import read_rope
 
 DEFAULT_ROPE_BASE: Final = 10000.0
-"""Of files that state none, as older converters wrote them."""
+"""The base of files that state none, written by older converters."""
 
 
 class DenseConfig(ModelConfig):
-    """``heads`` query heads of ``head_dim`` numbers; ``kv_heads`` divides them."""
+    """``heads`` query heads and ``kv_heads`` key heads of ``head_dim`` numbers; ``kv_heads``
+    divides ``heads``. ``feed_forward`` is the number of channels between gate and down."""
 
     heads: int = Field(gt=0)
     kv_heads: int = Field(gt=0)
@@ -25,10 +26,10 @@ class DenseConfig(ModelConfig):
 
 
 def read_dense(meta: Metadata) -> dict[str, Any]:
-    """Fields of :class:`DenseConfig`, for it or for a subclass that has more.
+    """The fields of :class:`DenseConfig`, as arguments of it or of a subclass.
 
-    Raises :class:`ModelFormatError` naming a key that is missing or of another type, and
-    ``UnsupportedModelError`` for what this decoder does not do.
+    Raises :class:`ModelFormatError` naming a key that is missing or has another type, and
+    :class:`UnsupportedModelError` for features that this decoder lacks.
     """
     key = meta.arch_key
     width = meta.integer(key("embedding_length"), minimum=1)
@@ -42,9 +43,8 @@ def read_dense(meta: Metadata) -> dict[str, Any]:
         )
     if heads > width and key("attention.key_length") not in meta:
         raise meta.fail(
-            f"key {key('attention.head_count')!r} is {heads}, more heads than the {width} numbers "
-            f"of a row have room for, and {key('attention.key_length')!r} does not say how long "
-            "one is",
+            f"key {key('attention.head_count')!r} is {heads}, more heads than a row has numbers "
+            f"({width}), and {key('attention.key_length')!r}, the size of a head, is missing",
             key("attention.head_count"),
         )
     head_dim = meta.integer(key("attention.key_length"), default=width // heads, minimum=1)

@@ -1,4 +1,4 @@
-"""What a sequence keeps in a plain decoder. Torch-free."""
+"""The state plan of a dense decoder. Torch-free."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 
 
 def dense_state(config: DenseConfig, limits: StateLimits) -> StatePlan:
-    """Keys and values of every layer, in the storage the user asked for."""
+    """Keys and values of every layer, in the codec of ``limits``."""
     codec = limits.codec or Codec("bf16")
     sections = tuple(Section(name, config.kv_heads, config.head_dim, codec) for name in ("k", "v"))
     return StatePlan((Paged(sections),) * config.layers)
 
 
 class DenseHooks:
-    """The model hooks of a family that states nothing else; the core answers the others."""
+    """The model hooks of a dense family; the core's defaults serve the others."""
 
     @hookimpl
     def allocate_cache(self, config: DenseConfig, limits: StateLimits) -> StatePlan:

@@ -1,4 +1,4 @@
-"""The tensors of a plain decoder, in the names that files use."""
+"""The tensors of a dense decoder, by their names in files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kinfolk.nn.dense.config import DenseConfig
 from kinfolk.plans import WeightSpec
 
 ROPE_FACTORS: Final = "rope_freqs.weight"
-"""Divisors of the rotary frequencies, pair by pair, in files of models that stretch them."""
+"""Divisors of the rotary frequencies, one for each pair, in files of models that scale them."""
 
 
 def dense_weights(
     config: DenseConfig, inventory: Inventory, *, head_norms: bool = False
 ) -> Iterator[WeightSpec]:
-    """Every weight of the model; ``head_norms``: the heads of queries and keys are normalised."""
+    """Every weight of the model; ``head_norms``: query and key heads have norms."""
     yield from table_weights(config, inventory)
     for layer in range(config.layers):
         block = f"blk.{layer}"
@@ -50,7 +50,7 @@ def attention_weights(
 
 
 def feed_forward_weights(config: DenseConfig, block: str) -> Iterator[WeightSpec]:
-    """The gated feed-forward part of one layer and the norm before it."""
+    """The gated feed-forward network of one layer and the norm before it."""
     up = (config.feed_forward, config.width)
     yield WeightSpec(f"{block}.ffn_norm.weight", (config.width,), "vector")
     yield WeightSpec(f"{block}.ffn_gate.weight", up)

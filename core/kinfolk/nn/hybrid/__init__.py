@@ -1,5 +1,5 @@
-"""Decoders that mix gated delta nets with full attention every few layers.
+"""Hybrid decoders: gated delta nets, with full attention in every few layers.
 
-``config`` reads what such files state, ``weights`` lists their tensors, ``trunk`` builds the
-layers; a family adds its feed-forward part.
+``config`` reads the metadata, ``weights`` lists the tensors, ``trunk`` builds the layers; a family
+adds its feed-forward network.
 """

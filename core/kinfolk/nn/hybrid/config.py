@@ -14,9 +14,9 @@ DEFAULT_INTERVAL = 4
 
 
 class HybridConfig(ModelConfig):
-    """``recurrent`` says for each layer of the trunk whether it is a gated delta net.
+    """``recurrent``: for each layer of the trunk, whether it is a gated delta net.
 
-    ``draft_layers`` counts blocks behind the trunk that predict further tokens.
+    ``draft_layers`` counts the blocks after the trunk that predict further tokens (MTP).
     """
 
     recurrent: tuple[bool, ...]
@@ -32,7 +32,8 @@ class HybridConfig(ModelConfig):
 
 
 def read_hybrid(meta: Metadata) -> dict[str, Any]:
-    """Fields of :class:`HybridConfig`. Raises ModelFormatError or UnsupportedModelError."""
+    """The fields of :class:`HybridConfig`. Raises :class:`ModelFormatError` naming a key, or
+    :class:`UnsupportedModelError`."""
     key = meta.arch_key
     blocks = layer_count(meta)
     draft_layers = meta.integer(
@@ -62,14 +63,14 @@ def read_hybrid(meta: Metadata) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": kv_heads,
         "head_dim": head_dim,
-        # A file without base or dimension count would run with wrong defaults.
+        # No defaults: those of other architectures would be wrong here.
         "rope": read_rope(meta, head_dim),
         **_delta(meta),
     }
 
 
 def _heads(meta: Metadata, name: str, blocks: int, default: int | None = None) -> int:
-    """Some converters write one entry a layer, with 0 where a layer has no attention."""
+    """A head count: some converters write one entry a layer, 0 for layers without attention."""
     key = meta.arch_key(name)
     found = max(meta.per_layer(key, blocks, default=default, minimum=0))
     if not found:

@@ -1,4 +1,4 @@
-"""What a sequence keeps in a hybrid decoder. Torch-free."""
+"""The state plan of a hybrid decoder. Torch-free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kinfolk.plans import Codec, LayerState, Paged, Recurrent, RecurrentTensor, 
 
 
 def hybrid_state(config: HybridConfig, codec: Codec) -> StatePlan:
-    """Keys and values of attention layers, matrices and convolution inputs of the others."""
+    """Keys and values of attention layers; delta matrices and convolution inputs of the others."""
     kv = Paged(
         (
             Section("k", config.kv_heads, config.head_dim, codec),

@@ -1,4 +1,4 @@
-"""The layers of a hybrid decoder, and what a sequence keeps in them."""
+"""Builds the layers of a hybrid decoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def build_hybrid(
     context: BuildContext,
     feed_forward: Callable[[int], FeedForward],
 ) -> Decoder:
-    """The decoder; ``feed_forward(layer)`` gives the family's part of a layer."""
+    """The decoder; ``feed_forward(layer)`` returns the family's feed-forward network of a layer.
+
+    Raises :class:`ModelFormatError` for decay rates that are not stored as -exp(A).
+    """
     rope = RotaryEmbedding(context, config.rope)
 
     def norm(name: str) -> RMSNorm:

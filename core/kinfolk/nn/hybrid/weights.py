@@ -1,4 +1,4 @@
-"""The tensors of a hybrid decoder, in the names and variants that files use."""
+"""The tensors of a hybrid decoder, by their names and variants in files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from kinfolk.plans import Role, WeightSpec
 
 
 def trunk_weights(config: HybridConfig, inventory: Inventory) -> Iterator[WeightSpec]:
-    """Embedding, head, norms and mixers of the trunk; the feed-forward part is the family's."""
+    """Embedding, head, norms and mixers of the trunk; the family adds its feed-forward weights.
+
+    Raises :class:`UnsupportedModelError` for a file that holds only draft blocks.
+    """
     if config.draft_layers and "blk.0.attn_norm.weight" not in inventory:
         raise UnsupportedModelError(
-            f"{inventory.path} holds only blocks that predict ahead (a drafter), not a model: "
+            f"{inventory.path} holds only blocks of a drafter, not a model: "
             "pass the model's own file"
         )
     width, table = config.width, (config.vocabulary, config.width)
@@ -34,7 +37,7 @@ def trunk_weights(config: HybridConfig, inventory: Inventory) -> Iterator[Weight
 
 
 def ignored_tensors(config: HybridConfig, inventory: Inventory) -> dict[str, str]:
-    """Tensors of the file that this runtime leaves alone, with the reason."""
+    """Tensors of the file that this runtime does not use, with the reason."""
     ahead = {f"blk.{layer}." for layer in range(config.layers, config.layers + config.draft_layers)}
     found = {}
     for name in inventory:
@@ -62,7 +65,7 @@ def _delta(config: HybridConfig, inventory: Inventory, block: str) -> Iterator[W
     )
     for name, shape, role in shapes:
         yield WeightSpec(f"{block}.{name}", shape, role)
-    # An older spelling lacks the suffix.
+    # Older files lack the suffix.
     yield WeightSpec(dt, (heads,), "vector", source="" if dt in inventory else f"{block}.ssm_dt")
 
 

@@ -1,4 +1,4 @@
-"""The descriptor, the entry point, the hooks: what holds before a model is there."""
+"""Checks of the descriptor, the entry point and the hooks, before a model is loaded."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ print(json.dumps(sorted({{name.split(".")[0] for name in sys.modules}})))
 
 
 class ContractChecks:
-    """A plugin that is found, loaded and asked."""
+    """The plugin is found and loaded, and its hooks are asked."""
 
     def test_descriptor_is_valid(self, kinfolk_kit: Kit) -> None:
-        """The plugin is usable, its descriptor complete, its architectures its own."""
+        """The plugin is usable, its descriptor complete, and only it claims its architectures."""
         assert kinfolk_kit.record.status == "ok", kinfolk_kit.record.reason
         assert family_problem(kinfolk_kit.family.family) == ""
         assert kinfolk_kit.family.faults() == ()
         assert kinfolk_kit.family.name == kinfolk_kit.name
         for architecture in kinfolk_kit.family.architectures:
-            # Raises where another installed family claims it too.
+            # Raises if another installed family claims it too.
             assert kinfolk_kit.registry.family_for(architecture) is kinfolk_kit.family
 
     def test_entry_point_registers_the_family(self, kinfolk_kit: Kit) -> None:
-        """An installed distribution has the entry point, and its module the version of the API."""
+        """An installed distribution has the entry point, and its module states the API version."""
         record = kinfolk_kit.record
         assert record.distribution, "the plugin comes from no installed distribution"
         for name in record.distribution.split(", "):
@@ -54,7 +54,7 @@ class ContractChecks:
         assert kinfolk_kit.name in {family.name for family in module.register_families()}
 
     def test_discovery_loads_nothing_heavy(self, kinfolk_kit: Kit) -> None:
-        """Importing the plugin, and asking what it brings, imports no torch and the like."""
+        """Importing and querying the plugin imports neither torch nor other heavy packages."""
         code = _DISCOVER.format(path=sys.path, module=kinfolk_kit.record.module)
         ran = subprocess.run(
             [sys.executable, "-c", code],
@@ -70,7 +70,7 @@ class ContractChecks:
 
     @needs("tiny")
     def test_hooks_are_sound_and_asked(self, kinfolk_kit: Kit) -> None:
-        """Every hook has the signature of its specification, and the loaded model asks it."""
+        """Every hook has the signature of its specification and is asked for the loaded model."""
         hooks = kinfolk_kit.family.hooks(kinfolk_kit.config)
         assert problems(hooks) == ()
         stated = {found.hook for found in implementations(hooks) if found.hook in MODEL}
@@ -80,6 +80,6 @@ class ContractChecks:
 
     @needs("tiny")
     def test_each_model_has_hooks_of_its_own(self, kinfolk_kit: Kit) -> None:
-        """``hooks`` makes a new object for every loaded model."""
+        """``hooks`` returns a new object for every loaded model."""
         first, second = (kinfolk_kit.family.hooks(kinfolk_kit.config) for _ in range(2))
         assert first is not second

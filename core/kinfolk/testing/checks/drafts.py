@@ -1,4 +1,4 @@
-"""Drafted rows: chains and trees of them, of which some are kept."""
+"""Checks of drafted rows: chains and trees, of which verification keeps some rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ STARTS = (5, CHUNK - 1, CHUNK, 77)
 
 
 class DraftChecks:
-    """Rows that may be rejected: they are verified together and change nothing until kept."""
+    """Drafted rows run in one step and change no state until they are kept."""
 
     @needs("tiny")
     def test_drafts_change_nothing_until_kept(self, kinfolk_kit: Kit) -> None:
-        """All that a sequence keeps of its past is the same after drafts as before."""
+        """Drafted rows do not change a sequence's state."""
         drive = kinfolk_kit.driver()
         lease = drive.open()
         drive.feed({lease: kinfolk_kit.tokens[:70]})
@@ -45,7 +45,7 @@ class DraftChecks:
     @few
     @given(seed=st.integers(0, 1000))
     def test_chains_go_on_from_what_is_kept(self, kinfolk_kit: Kit, seed: int) -> None:
-        """Chains of several sequences, of which each keeps another part."""
+        """Several sequences draft chains, and each keeps another number of rows."""
         source = random.Random(seed)
         drive, starts = started(kinfolk_kit, seed)
         drafts: Drafts = {
@@ -66,7 +66,7 @@ class DraftChecks:
     @given(seed=st.integers(0, 1000))
     def test_paths_of_trees_equal_linear_decoding(self, kinfolk_kit: Kit, seed: int) -> None:
         """Every path of a random tree has the logits of the same tokens decoded one by one, and a
-        sequence goes on from the path it keeps."""
+        sequence continues from the path that is kept."""
         source = random.Random(seed)
         drive, starts = started(kinfolk_kit, seed, sequences=2)
         drafts: Drafts = {lease: random_tree(kinfolk_kit, source) for lease in starts}
@@ -130,7 +130,7 @@ def keep_and_go_on(
     drafts: Drafts,
     paths: Mapping[SlotLease, Sequence[int]],
 ) -> None:
-    """Keep a path of each draft; what follows is as if its tokens had been fed."""
+    """Keep a path of each draft; later logits are those of a sequence fed with its tokens."""
     drive.keep(paths)
     ahead = kit.random_tokens(4, seed=99)
     found = drive.feed(dict.fromkeys(starts, ahead), rows=2)
@@ -140,7 +140,7 @@ def keep_and_go_on(
 
 
 def random_tree(kit: Kit, source: random.Random) -> tuple[list[int], list[int]]:
-    """Tokens, and the row each of them follows."""
+    """Random tokens, and the parent row of each."""
     size = source.randint(2, 16)
     parents = [-1, *(source.randrange(row) for row in range(1, size))]
     return kit.random_tokens(size, seed=source.randrange(1000)), parents

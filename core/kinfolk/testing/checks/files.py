@@ -1,4 +1,4 @@
-"""Model files: what is read from them, and what is said about one that is damaged."""
+"""Checks of model files: complete ones are read, damaged ones are refused by name."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ STRAY = "stray.weight"
 
 
 class FileChecks:
-    """Keys, tensors and formats of weights."""
+    """Metadata keys, tensors and weight formats."""
 
     @each_tiny
     def test_tiny_model_is_usable(self, kinfolk_kit: Kit) -> None:
-        """The tiny model is written, read by gguf-py and by us, and built."""
+        """The tiny model is written, read by gguf-py and by kinfolk, and built."""
         tiny = kinfolk_kit.tiny
         assert tiny.reference or tiny.checkpoint, "tiny() names neither reference nor checkpoint"
         assert tiny.shape.architecture in kinfolk_kit.family.architectures
@@ -47,7 +47,7 @@ class FileChecks:
 
     @needs("tiny")
     def test_missing_keys_are_named(self, kinfolk_kit: Kit) -> None:
-        """A file without a key it must have is an error that names the key."""
+        """A missing required key is an error that names the key."""
         refused = [
             key
             for key, values in without_each(kinfolk_kit)
@@ -70,7 +70,7 @@ class FileChecks:
     @each_tiny
     @needs("tiny")
     def test_every_tensor_is_used_once(self, kinfolk_kit: Kit) -> None:
-        """The weight plan uses every tensor of the file once, or says why it ignores it."""
+        """The weight plan uses every tensor of the file once, or ignores it with a reason."""
         plan = kinfolk_kit.family.weight_plan(kinfolk_kit.config, kinfolk_kit.file.inventory)
         twice = [name for name, count in Counter(spec.name for spec in plan).items() if count > 1]
         assert not twice, f"weights with the same name: {twice}"
@@ -88,7 +88,7 @@ class FileChecks:
     def test_unknown_tensors_are_reported(
         self, kinfolk_kit: Kit, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A tensor that nobody knows is mentioned when the file is loaded, and does no harm."""
+        """An unknown tensor is logged when the file is loaded, and otherwise ignored."""
         path = kinfolk_kit.folder / "stray.gguf"
         rewrite(kinfolk_kit.file, path, added={STRAY: np.ones((2, 32), np.float32)})
         with caplog.at_level(logging.WARNING, "kinfolk"):
@@ -97,7 +97,7 @@ class FileChecks:
 
     @needs("tiny")
     def test_biases_are_not_passed_over(self, kinfolk_kit: Kit) -> None:
-        """A bias that stands beside a matrix is used, or is an error that names it."""
+        """The bias of a matrix is used, or is an error that names it."""
         there = kinfolk_kit.file.inventory
         plan = kinfolk_kit.family.weight_plan(kinfolk_kit.config, there)
         for name in {spec.tensor for spec in plan if len(there[spec.tensor].shape) > 1}:
@@ -112,7 +112,7 @@ class FileChecks:
     @each_tiny
     @needs("tiny")
     def test_missing_tensors_are_named(self, kinfolk_kit: Kit) -> None:
-        """A file without a tensor it must have is an error that names the tensor."""
+        """A missing required tensor is an error that names the tensor."""
         refused = 0
         for name in kinfolk_kit.file.inventory:
             rest = [tensor for tensor in kinfolk_kit.file.inventory.values() if tensor.name != name]
@@ -133,7 +133,8 @@ class FileChecks:
 
     @needs("tiny")
     def test_quantised_weights_load(self, kinfolk_kit: Kit, quant_format: str) -> None:
-        """A file in this format runs as its numbers say: read at load, and kept as it is."""
+        """A file in this format has the logits of its dequantised numbers, with dense weights and
+        with blocks."""
         path = kinfolk_kit.folder / f"{quant_format}.gguf"
         rewrite(kinfolk_kit.file, path, matrices=QuantFormats().named(quant_format))
         spelled = dequantised(path, kinfolk_kit.folder / f"{quant_format}-spelled.gguf")
@@ -143,13 +144,13 @@ class FileChecks:
         for logits in found:
             assert_same(logits, expected)
 
-    # -- how ------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------
 
     def _read(self, kit: Kit, values: dict[str, Value]) -> Any:
         return kit.family.read_config(Metadata(values, kit.path))
 
     def _passes_over(self, kit: Kit, inventory: Inventory, name: str) -> bool:
-        """Whether the plan ignores a tensor; it is used, or refused by name, otherwise."""
+        """Whether the plan ignores a tensor; otherwise it is used, or refused by name."""
         plans: list[WeightPlan] = []
 
         def load() -> None:
@@ -165,7 +166,7 @@ class FileChecks:
         def load() -> None:
             plan = kit.family.weight_plan(kit.config, inventory)
             if name not in inventory and name not in {spec.tensor for spec in plan}:
-                return  # a tensor the family can do without
+                return  # an optional tensor
             load_weights(plan, inventory, QuantFormats())
 
         return named_problem(load, name) is not None
@@ -184,12 +185,13 @@ def without_each(kit: Kit) -> Iterator[tuple[str, dict[str, Value]]]:
 
 
 def problem_of(kit: Kit, key: str, values: dict[str, Value]) -> KinfolkError | None:
-    """What reading the configuration complains about; it must name the key."""
+    """The error of reading the configuration, ``None`` without one; it must name the key."""
     return named_problem(lambda: kit.family.read_config(Metadata(values, kit.path)), key)
 
 
 def named_problem(action: Callable[[], object], name: str) -> KinfolkError | None:
-    """The error of an action, ``None`` without one; it must be ours and contain ``name``."""
+    """The error of an action, ``None`` without one; it must be a :class:`KinfolkError` of the
+    expected kinds and contain ``name``."""
     try:
         action()
     except (ModelFormatError, UnsupportedModelError) as error:
@@ -205,7 +207,7 @@ def named_problem(action: Callable[[], object], name: str) -> KinfolkError | Non
 
 
 def wrong_use(tensor: TensorInfo, parts: list[WeightSpec]) -> str:
-    """What is wrong with the weights made of a tensor; empty if they are it, once."""
+    """How the weights of a plan misuse a tensor; empty if together they are the tensor, once."""
     ranges = sorted(part.rows for part in parts if part.rows is not None)
     whole = [part for part in parts if part.rows is None]
     if ranges and whole:

@@ -1,4 +1,4 @@
-"""The logits: those of the reference, whatever else happens in the step."""
+"""Checks of logits: those of the reference, in steps of any composition."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ few = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-"""Each example runs a model. A failed one is not shrunk: that runs the model for minutes. Several
-test classes share a check by inheritance."""
+"""Each example runs a model. A failed one is not shrunk, as that would run the model for minutes.
+Several test classes share a check by inheritance."""
 
 
 class NumberChecks:
-    """Forward passes over certain rows."""
+    """Logits of certain rows."""
 
     @each_tiny
     @needs("tiny", "reference")
     def test_logits_equal_the_reference(self, kinfolk_kit: Kit) -> None:
-        """Logits are those of the plain implementation that the tiny model names."""
+        """Logits equal those of the reference implementation that the tiny model names."""
         function = kinfolk_kit.reference(kinfolk_kit.tiny.reference)
         file = kinfolk_kit.file
         tensors = {name: torch.from_numpy(numbers_of(file, name).copy()) for name in file.inventory}
@@ -45,9 +45,10 @@ class NumberChecks:
 
     @needs("tiny", "row order")
     def test_neighbouring_rows_of_heads_turn_together(self, kinfolk_kit: Kit) -> None:
-        """Rows of queries and keys are taken in the pairs in which files are known to hold them.
+        """The model rotates query and key rows in the pairs in which files store them.
 
-        Turning such pairs, in queries and keys alike, changes no score; any other pairs it does.
+        Rotating these pairs, of queries and keys alike, changes no attention score; rotating other
+        pairs does.
         """
         path = kinfolk_kit.folder / "turned.gguf"
         rewrite(kinfolk_kit.file, path, added=turned_heads(kinfolk_kit.file, kinfolk_kit.plan))
@@ -56,15 +57,15 @@ class NumberChecks:
             assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
         except AssertionError as error:
             raise AssertionError(
-                f"files of {kinfolk_kit.tiny.shape.architecture!r} hold the rows of queries and "
-                "keys so that neighbours turn together, but this model turns other pairs; put "
-                "half_split of kinfolk.nn.rope around both, and neighbours=True in the conversion"
+                f"files of {kinfolk_kit.tiny.shape.architecture!r} store query and key rows so "
+                "that neighbours rotate as a pair, but this model rotates other pairs; apply "
+                "half_split of kinfolk.nn.rope to both, and neighbours=True in the conversion"
             ) from error
 
     @each_tiny
     @needs("tiny", "checkpoint")
     def test_converted_checkpoints_give_their_logits(self, kinfolk_kit: Kit) -> None:
-        """A Hugging Face model, converted and run, gives the logits it gave before."""
+        """A converted Hugging Face model has the logits of the original."""
         folder = kinfolk_kit.folder / "checkpoint"
         folder.mkdir(exist_ok=True)
         function = kinfolk_kit.reference(kinfolk_kit.tiny.checkpoint)(folder)
@@ -92,7 +93,7 @@ class NumberChecks:
     @few
     @given(sizes=st.lists(st.integers(1, 70), min_size=1, max_size=8))
     def test_any_slices_give_the_same_logits(self, kinfolk_kit: Kit, sizes: list[int]) -> None:
-        """However a prompt is cut into slices, its logits are the same."""
+        """A prompt has the same logits with any slices."""
         drive = kinfolk_kit.driver()
         lease = drive.open()
         found = kinfolk_kit.feed_in(drive, lease, kinfolk_kit.tokens, sizes)
@@ -100,7 +101,7 @@ class NumberChecks:
 
     @needs("tiny")
     def test_decoding_equals_prefill(self, kinfolk_kit: Kit) -> None:
-        """Token by token or all at once: the logits are the same."""
+        """Decoding token by token gives the logits of one prefill."""
         drive = kinfolk_kit.driver()
         lease = drive.open()
         found = drive.feed({lease: kinfolk_kit.tokens}, rows=1)[lease]
@@ -124,7 +125,7 @@ class NumberChecks:
     @few
     @given(seed=st.integers(0, 1000))
     def test_places_change_nothing(self, kinfolk_kit: Kit, seed: int) -> None:
-        """Whichever slot and blocks a sequence gets, its logits are the same."""
+        """A sequence has the same logits in any slot and blocks."""
         drive = kinfolk_kit.driver()
         drive.shuffle(seed)
         other, lease = drive.open(), drive.open()
@@ -134,7 +135,7 @@ class NumberChecks:
 
     @needs("tiny")
     def test_other_sequences_are_neither_read_nor_touched(self, kinfolk_kit: Kit) -> None:
-        """With everything that others keep made NaN, a sequence runs on, and leaves it as it is."""
+        """A sequence runs on, and changes nothing, while the state of others is set to NaN."""
         drive = kinfolk_kit.driver()
         others = [drive.open(), drive.open()]
         lease = drive.open()
@@ -151,7 +152,7 @@ class NumberChecks:
 
     @needs("tiny", "windows")
     def test_windows_are_crossed_at_any_length(self, kinfolk_kit: Kit) -> None:
-        """Around the length of every window, a step of any size gives the same logits."""
+        """Around the length of every window, steps of any size give the same logits."""
         expected = kinfolk_kit.linear(kinfolk_kit.tokens)
         for window in kinfolk_kit.plan.windows:
             for start in () if window is None else (window - 1, window, window + 1):
@@ -164,14 +165,14 @@ class NumberChecks:
 
     @needs("tiny", "experts")
     def test_bays_of_experts_change_nothing(self, kinfolk_kit: Kit) -> None:
-        """In whichever bays experts lie, every logit is the same to the last bit."""
+        """Logits are the same, bit for bit, whatever bays experts are in."""
         models = kinfolk_kit.loaded, turned_experts(kinfolk_kit)
         usual, turned = (kinfolk_kit.logits(loaded, kinfolk_kit.tokens) for loaded in models)
         assert torch.equal(usual, turned)
 
 
 class TurnedExperts:
-    """A policy: experts in reverse order."""
+    """A policy that places experts in reverse order."""
 
     @hookimpl
     def place_experts(self, stats: ExpertStats) -> Placement:

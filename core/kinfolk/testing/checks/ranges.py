@@ -1,4 +1,4 @@
-"""Numbers of the metadata that no model has: refused by name, before anything is made of them."""
+"""Checks that metadata numbers out of range are refused by name, before memory is allocated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kinfolk.weights.pieces import check_unknown
 from kinfolk.weights.size import weight_bytes
 
 LARGE_INTEGER: Final = 3_000_000
-"""More than there is of anything but positions, and few enough to find out what is made of them."""
+"""More than any count of a model but its positions, and small enough that a test survives it."""
 
 INTEGERS: Final = (0, -1, LARGE_INTEGER, 300_000_000, 2**31, 2**63)
 FLOATS: Final = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 2.0**31)
@@ -30,12 +30,12 @@ _CONTEXT: Final = 64
 
 
 class RangeChecks:
-    """What a family reads has a range."""
+    """Every number that a family reads has a range."""
 
     @each_tiny
     @needs("tiny")
     def test_numbers_out_of_range_are_named(self, kinfolk_kit: Kit) -> None:
-        """A number that cannot be right is an error that names its key; with any other it runs."""
+        """An impossible number is an error that names its key; with any other the model runs."""
         for key in numeric_keys(kinfolk_kit):
             for value in replacements(kinfolk_kit.file.metadata, key):
                 try:
@@ -47,7 +47,7 @@ class RangeChecks:
 
 
 class Watched(Metadata):
-    """Metadata that notes the keys it is asked for."""
+    """Metadata that records the keys that are read."""
 
     def __init__(self, values: Mapping[str, Value], asked: set[str]) -> None:
         super().__init__(values)
@@ -63,7 +63,7 @@ class Watched(Metadata):
 
 
 def numeric_keys(kit: Kit) -> list[str]:
-    """The architecture's keys that the family asks for, but for those that hold no number."""
+    """The architecture's keys that the family reads and that hold numbers."""
     meta, asked = kit.file.metadata, set[str]()
     values = {key: meta.value(key) for key in meta}
     kit.family.read_config(Watched(values, asked))
@@ -73,14 +73,14 @@ def numeric_keys(kit: Kit) -> list[str]:
 
 
 def replacements(meta: Metadata, key: str) -> Iterator[Value]:
-    """Values to be put in the place of a number, or of one entry of an array."""
+    """Values that replace a number, or one entry of an array."""
     scalars = [Value("i64" if number < 2**63 else "u64", number) for number in INTEGERS]
     yield from [*scalars, *(Value("f32", number) for number in FLOATS)]
     if key not in meta or not meta.value(key).is_array:
         return
     stored = np.asarray(meta.value(key).content)
     yield Value("i32", stored[:-1].astype(np.int32), True)
-    for whole in INTEGERS[:-1]:  # the last one has no place among signed numbers
+    for whole in INTEGERS[:-1]:  # the last one does not fit i64
         yield Value("i64", _with_last(stored.astype(np.int64), whole), True)
     for number in FLOATS:
         yield Value("f32", _with_last(stored.astype(np.float32), number), True)
@@ -111,7 +111,7 @@ def _try(kit: Kit, key: str, value: Value) -> None:
 
 
 def _refusal(action: Callable[[], Any]) -> Any:
-    """What an action gives, or the error by which it refuses the file."""
+    """The result of an action, or the error by which it refuses the file."""
     try:
         return action()
     except (ModelFormatError, UnsupportedModelError) as error:

@@ -1,4 +1,4 @@
-"""What a sequence keeps: forked, set aside, brought back, and reused by the next one."""
+"""Checks of state: forks, checkpoints, reused slots, eviction and windows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kinfolk.types import CHUNK
 
 
 class StateChecks:
-    """Everything follows from the state plan; a family that states it wrongly fails here."""
+    """State is managed by the state plan; a family with a wrong plan fails here."""
 
     @needs("tiny")
     def test_forks_go_two_ways(self, kinfolk_kit: Kit) -> None:
-        """Two sequences that share a beginning go on differently, and right."""
+        """Two sequences that share a beginning continue differently, each with correct logits."""
         start, ours, theirs = kinfolk_kit.tokens[:77], *continuations(kinfolk_kit)
         drive = kinfolk_kit.driver()
         lease = drive.open()
@@ -30,7 +30,7 @@ class StateChecks:
     @needs("tiny")
     @pytest.mark.parametrize("length", [CHUNK, 77])
     def test_checkpoints_bring_back_a_sequence(self, kinfolk_kit: Kit, length: int) -> None:
-        """A sequence starts from a checkpoint as if what came after had never been."""
+        """A sequence started from a checkpoint has the logits of the original sequence there."""
         start, rest = kinfolk_kit.tokens[:length], kinfolk_kit.tokens[length:]
         drive = kinfolk_kit.driver()
         lease = drive.open()
@@ -44,7 +44,7 @@ class StateChecks:
 
     @needs("tiny")
     def test_checkpoints_inside_a_slice_hold_that_row(self, kinfolk_kit: Kit) -> None:
-        """A checkpoint asked for in the middle of a slice holds the state after its row."""
+        """A checkpoint inside a slice holds the state after its row."""
         tokens = kinfolk_kit.tokens
         drive = kinfolk_kit.driver()
         lease = drive.open()
@@ -59,7 +59,7 @@ class StateChecks:
 
     @needs("tiny")
     def test_reused_slots_remember_nothing(self, kinfolk_kit: Kit) -> None:
-        """A sequence in a slot and blocks that were used before starts from nothing."""
+        """A sequence in a used slot and used blocks starts from an empty state."""
         drive = kinfolk_kit.driver(kinfolk_kit.load(slots=1))
         lease = drive.open()
         drive.feed({lease: kinfolk_kit.random_tokens(ROOM // 2, seed=3)})
@@ -71,8 +71,7 @@ class StateChecks:
 
     @needs("tiny", "eviction")
     def test_evicted_chunks_are_unread_and_come_back(self, kinfolk_kit: Kit) -> None:
-        """A chunk that is evicted is not read, whatever its place holds then; recalled, it is the
-        chunk it was."""
+        """An evicted chunk is not read, whatever its block holds; a recalled chunk is unchanged."""
         tokens = kinfolk_kit.tokens
         drive = kinfolk_kit.driver()
         lease = drive.open()
@@ -98,7 +97,7 @@ class StateChecks:
 
     @needs("tiny", "windows")
     def test_chunks_leave_behind_a_window(self, kinfolk_kit: Kit) -> None:
-        """What the window has passed gives up its place, and is not read there any more."""
+        """Chunks that the window has passed free their blocks and are not read again."""
         tokens = [*kinfolk_kit.tokens, *kinfolk_kit.random_tokens(2 * CHUNK, seed=5)]
         drive = kinfolk_kit.driver()
         lease = drive.open()
@@ -125,5 +124,5 @@ class StateChecks:
 
 
 def continuations(kit: Kit) -> tuple[list[int], list[int]]:
-    """Two ways to go on, which cross the end of a chunk."""
+    """Two continuations, which cross the end of a chunk."""
     return kit.random_tokens(60, seed=7), kit.random_tokens(60, seed=8)

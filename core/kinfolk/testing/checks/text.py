@@ -1,4 +1,4 @@
-"""Text: tokens and back, and conversations."""
+"""Checks of text: encoding, decoding and chat templates."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ CONVERSATION: Final = (
 
 
 class TextChecks:
-    """The tokenizer and chat template of the tiny model, with what the family says about text."""
+    """The tokenizer and chat template of the tiny model, with the family's chat format."""
 
     @needs("tiny")
     @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
     def test_texts_come_back(self, kinfolk_kit: Kit, text: str) -> None:
-        """A text encoded and decoded is the same text, and its tokens are in the vocabulary."""
+        """Decoding the tokens of a text gives the text, and its tokens are in the vocabulary."""
         tokenizer = kinfolk_kit.text[0]
         tokens = tokenizer.encode(text, add_bos=False)
         assert all(0 <= token < kinfolk_kit.config.vocabulary for token in tokens)
@@ -47,7 +47,7 @@ class TextChecks:
 
     @needs("tiny")
     def test_special_tokens_are_taken_whole(self, kinfolk_kit: Kit) -> None:
-        """The text of every special token is that token, also between other text."""
+        """The text of every special token is encoded as that token, also inside other text."""
         tokenizer = kinfolk_kit.text[0]
         specials = [token for token in range(tokenizer.vocab_size) if tokenizer.is_special(token)]
         for token in specials:
@@ -57,13 +57,13 @@ class TextChecks:
 
     @needs("tiny")
     def test_patterns_compile(self, kinfolk_kit: Kit) -> None:
-        """Every pre-tokenizer of the family is made of regular expressions that are valid."""
+        """The regular expressions of the family's pre-tokenizers are valid."""
         for pre in kinfolk_kit.family.pretokenizers():
             assert split_steps(pre) or not pre.patterns
 
     @needs("tiny")
     def test_markers_are_distinct(self, kinfolk_kit: Kit) -> None:
-        """No text is both a marker that readers need and an end of the answer."""
+        """Markers differ from each other, and no marker or kept token is a stop token."""
         chat = kinfolk_kit.text[2]
         assert len(set(chat.markers)) == len(chat.markers)
         assert not set(chat.markers) & set(chat.stop_tokens)
@@ -71,7 +71,7 @@ class TextChecks:
 
     @needs("tiny", "chat template")
     def test_conversations_are_rendered(self, kinfolk_kit: Kit) -> None:
-        """The template renders turns in order, and each prefix of a conversation goes on alike."""
+        """The template renders turns in order, and longer conversations extend shorter ones."""
         chat = kinfolk_kit.text[1]
         assert chat is not None
         prompt = chat.prompt(CONVERSATION)
