@@ -159,7 +159,7 @@ class Scheduler:
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
                 self._settle(item.lease, outcome.error)
             sequence = self._alive.get(item.request_id)
-            if sequence is None or sequence.lease != item.lease:
+            if sequence is None or sequence.lease is not item.lease:
                 self.stale_results += 1
             elif outcome.error is not None:
                 events.append(self._finish(sequence, FinishReason.ERROR, error=outcome.error))
@@ -193,7 +193,7 @@ class Scheduler:
             return False
         for item in plan.items:
             sequence = self._alive.get(item.request_id)
-            if sequence is None or sequence.lease != item.lease:
+            if sequence is None or sequence.lease is not item.lease:
                 return False
             if item.kind is not ItemKind.DECODE or item.budget < 2:
                 return False
@@ -287,7 +287,7 @@ class Scheduler:
             sequence.served_in_turn += len(tokens)
             sequence.drafted += len(item.tokens) - 1
             sequence.accepted += min(len(tokens), outcome.kept - 1)
-        self._kv_cache.tables.advance(_lease(sequence), computed)
+        self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
         if not tokens:
             return

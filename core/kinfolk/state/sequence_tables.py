@@ -59,6 +59,7 @@ class SequenceTables:
             BlockPool(index, size, window, self.operations)
             for index, (size, window) in enumerate(zip(limits.blocks, windows, strict=True))
         )
+        self._windowed = tuple(pool for pool in self.pools if pool.window is not None)
         self.free = list(range(limits.slots, DUMMY, -1))
         self.sequences: dict[int, SequenceState] = {}
         self._epochs = [0] * (limits.slots + 1)
@@ -100,9 +101,10 @@ class SequenceTables:
 
     def sequence(self, lease: SlotLease) -> SequenceState:
         """The sequence of a lease; raises :class:`StateError` when the lease is over."""
-        if not self.is_current(lease):
+        held = self.sequences.get(lease.slot)
+        if held is None or (held.lease is not lease and held.lease != lease):
             raise StateError(f"lease of slot {lease.slot}, epoch {lease.epoch} is over")
-        return self.sequences[lease.slot]
+        return held
 
     def length(self, lease: SlotLease) -> int:
         """Committed positions."""
@@ -171,7 +173,7 @@ class SequenceTables:
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
         seq = self.sequence(lease)
-        if chunks_for(stop) <= chunks_for(seq.extended):
+        if stop <= chunks_for(seq.extended) * CHUNK:
             seq.extended = max(seq.extended, stop)
             return
         chunks = range(chunks_for(seq.extended), chunks_for(stop))
@@ -204,10 +206,8 @@ class SequenceTables:
                 for number in range(seq.length // CHUNK, chunks_for(length)):
                     entries[number].chunk.exact = False
         seq.length = length
-        for pool, entries in zip(self.pools, seq.tables, strict=True):
-            if pool.window is None:
-                continue
-            first = first_visible_chunk(pool.window, length)
+        for pool in self._windowed:
+            entries, first = seq.tables[pool.index], first_visible_chunk(pool.window, length)
             while entries and (oldest := next(iter(entries))) < first:
                 self.operations.append(UnmapChunk(pool.index, lease.slot, oldest))
                 entry = entries.pop(oldest)
