@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from kinfolk.dtypes import DtypeName
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 # -- weights --------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class StatePlan:
     def layout_hash(self) -> str:
         """Changes whenever stored bytes would be read differently."""
         text = json.dumps(
-            [CHUNK, [[type(layer).__name__, asdict(layer)] for layer in self.layers]],
+            [CHUNK_POSITIONS, [[type(layer).__name__, asdict(layer)] for layer in self.layers]],
             sort_keys=True,
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]

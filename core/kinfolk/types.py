@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NewType
-
-TokenId = NewType("TokenId", int)
-RequestId = NewType("RequestId", str)
-
-CHUNK = 64
+CHUNK_POSITIONS = 64
 """Logical positions in one chunk of a sequence, and rows in one block of a pool."""
 
 DUMMY = 0

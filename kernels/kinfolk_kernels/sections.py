@@ -8,9 +8,8 @@ import torch
 import triton
 
 from kinfolk_kernels.codecs import FORMATS, Coded, Stored
-from kinfolk_kernels.rows import CHUNK
-
-NUMBERS = (torch.float32, torch.float16, torch.bfloat16)
+from kinfolk_kernels.rows import CHUNK_POSITIONS
+from kinfolk_kernels.stored_kind import FLOATS
 
 
 def padded(dim: int) -> int:
@@ -67,13 +66,13 @@ def refuses(pool: Stored, arena: Stored) -> str:
 def _refuses(stored: Stored) -> str:
     for plane in planes_of(stored):
         width = plane.shape[-1]
-        if plane.shape[0] and plane[0].stride() != (CHUNK * width, width, 1):
+        if plane.shape[0] and plane[0].stride() != (CHUNK_POSITIONS * width, width, 1):
             return "the vectors of a block are not contiguous, head by head"
     if isinstance(stored, Coded):
         if stored.format not in FORMATS:
             return f"keys or values stored as {stored.format}"
         if stored.dim & (stored.dim - 1):
             return f"coded heads of {stored.dim} dimensions, not a power of two"
-    elif stored.dtype not in NUMBERS:
+    elif stored.dtype not in FLOATS:
         return f"keys or values of {stored.dtype}"
     return ""

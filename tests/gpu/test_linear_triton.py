@@ -113,7 +113,7 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
         assert y.dtype == torch.bfloat16
         assert error(y, seen.double() @ unpack(planes).double().T) <= BF16
         # More rows of matrices in a launch may mean fewer parts of each, which sum otherwise.
-        together = weights[: segments.MOST] if planes is not weights[-1] else [planes]
+        together = weights[: segments.MAX_MATRICES] if planes is not weights[-1] else [planes]
         if rows <= MAX_INT8_ROWS and tile_for([planes]) == tile_for(together):
             assert torch.equal(y, product(x, planes))
 

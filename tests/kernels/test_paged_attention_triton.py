@@ -26,10 +26,10 @@ from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.op import GATED_ATTENTION, GatedAttentionArguments
 from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device, heights
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 
 pytestmark = pytest.mark.interpreter
 
-CHUNK = 64
 DIM, VALUE_DIM = 16, 24
 SCALE = DIM**-0.5
 
@@ -138,7 +138,9 @@ def test_a_slice_in_float32(steps, check):
 
 def test_many_runs(steps, check):
     """70 chunks are runs of four; one more row fills the last of them."""
-    check(steps.build(steps.certain(70 * CHUNK - 1, 1), places=4), 1, 1, None, torch.float16)
+    check(
+        steps.build(steps.certain(70 * CHUNK_POSITIONS - 1, 1), places=4), 1, 1, None, torch.float16
+    )
 
 
 def test_an_evicted_chunk_is_not_seen(steps, memories, mild, assert_near):

@@ -20,7 +20,7 @@ from kinfolk.model_api import StepBatch
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.state import Pool, State
 from kinfolk.state.tables import NO_CHANGES, Changes
-from kinfolk.types import CHUNK, NO_PARENT
+from kinfolk.types import CHUNK_POSITIONS, NO_PARENT
 from kinfolk_kernels.row_layout import MAX_DRAFT_ROWS, MAX_SHORT_ROWS, LaunchTraits, Segment
 
 Ints = Sequence[int] | npt.NDArray[np.int64]
@@ -301,7 +301,7 @@ def _fill_places(places: npt.NDArray[np.generic], pool: Pool, slot: int, start: 
     done, stop = 0, places.shape[0]
     while done < stop:
         first = pool.place(slot, start + done)
-        count = min(CHUNK - first % CHUNK, stop - done)
+        count = min(CHUNK_POSITIONS - first % CHUNK_POSITIONS, stop - done)
         places[done : done + count] = first if count == 1 else np.arange(first, first + count)
         done += count
 

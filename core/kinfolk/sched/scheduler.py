@@ -17,7 +17,7 @@ from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.drafts import Drafts
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import UNKNOWN, Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
@@ -127,7 +127,7 @@ class Scheduler:
 
     def plan_next(self) -> StepPlan | None:
         """The step after the outstanding one, whose result is not known yet; ``None`` if what is in
-        it depends on that. Its tokens are ``UNKNOWN``: those that the outstanding step chooses.
+        it depends on that. Its tokens are ``UNKNOWN_TOKENS``: the outstanding step chooses them.
 
         A sequence that turns out to have ended has a row too many. Nobody hears of that row.
         """
@@ -138,7 +138,14 @@ class Scheduler:
             start = item.start + 1
             self._kv_cache.tables.extend(item.lease, start + 1)
             items.append(
-                Item(item.lease, item.request_id, item.kind, UNKNOWN, start, budget=item.budget - 1)
+                Item(
+                    item.lease,
+                    item.request_id,
+                    item.kind,
+                    UNKNOWN_TOKENS,
+                    start,
+                    budget=item.budget - 1,
+                )
             )
         return self._planned(items)
 

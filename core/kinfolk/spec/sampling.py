@@ -30,7 +30,7 @@ REFERENCE_DRAW: Final[Draw] = partial(SAMPLE.reference, SampleArguments(torch.de
 COLDEST = 1e-30
 """Least temperature to divide by: below it the quotients of usual logits overflow float32."""
 
-CANDIDATES = (64, 1024)
+TOP_K_SIZES = (64, 1024)
 """Numbers of tokens that are sorted where every row has a top-k."""
 
 PARAMETERS = {
@@ -225,7 +225,7 @@ def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
     limited = all(each.top_k > 0 for each in sampled)
     largest = max(each.top_k for each in sampled) if limited else 0
     # Rounded up to one of few sizes; 0 = all of them have to be sorted.
-    size = next((size for size in CANDIDATES if 0 < largest <= size), 0)
+    size = next((size for size in TOP_K_SIZES if 0 < largest <= size), 0)
     return SamplingKind(greedy=False, largest_top_k=size, edited=is_edited)
 
 

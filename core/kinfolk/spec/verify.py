@@ -27,7 +27,7 @@ AcceptDrafts = Callable[
 ]
 """The op ``accept_drafts``, bound."""
 
-REFERENCE: Final[AcceptDrafts] = partial(
+REFERENCE_ACCEPT_DRAFTS: Final[AcceptDrafts] = partial(
     ACCEPT_DRAFTS.reference, AcceptDraftsArguments(torch.device("cpu"))
 )
 """The reference, which runs on any device."""
@@ -50,7 +50,7 @@ class Draft:
     tokens: torch.Tensor
     parents: torch.Tensor
     budget: torch.Tensor
-    accept_drafts: AcceptDrafts = REFERENCE
+    accept_drafts: AcceptDrafts = REFERENCE_ACCEPT_DRAFTS
 
 
 @dataclass(frozen=True, slots=True)

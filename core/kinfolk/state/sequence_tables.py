@@ -29,7 +29,7 @@ from kinfolk.state.operations import (
     OperationLog,
     UnmapChunk,
 )
-from kinfolk.types import CHUNK, DUMMY
+from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
 ChunkTables = tuple[dict[int, Chunk], ...]
 """For each pool: chunks by their number in a sequence."""
@@ -79,7 +79,7 @@ class SequenceTables:
         nothing: each holder needs a block when the window moves on.
         """
         return tuple(
-            promised - (start // CHUNK if pool.window is None else 0)
+            promised - (start // CHUNK_POSITIONS if pool.window is None else 0)
             for promised, pool in zip(self._promise(positions), self.pools, strict=True)
         )
 
@@ -160,7 +160,7 @@ class SequenceTables:
         for pool, held in zip(self.pools, chunks, strict=True):
             for number in sorted(held):
                 chunk = held[number]
-                if (number + 1) * CHUNK <= length:
+                if (number + 1) * CHUNK_POSITIONS <= length:
                     pool.hold(chunk)
                     self._map(seq, pool, number, chunk)
                 else:
@@ -173,7 +173,7 @@ class SequenceTables:
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
         seq = self.sequence(lease)
-        if stop <= chunks_for(seq.extended) * CHUNK:
+        if stop <= chunks_for(seq.extended) * CHUNK_POSITIONS:
             seq.extended = max(seq.extended, stop)
             return
         chunks = range(chunks_for(seq.extended), chunks_for(stop))
@@ -203,7 +203,7 @@ class SequenceTables:
             seq.exact = False
         if not seq.exact:
             for entries in seq.tables:
-                for number in range(seq.length // CHUNK, chunks_for(length)):
+                for number in range(seq.length // CHUNK_POSITIONS, chunks_for(length)):
                     entries[number].chunk.exact = False
         seq.length = length
         for pool in self._windowed:
@@ -242,7 +242,7 @@ class SequenceTables:
         length, rule = self.sequence(lease).length, self.rules[pool]
         if rule.window is not None:
             return range(0)
-        stop = min(length // CHUNK, chunks_for(length) - rule.tail)
+        stop = min(length // CHUNK_POSITIONS, chunks_for(length) - rule.tail)
         return range(rule.sink, max(rule.sink, stop))
 
     def evict(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
@@ -253,7 +253,7 @@ class SequenceTables:
             raise StateError("chunks of a windowed pool leave by themselves")
         if entry is None or not entry.resident:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is not resident")
-        if (chunk + 1) * CHUNK > seq.length:
+        if (chunk + 1) * CHUNK_POSITIONS > seq.length:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is still being written")
         if chunk not in self.evictable(lease, pool):
             rule = self.rules[pool]

@@ -20,7 +20,7 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 CHANNELS = 256
 """Channels a program."""
 
-FEW_ROWS = 32
+MAX_SINGLE_ROW_PROGRAMS = 32
 """Up to here a program takes one row: there are too few for more."""
 
 BLOCK_ROWS = 8
@@ -29,7 +29,7 @@ BLOCK_ROWS = 8
 MIN_DIM = 16
 """Numbers of the smallest head."""
 
-WARPS = 4
+HEAD_BLOCK_ROWS = 4
 """Most rows a program that normalises heads: a row a warp, so that no sum depends on how many."""
 
 
@@ -117,7 +117,7 @@ def make_heads(
     count, channels = x.shape
     heads, dim = inputs.v.shape[1:]
     plain = convolve(x, weight, state, inputs.q, rows)
-    block = 1 if count <= FEW_ROWS else WARPS
+    block = 1 if count <= MAX_SINGLE_ROW_PROGRAMS else HEAD_BLOCK_ROWS
     return Launch(
         heads_kernel,
         (-(-count // block), channels // dim + 1),
@@ -157,7 +157,7 @@ def convolve(
 ) -> Launch:
     """All rows; states of certain segments of one row, and stores."""
     count, channels = x.shape
-    block = 1 if count <= FEW_ROWS else BLOCK_ROWS
+    block = 1 if count <= MAX_SINGLE_ROW_PROGRAMS else BLOCK_ROWS
     stores = rows.store_rows.shape[0]
     return Launch(
         rows_kernel,

@@ -15,13 +15,13 @@ from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps, type_of
 from kinfolk_kernels.launch import Launch
 
-COLUMNS = 1024
+SUM_TILE_COLUMNS = 1024
 """Numbers that a program adds up."""
 
 GROUP_ROWS = 256
 """Pairs that a program sorts, where there are too many for one."""
 
-FEW_ROWS = 64
+MAX_SMALL_TILE_ROWS = 64
 """Up to here an expert has few rows of its own."""
 
 FEW_PAIRS = 512
@@ -73,7 +73,7 @@ def group_launches(
 def tile_for(rows: int, each_has: int, dtype: torch.dtype, *, down: bool = False) -> GroupTile:
     """By the number of rows, the pairs of an expert and the type of numbers alone; equal numbers of
     pairs for both."""
-    few = rows <= FEW_ROWS
+    few = rows <= MAX_SMALL_TILE_ROWS
     if dtype == torch.float32:
         return GroupTile(32, 16, 4, 1) if few else GroupTile(16, 64, 8, 1)
     if few:
@@ -211,7 +211,7 @@ def add_up(each: torch.Tensor, choice: Choice, y: torch.Tensor) -> Launch:
     rows, width = y.shape
     return Launch(
         group_kernels.sum_kernel,
-        (rows, -(-width // COLUMNS)),
+        (rows, -(-width // SUM_TILE_COLUMNS)),
         {"pairs_ptr": each, "weights_ptr": choice.weights, "y_ptr": y},
-        {"W": width, "TOP_K": choice.top_k, "COLUMNS": COLUMNS},
+        {"W": width, "TOP_K": choice.top_k, "COLUMNS": SUM_TILE_COLUMNS},
     )

@@ -13,20 +13,19 @@ from kinfolk_kernels.linear.gemm_int8_kernel import gemm_int8_kernel
 from kinfolk_kernels.linear.segments import Segments, counters
 from kinfolk_kernels.planes import Planes
 
-MAX_ROWS = 32
 WARP_ROWS = 32
 """Rows of a matrix that a warp computes."""
 
 PAIR = 128
 """Columns that a warp computes at a time."""
 
-WARPS = 1584
+MAX_DEVICE_WARPS = 1584
 """Warps that a large device runs at a time: what there is to do is shared out among no more."""
 
 LEAST_PAIRS = 4
 """Of a warp: what it does at its end takes as long as two or three."""
 
-REGISTERS = 168
+INT8_REGISTERS = 168
 """Of a thread with up to 16 rows, so that twelve warps fit a processor."""
 
 
@@ -75,7 +74,7 @@ def gemm_int8(
             "ASM": asm,
         },
         warps=1,
-        registers=REGISTERS if eights <= 2 else None,
+        registers=INT8_REGISTERS if eights <= 2 else None,
         early=False,
     )
 
@@ -84,11 +83,11 @@ def tile_for(matrices: Sequence[Planes]) -> Int8Tile:
     """By shapes alone."""
     pairs = -(-matrices[0].columns // PAIR)
     tiles = [_tiles(planes) for planes in matrices]
-    share = max(LEAST_PAIRS, sum(tiles) * pairs // WARPS)
-    while sum(-(-count * pairs // share) for count in tiles) > WARPS:
+    share = max(LEAST_PAIRS, sum(tiles) * pairs // MAX_DEVICE_WARPS)
+    while sum(-(-count * pairs // share) for count in tiles) > MAX_DEVICE_WARPS:
         share += 1
     parts = -(-pairs // share)
-    if parts * sum(tiles) <= WARPS:
+    if parts * sum(tiles) <= MAX_DEVICE_WARPS:
         # Equal parts of one tile each: as many as the longest of them asks for.
         share = -(-pairs // parts)
         return Int8Tile(share, parts * share)

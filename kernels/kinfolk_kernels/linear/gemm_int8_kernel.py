@@ -19,6 +19,7 @@ import triton.language as tl
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.halves_words import four
 from kinfolk_kernels.linear.int8_dots import (
+    ONES,
     Q4_0,
     Q4_K,
     Q5_0,
@@ -39,7 +40,6 @@ from kinfolk_kernels.linear.segments import FREE, NONE
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
 
-ONES = tl.constexpr(0x01010101)
 UPPER = tl.constexpr(-0x55555556)
 """The upper one of every two bits."""
 

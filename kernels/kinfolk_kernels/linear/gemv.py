@@ -17,10 +17,10 @@ WARP = 32
 MIN_WIDE_MATRIX_ROWS = 8192
 """Rows of matrices below which two warps share four of them, so that there are warps enough."""
 
-LONGEST = 16 * 32 * WARP
+MAX_WARP_COLUMNS = 16 * 32 * WARP
 """Columns that a warp takes alone: each 1024 are written out."""
 
-REGISTERS = 96
+GEMV_REGISTERS = 96
 """Of a thread: so many that loads stand before the products of those before them."""
 
 
@@ -41,7 +41,7 @@ def gemv(
         {**segments.arguments, "x_ptr": x.words, "d_ptr": x.scale},
         {**segments.constants, "K": matrices[0].columns, "LANES": WARP * warps, "ASM": asm},
         warps,
-        registers=REGISTERS,
+        registers=GEMV_REGISTERS,
         early=False,
     )
 
@@ -54,6 +54,6 @@ def warps_for(matrices: Sequence[Planes]) -> int:
         if sum(planes.rows for planes in matrices) < MIN_WIDE_MATRIX_ROWS and columns > 32 * WARP
         else 1
     )
-    while columns > LONGEST * warps:
+    while columns > MAX_WARP_COLUMNS * warps:
         warps *= 2
     return warps

@@ -29,7 +29,7 @@ from kinfolk_kernels.paged_attention.tiles import (
     prefill_tile,
 )
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
-from kinfolk_kernels.rows import CHUNK, Rows, Table
+from kinfolk_kernels.rows import CHUNK_POSITIONS, Rows, Table
 from kinfolk_kernels.sections import format_of, padded, planes_of, row_of, section_arguments
 
 LOG2_E = math.log2(math.e)
@@ -174,14 +174,16 @@ class Call:
             return
         entries = len(self._layout.long) * self.table.blocks.shape[1]
         dims = [dim_of(pool) for pool in self.pools]
-        a_head = entries * CHUNK * sum(dims) * self._number_bytes
+        a_head = entries * CHUNK_POSITIONS * sum(dims) * self._number_bytes
         at_once = min(heads, max(1, SPARE * self.q.numel() // a_head))
         blocks = self.table.blocks
         table = torch.empty(len(blocks), blocks.stride(0), dtype=blocks.dtype, device=blocks.device)
         for first in range(0, heads, at_once):
             count = min(at_once, heads - first)
             k, v = (
-                torch.empty(entries, count, CHUNK, dim, dtype=self._dot, device=self.q.device)
+                torch.empty(
+                    entries, count, CHUNK_POSITIONS, dim, dtype=self._dot, device=self.q.device
+                )
                 for dim in dims
             )
             yield self._numbers((k, v), table, first)
