@@ -1,4 +1,4 @@
-"""Ids and constants of step plans: integers, without torch."""
+"""Constants of step plans: integers, without torch."""
 
 from __future__ import annotations
 

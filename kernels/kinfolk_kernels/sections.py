@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 
 from kinfolk_kernels.codecs import FORMATS, Coded, Stored
 from kinfolk_kernels.rows import CHUNK_POSITIONS
@@ -39,17 +38,6 @@ def section_arguments(name: str, stored: Stored) -> dict[str, Any]:
         f"{name}_block": strides[0],
         f"{name}s_block": strides[1],
     }
-
-
-def out_of_reach(kernel: Any, *tensors: torch.Tensor) -> str:
-    """Why a kernel cannot work on these tensors where it runs; empty if it can."""
-    interpreted = not isinstance(kernel, triton.JITFunction)
-    for x in tensors:
-        if not (interpreted or x.is_cuda):
-            return f"it runs on CUDA devices, a tensor is on {x.device.type}"
-        if interpreted and x.dtype == torch.bfloat16:
-            return "Triton's interpreter computes wrong numbers from bfloat16"
-    return ""
 
 
 def planes_of(stored: Stored) -> tuple[torch.Tensor, ...]:

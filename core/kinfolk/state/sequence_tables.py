@@ -95,10 +95,6 @@ class SequenceTables:
             for index, need in enumerate(self.needed(positions, start))
         )
 
-    def is_current(self, lease: SlotLease) -> bool:
-        held = self.sequences.get(lease.slot)
-        return held is not None and (held.lease is lease or held.lease == lease)
-
     def sequence(self, lease: SlotLease) -> SequenceState:
         """The sequence of a lease; raises :class:`StateError` when the lease is over."""
         held = self.sequences.get(lease.slot)

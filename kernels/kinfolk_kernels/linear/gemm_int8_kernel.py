@@ -85,7 +85,6 @@ def _pair(
     pair,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
-    MASKED: tl.constexpr,
 ):
     """What a lane reads besides for two groups, [32, 4] each: the words with the bits above the
     nibbles, and the block's scales."""
@@ -264,7 +263,7 @@ def _segment(
     quad, pair = _quads(first_tile, N), start - first_tile * SPAN
     words = _group(q_ptr, scales_ptr, supers_ptr, quad, pair, 0, K, FORMAT, MASKED)
     words += _group(q_ptr, scales_ptr, supers_ptr, quad, pair, 1, K, FORMAT, MASKED)
-    more = _pair(high_ptr, supers_ptr, quad, pair, K, FORMAT, MASKED)
+    more = _pair(high_ptr, supers_ptr, quad, pair, K, FORMAT)
     for tile in tl.range(first_tile, last_tile + 1):
         stop_pair = tl.minimum(stop - tile * SPAN, PAIRS)
         zero = tl.zeros([32], tl.float32)
@@ -386,7 +385,7 @@ def _products(
         scales = four(words[i * (Q + 1) + Q])
         next_words += _group(q_ptr, scales_ptr, supers_ptr, quad, following, i, K, FORMAT, MASKED)
         if i == 1:
-            next_more = _pair(high_ptr, supers_ptr, quad, following, K, FORMAT, MASKED)
+            next_more = _pair(high_ptr, supers_ptr, quad, following, K, FORMAT)
         x = ()
         d = ()
         for j in tl.static_range(NT):

@@ -88,9 +88,7 @@ class Call:
         runs = parts.shape[2] - self._traits.trees
         pairs = [n * group for n in self._traits.short_counts]
         for height in heights(pairs, *sizes, self._number_bytes):
-            tile = self.tile or decode_tile(
-                height.m, *sizes, self._number_bytes, self._coded, self.device
-            )
+            tile = self.tile or decode_tile(height.m, *sizes, self._number_bytes, self._coded)
             most = min(max(pairs), height.up_to)
             tiles, kv_heads = triton.cdiv(most, tile.m), heads_of(self.pools[0])
             others = tiles * kv_heads * len(self._layout.short)

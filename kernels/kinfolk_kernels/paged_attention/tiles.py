@@ -83,9 +83,7 @@ def heights(
     )
 
 
-def decode_tile(
-    m: int, size: int, value_size: int, number_bytes: int, coded: bool, device: Device
-) -> Tile:
+def decode_tile(m: int, size: int, value_size: int, number_bytes: int, coded: bool) -> Tile:
     """For tiles of ``m`` pairs; ``number_bytes`` of a number in the products. ``coded``: keys or
     values have to be decoded in registers."""
     wide = max(size, value_size)
