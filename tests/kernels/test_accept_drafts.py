@@ -12,7 +12,7 @@ CPU = AcceptDraftsArguments(torch.device("cpu"))
 
 
 def search(chosen, tokens, parents, budget):
-    """One lane by hand: from row to the first child with the wanted token."""
+    """One sequence by hand: from row to the first child with the wanted token."""
     path = [0]
     while len(path) < budget:
         children = [
@@ -31,8 +31,8 @@ def search(chosen, tokens, parents, budget):
 def test_is_the_search(drafted_lanes, seed, most_rows):
     given = drafted_lanes(seed, most_rows)
     path, n_keep, following = accept_drafts(CPU, *given)
-    for lane, expected in enumerate(map(search, *(x.tolist() for x in given))):
-        assert (path[lane].tolist(), int(n_keep[lane]), int(following[lane])) == expected
+    for at, expected in enumerate(map(search, *(x.tolist() for x in given))):
+        assert (path[at].tolist(), int(n_keep[at]), int(following[at])) == expected
 
 
 def test_a_chain_that_was_wanted_is_kept_whole():

@@ -21,9 +21,9 @@ def spans_of(last):
     return torch.stack((last - count + 1, count, last, torch.zeros_like(last)), 1).int()
 
 
-def case(lanes, width, sequences, hidden, seed=0):
+def case(sampled, width, sequences, hidden, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    n, rows = lanes * width + 1, lanes * width + sequences
+    n, rows = sampled * width + 1, sampled * width + sequences
 
     def draw(high, *shape):
         return torch.randint(-1, high, shape, generator=generator)
@@ -35,17 +35,17 @@ def case(lanes, width, sequences, hidden, seed=0):
         numbers,
         spans_of(draw(rows, sequences).clamp_min(0)),
         torch.rand(n, generator=generator) < 0.8,
-        draw(n, lanes, width),
-        draw(width + 1, lanes),
-        draw(10**6, lanes),
-        draw(width, lanes, width),
+        draw(n, sampled, width),
+        draw(width + 1, sampled),
+        draw(10**6, sampled),
+        draw(width, sampled, width),
     )
 
 
-@pytest.mark.parametrize(("lanes", "width"), [(1, 1), (3, 1), (5, 7), (2, 64), (0, 1)])
+@pytest.mark.parametrize(("sampled", "width"), [(1, 1), (3, 1), (5, 7), (2, 64), (0, 1)])
 @pytest.mark.parametrize(("sequences", "hidden"), [(1, 40), (6, 2048), (4, 2049)])
-def test_equals_the_reference(lanes, width, sequences, hidden):
-    arguments = case(lanes, width, sequences, hidden)
+def test_equals_the_reference(sampled, width, sequences, hidden):
+    arguments = case(sampled, width, sequences, hidden)
     assert kernel.supports(CPU)
     expected = pack_outputs(CPU, *arguments)
     out = torch.full_like(expected, -12345)

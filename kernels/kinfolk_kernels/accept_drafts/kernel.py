@@ -23,30 +23,30 @@ def accept_drafts_kernel(
     PLACES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (L,): a program goes from row to row of its lane, as long as one is wanted."""
+    """Grid (L,): a program goes from row to row of its sequence, as long as one is wanted."""
     start_dependents(PDL)
-    lane = tl.program_id(0)
+    sequence = tl.program_id(0)
     place = tl.arange(0, PLACES)
-    at = lane * WIDTH + place
+    at = sequence * WIDTH + place
     inside = place < WIDTH
     wait_for_producers(PDL)
-    budget = tl.load(budget_ptr + lane)
+    budget = tl.load(budget_ptr + sequence)
     tokens = tl.load(tokens_ptr + at, mask=inside, other=0)
     parents = tl.load(parents_ptr + at, mask=inside & (place > 0), other=-1)
     path = tl.where(place == 0, 0, -1)
     length = tl.full([], 1, tl.int32)
     row = tl.full([], 0, tl.int32)
-    wanted = tl.load(chosen_ptr + lane * WIDTH)
+    wanted = tl.load(chosen_ptr + sequence * WIDTH)
     going = budget > 1
     while going:
         right = (parents == row) & (tokens == wanted)
         child = tl.min(tl.where(right, place, WIDTH), 0)
         found = child < WIDTH
         row = tl.where(found, child, row)
-        wanted = tl.load(chosen_ptr + lane * WIDTH + row)
+        wanted = tl.load(chosen_ptr + sequence * WIDTH + row)
         path = tl.where(found & (place == length), child, path)
         length += found.to(tl.int32)
         going = found & (length < budget)
     tl.store(path_ptr + at, path.to(tl.int64), mask=inside)
-    tl.store(n_keep_ptr + lane, length.to(tl.int64))
-    tl.store(next_ptr + lane, wanted)
+    tl.store(n_keep_ptr + sequence, length.to(tl.int64))
+    tl.store(next_ptr + sequence, wanted)

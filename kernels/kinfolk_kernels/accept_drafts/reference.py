@@ -25,8 +25,8 @@ def accept_drafts(
     A row has at most one child that is right. So the rows right all the way up are found by
     doubling, in log2 T rounds, and their depths with them.
     """
-    lanes, width = tokens.shape
-    n_keep = torch.ones(lanes, dtype=torch.int64, device=chosen.device)
+    sequences, width = tokens.shape
+    n_keep = torch.ones(sequences, dtype=torch.int64, device=chosen.device)
     if width == 1:
         return torch.zeros_like(tokens), n_keep, chosen[:, 0]
     row = torch.arange(width, device=chosen.device)
@@ -36,7 +36,7 @@ def accept_drafts(
     siblings = parents[:, :, None] == parents[:, None, :]
     earlier = (siblings & wanted[:, None, :] & (row[None, :] < row[:, None])).any(2)
     right = (wanted & ~earlier) | root
-    depth = (~root).long().expand(lanes, width)
+    depth = (~root).long().expand(sequences, width)
     for _ in range((width - 1).bit_length()):
         right = right & right.gather(1, above)
         depth = depth + depth.gather(1, above)
@@ -44,7 +44,7 @@ def accept_drafts(
     kept = right & ((depth < budget[:, None]) | root)
     n_keep = kept.sum(1)
     # Rows that are not kept are put behind the end.
-    path = torch.full((lanes, width + 1), -1, device=chosen.device)
-    path = path.scatter(1, torch.where(kept, depth, width), row.expand(lanes, width))[:, :width]
+    path = torch.full((sequences, width + 1), -1, device=chosen.device)
+    path = path.scatter(1, torch.where(kept, depth, width), row.expand(sequences, width))[:, :width]
     last = path.gather(1, n_keep[:, None] - 1)
     return path.contiguous(), n_keep, chosen.gather(1, last)[:, 0]

@@ -44,10 +44,10 @@ def steps(
     following: torch.Tensor,
 ) -> Launch:
     """The launch that fills ``path`` [L, T], ``n_keep`` and ``following`` [L], all int64."""
-    lanes, width = tokens.shape
+    sequences, width = tokens.shape
     return Launch(
         accept_drafts_kernel,
-        (lanes,),
+        (sequences,),
         {
             "chosen_ptr": chosen,
             "tokens_ptr": tokens,

@@ -10,7 +10,7 @@ import triton.language as tl
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 
-@triton.jit(do_not_specialize=["sequences", "lanes"])
+@triton.jit(do_not_specialize=["sequences", "sampled"])
 def pack_outputs_kernel(
     hidden_ptr,
     spans_ptr,
@@ -21,7 +21,7 @@ def pack_outputs_kernel(
     path_ptr,
     out_ptr,
     sequences,
-    lanes,
+    sampled,
     hidden_row,
     HIDDEN: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -29,7 +29,7 @@ def pack_outputs_kernel(
     PLACES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (sequences + lanes,): the last row of a sequence, then what became of a lane."""
+    """Grid (sequences + sampled,): the last row of a sequence, then what a sampled one keeps."""
     start_dependents(PDL)
     program = tl.program_id(0)
     wait_for_producers(PDL)
@@ -45,14 +45,14 @@ def pack_outputs_kernel(
             sound = tl.minimum(sound, tl.min((tl.abs(x) < float("inf")).to(tl.int32), 0))
         tl.store(out_ptr + program, sound.to(tl.int64))
     else:
-        lane = program - sequences
+        number = program - sequences
         place = tl.arange(0, PLACES)
         inside = place < WIDTH
-        row = tl.load(rows_ptr + lane * WIDTH + place, mask=inside, other=-1)
+        row = tl.load(rows_ptr + number * WIDTH + place, mask=inside, other=-1)
         finite = tl.load(finite_ptr + row, mask=row >= 0, other=1).to(tl.int32)
-        out = out_ptr + sequences + lane
+        out = out_ptr + sequences + number
         tl.store(out, tl.min(finite, 0).to(tl.int64))
-        tl.store(out + lanes, tl.load(n_keep_ptr + lane))
-        tl.store(out + 2 * lanes, tl.load(following_ptr + lane))
-        path = tl.load(path_ptr + lane * WIDTH + place, mask=inside, other=-1)
-        tl.store(out_ptr + sequences + 3 * lanes + lane * WIDTH + place, path, mask=inside)
+        tl.store(out + sampled, tl.load(n_keep_ptr + number))
+        tl.store(out + 2 * sampled, tl.load(following_ptr + number))
+        path = tl.load(path_ptr + number * WIDTH + place, mask=inside, other=-1)
+        tl.store(out_ptr + sequences + 3 * sampled + number * WIDTH + place, path, mask=inside)

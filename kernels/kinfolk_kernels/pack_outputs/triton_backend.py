@@ -50,10 +50,10 @@ def pack(
     out: torch.Tensor,
 ) -> Launch:
     """The launch that fills ``out`` int64 [B + 3 L + L T]."""
-    sequences, (lanes, width) = spans.shape[0], rows.shape
+    sequences, (sampled, width) = spans.shape[0], rows.shape
     return Launch(
         pack_outputs_kernel,
-        (sequences + lanes,),
+        (sequences + sampled,),
         {
             "hidden_ptr": hidden,
             "spans_ptr": spans,
@@ -64,7 +64,7 @@ def pack(
             "path_ptr": path,
             "out_ptr": out,
             "sequences": sequences,
-            "lanes": lanes,
+            "sampled": sampled,
             "hidden_row": hidden.stride(0),
         },
         {
