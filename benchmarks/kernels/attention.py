@@ -28,9 +28,10 @@ from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
 from kinfolk_kernels.qk_rope_write.triton_backend import qk_rope_write
 from kinfolk_kernels.row_layout import RowLayout, Segment
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 from kinfolk_kernels.stored_kind import StoredKind
 
-LAYERS, HEADS, KV_HEADS, DIM, CHUNK = 16, 24, 4, 256, 64
+LAYERS, HEADS, KV_HEADS, DIM = 16, 24, 4, 256
 PAIRS = 32
 """Pairs of numbers of a head that are rotated."""
 
@@ -84,7 +85,9 @@ class Memory:
 
 def planes(blocks: int, width: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, ...]]:
     """Random keys and values of every layer, in blocks that hold all layers."""
-    whole = torch.empty(blocks, LAYERS, 2, KV_HEADS, CHUNK, width, dtype=dtype, device="cuda")
+    whole = torch.empty(
+        blocks, LAYERS, 2, KV_HEADS, CHUNK_POSITIONS, width, dtype=dtype, device="cuda"
+    )
     for piece in whole.flatten().split(2**28):
         if dtype == torch.uint8:
             piece.random_(0, 256)
@@ -113,11 +116,13 @@ def memory_of(storage: str, blocks: int) -> Memory:
 
 def step_of(memory: Memory, context: int, count: int, drafted: bool) -> tuple[Rows, Table]:
     """The step after ``context`` positions, over shuffled blocks."""
-    entries = -(-(context + count) // CHUNK)
+    entries = -(-(context + count) // CHUNK_POSITIONS)
     blocks = torch.randperm(memory.blocks, device="cuda")[:entries].int()
     chunks = torch.arange(entries, device="cuda", dtype=torch.int32)
     positions = torch.arange(context, context + count, device="cuda")
-    write = blocks.long()[positions // CHUNK] * CHUNK + positions % CHUNK
+    write = (
+        blocks.long()[positions // CHUNK_POSITIONS] * CHUNK_POSITIONS + positions % CHUNK_POSITIONS
+    )
     parents = torch.arange(-1, count - 1, device="cuda")
     rows = Rows(
         positions,
@@ -262,7 +267,7 @@ def main() -> None:
     torch.manual_seed(0)
     report = Report()
     for storage in STORAGES:
-        memory = memory_of(storage, max(CONTEXTS) // CHUNK + 64)
+        memory = memory_of(storage, max(CONTEXTS) // CHUNK_POSITIONS + 64)
         measure_decode(report, memory, storage, options.tune)
         measure_slices(report, memory, storage, options.tune)
         del memory

@@ -39,8 +39,8 @@ from kinfolk_kernels.planes import PlanesStack, unpack
 from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.route.reference import Score
 from kinfolk_kernels.route.triton_backend import (
-    FEW_ROWS,
-    MANY_ROWS,
+    MAX_ONE_LAUNCH_ROWS,
+    MIN_MATRIX_UNIT_ROWS,
     choose,
     logits_of_many,
     route_few,
@@ -140,10 +140,10 @@ class Step:
 
     def route(self, router: RouteArguments) -> None:
         ids, weights = self.choice.ids, self.choice.weights
-        if self.x.shape[0] <= FEW_ROWS:
+        if self.x.shape[0] <= MAX_ONE_LAUNCH_ROWS:
             route_few(router, self.x, ids, weights).run()
             return
-        if self.x.shape[0] >= MANY_ROWS:
+        if self.x.shape[0] >= MIN_MATRIX_UNIT_ROWS:
             logits_of_many(self.x, router.weight, self.logits).run()
         else:
             torch.mm(self.x.float(), router.weight.T, out=self.logits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.planes import GROUP, LAYOUTS, Planes
+from kinfolk_kernels.planes import GROUP_WEIGHTS, LAYOUTS, Planes
 
 LAYERS = 64
 LAUNCHES: dict[str, tuple[tuple[str, int, int], ...]] = {
@@ -52,7 +52,7 @@ def random_planes(name: str, rows: int, columns: int) -> Planes:
         columns,
         words(layout.words(columns)),
         words(layout.high_words(columns)) if layout.bits else None,
-        None if layout.block == 32 else words(columns // GROUP) & 0x1F1F1F1F,
+        None if layout.block == 32 else words(columns // GROUP_WEIGHTS) & 0x1F1F1F1F,
         halves.half().view(torch.int32).squeeze(-1).contiguous(),
     )
 

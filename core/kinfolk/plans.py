@@ -15,7 +15,7 @@ from typing import Literal
 
 from kinfolk.checked import Checked
 from kinfolk.dtypes import DtypeName
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 # -- weights --------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class StatePlan(Checked):
         """A hash of the storage layout: different hashes mean that stored bytes are not
         interchangeable."""
         text = json.dumps(
-            [CHUNK, [[type(layer).__name__, asdict(layer)] for layer in self.layers]],
+            [CHUNK_POSITIONS, [[type(layer).__name__, asdict(layer)] for layer in self.layers]],
             sort_keys=True,
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,13 +1,8 @@
-"""Ids and constants of step plans: integers, without torch."""
+"""Constants of step plans: integers, without torch."""
 
 from __future__ import annotations
 
-from typing import NewType
-
-TokenId = NewType("TokenId", int)
-RequestId = NewType("RequestId", str)
-
-CHUNK = 64
+CHUNK_POSITIONS = 64
 """Logical positions in one chunk of a sequence, and rows in one block of a pool."""
 
 DUMMY = 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-BLOCK = 32
+CODED_BLOCK_NUMBERS = 32
 """Numbers that share a scale."""
 
 FORMATS = {"q8_0": 1, "q4_0": 2}
@@ -33,7 +33,7 @@ class Coded:
 
     @property
     def dim(self) -> int:
-        return int(self.scales.shape[-1]) * BLOCK
+        return int(self.scales.shape[-1]) * CODED_BLOCK_NUMBERS
 
 
 Stored = torch.Tensor | Coded
@@ -57,14 +57,14 @@ def encode(format: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The scale is rounded to float16 for storage; codes are computed with the unrounded scale.
     """
-    blocks = x.float().unflatten(-1, (-1, BLOCK))
+    blocks = x.float().unflatten(-1, (-1, CODED_BLOCK_NUMBERS))
     scale, codes = _ENCODERS[format](blocks)
     return codes.flatten(-2), scale.squeeze(-1).half()
 
 
 def decode(format: str, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Codes [..., bytes] and scales [..., dim / 32] -> float32 [..., dim]."""
-    blocks = codes.unflatten(-1, (-1, BLOCK // FORMATS[format]))
+    blocks = codes.unflatten(-1, (-1, CODED_BLOCK_NUMBERS // FORMATS[format]))
     if format == "q8_0":
         numbers = blocks.view(torch.int8).float()
     else:
@@ -123,7 +123,7 @@ def _encode_q4_0(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     scale = largest / -8
     codes = (blocks * _inverse(scale) + 8.5).trunc().clamp(0, 15).to(torch.uint8)
-    low, high = codes.unflatten(-1, (2, BLOCK // 2)).unbind(-2)
+    low, high = codes.unflatten(-1, (2, CODED_BLOCK_NUMBERS // 2)).unbind(-2)
     return scale, low | high << 4
 
 

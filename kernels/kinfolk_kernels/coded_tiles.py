@@ -10,14 +10,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels import rows
+
+CHUNK_POSITIONS = tl.constexpr(rows.CHUNK_POSITIONS)
+
 FORMAT_NUMBERS = {"plain": 0, "q8_0": 1, "q4_0": 2}
-PLAIN, Q8_0, Q4_0 = (tl.constexpr(number) for number in FORMAT_NUMBERS.values())
+KV_PLAIN, KV_Q8_0, KV_Q4_0 = (tl.constexpr(number) for number in FORMAT_NUMBERS.values())
 
 
 @triton.jit
 def columns(SIZE: tl.constexpr, FORMAT: tl.constexpr, HALF: tl.constexpr):
     """The dimensions of the columns of a tile: [SIZE], or [SIZE / 2] for a half of q4_0."""
-    if FORMAT == Q4_0:
+    if FORMAT == KV_Q4_0:
         c = tl.arange(0, SIZE // 2)
         found = c // 16 * 32 + c % 16 + 16 * HALF
     else:
@@ -54,7 +58,7 @@ def load_codes(
     MASKED: tl.constexpr,
 ):
     """Quantised rows -> two tiles: of q4_0 the halves [N, DIM / 2], of q8_0 [N, DIM] twice."""
-    BYTES: tl.constexpr = DIM if FORMAT == Q8_0 else DIM // 2
+    BYTES: tl.constexpr = DIM if FORMAT == KV_Q8_0 else DIM // 2
     N: tl.constexpr = at.shape[0]
     pointers = codes + at[:, None] + tl.arange(0, BYTES)[None, :]
     scale_pointers = scales + scale_at[:, None] + tl.arange(0, DIM // 32)[None, :]
@@ -66,7 +70,7 @@ def load_codes(
         scale = tl.load(scale_pointers)
     scale = scale.to(DOT)[:, :, None]
     words = tl.reshape(words, [N, DIM // 32, BYTES * 32 // DIM])
-    if FORMAT == Q8_0:
+    if FORMAT == KV_Q8_0:
         low = words.to(tl.int8, bitcast=True).to(DOT) * scale
         high = low
     else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-GROUP = 64
+GROUP_NUMBERS = 64
 MAX_INT8_ROWS = 16
 """Most rows of a step for which products may read activations as int8."""
 
@@ -27,7 +27,7 @@ class Int8Rows:
     def make(rows: int, width: int, device: torch.device) -> Int8Rows:
         """Uninitialised rows."""
         words = torch.empty(rows, width // 4, dtype=torch.int32, device=device)
-        return Int8Rows(words, torch.empty(width // GROUP, stride_of(rows), device=device))
+        return Int8Rows(words, torch.empty(width // GROUP_NUMBERS, stride_of(rows), device=device))
 
     @property
     def scales(self) -> torch.Tensor:
@@ -44,7 +44,7 @@ def stride_of(rows: int) -> int:
 
 def quantize(x: torch.Tensor) -> Int8Rows:
     """x [R, K], K a multiple of 64: q = round(x / d) with d = max|x| / 127 over each 64."""
-    groups = x.float().unflatten(1, (-1, GROUP))
+    groups = x.float().unflatten(1, (-1, GROUP_NUMBERS))
     scale = groups.abs().amax(2) / 127
     inverse = torch.where(scale > 0, 1 / scale, 0)
     q = (groups * inverse[..., None]).round().clamp(-127, 127).to(torch.int8).flatten(1)
@@ -60,12 +60,12 @@ def dequantize(rows: Int8Rows) -> torch.Tensor:
     """float32 [R, K]."""
     words = rows.words.unflatten(1, (-1, 4, 4)).transpose(2, 3).flatten(1)
     numbers: torch.Tensor = words.contiguous().view(torch.int8).float()
-    return numbers * rows.scales.repeat_interleave(GROUP, 1)
+    return numbers * rows.scales.repeat_interleave(GROUP_NUMBERS, 1)
 
 
 def worth_int8(x: torch.Tensor) -> bool:
     """Whether a kernel that computes ``x`` should also store it as int8 rows."""
-    return x.dim() == 2 and x.shape[0] <= MAX_INT8_ROWS and x.shape[1] % GROUP == 0
+    return x.dim() == 2 and x.shape[0] <= MAX_INT8_ROWS and x.shape[1] % GROUP_NUMBERS == 0
 
 
 def with_int8(values: torch.Tensor, rows: Int8Rows | None) -> torch.Tensor:

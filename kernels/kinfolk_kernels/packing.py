@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.planes import BLOCK, GROUP, INTERLEAVE, LAYOUTS, Activations, Planes
+from kinfolk_kernels.planes import (
+    GROUP_WEIGHTS,
+    INTERLEAVE,
+    LAYOUTS,
+    SUPERBLOCK_WEIGHTS,
+    Activations,
+    Planes,
+)
 
 
 def empty(
@@ -33,7 +40,7 @@ def empty(
         columns,
         plane(layout.words(columns)),
         plane(layout.high_words(columns)) if layout.bits else None,
-        plane(columns // GROUP) if layout.block == BLOCK else None,
+        plane(columns // GROUP_WEIGHTS) if layout.block == SUPERBLOCK_WEIGHTS else None,
         plane(columns // layout.span),
         activations,
     )
@@ -87,7 +94,9 @@ def _nibbles(codes: torch.Tensor) -> torch.Tensor:
 def _fifth_bits(codes: torch.Tensor) -> torch.Tensor:
     """Bit 4 of codes [N, K] -> bytes [N, ceil(K/256) * 32]: byte i, bit s = weight 32 s + i."""
     n, k = codes.shape
-    padded = torch.nn.functional.pad(codes >> 4 & 1, (0, -k % BLOCK)).view(n, -1, 8, 32)
+    padded = torch.nn.functional.pad(codes >> 4 & 1, (0, -k % SUPERBLOCK_WEIGHTS)).view(
+        n, -1, 8, 32
+    )
     shifts = torch.arange(8, device=codes.device, dtype=torch.uint8)[:, None]
     return (padded << shifts).sum(2, dtype=torch.uint8).flatten(1)
 

@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 import torch
 
-GROUP, BLOCK, INTERLEAVE = 64, 256, 4
+GROUP_WEIGHTS, SUPERBLOCK_WEIGHTS, INTERLEAVE = 64, 256, 4
 LUT_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
@@ -56,7 +56,7 @@ class Layout:
     @property
     def span(self) -> int:
         """Weights that share a word of ``supers``."""
-        return BLOCK if self.block == BLOCK else GROUP
+        return SUPERBLOCK_WEIGHTS if self.block == SUPERBLOCK_WEIGHTS else GROUP_WEIGHTS
 
     @property
     def run(self) -> int:
@@ -74,7 +74,9 @@ class Layout:
 
     def high_words(self, columns: int) -> int:
         """Words of the bits above the nibble in a row."""
-        return columns // 16 if self.bits == 2 else self.bits * -(-columns // BLOCK) * 8
+        return (
+            columns // 16 if self.bits == 2 else self.bits * -(-columns // SUPERBLOCK_WEIGHTS) * 8
+        )
 
 
 EIGHT_BITS = 3
@@ -233,8 +235,8 @@ def can_pack(format: str, columns: int) -> str:
     """The reason why a matrix cannot be packed; empty if it can."""
     if format not in LAYOUTS:
         return f"no planes for {format}"
-    if columns % GROUP:
-        return f"rows of {columns} weights are no multiple of {GROUP}"
+    if columns % GROUP_WEIGHTS:
+        return f"rows of {columns} weights are no multiple of {GROUP_WEIGHTS}"
     return ""
 
 
@@ -254,7 +256,7 @@ def _numbers(planes: Planes) -> Any:
     supers = _rows(planes.supers, planes.rows).view(torch.float16).float()
     if planes.format == "Q8_0":
         return (q.view(torch.int8).float().unflatten(1, (-1, 32)) * supers[..., None]).flatten(1)
-    pair = q.view(-1, k // GROUP, 32)
+    pair = q.view(-1, k // GROUP_WEIGHTS, 32)
     codes = torch.stack([pair & 15, pair >> 4], 2).flatten(1)
     if planes.high is not None:
         high = _rows(planes.high, planes.rows, layout.high_run)

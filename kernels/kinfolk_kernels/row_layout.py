@@ -53,12 +53,13 @@ class LaunchTraits:
     long_rows: int = 0
 
     @classmethod
-    def of(cls, segments: Sequence[Segment]) -> LaunchTraits:
+    def of(cls, segments: Sequence[Segment], *, trees: bool) -> LaunchTraits:
+        """The traits of a step of its own size."""
         counts = [segment.rows for segment in segments]
         return cls(
             single_rows=any(s.rows == 1 and not s.drafted for s in segments),
             draft_rows=max((s.rows for s in segments if s.drafted), default=0),
-            trees=any(s.drafted for s in segments),
+            trees=trees,
             short_counts=tuple(sorted({n for n in counts if n <= MAX_SHORT_ROWS})),
             long_rows=max((n for n in counts if n > MAX_SHORT_ROWS), default=0),
         )
@@ -89,7 +90,7 @@ class RowLayout:
     def of(cls, segments: Sequence[Segment], parent_row: torch.Tensor) -> RowLayout:
         """The layout of a step without padding, by one upload, and a few launches if rows are
         drafted. ``parent_row`` int64 [R] as in a step batch."""
-        traits = LaunchTraits.of(segments)
+        traits = LaunchTraits.of(segments, trees=any(s.drafted for s in segments))
         spans = [(s.start, s.rows, s.slot, int(s.drafted)) for s in segments]
         slices = [(s.start, s.rows, s.slot) for s in segments if not s.drafted and s.rows > 1]
         short = [s.sequence for s in segments if s.rows <= MAX_SHORT_ROWS]

@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.int8_rows import GROUP, Int8Rows
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
 
-WORDS = tl.constexpr(GROUP // 4)
+GROUP_WORDS = tl.constexpr(GROUP_NUMBERS // 4)
 """Int8 words in a group."""
 
 WHOLE = tl.constexpr(12582912.0)
@@ -67,8 +67,8 @@ def columns_of(first, GROUPS: tl.constexpr):
     reduced within 16 lanes of a warp.
     """
     group = tl.arange(0, GROUPS)[None, :, None, None]
-    lane = tl.arange(0, WORDS)[None, None, :, None]
-    return first + group * (4 * WORDS) + lane * 4 + tl.arange(0, 4)[None, None, None, :]
+    lane = tl.arange(0, GROUP_WORDS)[None, None, :, None]
+    return first + group * (4 * GROUP_WORDS) + lane * 4 + tl.arange(0, 4)[None, None, None, :]
 
 
 @triton.jit
@@ -97,8 +97,8 @@ def store_groups(
         at = start[:, None, None, None] + column
         tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
     if INT8:
-        lane = tl.arange(0, WORDS)[None, None, :]
-        word = first // 4 + tl.arange(0, GROUPS)[None, :, None] * WORDS + lane
+        lane = tl.arange(0, GROUP_WORDS)[None, None, :]
+        word = first // 4 + tl.arange(0, GROUPS)[None, :, None] * GROUP_WORDS + lane
         inside = live[:, None, None] & (word < width // 4)
         scale = tl.max(tl.max(tl.abs(y), 3), 2)[:, :, None] / 127.0
         inverse = tl.where(scale > 0, 1.0 / tl.where(scale > 0, scale, 1.0), 0.0)
@@ -107,6 +107,6 @@ def store_groups(
         words = tl.sum((q & 255) << (8 * byte), 3)
         place = word - lane + lane % 4 * 4 + lane // 4
         tl.store(words_ptr + (start // 4)[:, None, None] + place, words, mask=inside)
-        scale_at = scale_start[:, None, None] + word // WORDS * scale_step
+        scale_at = scale_start[:, None, None] + word // GROUP_WORDS * scale_step
         scale = tl.broadcast_to(scale, words.shape)
         tl.store(scale_ptr + scale_at, scale, mask=inside & (lane == 0))

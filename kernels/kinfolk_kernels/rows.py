@@ -12,7 +12,7 @@ import torch
 
 from kinfolk_kernels.row_layout import RowLayout
 
-CHUNK = 64
+CHUNK_POSITIONS = 64
 """Positions in a block of a pool."""
 
 

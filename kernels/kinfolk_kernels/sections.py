@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 
 from kinfolk_kernels.codecs import FORMATS, Coded, Stored
-from kinfolk_kernels.rows import CHUNK
-
-NUMBERS = (torch.float32, torch.float16, torch.bfloat16)
+from kinfolk_kernels.rows import CHUNK_POSITIONS
+from kinfolk_kernels.stored_kind import FLOATS
 
 
 def padded(dim: int) -> int:
@@ -42,17 +40,6 @@ def section_arguments(name: str, stored: Stored) -> dict[str, Any]:
     }
 
 
-def out_of_reach(kernel: Any, *tensors: torch.Tensor) -> str:
-    """The reason why a kernel cannot use these tensors where it runs; empty if it can."""
-    interpreted = not isinstance(kernel, triton.JITFunction)
-    for x in tensors:
-        if not (interpreted or x.is_cuda):
-            return f"it runs on CUDA devices, a tensor is on {x.device.type}"
-        if interpreted and x.dtype == torch.bfloat16:
-            return "Triton's interpreter computes wrong numbers from bfloat16"
-    return ""
-
-
 def planes_of(stored: Stored) -> tuple[torch.Tensor, ...]:
     return (stored.codes, stored.scales) if isinstance(stored, Coded) else (stored,)
 
@@ -67,13 +54,13 @@ def refuses(pool: Stored, arena: Stored) -> str:
 def _refuses(stored: Stored) -> str:
     for plane in planes_of(stored):
         width = plane.shape[-1]
-        if plane.shape[0] and plane[0].stride() != (CHUNK * width, width, 1):
+        if plane.shape[0] and plane[0].stride() != (CHUNK_POSITIONS * width, width, 1):
             return "the vectors of a block are not contiguous, head by head"
     if isinstance(stored, Coded):
         if stored.format not in FORMATS:
             return f"keys or values stored as {stored.format}"
         if stored.dim & (stored.dim - 1):
             return f"coded heads of {stored.dim} dimensions, not a power of two"
-    elif stored.dtype not in NUMBERS:
+    elif stored.dtype not in FLOATS:
         return f"keys or values of {stored.dtype}"
     return ""

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from kinfolk.engine.commit_batch import commit_batch, commit_tree_rows
-from kinfolk.engine.input_batch import build_input_batch, exact_traits, fill
+from kinfolk.engine.input_batch import build_input_batch, fill
 from kinfolk.engine.input_buffers import BucketShape, InputBuffers
 from kinfolk.errors import StateError
 from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
+from kinfolk_kernels.row_layout import LaunchTraits
 
 KV = (Section("k", 2, 4, Codec("f32")),)
 PLAN = StatePlan((Paged(KV), Paged(KV, window=70)))
@@ -145,7 +146,7 @@ def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(toy):
         buffers.clear()
         fill(buffers, items)
         buffers.upload()
-    traits = exact_traits(items)
+    traits = LaunchTraits.of(buffers.segments, trees=False)
     batch, sampled = buffers.batch(traits, full_width=False), buffers.sampled(traits)
     assert batch.layout.segments == exact.batch.layout.segments
     for name in ("write_row", *ROWS, *SEQUENCES):

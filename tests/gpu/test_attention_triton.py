@@ -15,10 +15,10 @@ from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.paged_attention import triton_backend as kernels
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, finish
 from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-CHUNK = 64
 
 # (relative L2 of a row and head, largest error / rms). Weights of values are rounded to 16 bits,
 # and so is the result; both cost 1e-3 in bfloat16.
@@ -76,10 +76,12 @@ def draw():
 def section(blocks, heads, width, dtype, stride=None):
     """One section of blocks that hold others too; what nobody writes is NaN, or 0x7F in codes.
     ``stride``: elements from block to block, of which the rest is left as it is."""
-    used = heads * CHUNK * width
+    used = heads * CHUNK_POSITIONS * width
     step = stride or 3 * used
     whole = torch.empty(blocks * step, dtype=dtype, device="cuda")
-    view = whole.as_strided((blocks, heads, CHUNK, width), (step, CHUNK * width, width, 1), 0)
+    view = whole.as_strided(
+        (blocks, heads, CHUNK_POSITIONS, width), (step, CHUNK_POSITIONS * width, width, 1), 0
+    )
     return view.fill_(0x7F if dtype == torch.uint8 else torch.nan)
 
 
@@ -99,7 +101,7 @@ def put(stored, places, x):
     else:
         pairs = ((stored, x.to(stored.dtype)),)
     for plane, vectors in pairs:
-        plane[places // CHUNK, :, places % CHUNK] = vectors
+        plane[places // CHUNK_POSITIONS, :, places % CHUNK_POSITIONS] = vectors
 
 
 def kept(x, format, storage):
@@ -120,14 +122,17 @@ class Memory:
 def fill(rows, vectors, storage, stride=None, blocks=None):
     """The vectors of all sequences in the places that the step names."""
     heads, dim = vectors[0][0].shape[1:]
-    arena_blocks = 1 + len(rows.positions) // CHUNK
+    arena_blocks = 1 + len(rows.positions) // CHUNK_POSITIONS
     pools, arenas = (
         tuple(empty_section(n, heads, dim, f, storage, stride) for f in storage.formats)
         for n in (blocks or rows.blocks, arena_blocks)
     )
     for index, part in enumerate(rows.parts):
         place = torch.arange(part.context, device="cuda")
-        places = rows.table.blocks[index].long()[place // CHUNK] * CHUNK + place % CHUNK
+        places = (
+            rows.table.blocks[index].long()[place // CHUNK_POSITIONS] * CHUNK_POSITIONS
+            + place % CHUNK_POSITIONS
+        )
         span = rows.span(index)
         held = rows.arena_row[span]
         for pool, arena, x in zip(pools, arenas, vectors[index], strict=True):

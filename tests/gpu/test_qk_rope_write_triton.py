@@ -14,11 +14,11 @@ from kinfolk_kernels.codecs import FORMATS, Coded
 from kinfolk_kernels.qk_rope_write import reference, triton_backend
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 from kinfolk_kernels.stored_kind import StoredKind
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-CHUNK = 64
 F32 = (5e-6, 2e-5)
 NARROW = (4e-3, 2e-1)
 """One rounding to bfloat16; a norm leaves numbers of 30 among ones."""
@@ -78,11 +78,11 @@ def section(blocks, shape, format, dtype, rotated):
     """A section of blocks that hold others too, NaN or 0x7F where nobody has written."""
 
     def plane(width, dtype):
-        used = shape.kv_heads * CHUNK * width
+        used = shape.kv_heads * CHUNK_POSITIONS * width
         whole = torch.full((blocks, 3 * used), 0x7F, dtype=torch.uint8).to(dtype)
         if dtype != torch.uint8:
             whole.fill_(torch.nan)
-        return whole[:, used : 2 * used].view(blocks, shape.kv_heads, CHUNK, width)
+        return whole[:, used : 2 * used].view(blocks, shape.kv_heads, CHUNK_POSITIONS, width)
 
     if not format:
         return plane(shape.dim, dtype)
@@ -159,7 +159,9 @@ def test_equals_the_reference(both, assert_near, shape, own_values):
         assert_near(*written(owned(place, mine), owned(place, theirs)), F32)
 
 
-@pytest.mark.parametrize("rows", [0, triton_backend.FEW_ROWS], indirect=True, ids=["few", "many"])
+@pytest.mark.parametrize(
+    "rows", [0, triton_backend.MAX_SINGLE_HEAD_ROWS], indirect=True, ids=["few", "many"]
+)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_bfloat16(both, assert_near, shape):
     (q, memory), (expected, meant) = both(shape, ("", ""), torch.bfloat16)
@@ -209,10 +211,10 @@ def test_a_layer_that_stores_nothing_only_prepares_its_query(rows, numbers, on_g
 def test_blocks_may_lie_beyond_the_reach_of_32_bits(steps, numbers, on_gpu):
     """38 blocks that are 2^26 numbers apart; the last of them is written."""
     rows = steps.build(steps.certain(2300, 3))
-    block, stride = int(rows.write_row[0, 0]) // CHUNK, 2**26
+    block, stride = int(rows.write_row[0, 0]) // CHUNK_POSITIONS, 2**26
     assert block * stride > 2**31 - 1
-    shape = (rows.blocks, 4, CHUNK, 256)
-    strides = (stride, CHUNK * 256, 256, 1)
+    shape = (rows.blocks, 4, CHUNK_POSITIONS, 256)
+    strides = (stride, CHUNK_POSITIONS * 256, 256, 1)
     pools = tuple(
         torch.empty(rows.blocks * stride, dtype=torch.bfloat16, device="cuda").as_strided(
             shape, strides
@@ -220,9 +222,11 @@ def test_blocks_may_lie_beyond_the_reach_of_32_bits(steps, numbers, on_gpu):
         for _ in range(2)
     )
     q, k, v = (numbers(3, heads, 256).cuda() for heads in (8, 4, 4))
-    arenas = tuple(torch.empty(1, 4, CHUNK, 256, dtype=torch.bfloat16).cuda() for _ in range(2))
+    arenas = tuple(
+        torch.empty(1, 4, CHUNK_POSITIONS, 256, dtype=torch.bfloat16).cuda() for _ in range(2)
+    )
     rest = (on_gpu(rows), 0, torch.bfloat16)
     qk_rope_write(q, k, v, (None, None, None), None, pools, arenas, *rest)
-    offset = rows.write_row[0] % CHUNK
+    offset = rows.write_row[0] % CHUNK_POSITIONS
     for pool, x in zip(pools, (k, v), strict=True):
         assert torch.equal(pool[block][:, offset.cuda()].transpose(0, 1), x.to(torch.bfloat16))

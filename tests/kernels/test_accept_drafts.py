@@ -31,12 +31,8 @@ def search(chosen, tokens, parents, budget):
 def test_is_the_search(drafted_sequences, seed, most_rows):
     given = drafted_sequences(seed, most_rows)
     path, n_keep, following = accept_drafts(CPU, *given)
-    for sequence, expected in enumerate(map(search, *(x.tolist() for x in given))):
-        assert (
-            path[sequence].tolist(),
-            int(n_keep[sequence]),
-            int(following[sequence]),
-        ) == expected
+    for at, expected in enumerate(map(search, *(x.tolist() for x in given))):
+        assert (path[at].tolist(), int(n_keep[at]), int(following[at])) == expected
 
 
 def test_a_chain_that_was_wanted_is_kept_whole():

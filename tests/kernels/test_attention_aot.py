@@ -22,9 +22,9 @@ from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
 from kinfolk_kernels.qk_rope_write.triton_backend import launch as prepare
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 from kinfolk_kernels.stored_kind import StoredKind
 
-CHUNK = 64
 LARGE = Device(132, 227 * 1024)
 SMALL = Device(82, SMALL_SHARED)
 DEVICES = {86: SMALL, 89: SMALL, 90: LARGE, 120: SMALL}
@@ -62,9 +62,9 @@ def section(format: str, shape: Shape) -> Stored:
     """A section of one of several layers of two blocks."""
 
     def plane(width: int, dtype: torch.dtype) -> torch.Tensor:
-        used = shape.kv_heads * CHUNK * width
+        used = shape.kv_heads * CHUNK_POSITIONS * width
         whole = torch.zeros(2, 4 * used, dtype=dtype)
-        return whole[:, :used].view(2, shape.kv_heads, CHUNK, width)
+        return whole[:, :used].view(2, shape.kv_heads, CHUNK_POSITIONS, width)
 
     if format == "plain":
         return plane(shape.dim, shape.dtype)

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 import kinfolk_kernels
+from kinfolk_kernels import launch as launches
 from kinfolk_kernels.act_and_mul.triton_backend import act_and_mul_kernel
 from kinfolk_kernels.act_and_mul.triton_backend import launch as act_and_mul
 from kinfolk_kernels.aot import compiled_for
-from kinfolk_kernels.dependent import one_after_the_other, overlaps
+from kinfolk_kernels.dependent import overlaps
 from kinfolk_kernels.int8_rows import Int8Rows
+from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_small import gemm_small
 from kinfolk_kernels.linear.gemv import gemv
@@ -167,6 +169,21 @@ def test_the_device_decides(monkeypatch):
     monkeypatch.setattr(module, "_has_instructions", lambda index: index == 1)
     assert not overlaps(torch.device("cuda", 0))
     assert overlaps(torch.device("cuda", 1))
-    with one_after_the_other():
-        assert not overlaps(torch.device("cuda", 1))
-    assert overlaps(torch.device("cuda", 1))
+
+
+class Recorder:
+    """A kernel in Triton's interpreter: keeps the options of its last launch."""
+
+    arg_names = ("x", "PDL")
+
+    def __getitem__(self, grid):
+        return lambda **options: self.__dict__.update(options)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_launch_begins_early_where_the_device_can(monkeypatch, early):
+    monkeypatch.setattr(launches, "overlaps", lambda device: early)
+    kernel = Recorder()
+    Launch(kernel, (1,), {"x": torch.zeros(1)}, {}).run()
+    assert kernel.PDL is early
+    assert getattr(kernel, "launch_pdl", False) is early

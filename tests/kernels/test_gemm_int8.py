@@ -10,7 +10,7 @@ import torch
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.linear.gemm_int8 import (
     LEAST_PAIRS,
-    WARPS,
+    MAX_DEVICE_WARPS,
     Int8Tile,
     gemm_int8,
     tile_for,
@@ -116,9 +116,9 @@ def test_a_large_device_runs_all_warps_at_a_time(rows, columns):
     tile = tile_for([SimpleNamespace(rows=rows, columns=columns)])
     tiles, pairs = -(-rows // 32), -(-columns // 128)
     programs = -(-tiles * tile.span // tile.share)
-    assert programs <= WARPS
+    assert programs <= MAX_DEVICE_WARPS
     assert tile.span >= pairs
-    assert tile.share <= LEAST_PAIRS or programs >= 0.75 * WARPS
+    assert tile.share <= LEAST_PAIRS or programs >= 0.75 * MAX_DEVICE_WARPS
 
 
 def test_tiles_depend_on_shapes_alone(random_planes):

@@ -8,15 +8,17 @@ import pytest
 import torch
 
 from kinfolk_kernels.qk_rope_write.kv_write import kv_write
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 
-CHUNK = 64
 HEADS, DIM = 3, 5
 
 
 def poisoned(blocks, dtype):
     """A view inside a block of other sections' bytes, all NaN."""
-    whole = torch.full((blocks, HEADS * CHUNK * DIM + 40), torch.nan, dtype=dtype)
-    view = whole[:, 16 : 16 + HEADS * CHUNK * DIM].view(blocks, HEADS, CHUNK, DIM)
+    whole = torch.full((blocks, HEADS * CHUNK_POSITIONS * DIM + 40), torch.nan, dtype=dtype)
+    view = whole[:, 16 : 16 + HEADS * CHUNK_POSITIONS * DIM].view(
+        blocks, HEADS, CHUNK_POSITIONS, DIM
+    )
     return whole, view
 
 
@@ -41,12 +43,12 @@ def test_every_row_lies_at_its_place_and_the_rest_is_untouched(steps, numbers, d
     for row, (sequence, position) in enumerate(
         zip(rows.sequence_of_row.tolist(), rows.positions.tolist(), strict=True)
     ):
-        block = int(rows.table.blocks[sequence, position // CHUNK])
-        assert torch.equal(pool[block, :, position % CHUNK], x[row].to(dtype))
-        expected.add((block, position % CHUNK))
+        block = int(rows.table.blocks[sequence, position // CHUNK_POSITIONS])
+        assert torch.equal(pool[block, :, position % CHUNK_POSITIONS], x[row].to(dtype))
+        expected.add((block, position % CHUNK_POSITIONS))
     assert written(pool) == expected
     assert whole[:, :16].isnan().all()
-    assert whole[:, 16 + HEADS * CHUNK * DIM :].isnan().all()
+    assert whole[:, 16 + HEADS * CHUNK_POSITIONS * DIM :].isnan().all()
     assert arena_whole.isnan().all()
 
 
@@ -71,7 +73,7 @@ def test_tree_rows_go_to_the_arena_and_only_to_the_dummy_block(steps, numbers):
 
 def test_each_pool_has_places_of_its_own(steps, numbers):
     rows = steps.build(steps.certain(0, 3))
-    two = torch.stack([rows.write_row[0], rows.write_row[0] + CHUNK])
+    two = torch.stack([rows.write_row[0], rows.write_row[0] + CHUNK_POSITIONS])
     rows = replace(rows, write_row=two)
     _, pool = poisoned(rows.blocks, torch.float32)
     _, arena = poisoned(1, torch.float32)

@@ -16,7 +16,6 @@ from kinfolk_kernels.paged_attention import torch_backend as fast
 BACKENDS = pytest.mark.parametrize(
     "attend", [reference.paged_attention, fast.paged_attention], ids=["ref", "torch"]
 )
-CHUNK = 64
 DIM, VALUE_DIM = 16, 24
 SCALE = DIM**-0.5
 

@@ -17,8 +17,7 @@ from kinfolk.ops.binding import Ops
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk_kernels.codecs import Coded, encode, rotate
 from kinfolk_kernels.codecs import numbers as stored_numbers
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS as FEW_ROWS
-from kinfolk_kernels.int8_rows import dequantize, quantize
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, dequantize, quantize
 from kinfolk_kernels.paged_attention import launches, reference
 from kinfolk_kernels.paged_attention import triton_backend as kernels
 from kinfolk_kernels.paged_attention.decode import most_runs, run_length
@@ -26,10 +25,10 @@ from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.op import GATED_ATTENTION, GatedAttentionArguments
 from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device, heights
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 
 pytestmark = pytest.mark.interpreter
 
-CHUNK = 64
 DIM, VALUE_DIM = 16, 24
 SCALE = DIM**-0.5
 
@@ -138,7 +137,9 @@ def test_a_slice_in_float32(steps, check):
 
 def test_many_runs(steps, check):
     """70 chunks are runs of four; one more row fills the last of them."""
-    check(steps.build(steps.certain(70 * CHUNK - 1, 1), places=4), 1, 1, None, torch.float16)
+    check(
+        steps.build(steps.certain(70 * CHUNK_POSITIONS - 1, 1), places=4), 1, 1, None, torch.float16
+    )
 
 
 def test_an_evicted_chunk_is_not_seen(steps, memories, mild, assert_near):
@@ -390,7 +391,7 @@ def test_gates_and_factors(steps, memories, mild, assert_near, slices, factor_di
     found = gated_attention(q[..., :DIM], *rest)
     expected = gated_attention(q[..., :DIM], *rest, module=reference)
     assert found.values.dtype == torch.float16
-    assert (found.int8 is None) == (count > FEW_ROWS)
+    assert (found.int8 is None) == (count > MAX_INT8_ROWS)
     assert_near(found.values, expected.values, (5e-4, 5e-3))
 
 
@@ -406,13 +407,13 @@ def test_int8_rows(steps, memories, mild, assert_near):
     assert_near(dequantize(found), dequantize(expected), (2e-3, 5e-2))
 
 
-@pytest.mark.parametrize(("count", "dim"), [(FEW_ROWS, 64), (FEW_ROWS + 1, 64), (4, 32)])
+@pytest.mark.parametrize(("count", "dim"), [(MAX_INT8_ROWS, 64), (MAX_INT8_ROWS + 1, 64), (4, 32)])
 def test_few_rows_get_int8_ones_unasked(steps, memories, mild, count, dim):
     rows = steps.build(steps.certain(70, count), places=2)
     memory = memories.fill(rows, 1, mild, (DIM, dim))
     rest = (memory.pools, memory.arenas, rows, rows.table, None, SCALE, Epilogue())
     found = gated_attention(mild(count, 2, DIM), *rest)
-    assert (found.int8 is not None) == (count <= FEW_ROWS and dim == 64)
+    assert (found.int8 is not None) == (count <= MAX_INT8_ROWS and dim == 64)
     if found.int8 is not None:
         assert torch.equal(found.int8.words, quantize(found.values.flatten(1)).words)
 

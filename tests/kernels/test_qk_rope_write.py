@@ -10,9 +10,9 @@ from kinfolk_kernels.codecs import Coded, decode, encode, rotate
 from kinfolk_kernels.qk_rope_write import reference
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 from kinfolk_kernels.stored_kind import StoredKind
 
-CHUNK = 64
 HEADS, KV_HEADS, DIM, PAIRS = 6, 2, 32, 4
 F32 = (2e-6, 2e-5)
 
@@ -45,11 +45,11 @@ def rope_tables():
 
 
 def plain(blocks, dim=DIM, dtype=torch.float32):
-    return torch.full((blocks, KV_HEADS, CHUNK, dim), torch.nan, dtype=dtype)
+    return torch.full((blocks, KV_HEADS, CHUNK_POSITIONS, dim), torch.nan, dtype=dtype)
 
 
 def coded(blocks, format, rotated):
-    codes, scales = encode(format, torch.zeros(blocks, KV_HEADS, CHUNK, DIM))
+    codes, scales = encode(format, torch.zeros(blocks, KV_HEADS, CHUNK_POSITIONS, DIM))
     return Coded(format, codes.fill_(0x7F), scales.fill_(torch.nan), rotated)
 
 
@@ -69,7 +69,7 @@ def turned(x, positions, rope_tables):
 def stored(rows, pool, arena):
     """What was stored for each row, [R, heads, dim]."""
     target = torch.where(rows.arena_row >= 0, rows.arena_row, rows.write_row[0])
-    at = (target // CHUNK, slice(None), target % CHUNK)
+    at = (target // CHUNK_POSITIONS, slice(None), target % CHUNK_POSITIONS)
     held = (rows.arena_row >= 0)[:, None, None]
     from_pool, from_arena = codecs.numbers(pool), codecs.numbers(arena)
     return torch.where(held, from_arena[at[0] % len(from_arena), :, at[2]], from_pool[at])

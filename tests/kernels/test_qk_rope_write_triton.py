@@ -12,11 +12,11 @@ from kinfolk_kernels.codecs import Coded, encode
 from kinfolk_kernels.qk_rope_write import reference, triton_backend
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 from kinfolk_kernels.stored_kind import StoredKind
 
 pytestmark = pytest.mark.interpreter
 
-CHUNK = 64
 HEADS, KV_HEADS = 3, 2
 F32 = (2e-6, 2e-5)
 
@@ -50,11 +50,11 @@ def rope_tables(pairs):
 
 
 def plain(blocks, dim, dtype=torch.float32):
-    return torch.full((blocks, KV_HEADS, CHUNK, dim), torch.nan, dtype=dtype)
+    return torch.full((blocks, KV_HEADS, CHUNK_POSITIONS, dim), torch.nan, dtype=dtype)
 
 
 def coded(blocks, dim, format, rotated):
-    codes, scales = encode(format, torch.zeros(blocks, KV_HEADS, CHUNK, dim))
+    codes, scales = encode(format, torch.zeros(blocks, KV_HEADS, CHUNK_POSITIONS, dim))
     return Coded(format, codes.fill_(0x7F), scales.fill_(torch.nan), rotated)
 
 
@@ -125,7 +125,7 @@ def test_programs_of_several_heads(both, assert_near, monkeypatch, at_once):
     def make(blocks, dim, place):
         return plain(blocks, dim)
 
-    monkeypatch.setattr(triton_backend, "FEW_ROWS", 0)
+    monkeypatch.setattr(triton_backend, "MAX_SINGLE_HEAD_ROWS", 0)
     monkeypatch.setattr(triton_backend, "HEADS_AT_ONCE", at_once)
     found, expected = both((32, 32), 16, NORMS["query and key"], make)
     assert_near(found[0], expected[0], F32)

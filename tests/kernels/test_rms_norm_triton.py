@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.int8_rows import GROUP, MAX_INT8_ROWS, dequantize, made_int8, quantize
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, MAX_INT8_ROWS, dequantize, made_int8, quantize
 from kinfolk_kernels.rms_norm import reference
 from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
@@ -182,7 +182,7 @@ def test_several_norms_of_a_sum_with_two_normed_rows(
         check_int8(made.int8, exact(total, weight))
 
 
-@pytest.mark.parametrize("width", [GROUP, 3 * GROUP, 17 * GROUP])
+@pytest.mark.parametrize("width", [GROUP_NUMBERS, 3 * GROUP_NUMBERS, 17 * GROUP_NUMBERS])
 def test_int8_alone(numbers, width):
     x, weight = numbers(3, width), numbers(width)
     x[1] = 0

@@ -31,7 +31,7 @@ from kinfolk.state.operations import (
     UnmapChunk,
 )
 from kinfolk.state.prefix import PrefixCache
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 VOCABULARY = 29
 EMPTY = (0, 0)
@@ -80,7 +80,7 @@ class ToyEngine:
         self.recurrent = recurrent
         self.limits = limits
         self.blocks: list[list[list[tuple[int, int] | None]]] = [
-            [[None] * CHUNK for _ in range(size + 1)] for size in limits.blocks
+            [[None] * CHUNK_POSITIONS for _ in range(size + 1)] for size in limits.blocks
         ]
         self.tables: list[list[dict[int, int]]] = [
             [{} for _ in range(limits.slots + 1)] for _ in windows
@@ -176,16 +176,16 @@ class ToyEngine:
 
     def _write(self, slot: int, position: int, token: int) -> None:
         for pool, tables in enumerate(self.tables):
-            block = tables[slot][position // CHUNK]
-            self.blocks[pool][block][position % CHUNK] = (position, token)
+            block = tables[slot][position // CHUNK_POSITIONS]
+            self.blocks[pool][block][position % CHUNK_POSITIONS] = (position, token)
 
     def _read(self, pool: int, slot: int, first: int, last: int) -> tuple[int, ...]:
         table, tokens = self.tables[pool][slot], []
-        for chunk in range(first // CHUNK, last // CHUNK + 1):
+        for chunk in range(first // CHUNK_POSITIONS, last // CHUNK_POSITIONS + 1):
             block = self.blocks[pool][table[chunk]]
-            start = max(first, chunk * CHUNK)
-            for position in range(start, min(last + 1, (chunk + 1) * CHUNK)):
-                entry = block[position - chunk * CHUNK]
+            start = max(first, chunk * CHUNK_POSITIONS)
+            for position in range(start, min(last + 1, (chunk + 1) * CHUNK_POSITIONS)):
+                entry = block[position - chunk * CHUNK_POSITIONS]
                 assert entry is not None, f"position {position} was never written"
                 assert entry[0] == position, f"position {position} holds {entry}"
                 tokens.append(entry[1])
@@ -195,7 +195,7 @@ class ToyEngine:
         self.states = [POISON] * len(self.states)
         for pool in self.blocks:
             for block in pool:
-                block[:] = [POISON] * CHUNK
+                block[:] = [POISON] * CHUNK_POSITIONS
 
 
 class ToyDrafter:
@@ -237,7 +237,7 @@ class World:
         seed: int = 0,
     ) -> None:
         self.limits, self.windows, self.recurrent = limits, windows, recurrent
-        enough = limits.slots * (limits.context // CHUNK + 1) * 2
+        enough = limits.slots * (limits.context // CHUNK_POSITIONS + 1) * 2
         self.state_limits = StateLimits(
             slots=limits.slots,
             checkpoints=checkpoints,

@@ -25,7 +25,7 @@ from kinfolk.errors import EngineError, RequestError
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 BASES = [[(seed * 7 + i * i) % 29 for i in range(400)] for seed in (1, 2)]
 LAYOUTS = [
@@ -76,7 +76,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         windows, recurrent = layout
         blocks = None
         if spare is not None:
-            blocks = (limits.context // CHUNK + 2 + spare,) * len(windows)
+            blocks = (limits.context // CHUNK_POSITIONS + 2 + spare,) * len(windows)
         self.world = self.world_type(
             limits,
             windows=windows,

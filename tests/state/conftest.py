@@ -11,7 +11,7 @@ from kinfolk.plans import Codec, Paged, Recurrent, RecurrentTensor, Section, Sta
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 
 class ToyCache:
@@ -51,7 +51,7 @@ class ToyCache:
         for pool, rows in zip(self.state.pools, self.rows, strict=True):
             for position, number in enumerate(numbers, start=start):
                 place = pool.place(lease.slot, position)
-                rows[place // CHUNK, place % CHUNK] = number
+                rows[place // CHUNK_POSITIONS, place % CHUNK_POSITIONS] = number
 
     def set_sum(self, slot: int, numbers: list[int]) -> None:
         if self.sums is not None:
@@ -75,7 +75,7 @@ class ToyCache:
             table = self.kv_cache.tables.table(lease, index)
             assert pool.tables[lease.slot] == dict(table)
             for chunk, block in table:
-                numbers = history[chunk * CHUNK : (chunk + 1) * CHUNK]
+                numbers = history[chunk * CHUNK_POSITIONS : (chunk + 1) * CHUNK_POSITIONS]
                 assert self.rows[index][block, : len(numbers)].tolist() == numbers
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.state.prefix import PrefixCache
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 STEP = 100
 LAYOUTS = [(None,), (70,), (None, 70), (None, 1, 200)]
@@ -161,7 +161,7 @@ class KVCacheMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def evict(self, data):
         life = data.draw(st.sampled_from(self.lives))
-        sealed = sorted(set(range(len(life.history) // CHUNK)) - life.evicted)
+        sealed = sorted(set(range(len(life.history) // CHUNK_POSITIONS)) - life.evicted)
         if sealed:
             chunk = data.draw(st.sampled_from(sealed))
             self.kv_cache.tables.evict(life.lease, chunk)
@@ -197,7 +197,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         """Everything that the next row may see is there, unless it was evicted."""
         length = len(life.history)
         first = 0 if window is None else max(0, length - window + 1)
-        wanted = set(range(first // CHUNK, -(-length // CHUNK)))
+        wanted = set(range(first // CHUNK_POSITIONS, -(-length // CHUNK_POSITIONS)))
         evicted = life.evicted if window is None else set()
         assert wanted - evicted <= {n for n, _ in self.kv_cache.tables.table(life.lease, index)}
 

@@ -14,7 +14,7 @@ from kinfolk.plans import (
     Shared,
     StatePlan,
 )
-from kinfolk.state.layout import ALIGNMENT, CODED, SCALED, plane_bytes, pool_layouts
+from kinfolk.state.layout import CODED, SCALED, SECTION_ALIGNMENT_BYTES, plane_bytes, pool_layouts
 from kinfolk_kernels import codecs
 
 
@@ -47,10 +47,10 @@ def test_sections_are_aligned_and_do_not_overlap():
         end = 0
         for placed in pool.sections.values():
             assert placed.offset >= end
-            assert placed.offset % ALIGNMENT == 0
+            assert placed.offset % SECTION_ALIGNMENT_BYTES == 0
             assert placed.nbytes == sum(plane_bytes(placed.section))
             end = placed.offset + placed.nbytes
-        assert end <= pool.block_bytes < end + ALIGNMENT
+        assert end <= pool.block_bytes < end + SECTION_ALIGNMENT_BYTES
 
 
 @pytest.mark.parametrize(("format_", "size"), [("f32", 4), ("f16", 2), ("bf16", 2)])
@@ -66,7 +66,7 @@ def test_a_coded_section_is_codes_and_a_scale_for_32_of_them(format_, block):
 
 def test_codes_take_the_bytes_that_kernels_think_they_do():
     assert CODED == codecs.FORMATS
-    assert SCALED == codecs.BLOCK
+    assert SCALED == codecs.CODED_BLOCK_NUMBERS
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ from kinfolk_kernels.accept_drafts.reference import NO_ROW
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
 from kinfolk_kernels.row_layout import RowLayout, Segment
-
-CHUNK = 64
-
+from kinfolk_kernels.rows import CHUNK_POSITIONS
 
 # -- rows -----------------------------------------------------------------------------------------
 
@@ -159,7 +157,7 @@ def _build(
 
 def _tables(parts: Sequence[Part], places: int | None) -> tuple[list[list[int]], int]:
     """Blocks of each part, without block 0, and the number of blocks, some of which are free."""
-    counts = [-(-(part.context + part.rows) // CHUNK) for part in parts]
+    counts = [-(-(part.context + part.rows) // CHUNK_POSITIONS) for part in parts]
     total = sum(counts) + 3
     order = list(range(1, total + 1))
     if places is not None:
@@ -188,8 +186,8 @@ def _append(
     seen = sum(1 << ancestor for ancestor in path) if arena >= 0 else 0
     columns["seen"].append(seen - (1 << 64) if seen >> 63 else seen)
     columns["arena"].append(arena)
-    place = blocks[position // CHUNK] * CHUNK + position % CHUNK
-    columns["write"].append(place if arena < 0 else row % CHUNK)
+    place = blocks[position // CHUNK_POSITIONS] * CHUNK_POSITIONS + position % CHUNK_POSITIONS
+    columns["write"].append(place if arena < 0 else row % CHUNK_POSITIONS)
 
 
 @pytest.fixture(scope="session")
@@ -230,10 +228,10 @@ class Memories:
 
     @staticmethod
     def place(rows: Rows, sequences: list[tuple[torch.Tensor, torch.Tensor]]) -> Memory:
-        arena_blocks = 1 + len(rows.positions) // CHUNK
+        arena_blocks = 1 + len(rows.positions) // CHUNK_POSITIONS
         pools, arenas = (
             tuple(
-                torch.full((n, x.shape[1], CHUNK, x.shape[2]), torch.nan, dtype=x.dtype)
+                torch.full((n, x.shape[1], CHUNK_POSITIONS, x.shape[2]), torch.nan, dtype=x.dtype)
                 for x in sequences[0]
             )
             for n in (rows.blocks, arena_blocks)
@@ -241,14 +239,16 @@ class Memories:
         for index, part in enumerate(rows.parts):
             span = rows.span(index)
             place = torch.arange(part.context)
-            block = rows.table.blocks[index].long()[place // CHUNK]
+            block = rows.table.blocks[index].long()[place // CHUNK_POSITIONS]
             for pool, arena, vectors in zip(pools, arenas, sequences[index], strict=True):
-                pool[block, :, place % CHUNK] = vectors[: part.context]
+                pool[block, :, place % CHUNK_POSITIONS] = vectors[: part.context]
                 for row in range(part.rows):
                     held = int(rows.arena_row[span.start + row])
                     target = int(rows.write_row[0, span.start + row]) if held < 0 else held
                     memory = pool if held < 0 else arena
-                    memory[target // CHUNK, :, target % CHUNK] = vectors[part.context + row]
+                    memory[target // CHUNK_POSITIONS, :, target % CHUNK_POSITIONS] = vectors[
+                        part.context + row
+                    ]
         return Memory(pools, arenas, sequences)
 
     @staticmethod
@@ -269,7 +269,7 @@ class Memories:
             for row in range(part.rows):
                 mask = _sees(part, row, len(keys), window)
                 for chunk in evicted:
-                    mask[chunk * CHUNK : (chunk + 1) * CHUNK] = False
+                    mask[chunk * CHUNK_POSITIONS : (chunk + 1) * CHUNK_POSITIONS] = False
                 for head in range(q.shape[1]):
                     k, v = keys[mask, head // group], values[mask, head // group]
                     weight = (k @ q[rows.span(index)][row, head].double() * scale).softmax(0)

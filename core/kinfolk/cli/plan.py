@@ -11,7 +11,7 @@ from kinfolk.cli.console import print_json, size, table
 from kinfolk.cli.loading import check_model, discover, loading, model_path, read_settings
 from kinfolk.cli.options import ENGINE, LOADING, json_option, model_argument, settings_options
 from kinfolk.plans import Paged, StatePlan
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 if TYPE_CHECKING:
     from kinfolk.engine.preparing import Prepared
@@ -75,7 +75,7 @@ def _as_text(ready: Prepared) -> str:
     rows.append(("sequences at once", f"{limits.slots}, and {limits.checkpoints} checkpoints"))
     for window, blocks in zip(ready.plan.windows, limits.blocks, strict=True):
         what = "pool" if window is None else f"pool of window {window}"
-        rows.append((what, f"{blocks * CHUNK} positions over all sequences"))
+        rows.append((what, f"{blocks * CHUNK_POSITIONS} positions over all sequences"))
     return table(rows)
 
 

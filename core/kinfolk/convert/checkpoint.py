@@ -16,7 +16,7 @@ import numpy as np
 from kinfolk.config import MOST_LAYERS
 from kinfolk.convert.plan import FloatArray, Shape, Source
 from kinfolk.errors import ConversionError
-from kinfolk.gguf.ranges import MOST, Range, shown
+from kinfolk.gguf.ranges import MAX_INT32, Range, shown
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Config:
         return self._values.get(key) is not None
 
     def integer(
-        self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = MOST
+        self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_INT32
     ) -> int:
         value = int(self._get(key, default, int, "an integer"))
         self._check_range(key, value, Range(minimum, maximum))

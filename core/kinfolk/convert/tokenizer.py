@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from kinfolk.convert.plan import TokenizerReader
-from kinfolk.convert.tokenizer_files import ROLES, TokenizerFiles
+from kinfolk.convert.tokenizer_files import TOKEN_ROLES, TokenizerFiles
 from kinfolk.text.character_level import SPACE, byte_token
 from kinfolk.text.formats import PreTokenizer
 from kinfolk.text.vocabulary import ADD_BOS, MERGES, SCORES, TOKEN_TYPE, TOKENS, TokenType
@@ -53,7 +53,7 @@ def byte_level(
             TOKENS: tokens,
             TOKEN_TYPE: np.array(types, np.int32),
             MERGES: files.merges(),
-            **_role_keys(specials, ROLES),
+            **_role_keys(specials, TOKEN_ROLES),
             **({} if turn_end is None else {"tokenizer.ggml.eot_token_id": turn_end}),
             ADD_BOS: files.adds_bos(specials.get("bos")),
             **dict(files.templates()),
@@ -69,7 +69,7 @@ def character_level(
 
     ``pre`` names the model; ``visible`` are special tokens whose text belongs to answers.
     """
-    roles = {**ROLES, "mask": "mask"}
+    roles = {**TOKEN_ROLES, "mask": "mask"}
 
     def read(directory: Path) -> Mapping[str, object]:
         files = TokenizerFiles.load(directory)

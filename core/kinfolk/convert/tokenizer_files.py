@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _TOKENIZER: Final = "tokenizer.json"
 _SETTINGS: Final = "tokenizer_config.json"
 _GENERATION: Final = "generation_config.json"
-ROLES: Final = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+TOKEN_ROLES: Final = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 """Special tokens by their name in the settings, and by their name in the file."""
 
 
@@ -82,7 +82,7 @@ class TokenizerFiles:
         return [f"{left} {right}" for left, right in pairs]
 
     def specials(
-        self, ids: Mapping[str, int], roles: Mapping[str, str] = ROLES
+        self, ids: Mapping[str, int], roles: Mapping[str, str] = TOKEN_ROLES
     ) -> Iterator[tuple[str, int]]:
         """Role and id: from the settings by text, else from the configuration by number."""
         text_config = self.model_config.get("text_config") or {}

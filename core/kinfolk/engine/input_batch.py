@@ -20,7 +20,7 @@ from kinfolk.model_api import StepBatch
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.state import Pool, State
 from kinfolk.state.tables import NO_CHANGES, Changes
-from kinfolk.types import CHUNK, NO_PARENT
+from kinfolk.types import CHUNK_POSITIONS, NO_PARENT
 from kinfolk_kernels.row_layout import MAX_DRAFT_ROWS, MAX_SHORT_ROWS, LaunchTraits, Segment
 
 Ints = Sequence[int] | npt.NDArray[np.int64]
@@ -54,7 +54,8 @@ def build_input_batch(
     fill(buffers, items, all_logits=all_logits)
     buffers.upload()
     buffers.enter_changes()
-    traits = exact_traits(items)
+    trees = any(item.parents is not None for item in items)
+    traits = LaunchTraits.of(buffers.segments, trees=trees)
     return InputBatch(buffers.batch(traits, full_width=False), buffers.sampled(traits))
 
 
@@ -86,18 +87,6 @@ def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> Buc
         short=len(items) - long,
         long=long,
         changes=changes,
-    )
-
-
-def exact_traits(items: Sequence[Item]) -> LaunchTraits:
-    """The traits of one step."""
-    counts = [len(item.tokens) for item in items]
-    return LaunchTraits(
-        single_rows=any(n == 1 and not _drafted(i) for i, n in zip(items, counts, strict=True)),
-        draft_rows=max((len(item.tokens) for item in items if _drafted(item)), default=0),
-        trees=any(item.parents is not None for item in items),
-        short_counts=tuple(sorted({n for n in counts if n <= MAX_SHORT_ROWS})),
-        long_rows=max((n for n in counts if n > MAX_SHORT_ROWS), default=0),
     )
 
 
@@ -301,7 +290,7 @@ def _fill_places(places: npt.NDArray[np.generic], pool: Pool, slot: int, start: 
     done, stop = 0, places.shape[0]
     while done < stop:
         first = pool.place(slot, start + done)
-        count = min(CHUNK - first % CHUNK, stop - done)
+        count = min(CHUNK_POSITIONS - first % CHUNK_POSITIONS, stop - done)
         places[done : done + count] = first if count == 1 else np.arange(first, first + count)
         done += count
 

@@ -17,7 +17,7 @@ from kinfolk.spec.sampling import PARAMETERS
 from kinfolk.state.state import State
 from kinfolk.state.tables import Changes, aligned
 from kinfolk.state.transfer import Transfer
-from kinfolk.types import CHUNK, DUMMY, NO_PARENT
+from kinfolk.types import CHUNK_POSITIONS, DUMMY, NO_PARENT
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout, Segment
 
 MAX_TABLE_CHANGES = 128
@@ -130,7 +130,7 @@ class InputBuffers:
         host["parent"][:] = NO_PARENT
         host["arena"][:] = -1
         host["arena_start"][:] = -1
-        host["write"][:] = DUMMY * CHUNK + rows % CHUNK
+        host["write"][:] = DUMMY * CHUNK_POSITIONS + rows % CHUNK_POSITIONS
         host["short"][:] = np.arange(self.shape.short)
         host["logit_rows"][:] = np.arange(self.shape.logits)
         host["top_p"][:] = 1

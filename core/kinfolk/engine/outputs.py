@@ -197,8 +197,10 @@ def _sampled(
     """The result of a sampled item."""
     item = batch.sampled[number]
     kept = outputs.path[number][: outputs.n_keep[number]]
-    drafts = item.tokens[-sampled_rows(item) :]
-    emitted = (*(drafts[row] for row in kept[1:]), outputs.next[number])
+    emitted: tuple[int, ...] = (outputs.next[number],)
+    if len(kept) > 1:
+        drafts = item.tokens[-sampled_rows(item) :]
+        emitted = (*(drafts[row] for row in kept[1:]), *emitted)
     count = batch.samplings[number].logprobs
     logprobs = () if count is None else _logprobs(logits[number][kept], emitted, count)
     return ItemResult(

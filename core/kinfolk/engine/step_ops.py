@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from kinfolk.ops.binding import Ops
 from kinfolk.verify_api import AcceptDrafts, Draw
@@ -13,8 +14,7 @@ from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArgument
 from kinfolk_kernels.pack_outputs.op import PACK_OUTPUTS, PackOutputsArguments
 from kinfolk_kernels.sample.op import SAMPLE, SampleArguments
 
-T = torch.Tensor
-PackOutputs = Callable[[T, T, T, T, T, T, T], T]
+PackOutputs = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """The op ``pack_outputs``, bound."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-MOST: Final = 2**31 - 1
+MAX_INT32: Final = 2**31 - 1
 """Default bound of the magnitude of an integer: larger than any size, count or position."""
 
 
@@ -21,8 +21,10 @@ class Range:
 
     @classmethod
     def of_integers(cls, minimum: int | None, maximum: int | None) -> Range:
-        """A range of integers; a missing end is -``MOST`` or ``MOST``."""
-        return cls(-MOST if minimum is None else minimum, MOST if maximum is None else maximum)
+        """A range of integers; a missing end is -``MAX_INT32`` or ``MAX_INT32``."""
+        return cls(
+            -MAX_INT32 if minimum is None else minimum, MAX_INT32 if maximum is None else maximum
+        )
 
     def __contains__(self, number: float) -> bool:
         return (
@@ -37,9 +39,9 @@ class Range:
         """The range in words, for an error about ``number``: ``1 to 1024``, ``at least 1``, ``above
         0 and at most 1``, ``a finite number``. Default ends are named only if ``number`` is beyond
         them."""
-        usual = abs(number) <= MOST
-        minimum = None if usual and self.minimum == -MOST else self.minimum
-        maximum = None if usual and self.maximum == MOST else self.maximum
+        usual = abs(number) <= MAX_INT32
+        minimum = None if usual and self.minimum == -MAX_INT32 else self.minimum
+        maximum = None if usual and self.maximum == MAX_INT32 else self.maximum
         if minimum is not None and maximum is not None:
             return f"{shown(minimum)} to {shown(maximum)}"
         bounds = (

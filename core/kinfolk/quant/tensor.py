@@ -14,7 +14,7 @@ from kinfolk.descriptors import QuantFormat
 from kinfolk.quant.codec import dequantize
 
 # Numbers dequantised at a time: bounds the float32 copy that a conversion needs.
-_CHUNK = 1 << 20
+_PIECE_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def from_map(data: npt.NDArray[np.uint8]) -> torch.Tensor:
 
 
 def row_chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Half-open ranges of flattened rows that cover ``shape``, about ``_CHUNK`` numbers each."""
-    rows, step = prod(shape[:-1]), max(1, _CHUNK // shape[-1])
+    """Half-open ranges of flattened rows that cover ``shape``, of about ``_PIECE_NUMBERS`` each."""
+    rows, step = prod(shape[:-1]), max(1, _PIECE_NUMBERS // shape[-1])
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.operations import StateOperation
 
-UNKNOWN = (-1,)
+UNKNOWN_TOKENS = (-1,)
 """The tokens of a row that follows a step whose result is not known yet."""
 
 

@@ -142,4 +142,4 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        return self.request.max_new - self.emitted
+        return len(self.request.prompt) + self.request.max_new - len(self.known)

@@ -17,7 +17,7 @@ from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.drafts import Drafts
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import UNKNOWN, Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
@@ -124,7 +124,7 @@ class Scheduler:
 
     def plan_next(self) -> StepPlan | None:
         """The step after the outstanding one, whose result is not known yet; ``None`` if what is in
-        it depends on that. Its tokens are ``UNKNOWN``: those that the outstanding step chooses.
+        it depends on that. Its tokens are ``UNKNOWN_TOKENS``: the outstanding step chooses them.
 
         A sequence that turns out to have ended has a row too many. Nobody hears of that row.
         """
@@ -135,7 +135,14 @@ class Scheduler:
             start = item.start + 1
             self._kv_cache.tables.extend(item.lease, start + 1)
             items.append(
-                Item(item.lease, item.request_id, item.kind, UNKNOWN, start, budget=item.budget - 1)
+                Item(
+                    item.lease,
+                    item.request_id,
+                    item.kind,
+                    UNKNOWN_TOKENS,
+                    start,
+                    budget=item.budget - 1,
+                )
             )
         return self._planned(items)
 
@@ -156,7 +163,7 @@ class Scheduler:
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
                 self._settle(item.lease, outcome.error)
             sequence = self._alive.get(item.request_id)
-            if sequence is None or sequence.lease != item.lease:
+            if sequence is None or sequence.lease is not item.lease:
                 self.stale_results += 1
             elif outcome.error is not None:
                 events.append(self._finish(sequence, FinishReason.ERROR, error=outcome.error))
@@ -190,7 +197,7 @@ class Scheduler:
             return False
         for item in plan.items:
             sequence = self._alive.get(item.request_id)
-            if sequence is None or sequence.lease != item.lease:
+            if sequence is None or sequence.lease is not item.lease:
                 return False
             if item.kind is not ItemKind.DECODE or item.budget < 2:
                 return False
@@ -284,7 +291,7 @@ class Scheduler:
             sequence.served_in_turn += len(tokens)
             sequence.drafted += len(item.tokens) - 1
             sequence.accepted += min(len(tokens), outcome.kept - 1)
-        self._kv_cache.tables.advance(_lease(sequence), computed)
+        self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
         if not tokens:
             return

@@ -17,7 +17,7 @@ from kinfolk.server.errors import ApiError, from_exception
 from kinfolk.server.metrics import metrics_router
 from kinfolk.server.middleware import (
     PUBLIC,
-    REQUEST_ID,
+    REQUEST_ID_HEADER,
     ApiKeys,
     BodyLimit,
     RequestIds,
@@ -68,7 +68,7 @@ def _add_cors(app: FastAPI, allowed: str) -> None:
         allow_origin_regex=LOCAL_ORIGINS if local else None,
         allow_methods=["GET", "POST", "OPTIONS"],
         allow_headers=["*"],
-        expose_headers=[REQUEST_ID],
+        expose_headers=[REQUEST_ID_HEADER],
     )
 
 

@@ -21,7 +21,7 @@ from kinfolk.server.errors import ApiError, from_exception
 logger = logging.getLogger(__name__)
 
 PUBLIC = frozenset({"/", "/health", "/v1/health", "/healthz"})
-REQUEST_ID = "X-Request-Id"
+REQUEST_ID_HEADER = "X-Request-Id"
 
 
 def error_response(error: ApiError) -> Response:
@@ -38,14 +38,14 @@ class RequestIds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        sent = Headers(scope=scope).get(REQUEST_ID, "")
+        sent = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         valid = 0 < len(sent) <= 128 and sent.isascii() and sent.isprintable()
         request_id = sent if valid else f"req_{secrets.token_hex(12)}"
         scope.setdefault("state", {})[request_log.REQUEST_ID] = request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 
         await self.app(scope, receive, send_with_id)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MIN_N = 2
 MAX_N = 4
-CANDIDATES = 32
+MAX_CANDIDATES = 32
 """Occurrences of the last ``MIN_N`` tokens that are compared, the latest first."""
 GROWTH = 16384
 """Most tokens indexed in one call, a few ms: a long prompt is indexed over several steps."""
@@ -47,7 +47,7 @@ class SuffixIndex:
         text, end = self.text, len(self.text)
         found = self._latest.get(tuple(text[end - MIN_N :]), _NONE)
         best, best_size = None, 0
-        for _ in range(CANDIDATES):
+        for _ in range(MAX_CANDIDATES):
             if found == _NONE or best_size == MAX_N:
                 break
             size = MIN_N

@@ -27,7 +27,7 @@ REFERENCE_DRAW: Final[Draw] = partial(SAMPLE.reference, SampleArguments(torch.de
 COLDEST = 1e-30
 """Least temperature to divide by: below it the quotients of usual logits overflow float32."""
 
-CANDIDATES = (64, 1024)
+TOP_K_SIZES = (64, 1024)
 """Candidates that are sorted where every row has a top-k: the smallest that holds the largest k."""
 
 PARAMETERS = {
@@ -185,7 +185,7 @@ def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
     limited = all(each.top_k > 0 for each in sampled)
     largest = max(each.top_k for each in sampled) if limited else 0
     # Rounded up, as kernels are compiled for each size; 0 = the whole vocabulary is sorted.
-    size = next((size for size in CANDIDATES if 0 < largest <= size), 0)
+    size = next((size for size in TOP_K_SIZES if 0 < largest <= size), 0)
     return SamplingKind(greedy=False, largest_top_k=size, edited=is_edited)
 
 

@@ -21,7 +21,7 @@ from kinfolk.verify_api import AcceptDrafts, Draft, Kept, RowSampling, VerifySte
 from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArguments
 from kinfolk_kernels.accept_drafts.reference import NO_ROW as NO_ROW
 
-REFERENCE: Final[AcceptDrafts] = partial(
+REFERENCE_ACCEPT_DRAFTS: Final[AcceptDrafts] = partial(
     ACCEPT_DRAFTS.reference, AcceptDraftsArguments(torch.device("cpu"))
 )
 """The reference, which runs on any device."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 
 def chunks_for(positions: int) -> int:
     """Chunks that ``positions`` positions from 0 occupy."""
-    return -(-positions // CHUNK)
+    return -(-positions // CHUNK_POSITIONS)
 
 
 def blocks_for_sequence(window: int | None, positions: int, step_rows: int) -> int:
@@ -23,7 +23,7 @@ def blocks_for_sequence(window: int | None, positions: int, step_rows: int) -> i
 
 def first_visible_chunk(window: int | None, position: int) -> int:
     """The first chunk that the row at ``position`` attends to."""
-    return 0 if window is None else max(0, position - window + 1) // CHUNK
+    return 0 if window is None else max(0, position - window + 1) // CHUNK_POSITIONS
 
 
 def visible_chunks(window: int | None, position: int) -> range:

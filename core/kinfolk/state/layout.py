@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from kinfolk.dtypes import DTYPE_BYTES
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.plans import Paged, Section, StatePlan
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
-ALIGNMENT = 128
+SECTION_ALIGNMENT_BYTES = 128
 """Sections start at multiples of this many bytes, so that rows can be read in whole lines."""
 
 CODED = {"q8_0": 1, "q4_0": 2}
@@ -52,7 +52,7 @@ class PoolLayout:
 
 def plane_bytes(section: Section) -> tuple[int, ...]:
     """Bytes of 64 positions of a section, plane by plane."""
-    codec, vectors = section.codec, section.heads * CHUNK
+    codec, vectors = section.codec, section.heads * CHUNK_POSITIONS
     if codec.format in DTYPE_BYTES:
         if codec.rotation != "none":
             raise UnsupportedModelError(
@@ -83,5 +83,5 @@ def _pool(plan: StatePlan, window: int | None) -> PoolLayout:
         for section in layer.sections:
             placed = SectionLayout(section, offset, plane_bytes(section))
             sections[index, section.name] = placed
-            offset += -(-placed.nbytes // ALIGNMENT) * ALIGNMENT
+            offset += -(-placed.nbytes // SECTION_ALIGNMENT_BYTES) * SECTION_ALIGNMENT_BYTES
     return PoolLayout(window, sections, offset)

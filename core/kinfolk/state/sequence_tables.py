@@ -29,7 +29,7 @@ from kinfolk.state.operations import (
     OperationLog,
     UnmapChunk,
 )
-from kinfolk.types import CHUNK, DUMMY
+from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
 ChunkTables = tuple[dict[int, Chunk], ...]
 """For each pool: chunks by their number in a sequence."""
@@ -59,6 +59,7 @@ class SequenceTables:
             BlockPool(index, size, window, self.operations)
             for index, (size, window) in enumerate(zip(limits.blocks, windows, strict=True))
         )
+        self._windowed = tuple(pool for pool in self.pools if pool.window is not None)
         self.free = list(range(limits.slots, DUMMY, -1))
         self.sequences: dict[int, SequenceState] = {}
         self._epochs = [0] * (limits.slots + 1)
@@ -78,7 +79,7 @@ class SequenceTables:
         nothing: each holder needs a block when the window moves on.
         """
         return tuple(
-            promised - (start // CHUNK if pool.window is None else 0)
+            promised - (start // CHUNK_POSITIONS if pool.window is None else 0)
             for promised, pool in zip(self._promise(positions), self.pools, strict=True)
         )
 
@@ -94,15 +95,12 @@ class SequenceTables:
             for index, need in enumerate(self.needed(positions, start))
         )
 
-    def is_current(self, lease: SlotLease) -> bool:
-        held = self.sequences.get(lease.slot)
-        return held is not None and (held.lease is lease or held.lease == lease)
-
     def sequence(self, lease: SlotLease) -> SequenceState:
         """The sequence of a lease; raises :class:`StateError` when the lease is over."""
-        if not self.is_current(lease):
+        held = self.sequences.get(lease.slot)
+        if held is None or (held.lease is not lease and held.lease != lease):
             raise StateError(f"lease of slot {lease.slot}, epoch {lease.epoch} is over")
-        return self.sequences[lease.slot]
+        return held
 
     def length(self, lease: SlotLease) -> int:
         """Committed positions."""
@@ -158,7 +156,7 @@ class SequenceTables:
         for pool, held in zip(self.pools, chunks, strict=True):
             for number in sorted(held):
                 chunk = held[number]
-                if (number + 1) * CHUNK <= length:
+                if (number + 1) * CHUNK_POSITIONS <= length:
                     pool.hold(chunk)
                     self._map(seq, pool, number, chunk)
                 else:
@@ -171,7 +169,7 @@ class SequenceTables:
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
         seq = self.sequence(lease)
-        if chunks_for(stop) <= chunks_for(seq.extended):
+        if stop <= chunks_for(seq.extended) * CHUNK_POSITIONS:
             seq.extended = max(seq.extended, stop)
             return
         chunks = range(chunks_for(seq.extended), chunks_for(stop))
@@ -201,13 +199,11 @@ class SequenceTables:
             seq.exact = False
         if not seq.exact:
             for entries in seq.tables:
-                for number in range(seq.length // CHUNK, chunks_for(length)):
+                for number in range(seq.length // CHUNK_POSITIONS, chunks_for(length)):
                     entries[number].chunk.exact = False
         seq.length = length
-        for pool, entries in zip(self.pools, seq.tables, strict=True):
-            if pool.window is None:
-                continue
-            first = first_visible_chunk(pool.window, length)
+        for pool in self._windowed:
+            entries, first = seq.tables[pool.index], first_visible_chunk(pool.window, length)
             while entries and (oldest := next(iter(entries))) < first:
                 self.operations.append(UnmapChunk(pool.index, lease.slot, oldest))
                 entry = entries.pop(oldest)
@@ -242,7 +238,7 @@ class SequenceTables:
         length, rule = self.sequence(lease).length, self.rules[pool]
         if rule.window is not None:
             return range(0)
-        stop = min(length // CHUNK, chunks_for(length) - rule.tail)
+        stop = min(length // CHUNK_POSITIONS, chunks_for(length) - rule.tail)
         return range(rule.sink, max(rule.sink, stop))
 
     def evict(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
@@ -253,7 +249,7 @@ class SequenceTables:
             raise StateError("chunks of a windowed pool leave by themselves")
         if entry is None or not entry.resident:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is not resident")
-        if (chunk + 1) * CHUNK > seq.length:
+        if (chunk + 1) * CHUNK_POSITIONS > seq.length:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is still being written")
         if chunk not in self.evictable(lease, pool):
             rule = self.rules[pool]

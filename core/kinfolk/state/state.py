@@ -27,7 +27,7 @@ from kinfolk.state.operations import (
 )
 from kinfolk.state.tables import BlockTables
 from kinfolk.torch_dtypes import TORCH_DTYPES
-from kinfolk.types import CHUNK, DUMMY
+from kinfolk.types import CHUNK_POSITIONS, DUMMY
 from kinfolk_kernels.codecs import Coded, Stored
 
 
@@ -38,7 +38,7 @@ class Pool:
         self.layout = layout
         # Memory that was never written is read and masked: it must be finite.
         self.data = torch.zeros(blocks + 1, layout.block_bytes, dtype=torch.uint8, device=device)
-        arena = -(-limits.tree_rows // CHUNK)
+        arena = -(-limits.tree_rows // CHUNK_POSITIONS)
         self.arena = torch.zeros(arena, layout.block_bytes, dtype=torch.uint8, device=device)
         self.tables: list[dict[int, int]] = [{} for _ in range(limits.slots + 1)]
 
@@ -49,8 +49,8 @@ class Pool:
         kinds = (torch.uint8, torch.float16) if plain is None else (plain,)
         for nbytes, kind in zip(section.planes, kinds, strict=True):
             flat = data[:, offset : offset + nbytes].view(kind)
-            width = flat.shape[1] // (spec.heads * CHUNK)
-            planes.append(flat.view(data.shape[0], spec.heads, CHUNK, width))
+            width = flat.shape[1] // (spec.heads * CHUNK_POSITIONS)
+            planes.append(flat.view(data.shape[0], spec.heads, CHUNK_POSITIONS, width))
             offset += nbytes
         return planes
 
@@ -64,17 +64,19 @@ class Pool:
 
     def place(self, slot: int, position: int) -> int:
         """Row of the pool in which a position of a slot is stored: block * 64 + offset."""
-        block = self.tables[slot].get(position // CHUNK)
+        block = self.tables[slot].get(position // CHUNK_POSITIONS)
         if block is None:
             raise StateError(f"position {position} of slot {slot} has no block")
-        return block * CHUNK + position % CHUNK
+        return block * CHUNK_POSITIONS + position % CHUNK_POSITIONS
 
     def copy_from_arena(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy arena rows ``source`` to pool rows ``target``, both int64 [n]."""
         for section in self.layout.sections.values():
             planes = self.planes(self.data, section), self.planes(self.arena, section)
             for pool, arena in zip(*planes, strict=True):
-                pool[target // CHUNK, :, target % CHUNK] = arena[source // CHUNK, :, source % CHUNK]
+                pool[target // CHUNK_POSITIONS, :, target % CHUNK_POSITIONS] = arena[
+                    source // CHUNK_POSITIONS, :, source % CHUNK_POSITIONS
+                ]
 
 
 class PagedLayer:

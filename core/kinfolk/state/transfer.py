@@ -11,7 +11,7 @@ import torch
 
 from kinfolk.torch_dtypes import ARRAY_DTYPES
 
-ALIGNMENT = 64
+ARRAY_ALIGNMENT_BYTES = 64
 """Arrays start at multiples of this many bytes, which kernels are compiled for."""
 
 Fields = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -26,25 +26,32 @@ class Transfer:
     """
 
     def __init__(self, fields: Fields, device: torch.device, stages: int = 1) -> None:
-        places, size = {}, 0
+        starts, size = {}, 0
         for name, (kind, shape) in fields.items():
-            places[name] = size
+            starts[name] = size
             nbytes = prod(shape) * ARRAY_DTYPES[kind].itemsize
-            size += -(-nbytes // ALIGNMENT) * ALIGNMENT
+            size += -(-nbytes // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES
         cuda = device.type == "cuda"
         self._stages = [
             torch.empty(size, dtype=torch.uint8, pin_memory=cuda)
             for _ in range(stages if cuda else 1)
         ]
-        self._hosts: list[dict[str, npt.NDArray[np.generic]]] = [{} for _ in self._stages]
         self._there = torch.empty_like(self._stages[0], device=device) if cuda else self._stages[0]
+        # One slice an array, of the buffer in each type: a prompt's step makes buffers of its own.
+        self._hosts: list[dict[str, npt.NDArray[np.generic]]] = []
+        for staged in self._stages:
+            arrays = {kind: staged.numpy().view(kind) for kind in ARRAY_DTYPES}
+            self._hosts.append(
+                {
+                    name: arrays[kind][_span(starts[name], kind, shape)].reshape(shape)
+                    for name, (kind, shape) in fields.items()
+                }
+            )
+        tensors = {kind: self._there.view(dtype) for kind, dtype in ARRAY_DTYPES.items()}
         self.device: dict[str, torch.Tensor] = {}
         for name, (kind, shape) in fields.items():
-            start = places[name]
-            stop = start + prod(shape) * ARRAY_DTYPES[kind].itemsize
-            for staged, host in zip(self._stages, self._hosts, strict=True):
-                host[name] = staged.numpy()[start:stop].view(kind).reshape(shape)
-            self.device[name] = self._there[start:stop].view(ARRAY_DTYPES[kind]).view(shape)
+            flat = tensors[kind][_span(starts[name], kind, shape)]
+            self.device[name] = flat if len(shape) == 1 else flat.view(shape)
         self.turn()
 
     def turn(self) -> None:
@@ -58,3 +65,9 @@ class Transfer:
         """Copy everything, in the order of the current stream; the host does not wait."""
         if self._there is not self._staged:
             self._there.copy_(self._staged, non_blocking=True)
+
+
+def _span(start: int, kind: str, shape: tuple[int, ...]) -> slice:
+    """An array's elements, if it begins ``start`` bytes behind the first of its type."""
+    first = start // ARRAY_DTYPES[kind].itemsize
+    return slice(first, first + prod(shape))

@@ -15,7 +15,7 @@ from kinfolk.model_api import Forward
 from kinfolk.plans import PoolRule, SlotMapping
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.chunks import SlotLease
-from kinfolk.types import CHUNK, DUMMY
+from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
 Parents = Sequence[int] | None
 
@@ -143,7 +143,7 @@ class Driver:
         length = self.kv_cache.tables.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
-                rows = max(0, min(CHUNK, length - chunk * CHUNK))
+                rows = max(0, min(CHUNK_POSITIONS, length - chunk * CHUNK_POSITIONS))
                 for section in pool.layout.sections.values():
                     for plane in pool.planes(pool.data, section):
                         found.append(plane[block, :, :rows].clone())

@@ -29,7 +29,7 @@ from kinfolk.testing.model_files import write_f32
 from kinfolk.text.chat import ChatTemplate
 from kinfolk.text.formats import ChatFormat
 from kinfolk.text.tokenizer import Tokenizer
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 from kinfolk.weights.loader import load_weights
 
 BOUND: Final = 2e-4
@@ -133,7 +133,7 @@ class Kit:
     @cached_property
     def tokens(self) -> list[int]:
         """Tokens of a text that is longer than several chunks and every window."""
-        return self.random_tokens(max(150, self.window + CHUNK + 20), seed=0)
+        return self.random_tokens(max(150, self.window + CHUNK_POSITIONS + 20), seed=0)
 
     def random_tokens(self, count: int, seed: int) -> list[int]:
         source = random.Random(f"{self.name} {seed}")

@@ -50,14 +50,9 @@ class TextStream:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stop: Sequence[str] = (),
-        *,
-        before: int | None = None,
-        show_control: bool = False,
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), *, before: int | None = None
     ):
-        self._detokenizer = Detokenizer(tokenizer, before=before, show_control=show_control)
+        self._detokenizer = Detokenizer(tokenizer, before=before)
         self._scanner = StopScanner(stop)
         self.tokens = 0
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MODEL: Final = "tokenizer.ggml.model"
+MODEL_KEY: Final = "tokenizer.ggml.model"
 PRE: Final = "tokenizer.ggml.pre"
 BYTE_LEVEL: Final = "gpt2"
 
@@ -100,8 +100,8 @@ class Tokenizer:
         family in ``families`` has its pre-tokenizer.
         """
         chat = chat or ChatFormat()
-        byte_level = meta.string(MODEL) == BYTE_LEVEL
-        name = _pre_name(meta) if byte_level else meta.string(MODEL)
+        byte_level = meta.string(MODEL_KEY) == BYTE_LEVEL
+        name = _pre_name(meta) if byte_level else meta.string(MODEL_KEY)
         pre = find_pretokenizer(name, families, own=own, path=meta.path, byte_level=byte_level)
         vocabulary = read_vocabulary(meta, chat)
         merges = read_merges(meta, vocabulary, scored=symbols_of(pre).scored)

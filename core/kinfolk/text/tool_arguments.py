@@ -14,7 +14,7 @@ from typing import Any, Final
 from kinfolk.errors import KinfolkError
 from kinfolk.text.formats import ObjectArguments, TaggedArguments
 from kinfolk.text.incremental import Parse, TextBuffer, overlap
-from kinfolk.text.tool_values import STRING, Types, coerce, escape, to_json, types_of
+from kinfolk.text.tool_values import STRING_TYPES, Types, coerce, escape, to_json, types_of
 
 LONGEST_NAME: Final = 256
 _LONGEST_WORD: Final = 4096
@@ -105,7 +105,7 @@ class TaggedReader:
         return key
 
     def _typed_value(self, types: Types) -> Parse[None]:
-        if types == STRING:
+        if types == STRING_TYPES:
             self._write('"')
             yield from self._value(lambda text: self._write(escape(text)))
             self._write('"')

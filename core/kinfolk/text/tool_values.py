@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 Types = tuple[str, ...]
-STRING: Final[Types] = ("string",)
+STRING_TYPES: Final[Types] = ("string",)
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -54,7 +54,7 @@ def coerce(text: str, types: Types) -> str:
     """The text as JSON of the first of ``types`` that it is a value of, else as a JSON string."""
     candidates = [name for name in types if name != "null"]
     word = text.strip()
-    if types != STRING and (
+    if types != STRING_TYPES and (
         word.lower() == "null" or (word == "None" and ("null" in types or "string" not in types))
     ):
         return "null"

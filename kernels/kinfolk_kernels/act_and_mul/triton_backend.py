@@ -11,18 +11,17 @@ from kinfolk_kernels.act_and_mul.reference import Activation
 from kinfolk_kernels.activations import GELU, SILU, activation
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.row_outputs import RowOutputs, columns_of, store_groups
+from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-TILE = 512
+ACTIVATION_TILE_NUMBERS = 512
 """Numbers that a program computes."""
 
 CODES = {"silu": SILU.value, "gelu_tanh": GELU.value}
 """The kernels' number of each activation."""
-
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @triton.jit(do_not_specialize=["scale_step"])
@@ -105,7 +104,7 @@ def launch(
     rows, width = up.shape
     return Launch(
         act_and_mul_kernel,
-        (rows, -(-width // TILE)),
+        (rows, -(-width // ACTIVATION_TILE_NUMBERS)),
         {
             "gate_ptr": gate,
             "up_ptr": up,
@@ -114,5 +113,9 @@ def launch(
             "gate_row": gate.stride(0),
             "up_row": up.stride(0),
         },
-        {"ACTIVATION": CODES[activation], "GROUPS": TILE // GROUP, **outputs.constants},
+        {
+            "ACTIVATION": CODES[activation],
+            "GROUPS": ACTIVATION_TILE_NUMBERS // GROUP_NUMBERS,
+            **outputs.constants,
+        },
     )

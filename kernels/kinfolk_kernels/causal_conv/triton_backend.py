@@ -20,7 +20,7 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 CHANNELS = 256
 """Channels of a program."""
 
-FEW_ROWS = 32
+MAX_SINGLE_ROW_PROGRAMS = 32
 """Up to this many rows a program computes one row, so that there are enough programs."""
 
 BLOCK_ROWS = 8
@@ -29,7 +29,7 @@ BLOCK_ROWS = 8
 MIN_DIM = 16
 """Numbers of the smallest head."""
 
-WARPS = 4
+HEAD_BLOCK_ROWS = 4
 """Most rows of a program that normalises heads: one row a warp, so that the order of a sum does not
 depend on the number of rows."""
 
@@ -118,7 +118,7 @@ def make_heads(
     count, channels = x.shape
     heads, dim = inputs.v.shape[1:]
     plain = convolve(x, weight, state, inputs.q, rows)
-    block = 1 if count <= FEW_ROWS else WARPS
+    block = 1 if count <= MAX_SINGLE_ROW_PROGRAMS else HEAD_BLOCK_ROWS
     return Launch(
         heads_kernel,
         (-(-count // block), channels // dim + 1),
@@ -159,7 +159,7 @@ def convolve(
     """The launch that convolves all rows, advances the states of certain segments of one row, and
     writes checkpoints."""
     count, channels = x.shape
-    block = 1 if count <= FEW_ROWS else BLOCK_ROWS
+    block = 1 if count <= MAX_SINGLE_ROW_PROGRAMS else BLOCK_ROWS
     stores = rows.store_rows.shape[0]
     return Launch(
         rows_kernel,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import torch
-import triton
 
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.embedding.op import EmbeddingArguments
 from kinfolk_kernels.linear.dequantize import gather
 from kinfolk_kernels.linear.dequantize_kernel import gather_kernel
+from kinfolk_kernels.linear.triton_backend import INTERPRETED
 from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.verdict import YES, Verdict, no
-
-INTERPRETED = not isinstance(gather_kernel, triton.JITFunction)
 
 
 def supports(arguments: EmbeddingArguments) -> Verdict:

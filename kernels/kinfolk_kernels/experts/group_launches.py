@@ -15,13 +15,13 @@ from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps, type_of
 from kinfolk_kernels.launch import Launch
 
-COLUMNS = 1024
+SUM_TILE_COLUMNS = 1024
 """Columns of a program that sums a row's pairs."""
 
 GROUP_ROWS = 256
 """Pairs of a program that sorts, if there are too many for one program."""
 
-FEW_ROWS = 64
+MAX_SMALL_TILE_ROWS = 64
 """Up to this many rows in the step, tiles are small: an expert has few rows."""
 
 FEW_PAIRS = 512
@@ -74,7 +74,7 @@ def group_launches(
 def tile_for(rows: int, each_has: int, dtype: torch.dtype, *, down: bool = False) -> GroupTile:
     """The tile for a number of rows, pairs of an expert, and a dtype. The tiles of gate and up and
     of down have the same number of pairs."""
-    few = rows <= FEW_ROWS
+    few = rows <= MAX_SMALL_TILE_ROWS
     if dtype == torch.float32:
         return GroupTile(32, 16, 4, 1) if few else GroupTile(16, 64, 8, 1)
     if few:
@@ -212,7 +212,7 @@ def add_up(each: torch.Tensor, choice: Choice, y: torch.Tensor) -> Launch:
     rows, width = y.shape
     return Launch(
         group_kernels.sum_kernel,
-        (rows, -(-width // COLUMNS)),
+        (rows, -(-width // SUM_TILE_COLUMNS)),
         {"pairs_ptr": each, "weights_ptr": choice.weights, "y_ptr": y},
-        {"W": width, "TOP_K": choice.top_k, "COLUMNS": COLUMNS},
+        {"W": width, "TOP_K": choice.top_k, "COLUMNS": SUM_TILE_COLUMNS},
     )

@@ -15,7 +15,7 @@ from kinfolk_kernels.experts import pair_kernels
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps
-from kinfolk_kernels.int8_rows import GROUP, Int8Rows, made_int8
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows, made_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import quantize_rows
 from kinfolk_kernels.planes import EIGHT_BITS, INTERLEAVE, Planes
@@ -32,7 +32,7 @@ DOWN_QUADS = 2
 ALL_LANES, FEW_LANES = 256, 64
 """Most lanes that sum a row's experts: up to ``FEW_ROWS`` rows, and for more."""
 
-FEW_ROWS = 2
+MAX_UNROUNDED_ROWS = 2
 """Up to this many rows there are so few programs that neither registers limit them nor a rounding
 launch for all of them pays."""
 
@@ -59,7 +59,7 @@ class Inner:
         if experts.shared is not None:
             shared = torch.empty(rows, experts.shared_channels, device=device)
             shared_gate = torch.empty(rows, device=device)
-        if rows <= FEW_ROWS:
+        if rows <= MAX_UNROUNDED_ROWS:
             return Inner(pairs, shared, shared_gate)
         words = torch.empty(pairs.shape[0], experts.channels // 4, dtype=torch.int32, device=device)
         lanes = _lanes(format_of(experts.down), experts.channels)
@@ -112,7 +112,7 @@ def gate_up_pairs(
 ) -> Launch:
     """The launch that computes ``inner`` from ``rows`` [R, W], which are x in int8."""
     form, width, pairs = format_of(experts.gate), experts.width, choice.ids.numel()
-    shared, shared_gate, shared_form = experts.shared, None, pair_kernels.NONE.value
+    shared, shared_gate, shared_form = experts.shared, None, pair_kernels.NO_SHARED_EXPERT.value
     needed = [_lanes(form, width)]
     at_once = gcd(QUADS, experts.channels // INTERLEAVE, experts.shared_channels // INTERLEAVE)
     programs, parts = pairs, experts.channels // INTERLEAVE // at_once
@@ -122,7 +122,7 @@ def gate_up_pairs(
         programs += choice.ids.shape[0]
         own = experts.shared_channels // INTERLEAVE // at_once
         parts = max(parts, own + (shared_gate is not None))
-    most = CHANNEL_LANES if choice.ids.shape[0] <= FEW_ROWS else FEW_CHANNEL_LANES
+    most = CHANNEL_LANES if choice.ids.shape[0] <= MAX_UNROUNDED_ROWS else FEW_CHANNEL_LANES
     lanes = min(most, triton.next_power_of_2(max(needed)))
     return Launch(
         pair_kernels.gate_up_kernel,
@@ -213,9 +213,9 @@ def down_pairs(
             "SHARED_F": experts.shared_channels,
             "TOP_K": choice.top_k,
             "FORMAT": form,
-            "SHARED": format_of(shared.down) if shared else pair_kernels.NONE.value,
+            "SHARED": format_of(shared.down) if shared else pair_kernels.NO_SHARED_EXPERT.value,
             "GATED": shared is not None and shared.shared_gate is not None,
-            "EARLY": rows <= FEW_ROWS,
+            "EARLY": rows <= MAX_UNROUNDED_ROWS,
             "ROUNDED": inner.words is not None,
             "MASKED": choice.top_k * _lanes(form, channels) % lanes != 0,
             "NR": at_once,
@@ -236,10 +236,10 @@ def _down_lanes(choice: Choice, experts: ExpertsArguments[Stack]) -> int:
     """Lanes of a program that sums a row's experts. For one row, one lane for each word, up to a
     limit. With many programs fewer lanes are faster, as their sums cost less."""
     needed = choice.top_k * _lanes(format_of(experts.down), experts.channels)
-    most = ALL_LANES if choice.ids.shape[0] <= FEW_ROWS else FEW_LANES
+    most = ALL_LANES if choice.ids.shape[0] <= MAX_UNROUNDED_ROWS else FEW_LANES
     return min(most, int(triton.next_power_of_2(needed)))
 
 
 def _lanes(format: int, columns: int) -> int:
     """Lanes that share a group of four rows of a matrix of ``columns`` columns."""
-    return columns // GROUP * (4 if format == EIGHT_BITS else 2)
+    return columns // GROUP_NUMBERS * (4 if format == EIGHT_BITS else 2)

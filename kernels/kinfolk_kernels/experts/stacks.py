@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from kinfolk_kernels.planes import GROUP, LAYOUTS, Planes, PlanesStack
+from kinfolk_kernels.planes import GROUP_WEIGHTS, LAYOUTS, Planes, PlanesStack
+from kinfolk_kernels.stored_kind import FLOATS
 
 DENSE = -1
 """The format number of dense matrices."""
-
-NUMBERS = (torch.float16, torch.bfloat16, torch.float32)
 
 Stack = torch.Tensor | PlanesStack
 Matrix = torch.Tensor | Planes
@@ -65,13 +64,13 @@ def steps(stack: Stack, *, as_bytes: bool) -> dict[str, int]:
 def refuses(stack: Any, name: str) -> str:
     """The reason why the kernels cannot read a stack; empty if they can."""
     if isinstance(stack, torch.Tensor):
-        if stack.dtype not in NUMBERS:
+        if stack.dtype not in FLOATS:
             return f"{name} is of {stack.dtype}"
         if stack[0].stride() != (stack.shape[2], 1):
             return f"the matrices of {name} are not contiguous"
         return ""
     if not isinstance(stack, PlanesStack):
         return f"{name} is neither in planes nor plain numbers ({type(stack).__name__})"
-    if stack.columns % GROUP:
-        return f"{name} has rows of {stack.columns}, no multiple of {GROUP}"
+    if stack.columns % GROUP_WEIGHTS:
+        return f"{name} has rows of {stack.columns}, no multiple of {GROUP_WEIGHTS}"
     return ""

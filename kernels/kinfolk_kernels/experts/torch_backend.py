@@ -13,7 +13,7 @@ from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.reference import Stack, add_shared, matrix
 from kinfolk_kernels.linear.torch_backend import product as linear
 
-TILE = 16
+EXPERT_TILE_ROWS = 16
 
 
 def experts(
@@ -23,7 +23,7 @@ def experts(
     activation, shared = arguments.activation, arguments.shared
     stacks = (arguments.gate, arguments.up, arguments.down)
     rows, top_k = ids.shape
-    tile = 1 if rows == 1 else TILE
+    tile = 1 if rows == 1 else EXPERT_TILE_ROWS
     pairs = torch.empty(rows * top_k, x.shape[1], device=x.device)
     order = ids.flatten().argsort(stable=True)
     counts = ids.flatten().bincount(minlength=arguments.count).tolist()

@@ -20,16 +20,16 @@ from kinfolk_kernels.experts.shared_launches import add_shared, shared_rows
 from kinfolk_kernels.experts.stacks import Stack, format_of, refuses, steps, tensors_of, type_of
 from kinfolk_kernels.linear.op import LinearArguments
 from kinfolk_kernels.linear.triton_backend import supports as supports_linear
-from kinfolk_kernels.planes import GROUP, PlanesStack
+from kinfolk_kernels.planes import GROUP_WEIGHTS, PlanesStack
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 PAIRED_ROWS = 16
 """Up to this many rows, pairs are computed separately if the matrices allow int8 activations: few
 rows share an expert then."""
 
-MOST_EXPERTS = 1024
+MAX_STACKED_EXPERTS = 1024
 MOST_CHOSEN = 32
-WIDEST = 16384
+MAX_EXPERT_COLUMNS = 16384
 
 
 def supports(arguments: ExpertsArguments[Stack]) -> Verdict:
@@ -55,7 +55,7 @@ def supports(arguments: ExpertsArguments[Stack]) -> Verdict:
         return no("gate and up are stored differently")
     if not arguments.bay_of_expert.is_contiguous():
         return no("the bays of the experts are not contiguous")
-    if arguments.count > MOST_EXPERTS or arguments.top_k > MOST_CHOSEN:
+    if arguments.count > MAX_STACKED_EXPERTS or arguments.top_k > MOST_CHOSEN:
         return no(f"{arguments.top_k} of {arguments.count} experts are too many")
     return _supports_shared(arguments)
 
@@ -64,8 +64,8 @@ def _supports_shared(arguments: ExpertsArguments[Stack]) -> Verdict:
     shared = arguments.shared
     if shared is None:
         return YES
-    if arguments.width > WIDEST:
-        return no(f"rows of {arguments.width}, more than {WIDEST}")
+    if arguments.width > MAX_EXPERT_COLUMNS:
+        return no(f"rows of {arguments.width}, more than {MAX_EXPERT_COLUMNS}")
     matrices = (shared.gate, shared.up, shared.down)
     device = arguments.bay_of_expert.device
     return supports_linear(LinearArguments(matrices, arguments.dtype, device))
@@ -100,7 +100,7 @@ def experts(
 
 def takes_int8(arguments: ExpertsArguments[Stack]) -> bool:
     """Whether the matrices allow int8 activations for few rows."""
-    return arguments.channels % GROUP == 0 and all(
+    return arguments.channels % GROUP_WEIGHTS == 0 and all(
         isinstance(stack, PlanesStack) and stack.activations == "int8"
         for stack in (arguments.gate, arguments.up, arguments.down)
     )

@@ -7,11 +7,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.experts import stacks
 from kinfolk_kernels.linear.int8_dots import IQ4_XS, Q4_0, Q5_0, Q5_K, Q6_K, Q8_0, table_value
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, place_of, run_of
 
-DENSE = tl.constexpr(-1)
+DENSE = tl.constexpr(stacks.DENSE)
 """The format number of dense matrices."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-KEYS = tl.constexpr(32)
+SLICE_KEYS = tl.constexpr(32)
 """Keys in a slice."""
 
 
@@ -22,25 +22,25 @@ def product(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def load_slice(base, rows, stride, inside, index):
     """[rows, KEYS]: slice ``index`` of ``rows`` of a matrix, 0 where not ``inside``."""
-    at = base + rows.to(tl.int64)[:, None] * stride + tl.arange(0, KEYS)[None, :]
-    return tl.load(at + index * KEYS, mask=inside[:, None], other=0.0).to(tl.float32)
+    at = base + rows.to(tl.int64)[:, None] * stride + tl.arange(0, SLICE_KEYS)[None, :]
+    return tl.load(at + index * SLICE_KEYS, mask=inside[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
 def load_state(base, r, SLICES: tl.constexpr):
     """Rows ``r`` of a state [values, keys] -> a tuple of [rows, KEYS]."""
-    at = base + r[:, None] * (KEYS * SLICES) + tl.arange(0, KEYS)[None, :]
+    at = base + r[:, None] * (SLICE_KEYS * SLICES) + tl.arange(0, SLICE_KEYS)[None, :]
     found = ()
     for i in tl.static_range(SLICES):
-        found = found + (tl.load(at + i * KEYS),)  # type: ignore[assignment]
+        found = found + (tl.load(at + i * SLICE_KEYS),)  # type: ignore[assignment]
     return found
 
 
 @triton.jit
 def store_state(base, r, state, SLICES: tl.constexpr):
-    at = base + r[:, None] * (KEYS * SLICES) + tl.arange(0, KEYS)[None, :]
+    at = base + r[:, None] * (SLICE_KEYS * SLICES) + tl.arange(0, SLICE_KEYS)[None, :]
     for i in tl.static_range(SLICES):
-        tl.store(at + i * KEYS, state[i])
+        tl.store(at + i * SLICE_KEYS, state[i])
 
 
 @triton.jit

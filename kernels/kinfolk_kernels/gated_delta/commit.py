@@ -7,7 +7,7 @@ import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.gated_delta.closed_form import (
-    KEYS,
+    SLICE_KEYS,
     load_state,
     moved,
     store_state,
@@ -39,7 +39,7 @@ def commit_kernel(
     A segment that keeps no rows is padding.
     """
     start_dependents(PDL)
-    SLICES: tl.constexpr = DK // KEYS
+    SLICES: tl.constexpr = DK // SLICE_KEYS
     wait_for_producers(PDL)
     kept = tl.load(kept_ptr + tl.program_id(1)).to(tl.int32)
     if kept == 0:

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.gated_delta.closed_form import (
-    KEYS,
+    SLICE_KEYS,
     decays,
     inverse,
     load_slice,
@@ -44,7 +44,7 @@ def _gram(
     """k k^T and q k^T of rows ``here`` with rows ``earlier``; not unrolled, to save registers."""
     met = tl.zeros([here.shape[0], earlier.shape[0]], tl.float32)
     read = met
-    for i in range(DK // KEYS):
+    for i in range(DK // SLICE_KEYS):
         past = load_slice(k_ptr, earlier, k_row, earlier < count, i)
         k = load_slice(k_ptr, here, k_row, here < count, i)
         met += product(k, tl.trans(past), PRECISION)
@@ -89,7 +89,7 @@ def drafted_kernel(
 
     The terms of a sum and their order depend on the sequence's own rows only."""
     start_dependents(PDL)
-    SLICES: tl.constexpr = DK // KEYS
+    SLICES: tl.constexpr = DK // SLICE_KEYS
     wait_for_producers(PDL)
     span = spans + 4 * tl.program_id(1)
     first = tl.load(span).to(tl.int64)
@@ -152,8 +152,8 @@ def drafted_kernel(
         # All programs of a head store equal sums; each reads back its own before its next block.
         tl.store(trace_total + here * HV, total, mask=inside)
         if (tile == 0) & (head < HK):
-            k_at = trace_k + (row * HK + head)[:, None] * DK + tl.arange(0, KEYS)[None, :]
+            k_at = trace_k + (row * HK + head)[:, None] * DK + tl.arange(0, SLICE_KEYS)[None, :]
             for i in tl.static_range(SLICES):
                 k = load_slice(k_ptr, here, k_row, inside, i)
-                tl.store(k_at + i * KEYS, k, mask=inside[:, None])
+                tl.store(k_at + i * SLICE_KEYS, k, mask=inside[:, None])
         tl.debug_barrier()

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
-KEYS = tl.constexpr(32)
+TILE_KEYS = tl.constexpr(32)
 """Keys of a tile, four in each lane."""
 
 LANES = tl.constexpr(8)
@@ -41,7 +41,7 @@ def _vector(at, TILES: tl.constexpr):
     """A tuple of tiles of one vector of keys, as they are stored."""
     found = ()
     for j in tl.static_range(TILES):
-        found = found + (tl.load(at + j * KEYS),)  # type: ignore[assignment]
+        found = found + (tl.load(at + j * TILE_KEYS),)  # type: ignore[assignment]
     return found
 
 
@@ -89,7 +89,7 @@ def _state_at(
 @triton.jit
 def _leave(at, state, TILES: tl.constexpr):
     for j in tl.static_range(TILES):
-        tl.store(at + j * KEYS, state[j])
+        tl.store(at + j * TILE_KEYS, state[j])
 
 
 @triton.jit
@@ -130,7 +130,7 @@ def scan_kernel(
 ):
     """Grid (HV * DV / ROWS, S): a program advances ROWS rows of one head's state over a slice."""
     start_dependents(PDL)
-    TILES: tl.constexpr = DK // KEYS
+    TILES: tl.constexpr = DK // TILE_KEYS
     PROGRAMS: tl.constexpr = DV // ROWS
     head = tl.program_id(0) // PROGRAMS
     first = tl.program_id(0) % PROGRAMS * ROWS
@@ -153,7 +153,7 @@ def scan_kernel(
     mine = _state_at(state_ptr, slot, head, first, ROWS, DK, DV, HV)
     state = ()
     for j in tl.static_range(TILES):
-        state = state + (tl.load(mine + j * KEYS),)  # type: ignore[assignment]
+        state = state + (tl.load(mine + j * TILE_KEYS),)  # type: ignore[assignment]
     rows = ()
     for u in tl.static_range(AHEAD):
         rows = rows + (_row(at, u < count, TILES),)  # type: ignore[assignment]

@@ -16,7 +16,7 @@ from kinfolk_kernels.gated_delta.reference import DeltaTrace, empty_trace
 from kinfolk_kernels.row_layout import Segment
 from kinfolk_kernels.rows import Rows
 
-BLOCK = 64
+SCAN_BLOCK_ROWS = 64
 
 
 def gated_delta(
@@ -116,8 +116,8 @@ def _slice(
     """A certain slice [T, ...], block by block; stores the final state in ``slot``."""
     out = torch.empty_like(v)
     entry = state[slot]
-    for start in range(0, v.shape[0], BLOCK):
-        span = slice(start, min(start + BLOCK, v.shape[0]))
+    for start in range(0, v.shape[0], SCAN_BLOCK_ROWS):
+        span = slice(start, min(start + SCAN_BLOCK_ROWS, v.shape[0]))
         n = span.stop - start
         mask = torch.ones(n, n, dtype=torch.bool, device=v.device).tril()
         total = g[span].double().cumsum(0).T

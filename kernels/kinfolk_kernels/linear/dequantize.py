@@ -11,7 +11,7 @@ from kinfolk_kernels.linear.dequantize_kernel import dequantize_kernel, gather_k
 from kinfolk_kernels.linear.segments import Segments
 from kinfolk_kernels.planes import INTERLEAVE, LAYOUTS, Planes
 
-GROUPS, WORDS = 8, 64
+GROUPS, PROGRAM_WORDS = 8, 64
 """Groups of four rows of a program, and words of each."""
 
 FUSE = False
@@ -24,10 +24,10 @@ def dequantize(
     """The launch that dequantises up to four matrices of K columns into outs[i] [N_i, K]."""
     rows = GROUPS * INTERLEAVE
     segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // rows))
-    shape = {"K": matrices[0].columns, "GROUPS": GROUPS, "W": WORDS, "ASM": asm}
+    shape = {"K": matrices[0].columns, "GROUPS": GROUPS, "W": PROGRAM_WORDS, "ASM": asm}
     return Launch(
         dequantize_kernel,
-        (segments.programs, max(_parts(planes, WORDS) for planes in matrices)),
+        (segments.programs, max(_parts(planes, PROGRAM_WORDS) for planes in matrices)),
         segments.arguments,
         {**segments.constants, **shape},
         fuse=FUSE,
@@ -44,7 +44,7 @@ def gather(
 ) -> Launch:
     """The launch that computes out [n, K], the rows ``rows`` int64 [n] times ``scale``; indices out
     of range are clamped."""
-    words, layout = WORDS * INTERLEAVE, LAYOUTS[planes.format]
+    words, layout = PROGRAM_WORDS * INTERLEAVE, LAYOUTS[planes.format]
     return Launch(
         gather_kernel,
         (rows.shape[0], _parts(planes, words)),

@@ -13,20 +13,19 @@ from kinfolk_kernels.linear.gemm_int8_kernel import gemm_int8_kernel
 from kinfolk_kernels.linear.segments import Segments, counters
 from kinfolk_kernels.planes import Planes
 
-MAX_ROWS = 32
 WARP_ROWS = 32
 """Rows of a matrix that a warp computes."""
 
 PAIR = 128
 """Columns that a warp multiplies at a time."""
 
-WARPS = 1584
+MAX_DEVICE_WARPS = 1584
 """Warps that a large device runs at a time: the work is divided among at most as many."""
 
 LEAST_PAIRS = 4
 """Least pairs of groups of a warp: its epilogue takes as long as two or three."""
 
-REGISTERS = 168
+INT8_REGISTERS = 168
 """Most registers of a thread for up to 16 rows, so that twelve warps fit a multiprocessor."""
 
 
@@ -77,7 +76,7 @@ def gemm_int8(
             "ASM": asm,
         },
         warps=1,
-        registers=REGISTERS if eights <= 2 else None,
+        registers=INT8_REGISTERS if eights <= 2 else None,
         early=False,
     )
 
@@ -86,11 +85,11 @@ def tile_for(matrices: Sequence[Planes]) -> Int8Tile:
     """The tile for the shapes of the matrices."""
     pairs = -(-matrices[0].columns // PAIR)
     tiles = [_tiles(planes) for planes in matrices]
-    share = max(LEAST_PAIRS, sum(tiles) * pairs // WARPS)
-    while sum(-(-count * pairs // share) for count in tiles) > WARPS:
+    share = max(LEAST_PAIRS, sum(tiles) * pairs // MAX_DEVICE_WARPS)
+    while sum(-(-count * pairs // share) for count in tiles) > MAX_DEVICE_WARPS:
         share += 1
     parts = -(-pairs // share)
-    if parts * sum(tiles) <= WARPS:
+    if parts * sum(tiles) <= MAX_DEVICE_WARPS:
         # A program works on one tile only: tiles are divided into parts of nearly equal length.
         share = -(-pairs // parts)
         return Int8Tile(share, parts * share)

@@ -18,6 +18,7 @@ import triton.language as tl
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.linear.halves_words import four
 from kinfolk_kernels.linear.int8_dots import (
+    ONES,
     Q4_0,
     Q4_K,
     Q5_0,
@@ -38,7 +39,6 @@ from kinfolk_kernels.linear.segments import FREE, NONE
 from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
 from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
 
-ONES = tl.constexpr(0x01010101)
 UPPER = tl.constexpr(-0x55555556)
 """A mask of the upper bit of every two."""
 
@@ -84,7 +84,6 @@ def _pair(
     pair,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
-    MASKED: tl.constexpr,
 ):
     """The further loads of a lane for both groups of a pair, [32, 4] each: the words with the bits
     above the nibbles, and the block's scales."""
@@ -262,7 +261,7 @@ def _segment(
     quad, pair = _quads(first_tile, N), start - first_tile * SPAN
     words = _group(q_ptr, scales_ptr, supers_ptr, quad, pair, 0, K, FORMAT, MASKED)
     words += _group(q_ptr, scales_ptr, supers_ptr, quad, pair, 1, K, FORMAT, MASKED)
-    more = _pair(high_ptr, supers_ptr, quad, pair, K, FORMAT, MASKED)
+    more = _pair(high_ptr, supers_ptr, quad, pair, K, FORMAT)
     for tile in tl.range(first_tile, last_tile + 1):
         stop_pair = tl.minimum(stop - tile * SPAN, PAIRS)
         zero = tl.zeros([32], tl.float32)
@@ -385,7 +384,7 @@ def _products(
         scales = four(words[i * (Q + 1) + Q])
         next_words += _group(q_ptr, scales_ptr, supers_ptr, quad, following, i, K, FORMAT, MASKED)
         if i == 1:
-            next_more = _pair(high_ptr, supers_ptr, quad, following, K, FORMAT, MASKED)
+            next_more = _pair(high_ptr, supers_ptr, quad, following, K, FORMAT)
         x = ()
         d = ()
         for j in tl.static_range(NT):

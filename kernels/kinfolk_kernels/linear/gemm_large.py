@@ -17,7 +17,7 @@ SLICE = 48 << 20
 """Weights of a slice. Smaller slices would stay in the cache of a large device, but that saves less
 than their launches cost."""
 
-STEP = 64
+SLICE_STEP_ROWS = 64
 """Slices have a multiple of this many rows, except the last."""
 
 
@@ -29,7 +29,7 @@ def gemm_large(
     columns, total = matrices[0].columns, sum(planes.rows for planes in matrices)
     made = torch.empty(x.shape[0], total, dtype=x.dtype, device=x.device)
     count = -(-total * columns // slice)
-    most = -(-total // count // STEP) * STEP
+    most = -(-total // count // SLICE_STEP_ROWS) * SLICE_STEP_ROWS
     scratch = torch.empty(min(most, total), columns, dtype=x.dtype, device=x.device)
     start = 0
     for parts in _slices(matrices, most):

@@ -13,8 +13,8 @@ from kinfolk_kernels.linear.prepare import HalfRows
 from kinfolk_kernels.linear.segments import Segments, counters
 from kinfolk_kernels.planes import Planes
 
-MAX_ROWS = 64
-TILE = 32
+MAX_SMALL_GEMM_ROWS = 64
+SMALL_TILE_ROWS = 32
 """Rows of a matrix that a program computes."""
 
 PROGRAMS = 600
@@ -43,11 +43,13 @@ def gemm_small(
     columns."""
     columns = matrices[0].columns
     tile = tile or tile_for(matrices)
-    segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // TILE))
+    segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // SMALL_TILE_ROWS))
     part, done = outs[0], outs[0]
     if tile.split > 1:
         device = outs[0].device
-        part = torch.empty(tile.split, segments.programs, x.tiles, TILE, 8, device=device)
+        part = torch.empty(
+            tile.split, segments.programs, x.tiles, SMALL_TILE_ROWS, 8, device=device
+        )
         done = counters(device, segments.programs)
     return Launch(
         gemm_small_kernel,
@@ -77,7 +79,7 @@ def gemm_small(
 
 def tile_for(matrices: Sequence[Planes]) -> SmallTile:
     """The tile for the shapes of the matrices."""
-    programs = sum(-(-planes.rows // TILE) for planes in matrices)
+    programs = sum(-(-planes.rows // SMALL_TILE_ROWS) for planes in matrices)
     groups = matrices[0].columns // 64
     warps = min(4, 1 << max(0, groups.bit_length() - 2))
     split = 1

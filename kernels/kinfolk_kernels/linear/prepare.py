@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk_kernels.int8_rows import GROUP, Int8Rows
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare_kernel import halves_kernel, int8_kernel
 
-TILE = 1024
+PREPARE_TILE_NUMBERS = 1024
 """Numbers that a program converts at a time."""
 
 INT8_TILE = 512
@@ -55,7 +55,7 @@ def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
             "width": width,
             "x_row": x.stride(0),
         },
-        {"GROUPS": INT8_TILE // GROUP},
+        {"GROUPS": INT8_TILE // GROUP_NUMBERS},
     )
 
 
@@ -71,7 +71,7 @@ def halve_rows(x: torch.Tensor, out: HalfRows) -> Launch:
             "rows": x.shape[0],
             "x_row": x.stride(0),
         },
-        {"K": x.shape[1], "NT": out.tiles, "COLUMNS": 2 * TILE},
+        {"K": x.shape[1], "NT": out.tiles, "COLUMNS": 2 * PREPARE_TILE_NUMBERS},
     )
 
 

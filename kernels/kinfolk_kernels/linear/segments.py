@@ -16,7 +16,7 @@ import triton.language as tl
 
 from kinfolk_kernels.planes import LAYOUTS, Planes
 
-MOST = 4
+MAX_MATRICES = 4
 """Most matrices of a launch."""
 
 NOTHING = -1
@@ -27,10 +27,10 @@ NONE = tl.constexpr(NOTHING)
 
 ARGUMENTS = [
     [f"{name}{i}" for name in ("q", "high", "scales", "supers", "y", "n", "end")]
-    for i in range(MOST)
+    for i in range(MAX_MATRICES)
 ]
 
-FREE = [f"{name}{i}" for name in ("n", "end") for i in range(MOST)]
+FREE = [f"{name}{i}" for name in ("n", "end") for i in range(MAX_MATRICES)]
 """Integer arguments that kernels are not specialised for."""
 
 

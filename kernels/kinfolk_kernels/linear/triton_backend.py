@@ -24,12 +24,12 @@ from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.op import LinearArguments
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
 from kinfolk_kernels.linear.reference import Matrix
-from kinfolk_kernels.linear.segments import MOST
+from kinfolk_kernels.linear.segments import MAX_MATRICES
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes
+from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
 
@@ -66,8 +66,11 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     rows = x.shape[0]
     if x.stride(1) != 1:
         x = x.contiguous()
-    if rows > small.MAX_ROWS:
-        groups = [matrices[first : first + MOST] for first in range(0, len(matrices), MOST)]
+    if rows > small.MAX_SMALL_GEMM_ROWS:
+        groups = [
+            matrices[first : first + MAX_MATRICES]
+            for first in range(0, len(matrices), MAX_MATRICES)
+        ]
         return [y for group in groups for y in gemm_large(group, x, asm=not INTERPRETED)]
     outs = [torch.empty(rows, m.rows, dtype=x.dtype, device=x.device) for m in matrices]
     if not rows or not matrices:
@@ -95,5 +98,5 @@ def _launches(
     pairs: Sequence[tuple[Planes, torch.Tensor]],
 ) -> list[tuple[list[Planes], list[torch.Tensor]]]:
     """Matrices and results of each launch, up to the most that a launch can have."""
-    parts = [pairs[start : start + MOST] for start in range(0, len(pairs), MOST)]
+    parts = [pairs[start : start + MAX_MATRICES] for start in range(0, len(pairs), MAX_MATRICES)]
     return [([planes for planes, _ in part], [out for _, out in part]) for part in parts]

@@ -11,7 +11,7 @@ from kinfolk_kernels.pack_outputs.kernel import pack_outputs_kernel
 from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-COLUMNS = 8192
+PACK_TILE_COLUMNS = 8192
 """Numbers of a hidden row that are checked at once."""
 
 
@@ -69,7 +69,7 @@ def pack(
         },
         {
             "HIDDEN": hidden.shape[1],
-            "COLUMNS": min(COLUMNS, triton.next_power_of_2(hidden.shape[1])),
+            "COLUMNS": min(PACK_TILE_COLUMNS, triton.next_power_of_2(hidden.shape[1])),
             "WIDTH": width,
             "PLACES": triton.next_power_of_2(max(1, width)),
         },

@@ -10,11 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.coded_tiles import Q4_0, columns
+from kinfolk_kernels.coded_tiles import CHUNK_POSITIONS, KV_Q4_0, columns
 from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
-
-CHUNK = tl.constexpr(64)
 
 RUNS = ((32, 1), (64, 2), (256, 4))
 """Pairs of a number of chunks, and the chunks of a run for sequences up to that length."""
@@ -22,16 +20,16 @@ RUNS = ((32, 1), (64, 2), (256, 4))
 LONG_RUN = 8
 """Chunks of a run for longer sequences. A run is doubled until there are at most ``MOST_RUNS``."""
 
-MANY_ROWS = 8
+MAX_MANY_RUN_ROWS = 8
 MOST_RUNS = (256, 32)
-"""Most runs of a sequence with at most ``MANY_ROWS`` rows, and with more. Every run stores a result
-for each row, and with more rows fewer runs fill the device."""
+"""Most runs of a sequence with at most ``MAX_MANY_RUN_ROWS`` rows, and with more. Every run stores
+a result for each row, and with more rows fewer runs fill the device."""
 
 SHORT, MIDDLE, LONG = (tl.constexpr(limit) for limit, _ in RUNS)
 RUN_SHORT, RUN_MIDDLE, RUN_LONG = (tl.constexpr(run) for _, run in RUNS)
 RUN_LONGEST = tl.constexpr(LONG_RUN)
 MOST_FEW, MOST_MANY = (tl.constexpr(most) for most in MOST_RUNS)
-ROWS_MANY = tl.constexpr(MANY_ROWS)
+MANY_RUN_ROWS = tl.constexpr(MAX_MANY_RUN_ROWS)
 
 
 def most_runs(width: int, rows: int) -> int:
@@ -42,13 +40,13 @@ def most_runs(width: int, rows: int) -> int:
         if width > low:
             most = max(most, -(-min(width, limit) // run))
         low = limit
-    return min(most, MOST_RUNS[rows > MANY_ROWS])
+    return min(most, MOST_RUNS[rows > MAX_MANY_RUN_ROWS])
 
 
 @triton.jit
 def run_length(entries, rows):
     """Chunks in a run of a sequence of ``entries`` chunks, of which a step has ``rows`` rows."""
-    most = tl.where(rows > ROWS_MANY, MOST_MANY, MOST_FEW)
+    most = tl.where(rows > MANY_RUN_ROWS, MOST_MANY, MOST_FEW)
     run = tl.where(entries > SHORT, RUN_MIDDLE, RUN_SHORT)
     run = tl.where(entries > MIDDLE, RUN_LONG, run)
     run = tl.where(entries > LONG, RUN_LONGEST, run)
@@ -68,7 +66,7 @@ def _leave(
     low = columns(SIZE, FORMAT, 0)
     where = part_o + at[:, None] * DIM
     tl.store(where + low[None, :], acc, mask=inside[:, None] & (low < DIM)[None, :])
-    if FORMAT == Q4_0:
+    if FORMAT == KV_Q4_0:
         high = columns(SIZE, FORMAT, 1)
         tl.store(where + high[None, :], acc_high, mask=inside[:, None] & (high < DIM)[None, :])
 
@@ -85,11 +83,11 @@ def _arena_run(
     """Attention to the rows of a tree in the arena, as a run of its own, if the run is ``mine``: a
     row sees its ancestors and itself."""
     if mine & (tl.load(arena_rows + start) >= 0):
-        VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == Q4_0 else VALUE_SIZE
+        VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == KV_Q4_0 else VALUE_SIZE
         m = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, VALUE_PART], tl.float32)
-        acc_high = tl.zeros([BLOCK_M, VALUE_PART if V_FORMAT == Q4_0 else 1], tl.float32)
+        acc_high = tl.zeros([BLOCK_M, VALUE_PART if V_FORMAT == KV_Q4_0 else 1], tl.float32)
         seen = tl.load(ancestors + row, mask=inside, other=0)
         for step in range(0, tl.cdiv(rows, BLOCK_N)):
             other = step * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -99,8 +97,8 @@ def _arena_run(
             if WINDOW:
                 place = tl.load(positions + start + other, mask=real, other=0).to(tl.int32)
                 visible = visible & (place[None, :] > newest[:, None] - window)
-            block = held // CHUNK
-            offset = head * CHUNK + held % CHUNK
+            block = held // CHUNK_POSITIONS
+            offset = head * CHUNK_POSITIONS + held % CHUNK_POSITIONS
             s = scores(
                 q, q_high, k_ptr, k_scales, block * k_block + offset * K_ROW,
                 block * ks_block + offset * (DIM // 32), real, DIM, SIZE, K_FORMAT, True,
@@ -162,8 +160,8 @@ def decode_kernel(
         q_ptr, row.to(tl.int64) * q_row + q_heads * q_head, inside, DIM, SIZE, K_FORMAT, DOT
     )
     out = (row.to(tl.int64) * (KV_HEADS * GROUP) + q_heads) * slots
-    VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == Q4_0 else VALUE_SIZE
-    HIGH_PART: tl.constexpr = VALUE_PART if V_FORMAT == Q4_0 else 1
+    VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == KV_Q4_0 else VALUE_SIZE
+    HIGH_PART: tl.constexpr = VALUE_PART if V_FORMAT == KV_Q4_0 else 1
     programs = tl.num_programs(0) // tiles
     if TREES:
         programs = programs - 1
@@ -187,22 +185,24 @@ def decode_kernel(
                 next_block = tl.load(blocks + table + entry)
                 next_chunk = tl.load(chunks + table + entry)
                 offset = step % parts * BLOCK_N + tl.arange(0, BLOCK_N)
-                place = chunk * CHUNK + offset
+                place = chunk * CHUNK_POSITIONS + offset
                 seen = place <= latest
                 visible = place[None, :] <= limit[:, None]
                 if WINDOW:
                     seen = seen & (place > oldest)
                     visible = visible & (place[None, :] > newest[:, None] - window)
                 s = scores(
-                    q, q_high, k_ptr + block * k_block + head * CHUNK * K_ROW,
-                    k_scales + block * ks_block + head * CHUNK * (DIM // 32), offset * K_ROW,
-                    offset * (DIM // 32), seen, DIM, SIZE, K_FORMAT, True,
+                    q, q_high, k_ptr + block * k_block + head * CHUNK_POSITIONS * K_ROW,
+                    k_scales + block * ks_block + head * CHUNK_POSITIONS * (DIM // 32),
+                    offset * K_ROW, offset * (DIM // 32), seen, DIM, SIZE, K_FORMAT, True,
                 )  # fmt: skip
                 s = tl.where(visible, s * scale, float("-inf"))
                 m, total, acc, acc_high = absorb(
-                    s, m, total, acc, acc_high, v_ptr + block * v_block + head * CHUNK * V_ROW,
-                    v_scales + block * vs_block + head * CHUNK * (VALUE_DIM // 32), offset * V_ROW,
-                    offset * (VALUE_DIM // 32), seen, VALUE_DIM, VALUE_SIZE, V_FORMAT, DOT, True,
+                    s, m, total, acc, acc_high,
+                    v_ptr + block * v_block + head * CHUNK_POSITIONS * V_ROW,
+                    v_scales + block * vs_block + head * CHUNK_POSITIONS * (VALUE_DIM // 32),
+                    offset * V_ROW, offset * (VALUE_DIM // 32), seen,
+                    VALUE_DIM, VALUE_SIZE, V_FORMAT, DOT, True,
                 )  # fmt: skip
             _leave(
                 part_o, part_m, part_l, out + number, inside, m, total, acc, acc_high, VALUE_DIM,

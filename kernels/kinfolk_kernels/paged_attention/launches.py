@@ -29,7 +29,7 @@ from kinfolk_kernels.paged_attention.tiles import (
     prefill_tile,
 )
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
-from kinfolk_kernels.rows import CHUNK, Rows, Table
+from kinfolk_kernels.rows import CHUNK_POSITIONS, Rows, Table
 from kinfolk_kernels.sections import format_of, padded, planes_of, row_of, section_arguments
 
 LOG2_E = math.log2(math.e)
@@ -88,9 +88,7 @@ class Call:
         runs = parts.shape[2] - self._traits.trees
         pairs = [n * group for n in self._traits.short_counts]
         for height in heights(pairs, *sizes, self._number_bytes):
-            tile = self.tile or decode_tile(
-                height.m, *sizes, self._number_bytes, self._coded, self.device
-            )
+            tile = self.tile or decode_tile(height.m, *sizes, self._number_bytes, self._coded)
             most = min(max(pairs), height.up_to)
             tiles, kv_heads = triton.cdiv(most, tile.m), heads_of(self.pools[0])
             others = tiles * kv_heads * len(self._layout.short)
@@ -175,14 +173,16 @@ class Call:
             return
         entries = len(self._layout.long) * self.table.blocks.shape[1]
         dims = [dim_of(pool) for pool in self.pools]
-        a_head = entries * CHUNK * sum(dims) * self._number_bytes
+        a_head = entries * CHUNK_POSITIONS * sum(dims) * self._number_bytes
         at_once = min(heads, max(1, SPARE * self.q.numel() // a_head))
         blocks = self.table.blocks
         table = torch.empty(len(blocks), blocks.stride(0), dtype=blocks.dtype, device=blocks.device)
         for first in range(0, heads, at_once):
             count = min(at_once, heads - first)
             k, v = (
-                torch.empty(entries, count, CHUNK, dim, dtype=self._dot, device=self.q.device)
+                torch.empty(
+                    entries, count, CHUNK_POSITIONS, dim, dtype=self._dot, device=self.q.device
+                )
                 for dim in dims
             )
             yield self._numbers((k, v), table, first)

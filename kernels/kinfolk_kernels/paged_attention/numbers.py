@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import (
-    PLAIN,
-    Q4_0,
+    CHUNK_POSITIONS,
+    KV_PLAIN,
+    KV_Q4_0,
     columns,
     load_codes,
     load_tile,
@@ -20,8 +21,6 @@ from kinfolk_kernels.coded_tiles import (
 )
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
-CHUNK = tl.constexpr(64)
-
 
 @triton.jit
 def _decode(
@@ -29,10 +28,10 @@ def _decode(
     FORMAT: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
     """Store the vectors of a chunk, quantised or plain, as numbers of the dtype of ``out``."""
-    row = tl.arange(0, CHUNK)
+    row = tl.arange(0, CHUNK_POSITIONS)
     number = out.dtype.element_ty
     to = out + (row * DIM)[:, None]
-    if FORMAT == PLAIN:
+    if FORMAT == KV_PLAIN:
         d = tl.arange(0, SIZE)
         x = load_tile(data, row * ROW, row >= 0, DIM, SIZE, number, False)
         tl.store(to + d[None, :], x, mask=(d < DIM)[None, :])
@@ -42,12 +41,12 @@ def _decode(
         )
         if ROTATED:
             x = x.to(tl.float32)
-            if FORMAT == Q4_0:
-                x, high = rotate_halves(x, high.to(tl.float32), CHUNK, DIM // 2)
+            if FORMAT == KV_Q4_0:
+                x, high = rotate_halves(x, high.to(tl.float32), CHUNK_POSITIONS, DIM // 2)
             else:
-                x = rotate_rows(x, CHUNK, DIM)
+                x = rotate_rows(x, CHUNK_POSITIONS, DIM)
         tl.store(to + columns(DIM, FORMAT, 0)[None, :], x.to(number))
-        if FORMAT == Q4_0:
+        if FORMAT == KV_Q4_0:
             tl.store(to + columns(DIM, FORMAT, 1)[None, :], high.to(number))
 
 
@@ -75,14 +74,14 @@ def numbers_kernel(
     if tl.program_id(1) == 0:
         tl.store(numbered + sequence * table_width + entry, place)
     head = first_head + tl.program_id(1)
-    to = (place.to(tl.int64) * heads + tl.program_id(1)) * CHUNK
+    to = (place.to(tl.int64) * heads + tl.program_id(1)) * CHUNK_POSITIONS
     _decode(
-        k_ptr + block * k_block + head * (CHUNK * K_ROW),
-        k_scales + block * ks_block + head * (CHUNK * (DIM // 32)),
+        k_ptr + block * k_block + head * (CHUNK_POSITIONS * K_ROW),
+        k_scales + block * ks_block + head * (CHUNK_POSITIONS * (DIM // 32)),
         k_out + to * DIM, DIM, SIZE, K_ROW, K_FORMAT, False,
     )  # fmt: skip
     _decode(
-        v_ptr + block * v_block + head * (CHUNK * V_ROW),
-        v_scales + block * vs_block + head * (CHUNK * (VALUE_DIM // 32)),
+        v_ptr + block * v_block + head * (CHUNK_POSITIONS * V_ROW),
+        v_scales + block * vs_block + head * (CHUNK_POSITIONS * (VALUE_DIM // 32)),
         v_out + to * VALUE_DIM, VALUE_DIM, VALUE_SIZE, V_ROW, V_FORMAT, ROTATED,
     )  # fmt: skip

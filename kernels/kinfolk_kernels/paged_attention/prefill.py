@@ -10,12 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.coded_tiles import PLAIN
+from kinfolk_kernels.coded_tiles import CHUNK_POSITIONS, KV_PLAIN
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.combine import gated
 from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
-
-CHUNK = tl.constexpr(64)
 
 
 @triton.jit
@@ -32,11 +30,11 @@ def _edges(
     for start in range(0, n, STEP):
         entry = start + tl.arange(0, STEP)
         real = entry < n
-        place = tl.load(chunks + entry, mask=real, other=0) * CHUNK
+        place = tl.load(chunks + entry, mask=real, other=0) * CHUNK_POSITIONS
         end += tl.sum((real & (place <= latest)).to(tl.int32), 0)
-        split += tl.sum((real & (place + CHUNK - 1 <= nearest)).to(tl.int32), 0)
+        split += tl.sum((real & (place + CHUNK_POSITIONS - 1 <= nearest)).to(tl.int32), 0)
         if WINDOW:
-            begin += tl.sum((real & (place + CHUNK - 1 <= oldest)).to(tl.int32), 0)
+            begin += tl.sum((real & (place + CHUNK_POSITIONS - 1 <= oldest)).to(tl.int32), 0)
             whole += tl.sum((real & (place <= youngest)).to(tl.int32), 0)
     begin = tl.minimum(begin, end)
     whole = tl.minimum(tl.maximum(whole, begin), end)
@@ -68,12 +66,12 @@ def _walk(
         place = offset
         seen = offset >= 0
         if MASKED:
-            place = chunk * CHUNK + offset
+            place = chunk * CHUNK_POSITIONS + offset
             seen = place <= latest
             if WINDOW:
                 seen = seen & (place > oldest)
         s = scores(
-            q, q, k_ptr + block * k_block, k_ptr, offset * DIM, offset, seen, DIM, SIZE, PLAIN,
+            q, q, k_ptr + block * k_block, k_ptr, offset * DIM, offset, seen, DIM, SIZE, KV_PLAIN,
             MASKED,
         )  # fmt: skip
         s = s * scale
@@ -84,7 +82,7 @@ def _walk(
             s = tl.where(visible, s, float("-inf"))
         m, total, acc, _ = absorb(
             s, m, total, acc, acc, v_ptr + block * v_block, v_ptr, offset * VALUE_DIM, offset, seen,
-            VALUE_DIM, VALUE_SIZE, PLAIN, DOT, MASKED,
+            VALUE_DIM, VALUE_SIZE, KV_PLAIN, DOT, MASKED,
         )  # fmt: skip
     return m, total, acc
 
@@ -132,7 +130,7 @@ def prefill_kernel(
     row = tl.load(spans + 4 * sequence) + pair // GROUP
     q_heads = (first_head + tl.program_id(1)) * GROUP + pair % GROUP
     q, _ = load_query(
-        q_ptr, row.to(tl.int64) * q_row + q_heads * q_head, inside, DIM, SIZE, PLAIN, DOT
+        q_ptr, row.to(tl.int64) * q_row + q_heads * q_head, inside, DIM, SIZE, KV_PLAIN, DOT
     )
     newest = tl.load(positions + row, mask=inside, other=0).to(tl.int32)
     limit = tl.load(limits + row, mask=inside, other=-1).to(tl.int32)
@@ -143,8 +141,8 @@ def prefill_kernel(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, VALUE_SIZE], tl.float32)
-    k_ptr += tl.program_id(1) * CHUNK * DIM
-    v_ptr += tl.program_id(1) * CHUNK * VALUE_DIM
+    k_ptr += tl.program_id(1) * CHUNK_POSITIONS * DIM
+    v_ptr += tl.program_id(1) * CHUNK_POSITIONS * VALUE_DIM
     for part in tl.static_range(0, 3):
         if WINDOW or part > 0:
             low = begin if part == 0 else (whole if part == 1 else split)

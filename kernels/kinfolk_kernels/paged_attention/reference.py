@@ -8,7 +8,7 @@ import torch
 
 from kinfolk_kernels.codecs import Stored, is_rotated, numbers, rotate
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed, finish
-from kinfolk_kernels.rows import CHUNK, Rows, Table
+from kinfolk_kernels.rows import CHUNK_POSITIONS, Rows, Table
 
 if TYPE_CHECKING:
     from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
@@ -42,16 +42,16 @@ def paged_attention(
             newest, limit = int(rows.positions[row]), int(rows.limit[row])
             oldest = -1 if window is None else newest - window
             for block, chunk in zip(blocks.tolist(), chunks.tolist(), strict=True):
-                for offset in range(CHUNK):
-                    if oldest < chunk * CHUNK + offset <= limit:
+                for offset in range(CHUNK_POSITIONS):
+                    if oldest < chunk * CHUNK_POSITIONS + offset <= limit:
                         keys.append(k_pool[block, :, offset])
                         values.append(v_pool[block, :, offset])
             for j in range(segment.start, segment.stop):
                 seen = int(rows.ancestors[row]) >> (j - segment.start) & 1
                 if seen and int(rows.positions[j]) > oldest:
                     place = int(rows.arena_row[j])
-                    keys.append(k_arena[place // CHUNK, :, place % CHUNK])
-                    values.append(v_arena[place // CHUNK, :, place % CHUNK])
+                    keys.append(k_arena[place // CHUNK_POSITIONS, :, place % CHUNK_POSITIONS])
+                    values.append(v_arena[place // CHUNK_POSITIONS, :, place % CHUNK_POSITIONS])
             out[row] = _attend(q[row], torch.stack(keys), torch.stack(values), scale)
     return rotate(out).to(q.dtype) if is_rotated(pools[1]) else out
 

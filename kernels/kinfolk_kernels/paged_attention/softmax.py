@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.coded_tiles import PLAIN, Q4_0, columns, load_codes, load_tile
+from kinfolk_kernels.coded_tiles import KV_PLAIN, KV_Q4_0, columns, load_codes, load_tile
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def load_query(
         other=0.0,
     ).to(DOT)
     second = first
-    if FORMAT == Q4_0:
+    if FORMAT == KV_Q4_0:
         second = tl.load(
             q_ptr + row_at[:, None] + high[None, :],
             mask=inside[:, None] & (high < DIM)[None, :],
@@ -46,13 +46,13 @@ def scores(
     FORMAT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Products [M, N] of the query with the key rows at offsets ``at`` [N]."""
-    if FORMAT == PLAIN:
+    if FORMAT == KV_PLAIN:
         k = load_tile(k_ptr, at, seen, DIM, SIZE, q.dtype, MASKED)
         s = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision="ieee")
     else:
         k, k_high = load_codes(k_ptr, k_scales, at, scale_at, seen, DIM, FORMAT, q.dtype, MASKED)
         s = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision="ieee")
-        if FORMAT == Q4_0:
+        if FORMAT == KV_Q4_0:
             s = tl.dot(q_high, tl.trans(k_high), s, out_dtype=tl.float32, input_precision="ieee")
     return s
 
@@ -71,13 +71,13 @@ def absorb(
     keep = tl.exp2(m - base)
     total = total * keep + tl.sum(p, 1)
     acc = acc * keep[:, None]
-    if FORMAT == PLAIN:
+    if FORMAT == KV_PLAIN:
         v = load_tile(v_ptr, at, seen, DIM, SIZE, DOT, MASKED)
         acc = tl.dot(p.to(DOT), v, acc, out_dtype=tl.float32, input_precision="ieee")
     else:
         v, v_high = load_codes(v_ptr, v_scales, at, scale_at, seen, DIM, FORMAT, DOT, MASKED)
         acc = tl.dot(p.to(DOT), v, acc, out_dtype=tl.float32, input_precision="ieee")
-        if FORMAT == Q4_0:
+        if FORMAT == KV_Q4_0:
             acc_high = acc_high * keep[:, None]
             acc_high = tl.dot(
                 p.to(DOT), v_high, acc_high, out_dtype=tl.float32, input_precision="ieee"

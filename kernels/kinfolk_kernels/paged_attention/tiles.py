@@ -83,9 +83,7 @@ def heights(
     )
 
 
-def decode_tile(
-    m: int, size: int, value_size: int, number_bytes: int, coded: bool, device: Device
-) -> Tile:
+def decode_tile(m: int, size: int, value_size: int, number_bytes: int, coded: bool) -> Tile:
     """The tile of the decode kernel for ``m`` pairs; ``number_bytes`` is the size of an operand of
     products. ``coded``: keys or values are decoded in registers."""
     wide = max(size, value_size)

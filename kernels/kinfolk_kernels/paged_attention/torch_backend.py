@@ -8,7 +8,7 @@ from kinfolk_kernels.codecs import Stored, dim_of, is_rotated, numbers, rotate
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed, finish
 from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 from kinfolk_kernels.row_layout import Segment
-from kinfolk_kernels.rows import CHUNK, Rows, Table
+from kinfolk_kernels.rows import CHUNK_POSITIONS, Rows, Table
 
 
 def paged_attention(
@@ -23,13 +23,13 @@ def paged_attention(
     """See the reference. A sequence's blocks are gathered in logical order and masked by position,
     so neither their places nor other sequences change a bit of the result."""
     out = torch.empty(q.shape[0], q.shape[1], dim_of(pools[1]), dtype=q.dtype, device=q.device)
-    inside = torch.arange(CHUNK, device=q.device)
+    inside = torch.arange(CHUNK_POSITIONS, device=q.device)
     for segment in rows.layout.segments:
         n = table.lengths[segment.sequence]
         span = slice(segment.start, segment.stop)
         blocks = table.blocks[segment.sequence, :n].long()
         chunks = table.chunks[segment.sequence, :n].long()
-        places = (chunks[:, None] * CHUNK + inside).flatten()
+        places = (chunks[:, None] * CHUNK_POSITIONS + inside).flatten()
         visible = places <= rows.limit[span, None]
         keys, values = (_gather(pool, blocks) for pool in pools)
         if segment.drafted:
@@ -77,7 +77,9 @@ def _gather(pool: Stored, blocks: torch.Tensor) -> torch.Tensor:
 
 def _arena_rows(arena: Stored, rows: Rows, segment: Segment) -> torch.Tensor:
     place = rows.arena_row[segment.start : segment.stop]
-    return numbers(arena, lambda plane: plane[place // CHUNK, :, place % CHUNK]).transpose(0, 1)
+    return numbers(
+        arena, lambda plane: plane[place // CHUNK_POSITIONS, :, place % CHUNK_POSITIONS]
+    ).transpose(0, 1)
 
 
 def _arena_mask(rows: Rows, segment: Segment) -> torch.Tensor | None:

@@ -8,7 +8,7 @@ import torch
 
 from kinfolk_kernels.codecs import Stored, dim_of
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import GROUP, MAX_INT8_ROWS
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, MAX_INT8_ROWS
 from kinfolk_kernels.paged_attention.decode import decode_kernel
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
 from kinfolk_kernels.paged_attention.launches import Call
@@ -33,7 +33,7 @@ def gated_attention(
     """See :class:`GatedAttentionArguments`. Up to ``MAX_INT8_ROWS`` rows are also int8 rows."""
     if q.stride(-1) != 1:
         q = q.contiguous()
-    if q.shape[0] <= MAX_INT8_ROWS and dim_of(pools[1]) % GROUP == 0:
+    if q.shape[0] <= MAX_INT8_ROWS and dim_of(pools[1]) % GROUP_NUMBERS == 0:
         epilogue = replace(epilogue, int8=True)
     window, scale = arguments.window, arguments.scale
     call = Call(q, pools, arenas, rows, table, window, scale, epilogue, device_of(q))

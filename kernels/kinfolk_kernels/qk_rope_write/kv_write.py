@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.rows import CHUNK, Rows
+from kinfolk_kernels.rows import CHUNK_POSITIONS, Rows
 
 
 def kv_write(
@@ -17,8 +17,8 @@ def kv_write(
     """
     target = rows.write_row[pool_index]
     stored = x.to(pool.dtype)
-    pool[target // CHUNK, :, target % CHUNK] = stored
+    pool[target // CHUNK_POSITIONS, :, target % CHUNK_POSITIONS] = stored
     held = rows.arena_row >= 0
     if rows.layout.traits.draft_rows and bool(held.any()):
         place = rows.arena_row[held]
-        arena[place // CHUNK, :, place % CHUNK] = stored[held]
+        arena[place // CHUNK_POSITIONS, :, place % CHUNK_POSITIONS] = stored[held]

@@ -10,9 +10,10 @@ import triton.language as tl
 
 from kinfolk_kernels.codecs import Stored, is_rotated
 from kinfolk_kernels.coded_tiles import (
+    CHUNK_POSITIONS,
     FORMAT_NUMBERS,
-    PLAIN,
-    Q8_0,
+    KV_PLAIN,
+    KV_Q8_0,
     encode_q4_0,
     encode_q8_0,
     rotate_rows,
@@ -31,9 +32,7 @@ from kinfolk_kernels.sections import format_of, padded, section_arguments
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-CHUNK = tl.constexpr(64)
-
-FEW_ROWS, HEADS_AT_ONCE = 64, 8
+MAX_SINGLE_HEAD_ROWS, HEADS_AT_ONCE = 64, 8
 """Up to ``FEW_ROWS`` rows have a program for each head. For more rows a program processes
 ``HEADS_AT_ONCE`` heads, as starting a program takes longer than a head."""
 
@@ -75,7 +74,7 @@ def _rotated(x, SIZE: tl.constexpr):
 def _put_plain(x, head, to, data, block, DIM: tl.constexpr, SIZE: tl.constexpr):
     """Store a head at place ``to`` of a section of plain numbers."""
     d = tl.arange(0, SIZE)
-    at = to // CHUNK * block + (head * CHUNK + to % CHUNK) * DIM
+    at = to // CHUNK_POSITIONS * block + (head * CHUNK_POSITIONS + to % CHUNK_POSITIONS) * DIM
     tl.store(data + at + d, x.to(data.dtype.element_ty), mask=d < DIM)
 
 
@@ -83,11 +82,14 @@ def _put_plain(x, head, to, data, block, DIM: tl.constexpr, SIZE: tl.constexpr):
 def _put_coded(codes, scale, head, to, data, scales, block, s_block, DIM: tl.constexpr):
     """Store codes [DIM / 32, bytes of 32] and scales of a head at place ``to`` of a section."""
     BYTES: tl.constexpr = codes.shape[1]
-    vector = head * CHUNK + to % CHUNK
+    vector = head * CHUNK_POSITIONS + to % CHUNK_POSITIONS
     group = tl.arange(0, DIM // 32)
     byte = group[:, None] * BYTES + tl.arange(0, BYTES)[None, :]
-    tl.store(data + to // CHUNK * block + vector * (DIM // 32 * BYTES) + byte, codes)
-    tl.store(scales + to // CHUNK * s_block + vector * (DIM // 32) + group, scale.to(tl.float16))
+    tl.store(data + to // CHUNK_POSITIONS * block + vector * (DIM // 32 * BYTES) + byte, codes)
+    tl.store(
+        scales + to // CHUNK_POSITIONS * s_block + vector * (DIM // 32) + group,
+        scale.to(tl.float16),
+    )
 
 
 @triton.jit
@@ -98,13 +100,13 @@ def _put(
     """Store a head in the arena if the row is ``held`` there, else in the pool."""
     if ROTATED:
         x = _rotated(x, SIZE)
-    if FORMAT == PLAIN:
+    if FORMAT == KV_PLAIN:
         if held >= 0:
             _put_plain(x, head, held, arena, a_block, DIM, SIZE)
         else:
             _put_plain(x, head, place, data, block, DIM, SIZE)
     else:
-        if FORMAT == Q8_0:
+        if FORMAT == KV_Q8_0:
             codes, scale = encode_q8_0(x, DIM)
             codes = codes.to(tl.uint8, bitcast=True)
         else:
@@ -249,7 +251,7 @@ def launch(
         "SIZE": padded(q.shape[2]),
         "VALUE_SIZE": padded(values.shape[2]),
         "PAIRS": 0 if rope_tables is None else rope_tables[0].shape[1],
-        "OWN": 1 if q.shape[0] <= FEW_ROWS else HEADS_AT_ONCE,
+        "OWN": 1 if q.shape[0] <= MAX_SINGLE_HEAD_ROWS else HEADS_AT_ONCE,
     }
     inputs = (("q", "q_ptr", q), ("k", "k_in", keys), ("v", "v_in", values))
     for (name, pointer, x), norm in zip(inputs, norms, strict=True):

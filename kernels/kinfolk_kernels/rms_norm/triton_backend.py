@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import GROUP, with_int8, worth_int8
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rms_norm.branch import Branch
 from kinfolk_kernels.rms_norm.kernels import gated_norm_kernel, norm_kernel
@@ -22,15 +22,16 @@ from kinfolk_kernels.rms_norm.op import (
     RMSNormArguments,
 )
 from kinfolk_kernels.row_outputs import RowOutputs
+from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-LONGEST = 16384
+MAX_ROW_NUMBERS = 16384
 """Numbers in the widest row."""
 
 LONGEST_HEAD = 1024
 """Numbers in the widest head of a gated norm."""
 
-TILE = 512
+NORM_TILE_NUMBERS = 512
 """Numbers of a tile for rows of up to ``MOST_TILES`` tiles; wider rows have larger tiles."""
 
 MOST_TILES = 8
@@ -41,8 +42,6 @@ MOST_NORMS = 3
 MOST_PROGRAMS = 512
 """Up to this many programs of a launch, the tiles of a row are divided among programs. Each program
 then reads the whole row, but writes less of it."""
-
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def supports(arguments: RMSNormArguments) -> Verdict:
@@ -75,8 +74,9 @@ def add_rms_norm(
 
 def supports_gated(arguments: GatedRMSNormArguments) -> Verdict:
     dim = arguments.weight.shape[0]
-    if dim & (dim - 1) or not GROUP <= dim <= LONGEST_HEAD:
-        return no(f"heads of {dim} numbers, not a power of two from {GROUP} to {LONGEST_HEAD}")
+    if dim & (dim - 1) or not GROUP_NUMBERS <= dim <= LONGEST_HEAD:
+        sizes = f"{GROUP_NUMBERS} to {LONGEST_HEAD}"
+        return no(f"heads of {dim} numbers, not a power of two from {sizes}")
     return _supports(arguments.device, (arguments.weight,), arguments.dtype)
 
 
@@ -96,8 +96,8 @@ def _supports(
     if reason:
         return no(reason)
     for weight in weights:
-        if weight is not None and weight.shape[0] > LONGEST:
-            return no(f"a row has {weight.shape[0]} numbers, more than {LONGEST}")
+        if weight is not None and weight.shape[0] > MAX_ROW_NUMBERS:
+            return no(f"a row has {weight.shape[0]} numbers, more than {MAX_ROW_NUMBERS}")
     for dtype in dtypes:
         if dtype not in FLOATS:
             return no(f"rows of {dtype}")
@@ -238,11 +238,15 @@ class RowTile:
     @staticmethod
     def of(width: int) -> RowTile:
         """The tile for a width, and nothing else, so that every row is summed in the same order."""
-        most = TILE // GROUP * _power_of_two(-(-width // (MOST_TILES * TILE)))
-        groups = min(most, _power_of_two(-(-width // GROUP)))
-        rows = max(1, TILE // GROUP // groups)
-        tiles = -(-width // (groups * GROUP))
-        return RowTile(rows, groups, tiles, rows * groups * GROUP // (4 * 32))
+        most = (
+            NORM_TILE_NUMBERS
+            // GROUP_NUMBERS
+            * _power_of_two(-(-width // (MOST_TILES * NORM_TILE_NUMBERS)))
+        )
+        groups = min(most, _power_of_two(-(-width // GROUP_NUMBERS)))
+        rows = max(1, NORM_TILE_NUMBERS // GROUP_NUMBERS // groups)
+        tiles = -(-width // (groups * GROUP_NUMBERS))
+        return RowTile(rows, groups, tiles, rows * groups * GROUP_NUMBERS // (4 * 32))
 
 
 def gated_norm(
@@ -251,7 +255,7 @@ def gated_norm(
     """The launch for x [R, H, D], D a power of two, and gate [R, H * D]."""
     x, gate = x.contiguous(), _with_unit_stride(gate)
     rows, heads, dim = x.shape
-    some = max(1, TILE // max(dim, GROUP))
+    some = max(1, NORM_TILE_NUMBERS // max(dim, GROUP_NUMBERS))
     return Launch(
         gated_norm_kernel,
         (rows, -(-heads // some)),
@@ -265,7 +269,7 @@ def gated_norm(
             "eps": eps,
         },
         {"DIM": dim, **outputs.constants, "HEADS": some},
-        some * max(dim, GROUP) // (4 * 32),
+        some * max(dim, GROUP_NUMBERS) // (4 * 32),
     )
 
 

@@ -14,22 +14,21 @@ from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.torch_backend import product as linear
 from kinfolk_kernels.route.kernel import choose_kernel, logits_kernel, route_kernel
 from kinfolk_kernels.route.op import RouteArguments
+from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-MOST_EXPERTS = 1024
-FEW_ROWS = 16
+MAX_ROUTED_EXPERTS = 1024
+MAX_ONE_LAUNCH_ROWS = 16
 """Up to this many rows one launch computes logits and choice."""
 
-MANY_ROWS = 65
+MIN_MATRIX_UNIT_ROWS = 65
 """From this many rows on there are enough programs for the tensor core kernel."""
 
 ROWS_AT_ONCE = 4
 """Rows of a program of that single launch: one for each warp, when it chooses."""
 
-WIDEST = 8192
+MAX_ONE_LAUNCH_COLUMNS = 8192
 """Most columns, which a program of that single launch holds in registers."""
-
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def supports(arguments: RouteArguments) -> Verdict:
@@ -46,8 +45,8 @@ def supports(arguments: RouteArguments) -> Verdict:
         return no(f"a bias or scale of the experts is not on {weight.device}")
     if weight.dtype != torch.float32 or not weight.is_contiguous():
         return no(f"the router's matrix is not contiguous float32 ({weight.dtype})")
-    if weight.shape[0] > MOST_EXPERTS:
-        return no(f"{weight.shape[0]} experts, more than {MOST_EXPERTS}")
+    if weight.shape[0] > MAX_ROUTED_EXPERTS:
+        return no(f"{weight.shape[0]} experts, more than {MAX_ROUTED_EXPERTS}")
     return YES
 
 
@@ -58,10 +57,10 @@ def route(arguments: RouteArguments, x: torch.Tensor) -> tuple[torch.Tensor, tor
     (rows, width), weight = x.shape, arguments.weight
     ids = torch.empty(rows, arguments.top_k, dtype=torch.int64, device=x.device)
     weights = torch.empty(rows, arguments.top_k, dtype=torch.float32, device=x.device)
-    if rows <= FEW_ROWS and width <= WIDEST:
+    if rows <= MAX_ONE_LAUNCH_ROWS and width <= MAX_ONE_LAUNCH_COLUMNS:
         route_few(arguments, x, ids, weights).run()
         return ids, weights
-    if rows >= MANY_ROWS and x.dtype != torch.float32:
+    if rows >= MIN_MATRIX_UNIT_ROWS and x.dtype != torch.float32:
         logits = torch.empty(rows, weight.shape[0], device=x.device)
         logits_of_many(x, weight, logits).run()
     else:
@@ -175,5 +174,5 @@ def _counters(device: torch.device) -> torch.Tensor:
     """Counters int32 of finished programs, one for each group of rows. They are zero before and
     after every launch. Only one stream at a time may use them."""
     if device not in _COUNTERS:
-        _COUNTERS[device] = torch.zeros(FEW_ROWS, dtype=torch.int32, device=device)
+        _COUNTERS[device] = torch.zeros(MAX_ONE_LAUNCH_ROWS, dtype=torch.int32, device=device)
     return _COUNTERS[device]

@@ -10,7 +10,7 @@ from kinfolk_kernels.softcap.kernel import softcap_kernel
 from kinfolk_kernels.softcap.op import SoftcapArguments
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-TILE = 2048
+SOFTCAP_TILE_NUMBERS = 2048
 """Numbers that a program computes."""
 
 
@@ -32,7 +32,7 @@ def launch(cap: float, logits: torch.Tensor, capped: torch.Tensor) -> Launch:
     count = logits.numel()
     return Launch(
         softcap_kernel,
-        (-(-count // TILE),),
+        (-(-count // SOFTCAP_TILE_NUMBERS),),
         {"logits_ptr": logits, "out_ptr": capped, "count": count, "cap": float(cap)},
-        {"TILE": TILE},
+        {"TILE": SOFTCAP_TILE_NUMBERS},
     )

@@ -15,7 +15,7 @@ from pocket.scan import scan
 from torch import Tensor
 from torch.nn import functional as F
 
-CHUNK = 64
+CHUNK_TOKENS = 64
 
 
 def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -
     neighbours. T may be any length.
     """
     length = v.shape[1]
-    pad = -length % CHUNK
+    pad = -length % CHUNK_TOKENS
     if pad:
         # Zero keys, betas and log decays: the padded tokens leave the state as it is.
         q, k, v = (F.pad(x, (0, 0, 0, 0, 0, pad)) for x in (q, k, v))
@@ -37,15 +37,15 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -
 def _chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     batch, length, key_heads, width = q.shape
     ratio = v.shape[2] // key_heads
-    chunks = length // CHUNK
-    grouped = (batch, chunks, CHUNK, key_heads, ratio)
-    q = q.view(batch, chunks, CHUNK, key_heads, width).permute(1, 0, 3, 2, 4).contiguous()
-    k = k.view(batch, chunks, CHUNK, key_heads, width).permute(1, 0, 3, 2, 4).contiguous()
+    chunks = length // CHUNK_TOKENS
+    grouped = (batch, chunks, CHUNK_TOKENS, key_heads, ratio)
+    q = q.view(batch, chunks, CHUNK_TOKENS, key_heads, width).permute(1, 0, 3, 2, 4).contiguous()
+    k = k.view(batch, chunks, CHUNK_TOKENS, key_heads, width).permute(1, 0, 3, 2, 4).contiguous()
     v = v.view(*grouped, -1).permute(1, 0, 3, 4, 2, 5).contiguous()
     total = g.view(grouped).permute(1, 0, 3, 4, 2).cumsum(-1)  # [N, B, K, R, C]
     beta = beta.view(grouped).permute(1, 0, 3, 4, 2)
 
-    lower = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril()
+    lower = torch.ones(CHUNK_TOKENS, CHUNK_TOKENS, dtype=torch.bool, device=q.device).tril()
     # Masked before exp: above the diagonal the exponent is positive and may overflow.
     gap = total.unsqueeze(-1) - total.unsqueeze(-2)
     decay = gap.masked_fill(~lower, float("-inf")).exp()  # [N, B, K, R, C, C]
@@ -55,8 +55,8 @@ def _chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     solved = unit_lower_inverse(system) * beta.unsqueeze(-2)
 
     # All value heads of a key head share its keys: their rows are stacked into one product.
-    stacked = (chunks, batch, key_heads, ratio * CHUNK, CHUNK)
-    heads = (chunks, batch * key_heads * ratio, CHUNK)
+    stacked = (chunks, batch, key_heads, ratio * CHUNK_TOKENS, CHUNK_TOKENS)
+    heads = (chunks, batch * key_heads * ratio, CHUNK_TOKENS)
     from_state = (solved * total.exp().unsqueeze(-2)).to(k.dtype).view(stacked) @ k
     new = solved.to(v.dtype) @ v
     to_state = k.unsqueeze(3) * (total[..., -1:] - total).exp().unsqueeze(-1).to(k.dtype)
@@ -68,8 +68,8 @@ def _chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     )
     reads = q.unsqueeze(3) * total.exp().unsqueeze(-1).to(q.dtype)
     inside = ((q @ k.mT).unsqueeze(3) * decay).to(q.dtype)
-    out = reads.reshape(*heads, width) @ states + inside.view(*heads, CHUNK) @ values
-    out = out.view(chunks, batch, key_heads * ratio, CHUNK, -1)
+    out = reads.reshape(*heads, width) @ states + inside.view(*heads, CHUNK_TOKENS) @ values
+    out = out.view(chunks, batch, key_heads * ratio, CHUNK_TOKENS, -1)
     return out.permute(1, 0, 3, 2, 4).reshape(batch, length, key_heads * ratio, -1)
 
 

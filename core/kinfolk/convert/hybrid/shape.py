@@ -17,7 +17,7 @@ from kinfolk.convert.rope import read_yarn, rope_base, rope_kind, rope_section, 
 from kinfolk.errors import ConversionError
 
 FULL: Final = "full_attention"
-LINEAR: Final = "linear_attention"
+LINEAR_ATTENTION: Final = "linear_attention"
 DEFAULT_INTERVAL: Final = 4
 DEFAULT_SECTIONS: Final = (11, 11, 10)
 DEFAULT_PART: Final = 0.25
@@ -135,9 +135,9 @@ def _layer_kinds(config: Config, layers: int) -> tuple[tuple[bool, ...], int]:
     if not config.items("layer_types", str, []):
         interval = config.integer("full_attention_interval", DEFAULT_INTERVAL)
         return interval_layers(layers, interval), interval
-    kinds = config.per_layer("layer_types", (FULL, LINEAR), ())
+    kinds = config.per_layer("layer_types", (FULL, LINEAR_ATTENTION), ())
     first = kinds.index(FULL) + 1 if FULL in kinds else DEFAULT_INTERVAL
-    linear = tuple(kind == LINEAR for kind in kinds)
+    linear = tuple(kind == LINEAR_ATTENTION for kind in kinds)
     return linear, config.integer("full_attention_interval", first)
 
 

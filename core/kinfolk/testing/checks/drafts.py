@@ -15,10 +15,10 @@ from kinfolk.testing.checks.numbers import few
 from kinfolk.testing.driver import Driver, Parents
 from kinfolk.testing.kit import Kit, assert_same
 from kinfolk.testing.marks import needs
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 Drafts = Mapping[SlotLease, tuple[list[int], Parents]]
-STARTS = (5, CHUNK - 1, CHUNK, 77)
+STARTS = (5, CHUNK_POSITIONS - 1, CHUNK_POSITIONS, 77)
 """Committed lengths at which drafts begin: inside a chunk, and around its end."""
 
 

@@ -15,7 +15,7 @@ from kinfolk.plans import ExpertStats, Placement
 from kinfolk.testing.kit import Kit, assert_same
 from kinfolk.testing.marks import each_tiny, needs
 from kinfolk.testing.model_files import numbers_of, rewrite, turned_heads
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 few = settings(
     max_examples=6,
@@ -80,7 +80,7 @@ class NumberChecks:
         )
         drive = kinfolk_kit.driver(kinfolk_kit.load(path))
         vocabulary = drive.loaded.info.vocabulary
-        for length in (1, CHUNK - 1, CHUNK + 1, len(kinfolk_kit.tokens)):
+        for length in (1, CHUNK_POSITIONS - 1, CHUNK_POSITIONS + 1, len(kinfolk_kit.tokens)):
             tokens = [token % vocabulary for token in kinfolk_kit.tokens[:length]]
             with torch.inference_mode():
                 expected = function(torch.tensor(tokens))
@@ -160,7 +160,7 @@ class NumberChecks:
                 lease = drive.open()
                 drive.feed({lease: kinfolk_kit.tokens[:start]})
                 rest = kinfolk_kit.tokens[start:]
-                found = kinfolk_kit.feed_in(drive, lease, rest, (1, 1, CHUNK, 3))
+                found = kinfolk_kit.feed_in(drive, lease, rest, (1, 1, CHUNK_POSITIONS, 3))
                 assert_same(found, expected[start:])
 
     @needs("tiny", "experts")

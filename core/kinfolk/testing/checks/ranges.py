@@ -25,7 +25,7 @@ LARGE_INTEGER: Final = 3_000_000
 """More than any count of a model but its positions, and small enough that a test survives it."""
 
 INTEGERS: Final = (0, -1, LARGE_INTEGER, 300_000_000, 2**31, 2**63)
-FLOATS: Final = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 2.0**31)
+FLOAT_EDGES: Final = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 2.0**31)
 _CONTEXT: Final = 64
 
 
@@ -75,14 +75,14 @@ def numeric_keys(kit: Kit) -> list[str]:
 def replacements(meta: Metadata, key: str) -> Iterator[Value]:
     """Values that replace a number, or one entry of an array."""
     scalars = [Value("i64" if number < 2**63 else "u64", number) for number in INTEGERS]
-    yield from [*scalars, *(Value("f32", number) for number in FLOATS)]
+    yield from [*scalars, *(Value("f32", number) for number in FLOAT_EDGES)]
     if key not in meta or not meta.value(key).is_array:
         return
     stored = np.asarray(meta.value(key).content)
     yield Value("i32", stored[:-1].astype(np.int32), True)
     for whole in INTEGERS[:-1]:  # the last one does not fit i64
         yield Value("i64", _with_last(stored.astype(np.int64), whole), True)
-    for number in FLOATS:
+    for number in FLOAT_EDGES:
         yield Value("f32", _with_last(stored.astype(np.float32), number), True)
 
 

@@ -9,7 +9,7 @@ from kinfolk.errors import StateError
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.testing.kit import ROOM, Kit, assert_same
 from kinfolk.testing.marks import needs
-from kinfolk.types import CHUNK
+from kinfolk.types import CHUNK_POSITIONS
 
 
 class StateChecks:
@@ -28,7 +28,7 @@ class StateChecks:
             assert_same(found[holder], kinfolk_kit.linear([*start, *rest])[77:])
 
     @needs("tiny")
-    @pytest.mark.parametrize("length", [CHUNK, 77])
+    @pytest.mark.parametrize("length", [CHUNK_POSITIONS, 77])
     def test_checkpoints_bring_back_a_sequence(self, kinfolk_kit: Kit, length: int) -> None:
         """A sequence started from a checkpoint has the logits of the original sequence there."""
         start, rest = kinfolk_kit.tokens[:length], kinfolk_kit.tokens[length:]
@@ -98,7 +98,7 @@ class StateChecks:
     @needs("tiny", "windows")
     def test_chunks_leave_behind_a_window(self, kinfolk_kit: Kit) -> None:
         """Chunks that the window has passed free their blocks and are not read again."""
-        tokens = [*kinfolk_kit.tokens, *kinfolk_kit.random_tokens(2 * CHUNK, seed=5)]
+        tokens = [*kinfolk_kit.tokens, *kinfolk_kit.random_tokens(2 * CHUNK_POSITIONS, seed=5)]
         drive = kinfolk_kit.driver()
         lease = drive.open()
         drive.feed({lease: tokens[:-10]}, rows=50)
@@ -106,8 +106,8 @@ class StateChecks:
         length = len(tokens) - 10
         for pool, window in enumerate(kinfolk_kit.plan.windows):
             held = {chunk for chunk, _ in drive.kv_cache.tables.table(lease, pool)}
-            first = 0 if window is None else max(0, length - window + 1) // CHUNK
-            assert held == set(range(first, -(-length // CHUNK)))
+            first = 0 if window is None else max(0, length - window + 1) // CHUNK_POSITIONS
+            assert held == set(range(first, -(-length // CHUNK_POSITIONS)))
         drive.poison(lease)
         found = drive.feed({lease: tokens[-10:]}, rows=3)[lease]
         assert_same(found, kinfolk_kit.linear(tokens)[-10:])
