@@ -45,17 +45,17 @@ class SuffixIndex:
     def longest(self) -> int | None:
         """Position behind the best earlier occurrence of the text's suffix, latest among equals."""
         text, end = self.text, len(self.text)
-        found = self._latest.get(tuple(text[end - MIN_N :]), _NONE)
+        stop = self._latest.get(tuple(text[end - MIN_N :]), _NONE)
         best, best_size = None, 0
         for _ in range(CANDIDATES):
-            if found == _NONE or best_size == MAX_N:
+            if stop == _NONE or best_size == MAX_N:
                 break
             size = MIN_N
-            while size < min(MAX_N, found) and text[found - size - 1] == text[end - size - 1]:
+            while size < min(MAX_N, stop) and text[stop - size - 1] == text[end - size - 1]:
                 size += 1
             if size > best_size:
-                best, best_size = found, size
-            found = self._earlier[found]
+                best, best_size = stop, size
+            stop = self._earlier[stop]
         return best
 
 

@@ -20,7 +20,7 @@ from kinfolk_kernels.dependent import early, start_dependents, wait_for_producer
 from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
 from kinfolk_kernels.plane_words import codes_of, columns, load, matrix_words, row_words
 
-NONE = tl.constexpr(-1)
+NO_SHARED = tl.constexpr(-1)
 """The format that stands for "no shared expert"."""
 
 WHOLE = tl.constexpr(12582912.0)
@@ -233,7 +233,7 @@ def gate_up_kernel(
                 x_ptr + row * (K // 4), d_ptr + row, d_step, first, inner_ptr + pair * F,
                 K, F, FORMAT, ACTIVATION, NR, LANES, MASKED, ASM,
             )  # fmt: skip
-    elif SHARED != NONE:
+    elif SHARED != NO_SHARED:
         row = pair - pairs
         if first < SHARED_F // 4:
             _gate_up(
@@ -280,7 +280,7 @@ def down_kernel(
     shared_group = lane % SPAN // SHARED_SHARE
     shared_there = (part < NR) & (shared_group < SHARED_F // 64)
     shared_quad = first + tl.minimum(part, NR - 1)
-    if SHARED != NONE and EARLY:
+    if SHARED != NO_SHARED and EARLY:
         shared_words = matrix_words(shared_q, shared_high, shared_scales, shared_supers,
                                     shared_quad, shared_group, shared_t, shared_there,
                                     SHARED_F, SHARED, True)  # fmt: skip
@@ -318,7 +318,7 @@ def down_kernel(
             added = added + (sums[n] + dots(words[n], mine, group, FORMAT, ASM),)
         sums = added
     wait_for_producers(PDL)
-    if SHARED != NONE:
+    if SHARED != NO_SHARED:
         if not EARLY:
             shared_words = matrix_words(shared_q, shared_high, shared_scales, shared_supers,
                                         shared_quad, shared_group, shared_t, shared_there,

@@ -112,7 +112,7 @@ def gate_up_pairs(
 ) -> Launch:
     """The launch that computes ``inner`` from ``rows`` [R, W], which are x in int8."""
     form, width, pairs = format_of(experts.gate), experts.width, choice.ids.numel()
-    shared, shared_gate, shared_form = experts.shared, None, pair_kernels.NONE.value
+    shared, shared_gate, shared_form = experts.shared, None, pair_kernels.NO_SHARED.value
     needed = [_lanes(form, width)]
     at_once = gcd(QUADS, experts.channels // INTERLEAVE, experts.shared_channels // INTERLEAVE)
     programs, parts = pairs, experts.channels // INTERLEAVE // at_once
@@ -213,7 +213,7 @@ def down_pairs(
             "SHARED_F": experts.shared_channels,
             "TOP_K": choice.top_k,
             "FORMAT": form,
-            "SHARED": format_of(shared.down) if shared else pair_kernels.NONE.value,
+            "SHARED": format_of(shared.down) if shared else pair_kernels.NO_SHARED.value,
             "GATED": shared is not None and shared.shared_gate is not None,
             "EARLY": rows <= FEW_ROWS,
             "ROUNDED": inner.words is not None,

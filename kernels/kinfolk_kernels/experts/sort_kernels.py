@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-STEP = tl.constexpr(16)
+PAIR_STEP = tl.constexpr(16)
 """Pairs that a pair is compared with at once."""
 
 
@@ -37,11 +37,11 @@ def sort_few_kernel(
     p = tl.arange(0, PAIRS)[:, None]
     e = tl.arange(0, SIZE)[:, None]
     mine = tl.load(ids_ptr + p, mask=p < pairs, other=SIZE).to(tl.int32)
-    place = tl.zeros([PAIRS, STEP], tl.int32)
-    before = tl.zeros([SIZE, STEP], tl.int32)
-    total = tl.zeros([SIZE, STEP], tl.int32)
-    for start in tl.range(0, PAIRS, STEP):
-        q = start + tl.arange(0, STEP)[None, :]
+    place = tl.zeros([PAIRS, PAIR_STEP], tl.int32)
+    before = tl.zeros([SIZE, PAIR_STEP], tl.int32)
+    total = tl.zeros([SIZE, PAIR_STEP], tl.int32)
+    for start in tl.range(0, PAIRS, PAIR_STEP):
+        q = start + tl.arange(0, PAIR_STEP)[None, :]
         other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
         place += ((other < mine) | ((other == mine) & (q < p))).to(tl.int32)
         before += (other < e).to(tl.int32)
@@ -58,10 +58,10 @@ def count_kernel(
     """Grid (chunks,): counts int32 [chunks, SIZE], the pairs of each expert in every chunk of
     GROUP_ROWS pairs."""
     e = tl.arange(0, SIZE)[:, None]
-    total = tl.zeros([SIZE, STEP], tl.int32)
+    total = tl.zeros([SIZE, PAIR_STEP], tl.int32)
     first = tl.program_id(0) * GROUP_ROWS
-    for start in tl.range(0, GROUP_ROWS, STEP):
-        q = first + start + tl.arange(0, STEP)[None, :]
+    for start in tl.range(0, GROUP_ROWS, PAIR_STEP):
+        q = first + start + tl.arange(0, PAIR_STEP)[None, :]
         other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
         total += (other == e).to(tl.int32)
     tl.store(counts_ptr + tl.program_id(0) * SIZE + tl.arange(0, SIZE), tl.sum(total, 1))
@@ -97,9 +97,9 @@ def place_kernel(
     first = tl.program_id(0) * GROUP_ROWS
     p = first + tl.arange(0, GROUP_ROWS)[:, None]
     mine = tl.load(ids_ptr + p, mask=p < pairs, other=0).to(tl.int32)
-    rank = tl.zeros([GROUP_ROWS, STEP], tl.int32)
-    for start in tl.range(0, GROUP_ROWS, STEP):
-        q = first + start + tl.arange(0, STEP)[None, :]
+    rank = tl.zeros([GROUP_ROWS, PAIR_STEP], tl.int32)
+    for start in tl.range(0, GROUP_ROWS, PAIR_STEP):
+        q = first + start + tl.arange(0, PAIR_STEP)[None, :]
         other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
         rank += ((other == mine) & (q < p)).to(tl.int32)
     base = tl.load(places_ptr + tl.program_id(0) * SIZE + mine)

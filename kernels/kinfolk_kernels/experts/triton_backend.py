@@ -27,9 +27,9 @@ PAIRED_ROWS = 16
 """Up to this many rows, pairs are computed separately if the matrices allow int8 activations: few
 rows share an expert then."""
 
-MOST_EXPERTS = 1024
-MOST_CHOSEN = 32
-WIDEST = 16384
+MAX_EXPERTS = 1024
+MAX_TOP_K = 32
+MAX_WIDTH = 16384
 
 
 def supports(arguments: ExpertsArguments[Stack]) -> Verdict:
@@ -55,7 +55,7 @@ def supports(arguments: ExpertsArguments[Stack]) -> Verdict:
         return no("gate and up are stored differently")
     if not arguments.bay_of_expert.is_contiguous():
         return no("the bays of the experts are not contiguous")
-    if arguments.count > MOST_EXPERTS or arguments.top_k > MOST_CHOSEN:
+    if arguments.count > MAX_EXPERTS or arguments.top_k > MAX_TOP_K:
         return no(f"{arguments.top_k} of {arguments.count} experts are too many")
     return _supports_shared(arguments)
 
@@ -64,8 +64,8 @@ def _supports_shared(arguments: ExpertsArguments[Stack]) -> Verdict:
     shared = arguments.shared
     if shared is None:
         return YES
-    if arguments.width > WIDEST:
-        return no(f"rows of {arguments.width}, more than {WIDEST}")
+    if arguments.width > MAX_WIDTH:
+        return no(f"rows of {arguments.width}, more than {MAX_WIDTH}")
     matrices = (shared.gate, shared.up, shared.down)
     device = arguments.bay_of_expert.device
     return supports_linear(LinearArguments(matrices, arguments.dtype, device))

@@ -30,10 +30,10 @@ def load_slice(base, rows, stride, inside, index):
 def load_state(base, r, SLICES: tl.constexpr):
     """Rows ``r`` of a state [values, keys] -> a tuple of [rows, KEYS]."""
     at = base + r[:, None] * (KEYS * SLICES) + tl.arange(0, KEYS)[None, :]
-    found = ()
+    slices = ()
     for i in tl.static_range(SLICES):
-        found = found + (tl.load(at + i * KEYS),)  # type: ignore[assignment]
-    return found
+        slices = slices + (tl.load(at + i * KEYS),)  # type: ignore[assignment]
+    return slices
 
 
 @triton.jit
@@ -47,12 +47,12 @@ def store_state(base, r, state, SLICES: tl.constexpr):
 def moved(state, decay, d, base, rows, stride, inside, SLICES, PRECISION: tl.constexpr):
     """decay S + d k, the state after some rows: d [values, rows] is weighted, k is loaded from the
     ``rows`` at ``base``."""
-    found = ()
+    slices = ()
     for i in tl.static_range(SLICES):
         k = load_slice(base, rows, stride, inside, i)
         new = decay * state[i] + product(d, k, PRECISION)
-        found = found + (new,)  # type: ignore[assignment]
-    return found
+        slices = slices + (new,)  # type: ignore[assignment]
+    return slices
 
 
 @triton.jit
@@ -81,8 +81,8 @@ def inverse(a, T: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr):
     """
     row = tl.arange(0, T)[:, None]
     column = tl.arange(0, T)[None, :]
-    found = tl.where(row == column, 1.0, 0.0) - tl.where((row ^ column) == 1, a, 0.0)
+    solved = tl.where(row == column, 1.0, 0.0) - tl.where((row ^ column) == 1, a, 0.0)
     for level in tl.static_range(1, LEVELS):
         between = tl.where(((row ^ column) >> level) == 1, a, 0.0)
-        found -= product(product(found, between, PRECISION), found, PRECISION)
-    return found
+        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
+    return solved

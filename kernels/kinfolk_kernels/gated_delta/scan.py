@@ -39,10 +39,10 @@ def _keys(ROWS: tl.constexpr):
 @triton.jit
 def _vector(at, TILES: tl.constexpr):
     """A tuple of tiles of one vector of keys, as they are stored."""
-    found = ()
+    tiles = ()
     for j in tl.static_range(TILES):
-        found = found + (tl.load(at + j * KEYS),)  # type: ignore[assignment]
-    return found
+        tiles = tiles + (tl.load(at + j * KEYS),)  # type: ignore[assignment]
+    return tiles
 
 
 @triton.jit
@@ -59,10 +59,10 @@ def _row(at, there, TILES: tl.constexpr):
 @triton.jit
 def _moved(at, steps, forward):
     """Pointers to the next row if ``forward``, else to the same row."""
-    found = ()
+    pointers = ()
     for i in tl.static_range(5):
-        found = found + (at[i] + tl.where(forward, steps[i], 0),)
-    return found
+        pointers = pointers + (at[i] + tl.where(forward, steps[i], 0),)
+    return pointers
 
 
 @triton.jit
@@ -95,11 +95,11 @@ def _leave(at, state, TILES: tl.constexpr):
 @triton.jit
 def _next_store(store_rows, stores, after, stop):
     """The first row after ``after`` whose state is stored as a checkpoint; ``stop`` if none is."""
-    found = stop
+    first = stop
     for index in range(stores):
         row = tl.load(store_rows + index)
-        found = tl.where((row > after) & (row < found), row, found)
-    return found
+        first = tl.where((row > after) & (row < first), row, first)
+    return first
 
 
 @triton.jit(do_not_specialize=["stores"])

@@ -17,7 +17,7 @@ SLICE = 48 << 20
 """Weights of a slice. Smaller slices would stay in the cache of a large device, but that saves less
 than their launches cost."""
 
-STEP = 64
+SLICE_ROWS_MULTIPLE = 64
 """Slices have a multiple of this many rows, except the last."""
 
 
@@ -27,9 +27,9 @@ def gemm_large(
     """x [M, K] -> x W_i^T [M, N_i] for up to four matrices, in the dtype of ``x``, as columns of
     one tensor; ``slice`` weights are dequantised at a time."""
     columns, total = matrices[0].columns, sum(planes.rows for planes in matrices)
-    made = torch.empty(x.shape[0], total, dtype=x.dtype, device=x.device)
+    result = torch.empty(x.shape[0], total, dtype=x.dtype, device=x.device)
     count = -(-total * columns // slice)
-    most = -(-total // count // STEP) * STEP
+    most = -(-total // count // SLICE_ROWS_MULTIPLE) * SLICE_ROWS_MULTIPLE
     scratch = torch.empty(min(most, total), columns, dtype=x.dtype, device=x.device)
     start = 0
     for parts in _slices(matrices, most):
@@ -39,11 +39,11 @@ def gemm_large(
         numbers = scratch if stop - start == scratch.shape[0] else scratch[: stop - start]
         each = [numbers] if len(parts) == 1 else numbers.split(sizes)
         dequantize(parts, each, asm=asm).run()
-        torch.mm(x, numbers.T, out=made if stop - start == total else made[:, start:stop])
+        torch.mm(x, numbers.T, out=result if stop - start == total else result[:, start:stop])
         start = stop
     if len(matrices) == 1:
-        return [made]
-    return list(made.split([planes.rows for planes in matrices], 1))
+        return [result]
+    return list(result.split([planes.rows for planes in matrices], 1))
 
 
 def _slices(matrices: Sequence[Planes], most: int) -> Iterator[list[Planes]]:

@@ -17,7 +17,7 @@ WARP = 32
 MIN_WIDE_MATRIX_ROWS = 8192
 """Below this many matrix rows, two warps share a group of four, so that there are enough warps."""
 
-LONGEST = 16 * 32 * WARP
+MAX_WARP_COLUMNS = 16 * 32 * WARP
 """Most columns that one warp processes: the loop is unrolled, with 1024 columns a turn."""
 
 REGISTERS = 96
@@ -55,6 +55,6 @@ def warps_for(matrices: Sequence[Planes]) -> int:
         if sum(planes.rows for planes in matrices) < MIN_WIDE_MATRIX_ROWS and columns > 32 * WARP
         else 1
     )
-    while columns > LONGEST * warps:
+    while columns > MAX_WARP_COLUMNS * warps:
         warps *= 2
     return warps

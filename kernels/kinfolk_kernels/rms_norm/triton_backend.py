@@ -24,10 +24,10 @@ from kinfolk_kernels.rms_norm.op import (
 from kinfolk_kernels.row_outputs import RowOutputs
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-LONGEST = 16384
+MAX_WIDTH = 16384
 """Numbers in the widest row."""
 
-LONGEST_HEAD = 1024
+MAX_HEAD_DIM = 1024
 """Numbers in the widest head of a gated norm."""
 
 TILE = 512
@@ -75,8 +75,8 @@ def add_rms_norm(
 
 def supports_gated(arguments: GatedRMSNormArguments) -> Verdict:
     dim = arguments.weight.shape[0]
-    if dim & (dim - 1) or not GROUP <= dim <= LONGEST_HEAD:
-        return no(f"heads of {dim} numbers, not a power of two from {GROUP} to {LONGEST_HEAD}")
+    if dim & (dim - 1) or not GROUP <= dim <= MAX_HEAD_DIM:
+        return no(f"heads of {dim} numbers, not a power of two from {GROUP} to {MAX_HEAD_DIM}")
     return _supports(arguments.device, (arguments.weight,), arguments.dtype)
 
 
@@ -96,8 +96,8 @@ def _supports(
     if reason:
         return no(reason)
     for weight in weights:
-        if weight is not None and weight.shape[0] > LONGEST:
-            return no(f"a row has {weight.shape[0]} numbers, more than {LONGEST}")
+        if weight is not None and weight.shape[0] > MAX_WIDTH:
+            return no(f"a row has {weight.shape[0]} numbers, more than {MAX_WIDTH}")
     for dtype in dtypes:
         if dtype not in FLOATS:
             return no(f"rows of {dtype}")
@@ -173,7 +173,7 @@ def norm(
     first_rows, second_rows = _with_unit_stride(first.rows), _with_unit_stride(second.rows)
     # Arguments of absent norms are replaced by a tensor that exists.
     nothing, missing = RowOutputs(view, None), MOST_NORMS - len(weights)
-    targets = [*(made.arguments for made in outputs), *[nothing.arguments] * missing]
+    targets = [*(output.arguments for output in outputs), *[nothing.arguments] * missing]
     own_weights = [*weights, *[None] * missing]
     return Launch(
         norm_kernel,

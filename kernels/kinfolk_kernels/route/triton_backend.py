@@ -16,7 +16,7 @@ from kinfolk_kernels.route.kernel import choose_kernel, logits_kernel, route_ker
 from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-MOST_EXPERTS = 1024
+MAX_EXPERTS = 1024
 FEW_ROWS = 16
 """Up to this many rows one launch computes logits and choice."""
 
@@ -26,7 +26,7 @@ MANY_ROWS = 65
 ROWS_AT_ONCE = 4
 """Rows of a program of that single launch: one for each warp, when it chooses."""
 
-WIDEST = 8192
+MAX_FUSED_WIDTH = 8192
 """Most columns, which a program of that single launch holds in registers."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -46,8 +46,8 @@ def supports(arguments: RouteArguments) -> Verdict:
         return no(f"a bias or scale of the experts is not on {weight.device}")
     if weight.dtype != torch.float32 or not weight.is_contiguous():
         return no(f"the router's matrix is not contiguous float32 ({weight.dtype})")
-    if weight.shape[0] > MOST_EXPERTS:
-        return no(f"{weight.shape[0]} experts, more than {MOST_EXPERTS}")
+    if weight.shape[0] > MAX_EXPERTS:
+        return no(f"{weight.shape[0]} experts, more than {MAX_EXPERTS}")
     return YES
 
 
@@ -58,7 +58,7 @@ def route(arguments: RouteArguments, x: torch.Tensor) -> tuple[torch.Tensor, tor
     (rows, width), weight = x.shape, arguments.weight
     ids = torch.empty(rows, arguments.top_k, dtype=torch.int64, device=x.device)
     weights = torch.empty(rows, arguments.top_k, dtype=torch.float32, device=x.device)
-    if rows <= FEW_ROWS and width <= WIDEST:
+    if rows <= FEW_ROWS and width <= MAX_FUSED_WIDTH:
         route_few(arguments, x, ids, weights).run()
         return ids, weights
     if rows >= MANY_ROWS and x.dtype != torch.float32:

@@ -52,9 +52,9 @@ class NumberChecks:
         """
         path = kinfolk_kit.folder / "turned.gguf"
         rewrite(kinfolk_kit.file, path, added=turned_heads(kinfolk_kit.file, kinfolk_kit.plan))
-        found = kinfolk_kit.logits(kinfolk_kit.load(path), kinfolk_kit.tokens)
+        logits = kinfolk_kit.logits(kinfolk_kit.load(path), kinfolk_kit.tokens)
         try:
-            assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+            assert_same(logits, kinfolk_kit.linear(kinfolk_kit.tokens))
         except AssertionError as error:
             raise AssertionError(
                 f"files of {kinfolk_kit.tiny.shape.architecture!r} store query and key rows so "
@@ -96,16 +96,16 @@ class NumberChecks:
         """A prompt has the same logits with any slices."""
         drive = kinfolk_kit.driver()
         lease = drive.open()
-        found = kinfolk_kit.feed_in(drive, lease, kinfolk_kit.tokens, sizes)
-        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+        logits = kinfolk_kit.feed_in(drive, lease, kinfolk_kit.tokens, sizes)
+        assert_same(logits, kinfolk_kit.linear(kinfolk_kit.tokens))
 
     @needs("tiny")
     def test_decoding_equals_prefill(self, kinfolk_kit: Kit) -> None:
         """Decoding token by token gives the logits of one prefill."""
         drive = kinfolk_kit.driver()
         lease = drive.open()
-        found = drive.feed({lease: kinfolk_kit.tokens}, rows=1)[lease]
-        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+        logits = drive.feed({lease: kinfolk_kit.tokens}, rows=1)[lease]
+        assert_same(logits, kinfolk_kit.linear(kinfolk_kit.tokens))
 
     @needs("tiny")
     @few
@@ -118,8 +118,8 @@ class NumberChecks:
         others = {drive.open(): kinfolk_kit.random_tokens(n, seed=n) for n in lengths[::2]}
         lease = drive.open()
         others |= {drive.open(): kinfolk_kit.random_tokens(n, seed=n) for n in lengths[1::2]}
-        found = drive.feed({**others, lease: kinfolk_kit.tokens}, rows=rows)[lease]
-        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+        logits = drive.feed({**others, lease: kinfolk_kit.tokens}, rows=rows)[lease]
+        assert_same(logits, kinfolk_kit.linear(kinfolk_kit.tokens))
 
     @needs("tiny")
     @few
@@ -130,8 +130,8 @@ class NumberChecks:
         drive.shuffle(seed)
         other, lease = drive.open(), drive.open()
         texts = {other: kinfolk_kit.random_tokens(90, seed), lease: kinfolk_kit.tokens}
-        found = drive.feed(texts, rows=50)[lease]
-        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+        logits = drive.feed(texts, rows=50)[lease]
+        assert_same(logits, kinfolk_kit.linear(kinfolk_kit.tokens))
 
     @needs("tiny")
     def test_other_sequences_are_neither_read_nor_touched(self, kinfolk_kit: Kit) -> None:
@@ -141,12 +141,12 @@ class NumberChecks:
         lease = drive.open()
         start, rest = kinfolk_kit.tokens[:70], kinfolk_kit.tokens[70:]
         drive.feed({other: kinfolk_kit.random_tokens(100, seed=1) for other in others})
-        found = [drive.feed({lease: start})[lease]]
+        logits = [drive.feed({lease: start})[lease]]
         drive.poison(lease)
         before = [drive.kept(other) for other in others]
-        found += [drive.feed({lease: [token]})[lease] for token in rest[:5]]
-        found.append(drive.feed({lease: rest[5:]}, rows=40)[lease])
-        assert_same(torch.cat(found), kinfolk_kit.linear(kinfolk_kit.tokens))
+        logits += [drive.feed({lease: [token]})[lease] for token in rest[:5]]
+        logits.append(drive.feed({lease: rest[5:]}, rows=40)[lease])
+        assert_same(torch.cat(logits), kinfolk_kit.linear(kinfolk_kit.tokens))
         for other, known in zip(others, before, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(drive.kept(other), known, strict=True))
 
@@ -160,8 +160,8 @@ class NumberChecks:
                 lease = drive.open()
                 drive.feed({lease: kinfolk_kit.tokens[:start]})
                 rest = kinfolk_kit.tokens[start:]
-                found = kinfolk_kit.feed_in(drive, lease, rest, (1, 1, CHUNK, 3))
-                assert_same(found, expected[start:])
+                logits = kinfolk_kit.feed_in(drive, lease, rest, (1, 1, CHUNK, 3))
+                assert_same(logits, expected[start:])
 
     @needs("tiny", "experts")
     def test_bays_of_experts_change_nothing(self, kinfolk_kit: Kit) -> None:
