@@ -100,8 +100,8 @@ def traced(runtime: Runtime, settings: Settings, case: Case, folder: Path) -> li
         profiler.export_chrome_trace(str(path))
     events = json.loads(path.read_text())["traceEvents"]
     device = ("kernel", "gpu_memcpy", "gpu_memset")
-    found = sorted((e for e in events if e.get("cat") in device), key=lambda e: float(e["ts"]))
-    return found if prompts else last_steps(found, work.rows)
+    kernels = sorted((e for e in events if e.get("cat") in device), key=lambda e: float(e["ts"]))
+    return kernels if prompts else last_steps(kernels, work.rows)
 
 
 def last_steps(events: list[dict[str, Any]], rows: int) -> list[dict[str, Any]]:

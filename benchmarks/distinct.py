@@ -53,15 +53,15 @@ def distinct_experts(
     loaded = replace(runtime.loaded, graphs=False)
     with (
         Engine(loaded, limits) as engine,
-        _choices(loaded.model, loaded.ops, work.sequences) as found,
+        _choices(loaded.model, loaded.ops, work.sequences) as calls,
     ):
         measure(replace(runtime, engine=engine), replace(work, generate=STEPS + 1), seed)
-    if not found:
+    if not calls:
         return None
-    counts = [choices.distinct for choices in found]
-    expected = statistics.mean(choices.expected for choices in found)
+    counts = [choices.distinct for choices in calls]
+    expected = statistics.mean(choices.expected for choices in calls)
     return {
-        "experts": found[0].experts,
+        "experts": calls[0].experts,
         "distinct": round(statistics.mean(counts), 1),
         "least": min(counts),
         "share_of_expected": round(statistics.mean(counts) / expected, 3),

@@ -191,7 +191,7 @@ def main() -> None:
     sampling = Sampling(temperature=options.temperature, top_p=0.95 if options.temperature else 1.0)
     for sequences in map(int, options.sequences.split(",")):
         profile = cProfile.Profile() if options.profile else None
-        found = measure(
+        microseconds = measure(
             loaded,
             sequences,
             options.steps,
@@ -200,7 +200,7 @@ def main() -> None:
             overlap=not options.no_overlap,
             rows=options.rows,
         )
-        sys.stdout.write(f"{sequences:3d} sequences: {found:7.1f} us a step\n")
+        sys.stdout.write(f"{sequences:3d} sequences: {microseconds:7.1f} us a step\n")
         if profile is not None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(35)
 

@@ -89,16 +89,18 @@ def main() -> None:
     windows = list(held_out(path, registry, options.windows, options.window))
     plain = {"device": "cpu", "dtype": "f32", "slots": 1, "context": options.window}
     exact = list(scores(path, registry, windows, plain, options.window))
-    found = []
+    qualities = []
     for way in ways:
         settings = {**plain, "device": options.device, "dtype": None, **way.settings}
-        found.append(
+        qualities.append(
             compared(way, windows, exact, scores(path, registry, windows, settings, way.rows))
         )
-        say(line(found[-1]))
+        say(line(qualities[-1]))
         sys.stdout.flush()
     if options.json:
-        options.json.write_text(json.dumps([asdict(quality) for quality in found], indent=1) + "\n")
+        options.json.write_text(
+            json.dumps([asdict(quality) for quality in qualities], indent=1) + "\n"
+        )
 
 
 def held_out(path: Path, registry: Registry, count: int, length: int) -> Iterator[list[int]]:
@@ -122,10 +124,13 @@ def scores(
 
 
 def compared(
-    way: Way, windows: list[list[int]], exact: list[torch.Tensor], found: Iterator[torch.Tensor]
+    way: Way,
+    windows: list[list[int]],
+    exact: list[torch.Tensor],
+    approximate: Iterator[torch.Tensor],
 ) -> Quality:
     divergences, losses, exact_losses = [], [], []
-    for tokens, one, other in zip(windows, exact, found, strict=True):
+    for tokens, one, other in zip(windows, exact, approximate, strict=True):
         p = one.to(other.device).double().log_softmax(1)
         q = other.double().log_softmax(1)
         divergences.append((p.exp() * (p - q)).sum(1))
@@ -144,11 +149,11 @@ def compared(
     )
 
 
-def line(found: Quality) -> str:
+def line(quality: Quality) -> str:
     return (
-        f"{found.way:28} {found.positions} positions, KL {found.divergence:.2e} "
-        f"(worst {found.worst_divergence:.1e}), perplexity {found.perplexity:.4f} "
-        f"({100 * found.perplexity_change:+.3f} %)\n"
+        f"{quality.way:28} {quality.positions} positions, KL {quality.divergence:.2e} "
+        f"(worst {quality.worst_divergence:.1e}), perplexity {quality.perplexity:.4f} "
+        f"({100 * quality.perplexity_change:+.3f} %)\n"
     )
 
 

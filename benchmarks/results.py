@@ -26,14 +26,14 @@ def kernels_hash(root: Path = ROOT) -> str:
 def newest(folder: Path) -> dict[str, Any] | None:
     """The latest result, ``None`` if there is none. Raises ``ValueError`` for a file that is not a
     result."""
-    found = []
+    results = []
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
         missing = NEEDED - result.keys()
         if missing:
             raise ValueError(f"{path} is no result: it lacks {', '.join(sorted(missing))}")
-        found.append(result)
-    return max(found, key=lambda result: str(result["taken"]), default=None)
+        results.append(result)
+    return max(results, key=lambda result: str(result["taken"]), default=None)
 
 
 def staleness(root: Path = ROOT) -> str:

@@ -38,14 +38,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found: dict[str, Any] = {"shape": options.shape}
+    figures: dict[str, Any] = {"shape": options.shape}
 
     def put(name: str, value: Any) -> None:
-        found[name] = value
+        figures[name] = value
         say(f"{name}: {json.dumps(value)}\n")
         sys.stdout.flush()
         if options.json:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
+            options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
     with scratch() as folder:
         path = Path(folder) / "model.gguf"

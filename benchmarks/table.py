@@ -49,7 +49,7 @@ from results import kernels_hash  # noqa: E402
 from shapes import MORE  # noqa: E402
 from timing import copy_bandwidth  # noqa: E402
 
-DEEP = 32768
+DEEP_PROMPT = 32768
 
 ROOM = 64 << 30
 """Bytes of free memory that are required for writing a model's file to memory."""
@@ -60,7 +60,7 @@ FEW_LAYERS = 8
 
 @dataclass(frozen=True)
 class Case:
-    """A workload and the settings of its engine; ``wide`` ones run on the shape ``WIDE`` only."""
+    """A workload and the settings of its engine; ``wide`` ones run on ``WIDE_SHAPE`` only."""
 
     name: str
     work: Workload
@@ -69,7 +69,7 @@ class Case:
 
 
 SHORT: dict[str, Any] = {"slots": 16, "context": 2050}
-LONG: dict[str, Any] = {"slots": 1, "context": DEEP + 128}
+LONG: dict[str, Any] = {"slots": 1, "context": DEEP_PROMPT + 128}
 CASES = (
     Case("decode, greedy", Workload(128, 128, 1, 0.0), SHORT),
     Case("decode, temperature 0.8, top-p 0.95", Workload(128, 128, 1, 0.8, 0.95), SHORT),
@@ -82,11 +82,16 @@ CASES = (
         {**SHORT, "activations": "f16"},
         wide=True,
     ),
-    Case("decode at 32K", Workload(DEEP, 128, 1, 0.0), LONG, wide=True),
-    Case("decode at 32K, q8_0", Workload(DEEP, 128, 1, 0.0), {**LONG, "kv_codec": "q8_0"}, True),
+    Case("decode at 32K", Workload(DEEP_PROMPT, 128, 1, 0.0), LONG, wide=True),
+    Case(
+        "decode at 32K, q8_0",
+        Workload(DEEP_PROMPT, 128, 1, 0.0),
+        {**LONG, "kv_codec": "q8_0"},
+        True,
+    ),
 )
-WIDE = "qwen3.5-27b"
-SHAPES = (WIDE, "qwen3.5-35b-a3b", "laguna-xs.2", "gemma-4-26b-a4b", "qwen3-8b")
+WIDE_SHAPE = "qwen3.5-27b"
+SHAPES = (WIDE_SHAPE, "qwen3.5-35b-a3b", "laguna-xs.2", "gemma-4-26b-a4b", "qwen3-8b")
 
 
 def main() -> None:
@@ -159,7 +164,7 @@ def cases_of(shape: str, names: Sequence[str]) -> list[Case]:
     """The cases with these names, or by default those for the shape."""
     if names:
         return [case for case in CASES if case.name in names]
-    return [case for case in CASES if shape == WIDE or not case.wide]
+    return [case for case in CASES if shape == WIDE_SHAPE or not case.wide]
 
 
 def by_settings(cases: Sequence[Case]) -> list[list[Case]]:
@@ -233,7 +238,7 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
     At depth it is counted: a repeat takes seconds there, and the median ignores the slow one.
     """
     work, loaded = case.work, runtime.loaded
-    uncounted = 0 if work.prompt >= DEEP else 1
+    uncounted = 0 if work.prompt >= DEEP_PROMPT else 1
     limits = replace(scheduler_limits(loaded, settings), max_draft=work.rows - 1)
     drafter = RandomDrafts(loaded.info.vocabulary) if work.rows > 1 else None
     with Engine(loaded, limits, drafter) as engine:

@@ -188,8 +188,8 @@ def preparation(memory: Memory, context: int, count: int, layers: int) -> Callab
 def seconds_of(step: Callable[[Tile | None], list[torch.Tensor]], tile: Tile | None) -> float:
     """Seconds of one replay; asserts that ``tile`` gives the results of the default tile."""
     if tile is not None:
-        for found, expected in zip(step(tile), step(None), strict=True):
-            error = float((found.double() - expected.double()).norm() / expected.double().norm())
+        for result, expected in zip(step(tile), step(None), strict=True):
+            error = float((result.double() - expected.double()).norm() / expected.double().norm())
             assert error < 5e-3, (tile, error)
     return replay_seconds(lambda: step(tile) and None)
 
@@ -273,14 +273,14 @@ def main() -> None:
         del memory
         torch.cuda.empty_cache()
     if options.json:
-        found = {
+        measured = {
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "triton": triton.__version__,
             "copy": report.copy,
             "lines": report.lines,
         }
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps(measured, indent=1))
 
 
 if __name__ == "__main__":

@@ -194,8 +194,8 @@ def stages(launches: Sequence[Launch]) -> dict[str, slice]:
     """
     names = [launch.kernel.__name__ for launch in launches]
     sorting = sum(name in SORTING for name in names)
-    found = {f"{i} {names[i]}": slice(i, i + 1) for i in range(sorting, len(names))}
-    return {"0 sort": slice(0, sorting), **found} if sorting else found
+    separate = {f"{i} {names[i]}": slice(i, i + 1) for i in range(sorting, len(names))}
+    return {"0 sort": slice(0, sorting), **separate} if sorting else separate
 
 
 def measure(
@@ -215,8 +215,8 @@ def measure(
     distinct = statistics.mean(len(step.choice.ids.unique()) for step in steps)
     work = 2 * 3 * rows * shape.top_k * shape.channels * shape.width
     floor = max(distinct * one / rates[0], work / rates[1])
-    found: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
-    found["router"] = each([lambda s=s: s.route(router) for s in steps])  # type: ignore[misc]
+    timing: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
+    timing["router"] = each([lambda s=s: s.route(router) for s in steps])  # type: ignore[misc]
     results = {}
     for way in ("beside", "pairs", *TILES):
         if (way not in TILES and rows > 64) or (way == "beside" and shared is None):
@@ -224,35 +224,37 @@ def measure(
         if TILES.get(way) is not None and rows <= 64:
             continue
         taken = replace(layer, shared=shared) if way == "beside" else layer
-        made = [step.launches(taken, way) for step in steps]
+        step_launches = [step.launches(taken, way) for step in steps]
 
         def run(step: Step, launches: list[Launch]) -> None:
             step.route(router)
             run_all(launches)
 
-        whole = each([lambda s=s, m=m: run(s, m) for s, m in zip(steps, made, strict=True)])  # type: ignore[misc]
+        whole = each(
+            [lambda s=s, m=m: run(s, m) for s, m in zip(steps, step_launches, strict=True)]
+        )  # type: ignore[misc]
         parts = {
-            name: each([lambda m=m, s=span: run_all(m[s]) for m in made])  # type: ignore[misc]
-            for name, span in stages(made[0]).items()
+            name: each([lambda m=m, s=span: run_all(m[s]) for m in step_launches])  # type: ignore[misc]
+            for name, span in stages(step_launches[0]).items()
         }
         results[way] = steps[0].y.clone()
         assert results[way].isfinite().all(), (shape, rows, way)
-        found["ways"][way] = {"seconds": whole, "share": floor / whole, "launches": parts}  # type: ignore[index]
+        timing["ways"][way] = {"seconds": whole, "share": floor / whole, "launches": parts}  # type: ignore[index]
     if "pairs" in results:
         pairs, groups = results["pairs"], results["groups"]
-        found["difference"] = float((pairs - groups).norm() / groups.norm())
-        assert found["difference"] < 5e-2, (shape, rows, found)
-    return found
+        timing["difference"] = float((pairs - groups).norm() / groups.norm())
+        assert timing["difference"] < 5e-2, (shape, rows, timing)
+    return timing
 
 
-def report(title: str, rows: int, found: dict[str, object]) -> str:
-    few = "beside" if "beside" in found["ways"] else "pairs"  # type: ignore[operator]
+def report(title: str, rows: int, timing: dict[str, object]) -> str:
+    few = "beside" if "beside" in timing["ways"] else "pairs"  # type: ignore[operator]
     taken = few if rows <= PAIRED_ROWS else "groups"
     lines = [
-        f"{title:12} {rows:4} rows: {found['distinct']:5.1f} distinct experts, "
-        f"floor {found['floor'] * 1e6:.1f} us, router {found['router'] * 1e6:.1f} us"  # type: ignore[operator]
+        f"{title:12} {rows:4} rows: {timing['distinct']:5.1f} distinct experts, "
+        f"floor {timing['floor'] * 1e6:.1f} us, router {timing['router'] * 1e6:.1f} us"  # type: ignore[operator]
     ]
-    for way, times in found["ways"].items():  # type: ignore[attr-defined]
+    for way, times in timing["ways"].items():  # type: ignore[attr-defined]
         parts = ", ".join(f"{name} {t * 1e6:.1f}" for name, t in times["launches"].items())
         mark = "*" if way == taken else " "
         lines.append(
@@ -281,8 +283,8 @@ def main() -> None:
         shared = random_shared(shape, shape.shared) if shape.shared else None
         table[title] = {}
         for rows in options.rows:
-            table[title][rows] = found = measure(shape, layer, shared, router, rows, rates)
-            say(report(title, rows, found))
+            table[title][rows] = timing = measure(shape, layer, shared, router, rows, rates)
+            say(report(title, rows, timing))
             sys.stdout.flush()
     if options.json:
         result = {"copy": rates[0], "matrix": rates[1], "layers": table}

@@ -45,7 +45,7 @@ CACHE = 250e6
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 PROCESSES = 15
-OFF = 2e-2
+MAX_ERROR = 2e-2
 """Relative error above which a result is wrong: int8 rows cause 7e-3 for normal numbers."""
 
 SLICE = 2048
@@ -169,21 +169,21 @@ def check(product: Product, matrices: list[Planes], outs: list[torch.Tensor]) ->
     for planes, out in zip(matrices, outs, strict=True):
         some = planes[: min(planes.rows, 256)]
         expected = product.x.double() @ some.dequantize().double().T
-        found = out[:, : some.rows].double()
-        worst = max(worst, float((found - expected).norm() / expected.norm()))
+        result = out[:, : some.rows].double()
+        worst = max(worst, float((result - expected).norm() / expected.norm()))
     return worst
 
 
 def measure(name: str, rows: int, quick: bool, copies: list[list[Planes]]) -> dict[str, Any]:
     """Seconds of every tile of a launch, and the best."""
     product = Product(rows, copies[0][0].columns)
-    found: dict[str, float] = {}
+    seconds_of_tile: dict[str, float] = {}
     best: tuple[float, Any] = (float("inf"), None)
     for tile in tiles(name, rows, quick):
         try:
             product.memory.fill_(torch.nan)
             off = check(product, copies[0], product(copies[0], tile))
-            if not off < OFF:
+            if not off < MAX_ERROR:
                 say(f"  {name}, {rows} rows, {tile}: OFF BY {off:.1e}\n")
                 continue
 
@@ -195,9 +195,9 @@ def measure(name: str, rows: int, quick: bool, copies: list[list[Planes]]) -> di
         except Exception as error:  # go on with the other tiles
             say(f"  {name}, {rows} rows, {tile}: {type(error).__name__}: {error}\n")
             continue
-        found[label(tile)] = seconds
+        seconds_of_tile[label(tile)] = seconds
         best = min(best, (seconds, tile), key=lambda pair: pair[0])
-    return {"tiles": found, "seconds": best[0], "tile": best[1]}
+    return {"tiles": seconds_of_tile, "seconds": best[0], "tile": best[1]}
 
 
 def every_launch(copy: float, quick: bool) -> dict[tuple[str, int], dict[str, Any]]:
@@ -207,9 +207,9 @@ def every_launch(copy: float, quick: bool) -> dict[tuple[str, int], dict[str, An
         nbytes = sum(planes.nbytes for planes in first)
         copies = [first, *(launch_of(name) for _ in range(int(CACHE // nbytes)))]
         for rows in ROWS:
-            results[name, rows] = found = measure(name, rows, quick, copies)
-            times = " ".join(f"{t}={s * 1e6:.1f}" for t, s in found["tiles"].items())
-            rate = nbytes / found["seconds"] / copy
+            results[name, rows] = measured = measure(name, rows, quick, copies)
+            times = " ".join(f"{t}={s * 1e6:.1f}" for t, s in measured["tiles"].items())
+            rate = nbytes / measured["seconds"] / copy
             say(f"{name:13} {rows:2}: {nbytes / copy * 1e6:5.1f} {rate:4.0%} | {times}\n")
         sys.stdout.flush()
     return results
@@ -227,7 +227,7 @@ def whole_step(
         "best tiles": (lambda name: best[name, rows]["tile"], False, nullcontext()),
         "rows prepared each time": (default, True, nullcontext()),
     }
-    found = {}
+    milliseconds = {}
     for way, (tile_of, again, context) in ways.items():
 
         def run(tile_of: Callable[[str], Tile] = tile_of, again: bool = again) -> None:
@@ -236,10 +236,10 @@ def whole_step(
 
         try:
             with context:
-                found[way] = replay_seconds(run, 10) * 1e3
+                milliseconds[way] = replay_seconds(run, 10) * 1e3
         except Exception as error:  # go on with the other ways
             say(f"  {rows} rows, {way}: {type(error).__name__}: {error}\n")
-    return found
+    return milliseconds
 
 
 def slice_of_a_prompt(rows: int, model: list[tuple[str, list[Planes]]]) -> dict[str, float]:
@@ -289,7 +289,7 @@ def main() -> None:
     say(f"slice of 2048 rows: {prompt['planes']:.1f} ms, products alone {prompt['numbers']:.1f}\n")
     say(f"all after {time.perf_counter() - started:.0f} s\n")
     if options.json:
-        launches = {f"{name}, {rows}": found["tiles"] for (name, rows), found in best.items()}
+        launches = {f"{name}, {rows}": measured["tiles"] for (name, rows), measured in best.items()}
         result = {"copy": copy, "launches": launches, "steps": steps, "slice": prompt}
         options.json.write_text(json.dumps(result, indent=1))
 

@@ -175,8 +175,8 @@ class StatePlan(Checked):
     @property
     def windows(self) -> tuple[int | None, ...]:
         """The distinct windows, full attention first: one pool each."""
-        found = {layer.window for layer in self.layers if isinstance(layer, Paged)}
-        return tuple(sorted(found, key=lambda window: (window is not None, window or 0)))
+        windows = {layer.window for layer in self.layers if isinstance(layer, Paged)}
+        return tuple(sorted(windows, key=lambda window: (window is not None, window or 0)))
 
     @property
     def has_recurrent(self) -> bool:

@@ -56,10 +56,10 @@ def compile_aot(launch: Launch, capability: int) -> KernelUsage:
         file.write(compiled.asm["cubin"])
         file.flush()
         resources = _run("cuobjdump", "--dump-resource-usage", file.name)
-        found = re.search(r"REG:(\d+) STACK:(\d+)", resources)
-        if found is None:
+        usage = re.search(r"REG:(\d+) STACK:(\d+)", resources)
+        if usage is None:
             raise ValueError(f"cuobjdump names no registers: {resources}")
-        registers, spilled = int(found[1]), int(found[2])
+        registers, spilled = int(usage[1]), int(usage[2])
         loop_spills = _loop_spills(_run("nvdisasm", "-c", file.name)) if spilled else 0
     return KernelUsage(compiled.metadata.shared, registers, spilled, loop_spills)
 
@@ -114,10 +114,10 @@ def _loop_spills(code: str) -> int:
     """Loads from and stores to local memory between the ends of innermost backward branches."""
     lines = code.splitlines()
     labels = {
-        found[1]: n for n, line in enumerate(lines) if (found := re.match(r"(\.L_\w+):", line))
+        label[1]: n for n, line in enumerate(lines) if (label := re.match(r"(\.L_\w+):", line))
     }
     branches = ((n, re.search(r"BRA\b.*`\((\.L_\w+)\)", line)) for n, line in enumerate(lines))
-    loops = [(labels[found[1]], n) for n, found in branches if found and labels[found[1]] < n]
+    loops = [(labels[branch[1]], n) for n, branch in branches if branch and labels[branch[1]] < n]
     inner = [
         loop
         for loop in loops

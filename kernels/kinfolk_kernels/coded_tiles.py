@@ -23,10 +23,10 @@ def columns(SIZE: tl.constexpr, FORMAT: tl.constexpr, HALF: tl.constexpr):
     """The dimensions of the columns of a tile: [SIZE], or [SIZE / 2] for a half of q4_0."""
     if FORMAT == KV_Q4_0:
         c = tl.arange(0, SIZE // 2)
-        found = c // 16 * 32 + c % 16 + 16 * HALF
+        dimensions = c // 16 * 32 + c % 16 + 16 * HALF
     else:
-        found = tl.arange(0, SIZE)
-    return found
+        dimensions = tl.arange(0, SIZE)
+    return dimensions
 
 
 @triton.jit

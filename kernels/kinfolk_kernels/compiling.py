@@ -64,6 +64,6 @@ def side_by_side() -> Iterator[None]:
             yield
         # Loaded by this thread only: Triton 3.6 imports every compiled launcher under the same
         # module name, so two threads that import at once may get each other's launcher.
-        under_way = {made.future: made for made in kernels if hasattr(made, "future")}
+        under_way = {kernel.future: kernel for kernel in kernels if hasattr(kernel, "future")}
         for future in as_completed(under_way):
             under_way[future].result().run  # noqa: B018 - a property that loads it

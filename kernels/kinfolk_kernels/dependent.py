@@ -58,10 +58,10 @@ def fetch_ahead(pointers):
 def early(pointer, mask=None):
     """Load before the wait, only data that the module docstring permits; zero outside ``mask``."""
     if mask is None:
-        found = tl.load(pointer, cache_modifier=".cg")
+        value = tl.load(pointer, cache_modifier=".cg")
     else:
-        found = tl.load(pointer, mask=mask, other=0, cache_modifier=".cg")
-    return found
+        value = tl.load(pointer, mask=mask, other=0, cache_modifier=".cg")
+    return value
 
 
 @triton.jit

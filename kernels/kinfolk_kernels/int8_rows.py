@@ -48,12 +48,12 @@ def quantize(x: torch.Tensor) -> Int8Rows:
     scale = groups.abs().amax(2) / 127
     inverse = torch.where(scale > 0, 1 / scale, 0)
     q = (groups * inverse[..., None]).round().clamp(-127, 127).to(torch.int8).flatten(1)
-    made = Int8Rows.make(x.shape[0], x.shape[1], x.device)
+    rows = Int8Rows.make(x.shape[0], x.shape[1], x.device)
     words = q.contiguous().view(torch.int32).unflatten(1, (-1, 4, 4))
-    made.words.copy_(words.transpose(2, 3).flatten(1))
-    made.scale.zero_()
-    made.scales.copy_(scale)
-    return made
+    rows.words.copy_(words.transpose(2, 3).flatten(1))
+    rows.scale.zero_()
+    rows.scales.copy_(scale)
+    return rows
 
 
 def dequantize(rows: Int8Rows) -> torch.Tensor:

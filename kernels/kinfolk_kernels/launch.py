@@ -113,8 +113,8 @@ class Launch:
         if asked_for is not None:
             if key not in compiled and (id(kernel), key) not in asked_for:
                 in_code, options = self.compiled_in(overlap)
-                made = kernel.warmup(grid=self.grid, **arguments, **in_code, **options)
-                asked_for[id(kernel), key] = made
+                compiled_kernel = kernel.warmup(grid=self.grid, **arguments, **in_code, **options)
+                asked_for[id(kernel), key] = compiled_kernel
         elif key in compiled:
             x, y, z, *_ = *self.grid, 1, 1
             compiled[key][x, y, z](*values)

@@ -29,10 +29,10 @@ def empty(
     quads = -(-rows // INTERLEAVE)
 
     def plane(words: int) -> torch.Tensor:
-        made = torch.empty(quads, words, INTERLEAVE, dtype=torch.int32, device=device)
+        plane_words = torch.empty(quads, words, INTERLEAVE, dtype=torch.int32, device=device)
         if rows % INTERLEAVE:
-            made[-1] = 0
-        return made
+            plane_words[-1] = 0
+        return plane_words
 
     return Planes(
         format,

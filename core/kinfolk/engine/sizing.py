@@ -21,7 +21,7 @@ DEFAULT_CONTEXT = 32768
 LEAST_CONTEXT = 256
 """A default context is not halved below this."""
 
-FEWEST = {"checkpoints": 2, "slots": 1}
+LEAST_COUNTS = {"checkpoints": 2, "slots": 1}
 """Least values of defaults that are lowered before the context is, in this order."""
 
 GIB = 2**30
@@ -101,7 +101,7 @@ def _candidates(
 ) -> Iterator[StateLimits]:
     """Limits in the order in which they are tried: the ``flexible`` fields get lower and lower."""
     yield limits
-    for field, fewest in FEWEST.items():
+    for field, fewest in LEAST_COUNTS.items():
         # Without recurrent state a slot costs nothing by itself.
         while field in flexible and plan.has_recurrent and getattr(limits, field) > fewest:
             limits = replace(limits, **{field: max(fewest, getattr(limits, field) // 2)})

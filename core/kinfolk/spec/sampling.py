@@ -191,17 +191,17 @@ def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
 
 def parameters_of(rows: Sequence[RowContext]) -> Records:
     """``PARAMETER_ROW`` [n]. Raises NumPy's error for a value that does not fit its dtype."""
-    found = np.empty(len(rows), PARAMETER_ROW)
-    write_parameters(found, rows)
-    return found
+    records = np.empty(len(rows), PARAMETER_ROW)
+    write_parameters(records, rows)
+    return records
 
 
-def write_parameters(found: Records, rows: Sequence[RowContext]) -> None:
-    """Write the parameters of ``rows`` to ``found``, ``PARAMETER_ROW`` [n]; raises as
+def write_parameters(records: Records, rows: Sequence[RowContext]) -> None:
+    """Write the parameters of ``rows`` to ``records``, ``PARAMETER_ROW`` [n]; raises as
     ``parameters_of`` does."""
     for index, row in enumerate(rows):
         params = row.sampling
-        found[index] = (
+        records[index] = (
             params.temperature and max(params.temperature, COLDEST),
             params.top_k,
             params.top_p,
@@ -244,7 +244,7 @@ def sample_checked(
 
 def entries_of(rows: Sequence[RowContext]) -> Records:
     """The entries of :class:`_Entries` as structures [E]; ``row`` counts from 0."""
-    found: list[tuple[int, int, bool, int, float]] = []
+    entries: list[tuple[int, int, bool, int, float]] = []
     for index, row in enumerate(rows):
         params = row.sampling
         bias = dict(params.logit_bias)
@@ -255,5 +255,5 @@ def entries_of(rows: Sequence[RowContext]) -> Records:
         for token in touched:
             count = output.get(token, 0) if params.has_penalties else 0
             seen = params.has_penalties and (count > 0 or token in row.prompt)
-            found.append((index, token, seen, count, bias.get(token, 0.0)))
-    return np.array(found, _ENTRY)
+            entries.append((index, token, seen, count, bias.get(token, 0.0)))
+    return np.array(entries, _ENTRY)

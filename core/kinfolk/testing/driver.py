@@ -59,7 +59,7 @@ class Driver:
     ) -> dict[SlotLease, torch.Tensor]:
         """Append tokens to several sequences at once, ``rows`` of each a step. Returns the logits
         float32 [tokens, vocabulary] of each."""
-        found: dict[SlotLease, list[torch.Tensor]] = {lease: [] for lease in sequences}
+        logits_of: dict[SlotLease, list[torch.Tensor]] = {lease: [] for lease in sequences}
         rest = {lease: list(tokens) for lease, tokens in sequences.items()}
         while any(rest.values()):
             items = [
@@ -74,9 +74,9 @@ class Driver:
                 if tokens
             ]
             for item, logits in zip(items, self.step(items), strict=True):
-                found[item.lease].append(logits)
+                logits_of[item.lease].append(logits)
                 rest[item.lease] = rest[item.lease][len(item.tokens) :]
-        return {lease: torch.cat(parts) for lease, parts in found.items()}
+        return {lease: torch.cat(parts) for lease, parts in logits_of.items()}
 
     def draft(
         self, drafts: Mapping[SlotLease, tuple[Sequence[int], Parents]]
@@ -139,15 +139,15 @@ class Driver:
     def kept(self, lease: SlotLease) -> list[torch.Tensor]:
         """Copies of the state of a sequence: recurrent tensors, and the rows of committed
         positions."""
-        found = [tensor[lease.slot].clone() for tensor in self.state.recurrent_tensors()]
+        copies = [tensor[lease.slot].clone() for tensor in self.state.recurrent_tensors()]
         length = self.kv_cache.tables.length(lease)
         for pool in self.state.pools:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
                 rows = max(0, min(CHUNK_POSITIONS, length - chunk * CHUNK_POSITIONS))
                 for section in pool.layout.sections.values():
                     for plane in pool.planes(pool.data, section):
-                        found.append(plane[block, :, :rows].clone())
-        return [tensor.contiguous().view(torch.uint8) for tensor in found]
+                        copies.append(plane[block, :, :rows].clone())
+        return [tensor.contiguous().view(torch.uint8) for tensor in copies]
 
     def check_integrity(self) -> None:
         self.kv_cache.check_integrity()

@@ -52,7 +52,7 @@ def facts_of(kit: Kit) -> Facts:
 def _missing(kit: Kit) -> Mapping[str, str]:
     plan, tiny = kit.plan, kit.tiny
     pools = any(isinstance(layer, Paged) and layer.window is None for layer in plan.layers)
-    found = {
+    reasons = {
         "reference": "" if tiny.reference else "the tiny model names no reference",
         "checkpoint": "" if tiny.checkpoint else "the tiny model names no checkpoint",
         "row order": _row_order_unknown(kit),
@@ -63,7 +63,7 @@ def _missing(kit: Kit) -> Mapping[str, str]:
         if TEMPLATE in kit.file.metadata
         else "the tiny model has no chat template",
     }
-    return {need: reason for need, reason in found.items() if reason}
+    return {need: reason for need, reason in reasons.items() if reason}
 
 
 def _row_order_unknown(kit: Kit) -> str:
@@ -80,13 +80,13 @@ def _row_order_unknown(kit: Kit) -> str:
 
 def _formats(kit: Kit) -> Mapping[str, str]:
     """Formats that no matrix of the tiny model can have, or that the kit cannot write."""
-    found = {}
+    reasons = {}
     for provided in kit.registry.quant_formats:
         format_ = provided.value
         if not can_write(format_):
-            found[format_.name] = f"the kit cannot write {format_.name}"
+            reasons[format_.name] = f"the kit cannot write {format_.name}"
         elif not any(can_hold(format_, tensor) for tensor in kit.file.inventory.values()):
-            found[format_.name] = (
+            reasons[format_.name] = (
                 f"no matrix of the tiny model has rows of whole blocks of {format_.block} numbers"
             )
-    return found
+    return reasons

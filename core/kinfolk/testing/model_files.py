@@ -103,10 +103,10 @@ def _turned(heads: Numbers, dims: int, shape: tuple[int, ...]) -> Numbers:
     angle = np.arange(1, dims // 2 + 1, dtype=np.float32)
     angle = angle.reshape(-1, *(1,) * (heads.ndim - 2))
     even, odd = heads[:, 0:dims:2], heads[:, 1:dims:2]
-    found = heads.copy()
-    found[:, 0:dims:2] = np.cos(angle) * even - np.sin(angle) * odd
-    found[:, 1:dims:2] = np.sin(angle) * even + np.cos(angle) * odd
-    return found.reshape(shape)
+    turned = heads.copy()
+    turned[:, 0:dims:2] = np.cos(angle) * even - np.sin(angle) * odd
+    turned[:, 1:dims:2] = np.sin(angle) * even + np.cos(angle) * odd
+    return turned.reshape(shape)
 
 
 def dequantised(source: Path, path: Path) -> Path:

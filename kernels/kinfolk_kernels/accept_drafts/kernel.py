@@ -41,12 +41,12 @@ def accept_drafts_kernel(
     while going:
         right = (parents == row) & (tokens == wanted)
         child = tl.min(tl.where(right, place, WIDTH), 0)
-        found = child < WIDTH
-        row = tl.where(found, child, row)
+        matches = child < WIDTH
+        row = tl.where(matches, child, row)
         wanted = tl.load(chosen_ptr + sequence * WIDTH + row)
-        path = tl.where(found & (place == length), child, path)
-        length += found.to(tl.int32)
-        going = found & (length < budget)
+        path = tl.where(matches & (place == length), child, path)
+        length += matches.to(tl.int32)
+        going = matches & (length < budget)
     tl.store(path_ptr + at, path.to(tl.int64), mask=inside)
     tl.store(n_keep_ptr + sequence, length.to(tl.int64))
     tl.store(next_ptr + sequence, wanted)

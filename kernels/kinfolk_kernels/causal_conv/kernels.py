@@ -16,11 +16,11 @@ from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait
 def taps_of(weight_ptr, c, channels, TAPS: tl.constexpr):
     """A tuple of TAPS weights [1, channels]: of a row's own input, of the input before it, and so
     on."""
-    found = ()
+    taps = ()
     for i in tl.static_range(TAPS):
         w = tl.load(weight_ptr + c * TAPS + (TAPS - 1 - i), mask=c < channels, other=0.0)
-        found = found + (w[None, :],)  # type: ignore[assignment]
-    return found
+        taps = taps + (w[None, :],)  # type: ignore[assignment]
+    return taps
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def seen_by(
     among = (c < channels)[None, :]
     up = row
     missing = tl.zeros_like(row)
-    found = ()
+    inputs = ()
     for distance in tl.static_range(COUNT):
         if distance > 0:
             up = tl.load(parents + up, mask=inside & (up >= 0), other=-1)
@@ -66,8 +66,8 @@ def seen_by(
             kept = (inside & (up < 0))[:, None] & among
             at = place[:, None] * channels + c[None, :]
             seen = tl.where(drawn, seen, tl.load(state_ptr + at, mask=kept, other=0.0))
-        found = found + (seen,)  # type: ignore[assignment]
-    return found
+        inputs = inputs + (seen,)  # type: ignore[assignment]
+    return inputs
 
 
 @triton.jit

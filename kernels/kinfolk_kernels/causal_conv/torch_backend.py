@@ -60,9 +60,9 @@ def _ancestors(rows: Rows, past: int, first_row: int) -> torch.Tensor:
     row = torch.arange(rows.parent_row.shape[0], device=rows.parent_row.device)
     base = rows.sequence_of_row * past
     missing = torch.zeros_like(row)
-    found = [row + first_row]
+    places = [row + first_row]
     for _ in range(past):
         row = torch.where(row >= 0, rows.parent_row[row.clamp_min(0)], row)
         missing = torch.where(row < 0, missing + 1, 0)
-        found.append(torch.where(row >= 0, row + first_row, base + past - missing))
-    return torch.stack(found[::-1], 1)
+        places.append(torch.where(row >= 0, row + first_row, base + past - missing))
+    return torch.stack(places[::-1], 1)

@@ -27,7 +27,7 @@ MAX_SMALL_TILE_ROWS = 64
 FEW_PAIRS = 512
 """Most pairs that are sorted by one program."""
 
-MANY_A_MATRIX = 48
+MIN_PAIRS_OF_TALL_BLOCKS = 48
 """Average pairs of an expert from which on blocks hold 128 pairs: with blocks of 64, many experts
 would need a second block, which reads the whole matrix again."""
 
@@ -65,8 +65,8 @@ def group_launches(
     inner = torch.empty(pairs, experts.channels, dtype=between, device=device)
     yield gate_up_groups(x, choice, experts, order, inner, tile)
     # float16 halves the bytes; its inputs had no more precision.
-    made = between if between == torch.float16 else torch.float32
-    each = torch.empty(pairs, experts.width, dtype=made, device=device)
+    dtype = between if between == torch.float16 else torch.float32
+    each = torch.empty(pairs, experts.width, dtype=dtype, device=device)
     yield down_groups(inner, experts, order, each, down_tile)
     yield add_up(each, choice, y)
 
@@ -79,7 +79,7 @@ def tile_for(rows: int, each_has: int, dtype: torch.dtype, *, down: bool = False
         return GroupTile(32, 16, 4, 1) if few else GroupTile(16, 64, 8, 1)
     if few:
         return GroupTile(64, 16, 4, 3)
-    if each_has >= MANY_A_MATRIX:
+    if each_has >= MIN_PAIRS_OF_TALL_BLOCKS:
         return GroupTile(64, 128, 4, 3)
     return GroupTile(128, 64, 8, 3) if down else GroupTile(64, 64, 4, 3)
 
@@ -115,11 +115,11 @@ def sort(ids: torch.Tensor, order: Order, block: int) -> Iterator[Launch]:
     """The launches that sort the pairs of ids [R, K] by expert, in blocks of up to ``block``."""
     pairs, experts = ids.numel(), order.ends.shape[0]
     size = max(16, triton.next_power_of_2(experts))
-    made = {"E": experts, "SIZE": size, "BLOCK": block}
+    constants = {"E": experts, "SIZE": size, "BLOCK": block}
     if pairs <= FEW_PAIRS:
         most = max(16, triton.next_power_of_2(pairs))
         arguments = {"ids_ptr": ids, **order.arguments, "pairs": pairs}
-        few = {**made, "PAIRS": most}
+        few = {**constants, "PAIRS": most}
         yield Launch(sort_kernels.sort_few_kernel, (1,), arguments, few, warps=8)
         return
     chunks = -(-pairs // GROUP_ROWS)
@@ -129,7 +129,7 @@ def sort(ids: torch.Tensor, order: Order, block: int) -> Iterator[Launch]:
     yield Launch(sort_kernels.count_kernel, (chunks,), arguments, of_chunk)
     ends = {"starts_ptr": order.starts, "ends_ptr": order.ends}
     arguments = {"counts_ptr": counts, **ends, "pairs": pairs, "chunks": chunks}
-    yield Launch(sort_kernels.scan_kernel, (1,), arguments, {**made, "TILE": 32}, warps=8)
+    yield Launch(sort_kernels.scan_kernel, (1,), arguments, {**constants, "TILE": 32}, warps=8)
     arguments = {"ids_ptr": ids, "places_ptr": counts, "order_ptr": order.order, "pairs": pairs}
     yield Launch(sort_kernels.place_kernel, (chunks,), arguments, of_chunk)
 

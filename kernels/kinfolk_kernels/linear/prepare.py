@@ -77,13 +77,13 @@ def halve_rows(x: torch.Tensor, out: HalfRows) -> Launch:
 
 def int8_rows(x: torch.Tensor) -> Int8Rows:
     """x [M, K] as int8."""
-    made = Int8Rows.make(x.shape[0], x.shape[1], x.device)
-    quantize_rows(x, made).run()
-    return made
+    rows = Int8Rows.make(x.shape[0], x.shape[1], x.device)
+    quantize_rows(x, rows).run()
+    return rows
 
 
 def half_rows(x: torch.Tensor) -> HalfRows:
     """x [M, K], M <= 64, as float16."""
-    made = HalfRows.make(x.shape[0], x.shape[1], x.device)
-    halve_rows(x, made).run()
-    return made
+    rows = HalfRows.make(x.shape[0], x.shape[1], x.device)
+    halve_rows(x, rows).run()
+    return rows

@@ -93,8 +93,8 @@ def counters(device: torch.device, programs: int) -> torch.Tensor:
 
     They are zero before and after every launch. Only one stream at a time may use them.
     """
-    found = _COUNTERS.get(device)
-    if found is None or found.shape[0] < programs:
-        found = torch.zeros(max(programs, 4096), dtype=torch.int32, device=device)
-        _COUNTERS[device] = found
-    return found
+    zeros = _COUNTERS.get(device)
+    if zeros is None or zeros.shape[0] < programs:
+        zeros = torch.zeros(max(programs, 4096), dtype=torch.int32, device=device)
+        _COUNTERS[device] = zeros
+    return zeros

@@ -10,7 +10,7 @@ import triton.language as tl
 from kinfolk_kernels.activations import sigmoid
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
-LEAST = tl.constexpr(-(2**63))
+BELOW_ALL_KEYS = tl.constexpr(-(2**63))
 """Less than the key of every expert."""
 
 
@@ -52,13 +52,13 @@ def choose_rows(
     scores, most, total = _scores(logits, real, SOFTMAX)
     if BIASED:
         scores = scores + tl.load(bias_ptr + e, mask=e < EXPERTS, other=0.0)
-    keys = tl.where(real, _keys(scores, e, SIZE), LEAST)
+    keys = tl.where(real, _keys(scores, e, SIZE), BELOW_ALL_KEYS)
     place = tl.arange(0, PLACES)[None, :]
     ids = tl.zeros([row.shape[0], PLACES], tl.int32)
     for k in tl.static_range(TOP_K):
         best = tl.max(keys, 1)[:, None]
         chosen = SIZE - 1 - (best & 0xFFFFFFFF).to(tl.int32)
-        keys = tl.where(e == chosen, LEAST, keys)
+        keys = tl.where(e == chosen, BELOW_ALL_KEYS, keys)
         ids = tl.where(place == k, chosen, ids)
     mine = there & (place < TOP_K)
     ids = tl.where(mine, ids, 0)

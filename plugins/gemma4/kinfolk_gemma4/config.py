@@ -111,10 +111,10 @@ def read_config(meta: Metadata) -> Gemma4Config:
 def _refuse_other_kinds(meta: Metadata) -> None:
     key = meta.arch_key
     scaling = meta.string(key("rope.scaling.type"), default="none")
-    found = [(key("rope.scaling.type"), scaling, "none")] + [
+    checks = [(key("rope.scaling.type"), scaling, "none")] + [
         (key(name), meta.number(key(name), default=only, minimum=0), only) for name, only in _FIXED
     ]
-    for name, value, only in found:
+    for name, value, only in checks:
         if value != only:
             raise meta.unsupported(
                 f"key {name!r} is {value!r}; this version of the family knows models with {only!r} "
@@ -132,7 +132,7 @@ def _owners(meta: Metadata, windowed: tuple[bool, ...]) -> tuple[int, ...]:
         raise meta.fail(
             f"key {key!r}: {shared} of {layers} layers share keys and values, none owns any", key
         )
-    found = list(range(own))
+    owners = list(range(own))
     for layer in range(own, layers):
         alike = [index for index in range(own) if windowed[index] == windowed[layer]]
         if not alike:
@@ -142,18 +142,18 @@ def _owners(meta: Metadata, windowed: tuple[bool, ...]) -> tuple[int, ...]:
                 f"values that layer {layer} shares",
                 key,
             )
-        found.append(alike[-1])
-    return tuple(found)
+        owners.append(alike[-1])
+    return tuple(owners)
 
 
 def _head_dim(meta: Metadata, suffix: str) -> int:
     keys, values = (meta.arch_key(f"attention.{side}_length{suffix}") for side in ("key", "value"))
     dim = meta.integer(keys, minimum=1)
-    found = meta.integer(values, default=dim, minimum=1)
-    if found != dim:
+    value_dim = meta.integer(values, default=dim, minimum=1)
+    if value_dim != dim:
         raise meta.unsupported(
-            f"key {values!r} is {found}, {keys!r} is {dim}; this version of the family needs them "
-            "equal"
+            f"key {values!r} is {value_dim}, {keys!r} is {dim}; this version of the family needs "
+            "them equal"
         )
     return dim
 

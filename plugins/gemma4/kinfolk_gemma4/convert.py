@@ -177,7 +177,7 @@ def _full_attention(
     config.ignore(dict.fromkeys((_FULL_KEYS, _FULL_DIM), "'per_layer_config' states it"))
     stated = config.section("per_layer_config")
     layers = [stated.section(str(index)) for index, flag in enumerate(windowed) if not flag]
-    found = {
+    kinds = {
         AttentionShape(
             layer.integer("num_key_value_heads", usual),
             layer.integer("head_dim", config.integer("head_dim")),
@@ -185,13 +185,13 @@ def _full_attention(
         )
         for layer in layers
     }
-    if len(found) > 1:
+    if len(kinds) > 1:
         raise config.fail(
             "per_layer_config",
             "gives full-attention layers different heads, by 'head_dim' or 'num_key_value_heads'; "
             "'layer_types' says which layers these are",
         )
-    return found.pop()
+    return kinds.pop()
 
 
 def _count(config: Config, key: str) -> int:

@@ -97,11 +97,11 @@ def _head_dim(meta: Metadata) -> int:
     """The size of a head, a required key: it is not the width divided by the heads."""
     keys, values = meta.arch_key("attention.key_length"), meta.arch_key("attention.value_length")
     dim = meta.integer(keys, minimum=1)
-    found = meta.integer(values, default=dim, minimum=1)
-    if found != dim:
+    value_dim = meta.integer(values, default=dim, minimum=1)
+    if value_dim != dim:
         raise meta.unsupported(
-            f"key {values!r} is {found}, {keys!r} is {dim}; this version of the family needs them "
-            "equal"
+            f"key {values!r} is {value_dim}, {keys!r} is {dim}; this version of the family needs "
+            "them equal"
         )
     return dim
 

@@ -72,10 +72,10 @@ def read_hybrid(meta: Metadata) -> dict[str, Any]:
 def _heads(meta: Metadata, name: str, blocks: int, default: int | None = None) -> int:
     """A head count: some converters write one entry a layer, 0 for layers without attention."""
     key = meta.arch_key(name)
-    found = max(meta.per_layer(key, blocks, default=default, minimum=0))
-    if not found:
+    heads = max(meta.per_layer(key, blocks, default=default, minimum=0))
+    if not heads:
         raise meta.fail(f"key {key!r} is 0, expected at least 1 where a layer has attention", key)
-    return found
+    return heads
 
 
 def _layer_kinds(meta: Metadata, layers: int, blocks: int) -> tuple[bool, ...]:

@@ -39,13 +39,13 @@ def trunk_weights(config: HybridConfig, inventory: Inventory) -> Iterator[Weight
 def ignored_tensors(config: HybridConfig, inventory: Inventory) -> dict[str, str]:
     """Tensors of the file that this runtime does not use, with the reason."""
     ahead = {f"blk.{layer}." for layer in range(config.layers, config.layers + config.draft_layers)}
-    found = {}
+    ignored = {}
     for name in inventory:
         if any(name.startswith(prefix) for prefix in ahead):
-            found[name] = "predicts further tokens; used by drafters only"
+            ignored[name] = "predicts further tokens; used by drafters only"
         elif name.startswith(("v.", "mm.", "vision.", "a.")):
-            found[name] = "vision or audio part; text only here"
-    return found
+            ignored[name] = "vision or audio part; text only here"
+    return ignored
 
 
 def _delta(config: HybridConfig, inventory: Inventory, block: str) -> Iterator[WeightSpec]:

@@ -73,7 +73,11 @@ class ContractChecks:
         """Every hook has the signature of its specification and is asked for the loaded model."""
         hooks = kinfolk_kit.family.hooks(kinfolk_kit.config)
         assert problems(hooks) == ()
-        stated = {found.hook for found in implementations(hooks) if found.hook in MODEL}
+        stated = {
+            implementation.hook
+            for implementation in implementations(hooks)
+            if implementation.hook in MODEL
+        }
         assert "allocate_cache" in stated
         for hook in stated:
             assert kinfolk_kit.family.who in kinfolk_kit.loaded.hooks.asked(hook)

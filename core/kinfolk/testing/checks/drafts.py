@@ -38,8 +38,8 @@ class DraftChecks:
         for parents in (None, (-1, 0, 0, 1, 3, 3)):
             drive.draft({lease: (draft, parents)})
             assert all(torch.equal(a, b) for a, b in zip(drive.kept(lease), before, strict=True))
-        found = drive.feed({lease: kinfolk_kit.tokens[70:]})[lease]
-        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens)[70:])
+        logits = drive.feed({lease: kinfolk_kit.tokens[70:]})[lease]
+        assert_same(logits, kinfolk_kit.linear(kinfolk_kit.tokens)[70:])
 
     @needs("tiny")
     @few
@@ -52,10 +52,10 @@ class DraftChecks:
             lease: (kinfolk_kit.random_tokens(source.randint(1, 9), seed=lease.slot), None)
             for lease in starts
         }
-        found = drive.draft(drafts)
+        logits = drive.draft(drafts)
         for lease, (tokens, _) in drafts.items():
             whole = kinfolk_kit.linear([*starts[lease], *tokens])
-            assert_same(found[lease], whole[len(starts[lease]) :])
+            assert_same(logits[lease], whole[len(starts[lease]) :])
         paths = {
             lease: range(source.randint(1, len(tokens))) for lease, (tokens, _) in drafts.items()
         }
@@ -70,7 +70,7 @@ class DraftChecks:
         source = random.Random(seed)
         drive, starts = started(kinfolk_kit, seed, sequences=2)
         drafts: Drafts = {lease: random_tree(kinfolk_kit, source) for lease in starts}
-        found = drive.draft(drafts)
+        logits = drive.draft(drafts)
         paths = {}
         for lease, (tokens, parents) in drafts.items():
             assert parents is not None
@@ -78,7 +78,7 @@ class DraftChecks:
             for end in ends:
                 path = path_to(parents, end)
                 alone = kinfolk_kit.linear([*starts[lease], *(tokens[row] for row in path)])
-                assert_same(found[lease][path], alone[len(starts[lease]) :])
+                assert_same(logits[lease][path], alone[len(starts[lease]) :])
             path = path_to(parents, source.choice(ends))
             paths[lease] = path[: source.randint(1, len(path))]
         keep_and_go_on(kinfolk_kit, drive, starts, drafts, paths)
@@ -133,10 +133,10 @@ def keep_and_go_on(
     """Keep a path of each draft; later logits are those of a sequence fed with its tokens."""
     drive.keep(paths)
     ahead = kit.random_tokens(4, seed=99)
-    found = drive.feed(dict.fromkeys(starts, ahead), rows=2)
+    logits = drive.feed(dict.fromkeys(starts, ahead), rows=2)
     for lease, start in starts.items():
         kept = [drafts[lease][0][row] for row in paths[lease]]
-        assert_same(found[lease], kit.linear([*start, *kept, *ahead])[-len(ahead) :])
+        assert_same(logits[lease], kit.linear([*start, *kept, *ahead])[-len(ahead) :])
 
 
 def random_tree(kit: Kit, source: random.Random) -> tuple[list[int], list[int]]:

@@ -13,7 +13,7 @@ from kinfolk.testing.kit import Kit
 from kinfolk.testing.marks import needs
 
 ANSWER = 20
-MUCH = 100.0
+ALLOWED_BIAS = 100.0
 """Logit bias of allowed tokens, larger than the difference of any two logits."""
 ROUNDING = 1e-3
 """How far a chosen logit may be below the largest, relative to its size: batches differ."""
@@ -27,8 +27,8 @@ class EngineChecks:
         """Each of several requests at once gets the tokens it would get alone."""
         prompts = [kinfolk_kit.tokens[:n] for n in (3, 64, 100)]
         with engine(kinfolk_kit) as runtime:
-            found = [tokens for tokens, _ in answers(runtime, prompts)]
-        for prompt, tokens in zip(prompts, found, strict=True):
+            greedy = [tokens for tokens, _ in answers(runtime, prompts)]
+        for prompt, tokens in zip(prompts, greedy, strict=True):
             assert_chosen(kinfolk_kit, prompt, tokens)
 
     @needs("tiny")
@@ -38,9 +38,9 @@ class EngineChecks:
         # With three tokens, pairs must repeat, so that prompt lookup drafts.
         few = tuple(kinfolk_kit.tokens[:3])
         with engine(kinfolk_kit, drafter="ngram", draft_tokens=6) as runtime:
-            found = answers(runtime, prompts, few)
-        assert sum(end.usage.drafted for _, end in found) > 0, "nothing was drafted"
-        for prompt, (tokens, _) in zip(prompts, found, strict=True):
+            ended = answers(runtime, prompts, few)
+        assert sum(end.usage.drafted for _, end in ended) > 0, "nothing was drafted"
+        for prompt, (tokens, _) in zip(prompts, ended, strict=True):
             assert_chosen(kinfolk_kit, prompt, tokens, few)
 
     @needs("tiny")
@@ -68,13 +68,13 @@ def answers(
     checkpoints: tuple[int, ...] = (),
 ) -> list[tuple[list[int], Finished]]:
     """The tokens of each answer and its last event; ``allowed`` restricts the tokens if given."""
-    sampling = Sampling(logit_bias=tuple((token, MUCH) for token in sorted(set(allowed))))
+    sampling = Sampling(logit_bias=tuple((token, ALLOWED_BIAS) for token in sorted(set(allowed))))
     requests = [
         Request(f"check-{index}", tuple(prompt), ANSWER, sampling, checkpoints=checkpoints)
         for index, prompt in enumerate(prompts)
     ]
     tickets = [runtime.engine.submit(request) for request in requests]
-    found = []
+    ended = []
     for ticket in tickets:
         tokens: list[int] = []
         for event in ticket:
@@ -82,8 +82,8 @@ def answers(
                 tokens += event.tokens
             else:
                 assert event.reason is FinishReason.LENGTH, event.error
-                found.append((tokens, event))
-    return found
+                ended.append((tokens, event))
+    return ended
 
 
 def assert_chosen(

@@ -63,9 +63,11 @@ class FileChecks:
                 name: kinfolk_kit.file.metadata.value(name) for name in kinfolk_kit.file.metadata
             }
             values[key] = Value("string", "nonsense")
-            found = problem_of(kinfolk_kit, key, values)
-            same = found is None and self._read(kinfolk_kit, values) == kinfolk_kit.config
-            assert found is not None or same, f"key {key!r} = 'nonsense' changed the configuration"
+            problem = problem_of(kinfolk_kit, key, values)
+            same = problem is None and self._read(kinfolk_kit, values) == kinfolk_kit.config
+            assert problem is not None or same, (
+                f"key {key!r} = 'nonsense' changed the configuration"
+            )
 
     @each_tiny
     @needs("tiny")
@@ -140,8 +142,8 @@ class FileChecks:
         spelled = dequantised(path, kinfolk_kit.folder / f"{quant_format}-spelled.gguf")
         tokens = kinfolk_kit.tokens[:40]
         models = kinfolk_kit.load(spelled), kinfolk_kit.load(path), kinfolk_kit.keeping_bytes(path)
-        expected, *found = (kinfolk_kit.logits(loaded, tokens) for loaded in models)
-        for logits in found:
+        expected, *others = (kinfolk_kit.logits(loaded, tokens) for loaded in models)
+        for logits in others:
             assert_same(logits, expected)
 
     # -- helpers --------------------------------------------------------------------------------

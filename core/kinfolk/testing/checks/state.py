@@ -23,9 +23,9 @@ class StateChecks:
         lease = drive.open()
         drive.feed({lease: start})
         fork = drive.kv_cache.tables.fork(lease, ROOM)
-        found = drive.feed({lease: ours, fork: theirs}, rows=7)
+        logits = drive.feed({lease: ours, fork: theirs}, rows=7)
         for holder, rest in ((lease, ours), (fork, theirs)):
-            assert_same(found[holder], kinfolk_kit.linear([*start, *rest])[77:])
+            assert_same(logits[holder], kinfolk_kit.linear([*start, *rest])[77:])
 
     @needs("tiny")
     @pytest.mark.parametrize("length", [CHUNK_POSITIONS, 77])
@@ -39,8 +39,8 @@ class StateChecks:
         drive.feed({lease: kinfolk_kit.random_tokens(80, seed=9)}, rows=30)
         drive.kv_cache.tables.release(lease)
         restored = drive.kv_cache.open(ROOM, checkpoint)
-        found = drive.feed({restored: rest}, rows=40)[restored]
-        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens)[length:])
+        logits = drive.feed({restored: rest}, rows=40)[restored]
+        assert_same(logits, kinfolk_kit.linear(kinfolk_kit.tokens)[length:])
 
     @needs("tiny")
     def test_checkpoints_inside_a_slice_hold_that_row(self, kinfolk_kit: Kit) -> None:
@@ -54,8 +54,8 @@ class StateChecks:
         drive.step([Item(lease, "", ItemKind.PREFILL, tuple(tokens[:120]), 0, stores=stores)])
         drive.kv_cache.tables.release(lease)
         restored = drive.kv_cache.open(ROOM, checkpoint)
-        found = drive.feed({restored: tokens[77:]}, rows=64)[restored]
-        assert_same(found, kinfolk_kit.linear(tokens)[77:])
+        logits = drive.feed({restored: tokens[77:]}, rows=64)[restored]
+        assert_same(logits, kinfolk_kit.linear(tokens)[77:])
 
     @needs("tiny")
     def test_reused_slots_remember_nothing(self, kinfolk_kit: Kit) -> None:
@@ -66,8 +66,8 @@ class StateChecks:
         drive.kv_cache.tables.release(lease)
         again = drive.open()
         assert again.slot == lease.slot
-        found = drive.feed({again: kinfolk_kit.tokens})[again]
-        assert_same(found, kinfolk_kit.linear(kinfolk_kit.tokens))
+        logits = drive.feed({again: kinfolk_kit.tokens})[again]
+        assert_same(logits, kinfolk_kit.linear(kinfolk_kit.tokens))
 
     @needs("tiny", "eviction")
     def test_evicted_chunks_are_unread_and_come_back(self, kinfolk_kit: Kit) -> None:
@@ -89,11 +89,11 @@ class StateChecks:
         drive.poison(lease)
         fork = drive.open()
         drive.feed({fork: tokens[:70]})
-        found = drive.feed({lease: tokens[130:135]})[lease]
-        assert torch.isfinite(found).all(), "an evicted chunk was read"
+        logits = drive.feed({lease: tokens[130:135]})[lease]
+        assert torch.isfinite(logits).all(), "an evicted chunk was read"
         drive.kv_cache.tables.recall(lease, 0, pool)
-        found = drive.feed({fork: tokens[70:]})[fork]
-        assert_same(found, kinfolk_kit.linear(tokens)[70:])
+        logits = drive.feed({fork: tokens[70:]})[fork]
+        assert_same(logits, kinfolk_kit.linear(tokens)[70:])
 
     @needs("tiny", "windows")
     def test_chunks_leave_behind_a_window(self, kinfolk_kit: Kit) -> None:
@@ -109,8 +109,8 @@ class StateChecks:
             first = 0 if window is None else max(0, length - window + 1) // CHUNK_POSITIONS
             assert held == set(range(first, -(-length // CHUNK_POSITIONS)))
         drive.poison(lease)
-        found = drive.feed({lease: tokens[-10:]}, rows=3)[lease]
-        assert_same(found, kinfolk_kit.linear(tokens)[-10:])
+        logits = drive.feed({lease: tokens[-10:]}, rows=3)[lease]
+        assert_same(logits, kinfolk_kit.linear(tokens)[-10:])
 
     @needs("tiny")
     def test_released_sequences_are_gone(self, kinfolk_kit: Kit) -> None:
