@@ -24,20 +24,18 @@ from pathlib import Path
 import torch
 from timing import copy_bandwidth, replay_seconds
 
-from kinfolk_kernels.act_and_mul.reference import Activation
+from kinfolk_kernels.act_and_mul.op import Activation
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import GroupTile, group_launches
-from kinfolk_kernels.experts.op import ExpertsArguments
+from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
-from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.experts.triton_backend import PAIRED_ROWS
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, with_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import PlanesStack, unpack
-from kinfolk_kernels.route.op import RouteArguments
-from kinfolk_kernels.route.reference import Score
+from kinfolk_kernels.route.op import RouteArguments, Score
 from kinfolk_kernels.route.triton_backend import (
     MAX_ONE_LAUNCH_ROWS,
     MIN_MATRIX_UNIT_ROWS,

@@ -13,15 +13,14 @@ import torch
 from kinfolk_kernels.experts import triton_backend as kernels
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import group_launches
-from kinfolk_kernels.experts.op import ExpertsArguments
+from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
-from kinfolk_kernels.experts.reference import SharedExpert
 from kinfolk_kernels.int8_rows import dequantize
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, unpack
 from kinfolk_kernels.route.op import RouteArguments
-from kinfolk_kernels.route.reference import choice as choice_by
+from kinfolk_kernels.route.op import choice as choice_by
 from kinfolk_kernels.route.triton_backend import choose, logits_of_many
 from kinfolk_kernels.route.triton_backend import route as route_on_gpu
 

@@ -10,15 +10,12 @@ import pytest
 import torch
 
 from kinfolk_kernels.accept_drafts import triton_backend as accept_drafts_kernel
-from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
-from kinfolk_kernels.accept_drafts.reference import accept_drafts
+from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments, accept_drafts
 from kinfolk_kernels.pack_outputs import triton_backend as pack_outputs_kernel
-from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
-from kinfolk_kernels.pack_outputs.reference import pack_outputs
+from kinfolk_kernels.pack_outputs.op import PackOutputsArguments, pack_outputs
 from kinfolk_kernels.sample import triton_backend as kernel
-from kinfolk_kernels.sample.op import SampleArguments
+from kinfolk_kernels.sample.op import SampleArguments, argmax, candidates, sample
 from kinfolk_kernels.sample.philox import uniforms
-from kinfolk_kernels.sample.reference import argmax, candidates, sample
 
 SAMPLE_ON_GPU = SampleArguments(torch.device("cuda"))
 PACK_ON_GPU = PackOutputsArguments(torch.device("cuda"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
-from kinfolk_kernels.accept_drafts.reference import accept_drafts
+from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments, accept_drafts
 
 CPU = AcceptDraftsArguments(torch.device("cpu"))
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.accept_drafts import triton_backend as kernel
-from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
-from kinfolk_kernels.accept_drafts.reference import accept_drafts
+from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments, accept_drafts
 
 CPU = AcceptDraftsArguments(torch.device("cpu"))
 

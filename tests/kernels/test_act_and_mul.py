@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from kinfolk_kernels.act_and_mul.op import ActAndMulArguments
-from kinfolk_kernels.act_and_mul.reference import act_and_mul, product
+from kinfolk_kernels.act_and_mul.op import ActAndMulArguments, act_and_mul, product
 
 # silu: one exponential and three roundings in float32. gelu: the left tail is 1 + tanh near -1,
 # where float32 keeps few digits; the whole result is the row. Then one rounding to the output type.

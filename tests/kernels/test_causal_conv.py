@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.causal_conv import reference
+from kinfolk_kernels.causal_conv import op as reference
 from kinfolk_kernels.causal_conv import torch_backend as fast
 from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.causal_conv import reference
+from kinfolk_kernels.causal_conv import op as reference
 from kinfolk_kernels.causal_conv import triton_backend as kernels
 from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments, DeltaInputsArguments
 

@@ -9,8 +9,7 @@ import torch
 
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
-from kinfolk_kernels.embedding.op import EmbeddingArguments
-from kinfolk_kernels.embedding.reference import embedding
+from kinfolk_kernels.embedding.op import EmbeddingArguments, embedding
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

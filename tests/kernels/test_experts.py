@@ -11,10 +11,9 @@ import torch
 
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
-from kinfolk_kernels.experts import reference
+from kinfolk_kernels.experts import op as reference
 from kinfolk_kernels.experts import torch_backend as fast
-from kinfolk_kernels.experts.op import ExpertsArguments
-from kinfolk_kernels.experts.reference import SharedExpert
+from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 
 
 def experts_by(backend):

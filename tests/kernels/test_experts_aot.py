@@ -41,7 +41,7 @@ def stack(name, experts, rows, columns):
 
 
 def shared_expert(layer):
-    from kinfolk_kernels.experts.reference import SharedExpert
+    from kinfolk_kernels.experts.op import SharedExpert
 
     (channels, width), format = (layer.channels, layer.width), "Q8_0"
     gate, down = stack(format, 1, channels, width)[0], stack(format, 1, width, channels)[0]

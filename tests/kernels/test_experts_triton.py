@@ -14,8 +14,7 @@ from kinfolk_kernels.experts import group_launches as group
 from kinfolk_kernels.experts import pair_launches as pair
 from kinfolk_kernels.experts import triton_backend as kernels
 from kinfolk_kernels.experts.choice import Choice
-from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments
-from kinfolk_kernels.experts.reference import SharedExpert
+from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments, SharedExpert
 from kinfolk_kernels.int8_rows import dequantize, quantize
 from kinfolk_kernels.planes import LAYOUTS, PlanesStack, unpack
 

@@ -7,7 +7,7 @@ import torch
 
 from kinfolk_kernels.codecs import Coded, decode, encode, rotate
 from kinfolk_kernels.int8_rows import dequantize
-from kinfolk_kernels.paged_attention import reference
+from kinfolk_kernels.paged_attention import op as reference
 from kinfolk_kernels.paged_attention import torch_backend as fast
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, finish
 from kinfolk_kernels.paged_attention.op import GatedAttentionArguments

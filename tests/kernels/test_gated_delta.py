@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from kinfolk_kernels.gated_delta import reference
+from kinfolk_kernels.gated_delta import op as reference
 from kinfolk_kernels.gated_delta import torch_backend as fast
 from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 

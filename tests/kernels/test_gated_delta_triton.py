@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from kinfolk_kernels.gated_delta import reference
+from kinfolk_kernels.gated_delta import op as reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
 from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 

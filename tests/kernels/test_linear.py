@@ -8,7 +8,7 @@ import torch
 
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
-from kinfolk_kernels.linear import reference
+from kinfolk_kernels.linear import op as reference
 from kinfolk_kernels.linear import torch_backend as fast
 from kinfolk_kernels.linear.op import LinearArguments
 

@@ -8,9 +8,9 @@ import torch
 from kinfolk_kernels import device
 from kinfolk_kernels.embedding import triton_backend as embedding
 from kinfolk_kernels.embedding.op import EmbeddingArguments
-from kinfolk_kernels.embedding.reference import embedding as rows_of
+from kinfolk_kernels.embedding.op import embedding as rows_of
 from kinfolk_kernels.int8_rows import made_int8, quantize, with_int8
-from kinfolk_kernels.linear import reference
+from kinfolk_kernels.linear import op as reference
 from kinfolk_kernels.linear import triton_backend as kernels
 from kinfolk_kernels.linear.dequantize import dequantize
 from kinfolk_kernels.linear.gemm_large import gemm_large

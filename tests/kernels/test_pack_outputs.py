@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
-from kinfolk_kernels.pack_outputs.reference import pack_outputs
+from kinfolk_kernels.pack_outputs.op import PackOutputsArguments, pack_outputs
 
 CPU = PackOutputsArguments(torch.device("cpu"))
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.pack_outputs import triton_backend as kernel
-from kinfolk_kernels.pack_outputs.op import PackOutputsArguments
-from kinfolk_kernels.pack_outputs.reference import pack_outputs
+from kinfolk_kernels.pack_outputs.op import PackOutputsArguments, pack_outputs
 
 CPU = PackOutputsArguments(torch.device("cpu"))
 

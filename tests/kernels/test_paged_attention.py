@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kinfolk_kernels.paged_attention import reference
+from kinfolk_kernels.paged_attention import op as reference
 from kinfolk_kernels.paged_attention import torch_backend as fast
 
 BACKENDS = pytest.mark.parametrize(

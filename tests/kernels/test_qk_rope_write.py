@@ -7,7 +7,7 @@ import torch
 
 from kinfolk_kernels import codecs
 from kinfolk_kernels.codecs import Coded, decode, encode, rotate
-from kinfolk_kernels.qk_rope_write import reference
+from kinfolk_kernels.qk_rope_write import op as reference
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.op import QKRopeWriteArguments
 from kinfolk_kernels.rows import CHUNK_POSITIONS

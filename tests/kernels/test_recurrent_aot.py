@@ -54,7 +54,7 @@ def step(stores=0, longest=16):
 
 def delta_launches():
     from kinfolk_kernels.gated_delta import launches
-    from kinfolk_kernels.gated_delta.reference import DeltaTrace
+    from kinfolk_kernels.gated_delta.op import DeltaTrace
 
     mixed, keys = empty(ROWS, CHANNELS), KEY_HEADS * DIM
     q, k = (mixed[:, i * keys : (i + 1) * keys].view(ROWS, KEY_HEADS, DIM) for i in range(2))

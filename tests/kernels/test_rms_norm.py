@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.act_and_mul.reference import product
-from kinfolk_kernels.rms_norm import reference
+from kinfolk_kernels.act_and_mul.op import product
+from kinfolk_kernels.rms_norm import op as reference
 from kinfolk_kernels.rms_norm import torch_backend as fast
 from kinfolk_kernels.rms_norm.op import RMSNormArguments
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, MAX_INT8_ROWS, dequantize, made_int8, quantize
-from kinfolk_kernels.rms_norm import reference
+from kinfolk_kernels.rms_norm import op as reference
 from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 from kinfolk_kernels.rms_norm.op import (

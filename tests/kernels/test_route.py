@@ -8,10 +8,10 @@ import random
 import pytest
 import torch
 
-from kinfolk_kernels.route import reference
+from kinfolk_kernels.route import op as reference
 from kinfolk_kernels.route import torch_backend as fast
 from kinfolk_kernels.route.op import RouteArguments
-from kinfolk_kernels.route.reference import choice as choice_by
+from kinfolk_kernels.route.op import choice as choice_by
 
 WEIGHT = 1e-6
 """Relative: one exponential, one sum and one quotient in float32."""

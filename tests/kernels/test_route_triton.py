@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.route import triton_backend as kernel
-from kinfolk_kernels.route.op import RouteArguments
-from kinfolk_kernels.route.reference import choice, route
+from kinfolk_kernels.route.op import RouteArguments, choice, route
 
 pytestmark = pytest.mark.interpreter
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from kinfolk_kernels.sample.op import SampleArguments
+from kinfolk_kernels.sample.op import SampleArguments, sample
 from kinfolk_kernels.sample.philox import philox, uniforms
-from kinfolk_kernels.sample.reference import sample
 
 CPU = SampleArguments(torch.device("cpu"))
 

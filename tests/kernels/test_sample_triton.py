@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.sample import triton_backend as kernel
-from kinfolk_kernels.sample.op import SampleArguments
-from kinfolk_kernels.sample.reference import argmax, sample
+from kinfolk_kernels.sample.op import SampleArguments, argmax, sample
 
 CPU = SampleArguments(torch.device("cpu"))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.softcap.op import SoftcapArguments
-from kinfolk_kernels.softcap.reference import softcap
+from kinfolk_kernels.softcap.op import SoftcapArguments, softcap
 
 CPU = torch.device("cpu")
 

@@ -107,7 +107,7 @@ def test_the_kernels_install_alone(borrowing, repo):
     environment.pip("install", *OFFLINE, repo / "kernels")
     code = (
         "import torch\n"
-        "from kinfolk_kernels.rms_norm.reference import normed\n"
+        "from kinfolk_kernels.rms_norm.op import normed\n"
         "print(normed(torch.ones(1, 4), torch.ones(4), 0.0, torch.float32).tolist())\n"
     )
     assert environment.execute(code).stdout.strip() == "[[1.0, 1.0, 1.0, 1.0]]"

@@ -10,8 +10,8 @@ import torch
 
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.sampling import RowContext, row_sampling, sample
+from kinfolk_kernels.sample.op import argmax, candidates
 from kinfolk_kernels.sample.philox import uniforms
-from kinfolk_kernels.sample.reference import argmax, candidates
 
 CPU = torch.device("cpu")
 VOCABULARY = 40

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from kinfolk_kernels.accept_drafts.reference import NO_ROW
+from kinfolk_kernels.accept_drafts.op import NO_ROW
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
 from kinfolk_kernels.row_layout import RowLayout, Segment

@@ -13,7 +13,7 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.mlp import GatedMLP
 from kinfolk.plans import WeightSpec
 from kinfolk.weights.loader import Weights
-from kinfolk_kernels.experts.reference import SharedExpert
+from kinfolk_kernels.experts.op import SharedExpert
 
 FUSED = "ffn_gate_up_exps.weight"
 

@@ -11,11 +11,11 @@ from kinfolk.model_api import CommitBatch, StateView
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear, Linears
 from kinfolk.nn.step import Step
-from kinfolk_kernels.causal_conv.delta_rows import DeltaGates
 from kinfolk_kernels.causal_conv.op import (
     CAUSAL_CONV_COMMIT,
     DELTA_INPUTS,
     CausalConvCommitArguments,
+    DeltaGates,
     DeltaInputsArguments,
 )
 from kinfolk_kernels.gated_delta.op import (

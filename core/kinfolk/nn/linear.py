@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from kinfolk.nn.context import BuildContext
-from kinfolk_kernels.linear.op import LINEAR, LinearArguments
-from kinfolk_kernels.linear.reference import Matrix
+from kinfolk_kernels.linear.op import LINEAR, LinearArguments, Matrix
 
 
 class Linears:

@@ -9,10 +9,8 @@ import torch
 from kinfolk.config import Activation
 from kinfolk.experts.store import ExpertStore
 from kinfolk.nn.context import BuildContext
-from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments
-from kinfolk_kernels.experts.reference import SharedExpert
-from kinfolk_kernels.route.op import ROUTE, RouteArguments
-from kinfolk_kernels.route.reference import Score
+from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments, SharedExpert
+from kinfolk_kernels.route.op import ROUTE, RouteArguments, Score
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from kinfolk.hookspecs import hookimpl
 from kinfolk.spec.sampling import sample_checked
 from kinfolk.verify_api import AcceptDrafts, Draft, Kept, RowSampling, VerifyStep
 from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArguments
-from kinfolk_kernels.accept_drafts.reference import NO_ROW as NO_ROW
+from kinfolk_kernels.accept_drafts.op import NO_ROW as NO_ROW
 
 REFERENCE_ACCEPT_DRAFTS: Final[AcceptDrafts] = partial(
     ACCEPT_DRAFTS.reference, AcceptDraftsArguments(torch.device("cpu"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 import triton
 
-from kinfolk_kernels.accept_drafts import reference
 from kinfolk_kernels.accept_drafts.kernel import accept_drafts_kernel
-from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments
+from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArguments
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.verdict import YES, Verdict, no
@@ -28,7 +27,7 @@ def accept_drafts(
     """See :class:`AcceptDraftsArguments`. For sequences of one row, which have no drafts, the
     reference is faster than a launch."""
     if tokens.shape[1] == 1:
-        return reference.accept_drafts(arguments, chosen, tokens, parents, budget)
+        return ACCEPT_DRAFTS.reference(arguments, chosen, tokens, parents, budget)
     path, n_keep, following = (torch.empty_like(x) for x in (tokens, budget, budget))
     steps(chosen, tokens, parents, budget, path, n_keep, following).run()
     return path, n_keep, following

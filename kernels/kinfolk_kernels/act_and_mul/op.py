@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from kinfolk_kernels.act_and_mul.reference import Activation, act_and_mul
 from kinfolk_kernels.op import Op
 
 
@@ -22,6 +22,26 @@ class ActAndMulArguments:
     activation: Activation
     dtype: torch.dtype
     device: torch.device
+
+
+Activation = Literal["silu", "gelu_tanh"]
+
+
+def act_and_mul(
+    arguments: ActAndMulArguments, gate: torch.Tensor, up: torch.Tensor
+) -> torch.Tensor:
+    """See :class:`ActAndMulArguments`."""
+    return product(arguments.activation, gate, up)
+
+
+def product(activation: Activation, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """activation(gate) * up in the dtype of ``up``."""
+    wide = gate.float()
+    if activation == "silu":
+        activated = torch.nn.functional.silu(wide)
+    else:
+        activated = torch.nn.functional.gelu(wide, approximate="tanh")
+    return (activated * up.float()).to(up.dtype)
 
 
 ACT_AND_MUL = Op("act_and_mul", ActAndMulArguments, act_and_mul, capturable=True)

@@ -6,8 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.act_and_mul.op import ActAndMulArguments
-from kinfolk_kernels.act_and_mul.reference import Activation
+from kinfolk_kernels.act_and_mul.op import ActAndMulArguments, Activation
 from kinfolk_kernels.activations import GELU, SILU, activation
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.device import refuses_device

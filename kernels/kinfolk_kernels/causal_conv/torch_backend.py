@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows, delta_rows
-from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments, DeltaInputsArguments
+from kinfolk_kernels.causal_conv.op import (
+    CausalConvCommitArguments,
+    DeltaGates,
+    DeltaInputsArguments,
+    DeltaRows,
+    delta_rows,
+)
 from kinfolk_kernels.rows import Rows
 
 
 def causal_conv(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
-    """See :func:`kinfolk_kernels.causal_conv.reference.causal_conv`."""
+    """See :func:`kinfolk_kernels.causal_conv.op.causal_conv`."""
     past = state.shape[1]
     inputs = x.float()
     # The table to gather from: committed inputs of every sequence, then the rows.

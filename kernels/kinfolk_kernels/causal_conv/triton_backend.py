@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.causal_conv.delta_rows import DeltaGates, DeltaRows
 from kinfolk_kernels.causal_conv.heads import heads_kernel
 from kinfolk_kernels.causal_conv.kernels import commit_kernel, rows_kernel, slices_kernel
-from kinfolk_kernels.causal_conv.op import CausalConvCommitArguments, DeltaInputsArguments
+from kinfolk_kernels.causal_conv.op import (
+    CausalConvCommitArguments,
+    DeltaGates,
+    DeltaInputsArguments,
+    DeltaRows,
+)
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rows import Rows

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from kinfolk_kernels.embedding.reference import PackedRows, embedding
 from kinfolk_kernels.op import Op
 
 
@@ -20,6 +20,25 @@ class EmbeddingArguments:
 
     table: torch.Tensor | PackedRows
     scale: float = 1.0
+
+
+class PackedRows(Protocol):
+    """A matrix in quantised blocks whose rows can be selected."""
+
+    @property
+    def device(self) -> torch.device: ...
+    def select(self, rows: torch.Tensor) -> PackedRows: ...
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
+
+
+def embedding(arguments: EmbeddingArguments, tokens: torch.Tensor) -> torch.Tensor:
+    """See :class:`EmbeddingArguments`."""
+    table, scale = arguments.table, arguments.scale
+    if isinstance(table, torch.Tensor):
+        rows = table[tokens].float()
+    else:
+        rows = table.select(tokens).dequantize(torch.float32)
+    return rows if scale == 1.0 else rows * scale
 
 
 EMBEDDING = Op("embedding", EmbeddingArguments, embedding, capturable=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import triton
 
-from kinfolk_kernels.act_and_mul.reference import Activation
+from kinfolk_kernels.act_and_mul.op import Activation
 from kinfolk_kernels.act_and_mul.triton_backend import multiply
-from kinfolk_kernels.experts.reference import SharedExpert
+from kinfolk_kernels.experts.op import SharedExpert
 from kinfolk_kernels.experts.shared_kernel import add_shared_kernel
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.triton_backend import products

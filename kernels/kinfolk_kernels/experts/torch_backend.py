@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.act_and_mul.reference import product
-from kinfolk_kernels.experts.op import ExpertsArguments
-from kinfolk_kernels.experts.reference import Stack, add_shared, matrix
+from kinfolk_kernels.act_and_mul.op import product
+from kinfolk_kernels.experts.op import ExpertsArguments, Stack, add_shared, matrix
 from kinfolk_kernels.linear.torch_backend import product as linear
 
 EXPERT_TILE_ROWS = 16

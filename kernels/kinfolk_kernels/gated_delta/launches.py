@@ -10,7 +10,7 @@ import torch
 from kinfolk_kernels.gated_delta.advance import advance_kernel
 from kinfolk_kernels.gated_delta.commit import commit_kernel
 from kinfolk_kernels.gated_delta.drafted import drafted_kernel
-from kinfolk_kernels.gated_delta.reference import DeltaTrace
+from kinfolk_kernels.gated_delta.op import DeltaTrace
 from kinfolk_kernels.gated_delta.scan import HEIGHT, scan_kernel
 from kinfolk_kernels.gated_delta.tiles import TILES, DeltaTile
 from kinfolk_kernels.launch import Launch

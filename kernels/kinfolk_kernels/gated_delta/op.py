@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kinfolk_kernels.gated_delta.reference import gated_delta, gated_delta_commit
 from kinfolk_kernels.op import Op
+from kinfolk_kernels.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,79 @@ class GatedDeltaArguments:
     key_dim: int
     value_dim: int
     device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTrace:
+    """The trace that a commit reads, filled for drafted rows only: k [R, Hk, dk], d [R, Hv, dv] and
+    ``total`` [R, Hv], the decay summed along the path from the committed state to each row.
+    ``total`` is float64, as a commit uses its differences, which after a strong decay would have
+    few digits in float32."""
+
+    k: torch.Tensor
+    d: torch.Tensor
+    total: torch.Tensor
+
+
+def gated_delta(
+    arguments: GatedDeltaArguments,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
+    rows: Rows,
+) -> tuple[torch.Tensor, DeltaTrace | None]:
+    """See :class:`GatedDeltaArguments`."""
+    heads = torch.arange(v.shape[1], device=v.device) % k.shape[1]
+    trace = empty_trace(k, v, g) if rows.layout.traits.draft_rows else None
+    out = torch.empty_like(v)
+    states: dict[int, torch.Tensor] = {}
+    totals: dict[int, torch.Tensor] = {}
+    for segment in rows.layout.segments:
+        root = state[segment.slot].clone()
+        for row in range(segment.start, segment.stop):
+            parent = int(rows.parent_row[row])
+            entry = states[parent] if parent >= 0 else root
+            decayed = entry * g[row].exp()[:, None, None]
+            kr, qr = k[row, heads], q[row, heads]
+            d = beta[row][:, None] * (v[row] - torch.einsum("hvk,hk->hv", decayed, kr))
+            states[row] = decayed + torch.einsum("hv,hk->hvk", d, kr)
+            totals[row] = g[row].double() + (totals[parent] if parent >= 0 else 0)
+            out[row] = torch.einsum("hvk,hk->hv", states[row], qr)
+            if trace is not None and segment.drafted:
+                trace.k[row], trace.d[row], trace.total[row] = k[row], d, totals[row]
+        if not segment.drafted:
+            state[segment.slot] = states[segment.stop - 1]
+    for row, slot in zip(rows.store_rows.tolist(), rows.store_slots.tolist(), strict=True):
+        state[slot] = states[row]
+    return out, trace
+
+
+def gated_delta_commit(
+    arguments: GatedDeltaArguments,
+    trace: DeltaTrace,
+    state: torch.Tensor,
+    path: torch.Tensor,
+    n_keep: torch.Tensor,
+    slot: torch.Tensor,
+) -> None:
+    """See :class:`GatedDeltaArguments`."""
+    heads = torch.arange(state.shape[1], device=state.device) % trace.k.shape[1]
+    for i in range(path.shape[0]):
+        kept = path[i, : int(n_keep[i])]
+        if not len(kept):
+            continue
+        end = trace.total[kept[-1]]
+        weight = (end - trace.total[kept]).float().exp()
+        update = torch.einsum("th,thv,thk->hvk", weight, trace.d[kept], trace.k[kept][:, heads])
+        state[slot[i]] = state[slot[i]] * end.float().exp()[:, None, None] + update
+
+
+def empty_trace(k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> DeltaTrace:
+    total = torch.zeros_like(g, dtype=torch.float64)
+    return DeltaTrace(torch.zeros_like(k), torch.zeros_like(v), total)
 
 
 GATED_DELTA = Op("gated_delta", GatedDeltaArguments, gated_delta)

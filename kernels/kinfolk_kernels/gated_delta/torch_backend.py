@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
-from kinfolk_kernels.gated_delta.reference import DeltaTrace, empty_trace
+from kinfolk_kernels.gated_delta.op import DeltaTrace, GatedDeltaArguments, empty_trace
 from kinfolk_kernels.row_layout import Segment
 from kinfolk_kernels.rows import Rows
 

@@ -18,8 +18,7 @@ from kinfolk_kernels.gated_delta.launches import (
     draft,
     scan,
 )
-from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
-from kinfolk_kernels.gated_delta.reference import DeltaTrace
+from kinfolk_kernels.gated_delta.op import DeltaTrace, GatedDeltaArguments
 from kinfolk_kernels.rows import Rows
 from kinfolk_kernels.verdict import YES, Verdict, no
 

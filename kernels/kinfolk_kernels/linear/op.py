@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from kinfolk_kernels.linear.reference import Matrix, linear
 from kinfolk_kernels.op import Op
 
 
@@ -21,6 +21,28 @@ class LinearArguments:
     weights: tuple[Matrix, ...]
     dtype: torch.dtype
     device: torch.device
+
+
+class Packed(Protocol):
+    """A matrix in quantised blocks."""
+
+    @property
+    def device(self) -> torch.device: ...
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
+
+
+Matrix = torch.Tensor | Packed
+
+
+def linear(arguments: LinearArguments, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """See :class:`LinearArguments`."""
+    return tuple(product(x, weight) for weight in arguments.weights)
+
+
+def product(x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+    """x [R, in], weight [out, in] -> [R, out] in the dtype of ``x``."""
+    dense = weight if isinstance(weight, torch.Tensor) else weight.dequantize(torch.float32)
+    return (x.float() @ dense.float().T).to(x.dtype)
 
 
 LINEAR = Op("linear", LinearArguments, linear, capturable=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.linear.op import LinearArguments
-from kinfolk_kernels.linear.reference import Matrix
+from kinfolk_kernels.linear.op import LinearArguments, Matrix
 
 
 def linear(arguments: LinearArguments, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -21,9 +21,8 @@ from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
-from kinfolk_kernels.linear.op import LinearArguments
+from kinfolk_kernels.linear.op import LinearArguments, Matrix
 from kinfolk_kernels.linear.prepare import half_rows, int8_rows
-from kinfolk_kernels.linear.reference import Matrix
 from kinfolk_kernels.linear.segments import MAX_MATRICES
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from kinfolk_kernels.op import Op
-from kinfolk_kernels.pack_outputs.reference import pack_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,23 @@ class PackOutputsArguments:
     """
 
     device: torch.device
+
+
+def pack_outputs(
+    arguments: PackOutputsArguments,
+    hidden: torch.Tensor,
+    spans: torch.Tensor,
+    finite: torch.Tensor,
+    rows: torch.Tensor,
+    n_keep: torch.Tensor,
+    following: torch.Tensor,
+    path: torch.Tensor,
+) -> torch.Tensor:
+    """See :class:`PackOutputsArguments`."""
+    last = (spans[:, 0] + spans[:, 1] - 1).clamp_min(0)
+    sound = hidden[last].isfinite().all(1)
+    sampled = torch.cat((finite, finite.new_ones(1)))[rows].all(1)
+    return torch.cat((sound.long(), sampled.long(), n_keep, following, path.flatten()))
 
 
 PACK_OUTPUTS = Op("pack_outputs", PackOutputsArguments, pack_outputs, capturable=True)

@@ -9,8 +9,8 @@ from kinfolk_kernels.rms_norm.op import (
     AddRMSNormArguments,
     GatedRMSNormArguments,
     RMSNormArguments,
+    plus_branch,
 )
-from kinfolk_kernels.rms_norm.reference import plus_branch
 
 
 def rms_norm(arguments: RMSNormArguments, x: torch.Tensor) -> torch.Tensor:

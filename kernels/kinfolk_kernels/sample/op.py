@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from kinfolk_kernels.op import Op
-from kinfolk_kernels.sample.reference import sample
+from kinfolk_kernels.sample.philox import uniforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +16,105 @@ class SampleArguments:
     """Samples tokens: temperature, then top-k, top-p and min-p, then a draw whose random number
     depends only on the row's seed and position.
 
-    Operands: logits float32 [n, V], and the :class:`~kinfolk_kernels.sample.reference.Parameters`
+    Operands: logits float32 [n, V], and the :class:`~kinfolk_kernels.sample.op.Parameters`
     of the n rows. Result: token ids int64 [n], and bool [n] whether all logits of a row are finite;
     where they are not, the token is undefined.
     """
 
     device: torch.device
+
+
+class Parameters(Protocol):
+    """The sampling parameters of n rows.
+
+    ``temperature``, ``top_p``, ``min_p`` float32 [n], ``top_k``, ``seed``, ``position`` int64 [n].
+    Temperature 0 takes the most probable token, top-k 0 and top-p 1 remove nothing. ``greedy``:
+    every temperature is 0. ``largest_top_k``: an upper bound of top-k if every other row has one,
+    else 0.
+    """
+
+    @property
+    def greedy(self) -> bool: ...
+    @property
+    def largest_top_k(self) -> int: ...
+    @property
+    def temperature(self) -> torch.Tensor: ...
+    @property
+    def top_k(self) -> torch.Tensor: ...
+    @property
+    def top_p(self) -> torch.Tensor: ...
+    @property
+    def min_p(self) -> torch.Tensor: ...
+    @property
+    def seed(self) -> torch.Tensor: ...
+    @property
+    def position(self) -> torch.Tensor: ...
+
+
+def sample(
+    arguments: SampleArguments, logits: torch.Tensor, rows: Parameters
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :class:`SampleArguments`.
+
+    The random number of a row's seed and position selects a point of the cumulative mass of the
+    candidates in their order.
+    """
+    finite = logits.isfinite().all(1)
+    best = argmax(logits)
+    if rows.greedy:
+        return best, finite
+    probabilities, tokens = candidates(logits, rows)
+    cumulative = probabilities.double().cumsum(1)
+    threshold = uniforms(rows.seed, rows.position)[:, None] * cumulative[:, -1:]
+    # The first candidate whose cumulative mass exceeds the threshold; by rounding, none may.
+    place = (cumulative <= threshold).sum(1).clamp_max(probabilities.shape[1] - 1)
+    place = torch.minimum(place, (probabilities > 0).sum(1) - 1).clamp_min(0)
+    drawn = tokens.gather(1, place[:, None])[:, 0]
+    return torch.where(rows.temperature == 0, best, drawn), finite
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """Index of the largest entry of each row, the lowest of equals."""
+    vocabulary = logits.shape[1]
+    index = torch.arange(vocabulary, device=logits.device)
+    largest = logits.amax(1, keepdim=True)
+    return torch.where(logits == largest, index, vocabulary).amin(1).clamp_max(vocabulary - 1)
+
+
+def candidates(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unnormalised probabilities in descending order, 0 for truncated candidates, and their ids.
+
+    Temperature comes first, then top-k, then top-p of the rest (a token stays while the mass before
+    it is below p), then min-p relative to the most probable token. Equal logits are in order of id.
+    """
+    scaled = logits / torch.where(rows.temperature == 0, 1.0, rows.temperature)[:, None]
+    if 0 < rows.largest_top_k < logits.shape[1]:
+        kept = _largest(scaled, rows.largest_top_k)
+    else:
+        kept = torch.arange(logits.shape[1], device=logits.device).expand_as(scaled)
+    values, order = scaled.gather(1, kept).sort(dim=1, descending=True, stable=True)
+    rank = torch.arange(values.shape[1], device=logits.device)
+    limit = torch.where(rows.top_k == 0, values.shape[1], rows.top_k)[:, None]
+    p = torch.where(rank < limit, values, -torch.inf).softmax(1)
+    # In float64: float32 sums over a large vocabulary drift, and reach 1 before the end.
+    before = p.cumsum(1, dtype=torch.float64) - p
+    nucleus = (before < rows.top_p[:, None]) | (rows.top_p[:, None] == 1) | (rank == 0)
+    p = torch.where(nucleus, p, 0)
+    p = torch.where(p >= rows.min_p[:, None] * p[:, :1], p, 0)
+    return p, kept.gather(1, order)
+
+
+def _largest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Ids of the ``count`` largest of each row, ascending. Of equals the lowest ids, which
+    ``topk`` alone does not promise."""
+    vocabulary = values.shape[1]
+    least = values.topk(count, 1).values[:, -1:]
+    above, tied = values > least, values == least
+    room = count - above.sum(1, keepdim=True)
+    chosen = above | (tied & (tied.cumsum(1) <= room))
+    index = torch.arange(vocabulary, device=values.device)
+    ids = torch.where(chosen, index, vocabulary).topk(count, 1, largest=False).values
+    return ids.clamp_max(vocabulary - 1)  # rows with NaN have fewer than ``count``
 
 
 SAMPLE = Op("sample", SampleArguments, sample, capturable=True)

@@ -19,9 +19,8 @@ import triton
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.sample.kernels import choose_kernel, list_kernel, look_kernel, weigh_kernel
-from kinfolk_kernels.sample.op import SampleArguments
+from kinfolk_kernels.sample.op import Parameters, SampleArguments
 from kinfolk_kernels.sample.places import BUCKETS
-from kinfolk_kernels.sample.reference import Parameters
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 FINEST_BITS, TOTAL_BITS = 44, 62

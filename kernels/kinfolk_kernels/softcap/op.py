@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from kinfolk_kernels.op import Op
-from kinfolk_kernels.softcap.reference import softcap
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +18,11 @@ class SoftcapArguments:
 
     cap: float
     device: torch.device
+
+
+def softcap(arguments: SoftcapArguments, logits: torch.Tensor) -> torch.Tensor:
+    """See :class:`SoftcapArguments`."""
+    return (logits / arguments.cap).tanh() * arguments.cap
 
 
 SOFTCAP = Op("softcap", SoftcapArguments, softcap, capturable=True)
