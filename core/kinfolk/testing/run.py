@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import io
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 
 Status = Literal["passed", "failed", "not applicable"]
 
-PLUGIN: Final = "kinfolk"
-"""Name of our entry point in the group of pytest."""
-
+_PLUGIN: Final = "kinfolk.testing.pytest_plugin"
 _NEEDED: Final = ("pytest", "hypothesis")
+_OPTIONS: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 _MODULE: Final = """from kinfolk.testing import FamilyConformance
 
 
@@ -74,12 +74,16 @@ def run_checks(
         module.write_text(_MODULE.format(family=family), encoding="utf-8")
         # An own configuration: that of the folder the user is in is about other tests.
         config.write_text("[pytest]\n", encoding="utf-8")
-        options = [f"--rootdir={folder}", "-c", str(config), "-p", PLUGIN, "-p", "no:cacheprovider"]
-        options += ["--import-mode=importlib", "-o", "addopts=", "-q", "-s", "-k", select]
-        if importlib.util.find_spec("xdist"):
-            # PYTEST_ADDOPTS may ask for processes; the recorder hears of this one only.
-            options.append("-n0")
-        with contextlib.redirect_stdout(said), _unlogged(), _examples_in(Path(folder)):
+        options = [f"--rootdir={folder}", "-c", str(config), "--import-mode=importlib"]
+        # Other plugins are for other tests, and finding them takes a second.
+        options += ["--disable-plugin-autoload", "-p", _PLUGIN, "-p", "no:cacheprovider"]
+        options += ["-o", "addopts=", "-q", "-s", "-k", select]
+        with (
+            contextlib.redirect_stdout(said),
+            _unlogged(),
+            _examples_in(Path(folder)),
+            _without_options_of_the_user(),
+        ):
             code = pytest.main([*options, str(module)], plugins=[recorder])
     if recorder.failure is not None:
         raise recorder.failure
@@ -100,6 +104,16 @@ def _unlogged() -> Iterator[None]:
         yield
     finally:
         root.handlers[:] = handlers
+
+
+@contextlib.contextmanager
+def _without_options_of_the_user() -> Iterator[None]:
+    """What the environment tells pytest, such as a number of processes, is for other tests."""
+    kept = {name: os.environ.pop(name) for name in _OPTIONS if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 @contextlib.contextmanager
