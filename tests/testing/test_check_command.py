@@ -207,6 +207,7 @@ def test_workers_of_xdist_tell_what_has_no_meaning(tmp_path):
         "class TestQwen35(FamilyConformance):\n    family = 'qwen35'\n"
     )
     words = ("pytest", "-q", "-n", "2", "-k", "windows or descriptor", "-c", "/dev/null")
-    done = kinfolk(*words, "--rootdir", str(tmp_path), str(module), cwd=tmp_path)
+    plugins = ("--disable-plugin-autoload", "-p", "xdist", "-p", "kinfolk.testing.pytest_plugin")
+    done = kinfolk(*words, *plugins, "--rootdir", str(tmp_path), str(module), cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("qwen35: test_windows_are_crossed_at_any_length: the state plan") == 1
