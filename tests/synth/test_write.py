@@ -57,7 +57,7 @@ def test_no_two_experts_are_alike(small_with, write):
 
 
 def test_the_seed_decides_the_file_and_the_threads_do_not(small, write, monkeypatch):
-    monkeypatch.setattr("kinfolk.synth.write._PIECE_BYTES", 10_000)
+    monkeypatch.setattr("kinfolk.synth.write.PIECE_BYTES", 10_000)
     one = write(small, "one.gguf", workers=1).read_bytes()
     assert write(small, "three.gguf", workers=3).read_bytes() == one
     other = write(small, "other.gguf", seed=1).read_bytes()

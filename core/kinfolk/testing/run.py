@@ -158,7 +158,7 @@ class _Recorder:
         if report.passed:
             self._add(Result(name, title, "passed"))
         else:
-            self._add(Result(name, title, "failed", _reason(report), report.longreprtext))
+            self._add(Result(name, title, "failed", reason_of(report), report.longreprtext))
 
     def _add(self, result: Result) -> None:
         self.results.append(result)
@@ -179,7 +179,7 @@ def title_of(checks: type, name: str) -> str:
     return text.split(". ")[0].removesuffix(".")
 
 
-def _reason(report: pytest.TestReport) -> str:
+def reason_of(report: pytest.TestReport) -> str:
     """A failure on one line: how its message begins, and its end, which says what is wrong."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else report.longreprtext
