@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import io
 import logging
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -82,8 +81,10 @@ def run_checks(
             contextlib.redirect_stdout(said),
             _unlogged(),
             _examples_in(Path(folder)),
-            _without_options_of_the_user(),
+            pytest.MonkeyPatch.context() as environment,
         ):
+            for name in _OPTIONS:  # such as a number of processes; they are for other tests
+                environment.delenv(name, raising=False)
             code = pytest.main([*options, str(module)], plugins=[recorder])
     if recorder.failure is not None:
         raise recorder.failure
@@ -104,16 +105,6 @@ def _unlogged() -> Iterator[None]:
         yield
     finally:
         root.handlers[:] = handlers
-
-
-@contextlib.contextmanager
-def _without_options_of_the_user() -> Iterator[None]:
-    """What the environment tells pytest, such as a number of processes, is for other tests."""
-    kept = {name: os.environ.pop(name) for name in _OPTIONS if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
 
 
 @contextlib.contextmanager
