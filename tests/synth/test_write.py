@@ -87,11 +87,14 @@ def test_the_tokenizer_encodes_every_text_and_gives_it_back(small, write, family
     assert tokenizer.encode("<think>a<|end|>")[-1] == 1000
 
 
-def test_two_layers_of_a_released_size_load_elsewhere_and_here(family, write):
+def test_two_layers_of_a_released_size_load_elsewhere_and_here(family, write, monkeypatch):
     plan = plan_synthetic(find_shape("qwen3.5-0.8b", [family]), layers=2)
     path = write(plan)
     assert 0 <= path.stat().st_size - plan.nbytes < 16e6
-    reader = GGUFReader(path)
+    with monkeypatch.context() as patch:
+        # Half a million strings are cut out of its array: mapped memory takes thrice as long.
+        patch.setattr(np, "memmap", lambda file, mode: np.fromfile(file, np.uint8))
+        reader = GGUFReader(path)
     assert reader.get_field("general.architecture").contents() == "qwen35"
     assert len(reader.get_field("tokenizer.ggml.tokens").data) == 248320
     embedding = next(t for t in reader.tensors if t.name == "token_embd.weight")
