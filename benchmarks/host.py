@@ -34,6 +34,7 @@ from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.engine.outputs import DeviceOutputs
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.registry import Registry
 from kinfolk.sched.events import Event, Finished
@@ -48,11 +49,24 @@ PROMPT, WARM_UP = 32, 100
 
 
 class Still:
-    """A graph stand-in: runs a body once; replays leave its outputs in place."""
+    """A graph stand-in: runs a body once; each replay gives the same outputs.
+
+    The body runs on padding, which reads memory that no step has written. What it computes can be
+    not finite, which would end every request, so a step's packed outputs are replaced.
+    """
 
     def capture(self, body: Callable[[], T]) -> Callable[[], T]:
         result = body()
+        if isinstance(result, DeviceOutputs):
+            accept_first_rows(result)
         return lambda: result
+
+
+def accept_first_rows(outputs: DeviceOutputs) -> None:
+    """Let each sequence be finite, keep its first row, reject its drafts and choose token 0."""
+    flags = outputs.sequences + 2 * outputs.sampled  # sound, finite, n_keep; see StepOutputs
+    outputs.packed[:flags] = 1
+    outputs.packed[flags:] = 0
 
 
 class StillKernel:
@@ -96,25 +110,30 @@ def measure(
         max_draft=rows - 1,
     )
     drafter = RandomDrafts(loaded.info.vocabulary) if rows > 1 else None
-    ended, times = threading.Semaphore(0), []
+    ended, errors, times = threading.Semaphore(0), [], []
 
     def listen(event: Event) -> None:
         """Called on the engine's thread, once a step for each sequence."""
         if isinstance(event, Finished):
+            errors.extend([event.error] if event.error else [])
             ended.release()
         elif event.request_id == "0":
             times.append(time.thread_time())
             if profile is not None and len(times) == WARM_UP:
                 profile.enable()
 
-    with Engine(loaded, limits, drafter) as engine:
-        engine._runner.executor.capture = Still()
+    with (
+        patch("kinfolk.engine.model_runner.capture_for", lambda device: Still()),
+        Engine(loaded, limits, drafter) as engine,
+    ):
         for number in range(sequences):
             prompt = tuple(range(1, PROMPT + 1))
             request = Request(str(number), prompt, steps + WARM_UP, sampling)
             engine.submit(request, listen)
         for _ in range(sequences):
             ended.acquire()
+    if errors:
+        raise SystemExit(f"error: a request has failed: {errors[0]}")
     # In the last steps some sequences have ended already.
     last = WARM_UP + steps - sequences
     return (times[last] - times[WARM_UP]) / (last - WARM_UP) * 1e6

@@ -9,7 +9,7 @@ import torch
 
 from kinfolk.synth.plan import find_shape, plan_synthetic
 from kinfolk_kernels.packing import empty
-from kinfolk_kernels.planes import GROUP, LAYOUTS, unpack
+from kinfolk_kernels.planes import GROUP_WEIGHTS, LAYOUTS, unpack
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -54,11 +54,11 @@ def test_the_drawing_of_packed_words_is_what_is_unpacked(page, row):
     for line in block.splitlines():
         name, numbers = re.fullmatch(r"(\D+?)((?: +\d+)+)", line).groups()
         lines[name] = [int(number) for number in numbers.split()]
-    planes = empty("Q4_0", 4, 2 * GROUP, CPU)
+    planes = empty("Q4_0", 4, 2 * GROUP_WEIGHTS, CPU)
     planes.supers.copy_(torch.ones(2, dtype=torch.float16).view(torch.int32))
     assert lines["stored word"] == list(range(planes.q.shape[1]))
     for word, group, k in zip(lines["stored word"], lines["group"], lines["k"], strict=True):
-        assert k // GROUP == group
+        assert k // GROUP_WEIGHTS == group
         assert weights_of(planes, word, row, 0) == [k, k + 1, k + 2, k + 3]
         assert weights_of(planes, word, row, 4) == [k + 32, k + 33, k + 34, k + 35]
 

@@ -103,6 +103,6 @@ def test_the_output_matrix_is_the_embedding_where_they_are_tied(checkpoint, conv
 
 def test_pieces_and_threads_change_no_byte(wide, converted, tmp_path, monkeypatch):
     one = converted(wide, "q4_k_m", path=tmp_path / "one.gguf", workers=1).path.read_bytes()
-    monkeypatch.setattr("kinfolk.convert.driver._PIECE", 3000)
+    monkeypatch.setattr("kinfolk.convert.driver.PIECE_VALUES", 3000)
     many = converted(wide, "q4_k_m", path=tmp_path / "many.gguf", workers=4).path.read_bytes()
     assert one == many

@@ -104,13 +104,8 @@ def engine(loaded: LoadedModel) -> Iterator[Callable[..., Engine]]:
     yield start
     for each in opened:
         each.close()
-        assert not each._thread.is_alive()
-        each._kv_cache.check_integrity()
-        each._runner.state.check_integrity()
-        assert len(each._kv_cache.tables.free) == each._kv_cache.limits.slots
-        assert not each._tickets
-        assert not each._histories
-        assert each._scheduler.idle
+        assert each.closed
+        each.check_integrity()
 
 
 @pytest.fixture(scope="session")
@@ -169,7 +164,7 @@ class Gate:
         if self._left == 0:
             self._held.release()
             deadline = time.monotonic() + PATIENCE
-            while not self._engine._inbox and not self._engine._closing:
+            while not self._engine.pending_calls:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
 

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from kinfolk.errors import EngineError
+from kinfolk.engine.engine import Engine
+from kinfolk.errors import EngineError, StateError
+from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request, Sampling
+from kinfolk.sched.scheduler import Scheduler
 
 PROMPTS = (5, 63, 64, 65, 1, 100, 31, 47)
 LENGTHS = (90, 12, 25, 7, 40, 3, 18, 33)
@@ -246,6 +249,18 @@ def test_a_request_that_slips_in_while_the_engine_closes_is_ended_too(engine, te
     running._inbox = Inbox()
     running.submit(Request("first", tuple(text[:9]), 300))
     assert listener.result().end.reason is FinishReason.CANCELLED
+
+
+def test_a_closed_engine_that_still_holds_a_request_fails_its_check(loaded, text, monkeypatch):
+    limits = SchedulerLimits(slots=2, context=512, vocabulary=loaded.info.vocabulary)
+    running = Engine(loaded, limits)
+    monkeypatch.setattr(Scheduler, "cancel", lambda *arguments: ())
+    events = iter(running.submit(Request("a", tuple(text[:9]), 400)))
+    next(events)
+    running.close()
+    assert running.closed
+    with pytest.raises(StateError, match="slots of a closed engine"):
+        running.check_integrity()
 
 
 def test_events_come_in_order_and_end_once(engine, text, gate, solo):

@@ -253,9 +253,9 @@ def test_a_failed_capture_is_an_error_of_the_step(request, text, name):
     assert side.runner.counters["captures"] == 0
 
 
-def test_a_failed_capture_is_told_to_the_client(engine, load, text):
+def test_a_failed_capture_is_told_to_the_client(engine, load, text, monkeypatch):
+    monkeypatch.setattr("kinfolk.engine.model_runner.capture_for", lambda device: FailedCapture())
     running = engine(model=load(graphs="on"))
-    running._runner.executor.capture = FailedCapture()
     *events, end = running.submit(Request("a", tuple(text[:10]), 5))
     assert "the cable was pulled" in end.error
     assert sum(len(event.tokens) for event in events) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.sched.request import FinishReason, Request, Sampling
 
 WARM = Sampling(temperature=0.9, top_p=0.95, seed=3)
@@ -35,20 +36,22 @@ def no_overlap(run):
     return lambda requests, **limits: run(requests, overlap=False, **limits)
 
 
-def test_a_step_is_running_before_the_one_before_it_is_read(engine, recorded, text, collect):
+def test_a_step_is_running_before_the_one_before_it_is_read(
+    engine, recorded, text, collect, monkeypatch
+):
     running, order = engine(model=recorded), []
-    runner = running._runner
-    launch, collect_step = runner.launch, runner.collect
+    launch, collect_step = ModelRunner.launch, ModelRunner.collect
 
-    def launched(plan, *rest):
+    def launched(runner, plan, *rest):
         order.append(("launch", plan.step_id))
-        return launch(plan, *rest)
+        return launch(runner, plan, *rest)
 
-    def collected(step):
+    def collected(runner, step):
         order.append(("collect", step.plan.step_id))
-        return collect_step(step)
+        return collect_step(runner, step)
 
-    runner.launch, runner.collect = launched, collected
+    monkeypatch.setattr(ModelRunner, "launch", launched)
+    monkeypatch.setattr(ModelRunner, "collect", collected)
     collect(running.submit(Request("a", tuple(text[:20]), 12)))
     steps = max(step for _, step in order)
     assert steps == 12, "no step more than there are tokens"
@@ -171,21 +174,20 @@ def test_a_step_that_fails_ends_what_runs_and_the_next_request_is_served(
 
 
 def test_a_result_that_cannot_be_read_ends_what_runs_and_the_step_launched_behind_it_is_dropped(
-    engine, recorded, no_overlap, text, collect
+    engine, recorded, no_overlap, text, collect, monkeypatch
 ):
-    running = engine(model=recorded)
-    runner, collected = running._runner, []
-    read = runner.collect
+    request = Request("a", tuple(text[:20]), 15)
+    whole = no_overlap([request])[0].tokens
+    running, collected = engine(model=recorded), []
+    read = ModelRunner.collect
 
-    def fail(step):
+    def fail(runner, step):
         collected.append(step.plan.step_id)
         if len(collected) == 4:
             raise RuntimeError("a cable was pulled")
-        return read(step)
+        return read(runner, step)
 
-    runner.collect = fail
-    request = Request("a", tuple(text[:20]), 15)
-    whole = no_overlap([request])[0].tokens
+    monkeypatch.setattr(ModelRunner, "collect", fail)
     failed = collect(running.submit(request))
     assert "a cable was pulled" in failed.end.error
     assert failed.tokens == whole[:3]

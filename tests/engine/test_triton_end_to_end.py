@@ -88,7 +88,7 @@ def test_tokens_of_padded_steps_are_those_of_the_cpu(model, load, reference):
                 assert isinstance(end, Finished)
                 assert end.error is None
                 found.append([token for event in events for token in event.tokens])
-            return found, engine._runner.counters
+            return found, engine.stats()
 
     found, counters = answers(model)
     assert counters["replays"] > 0

@@ -45,6 +45,16 @@ def arrays_of(file: GGUFFile) -> dict[str, np.ndarray]:
     }
 
 
+@cache
+def contents(case: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Metadata and tensors of a reference case; the arrays cannot be written to."""
+    with GGUFFile.open(CASES / f"{case}.gguf") as file:
+        arrays = arrays_of(file)
+        for array in arrays.values():
+            array.setflags(write=False)
+        return {key: file.metadata.value(key) for key in file.metadata}, arrays
+
+
 @pytest.fixture(scope="session", params=NAMES)
 def case(request: pytest.FixtureRequest) -> str:
     """The name of each reference case; a case is added by putting its files into the folder."""
@@ -168,9 +178,7 @@ def variant(tmp_path: Path) -> Callable[..., Path]:
         tensors: Callable[[dict[str, np.ndarray]], object] = lambda tensors: None,
         keys: Callable[[dict[str, Any]], object] = lambda keys: None,
     ) -> Path:
-        with GGUFFile.open(CASES / f"{case}.gguf") as file:
-            values = {key: file.metadata.value(key) for key in file.metadata}
-            arrays = arrays_of(file)
+        values, arrays = map(dict, contents(case))
         tensors(arrays)
         keys(values)
         arrays = {name: np.ascontiguousarray(array, "<f4") for name, array in arrays.items()}

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -363,30 +364,28 @@ FAMILIES = {"qwen35": QWEN35, "qwen35moe": QWEN35MOE, "gemma4": GEMMA4, "laguna"
 
 
 @pytest.fixture(scope="module")
-def pair(request, converted):
-    """A model of transformers and ours, loaded from its conversion."""
-    family, variant = request.param
-    model = FAMILIES[family].model(**FAMILIES[family].variants[variant])
-    return model, converted(model)
+def pair(converted):
+    """``pair(family, variant)``: a model of transformers and ours, loaded from its conversion."""
 
+    @lru_cache(maxsize=1)  # tests of a variant follow each other
+    def build(family, variant):
+        model = FAMILIES[family].model(**FAMILIES[family].variants[variant])
+        return model, converted(model)
 
-# pytest keeps a fixture while its parameter is the same object: one for all lengths.
-VARIANTS = [(name, variant) for name, family in FAMILIES.items() for variant in family.variants]
+    return build
 
 
 @pytest.mark.parametrize(
-    ("pair", "vocabulary", "length"),
+    ("family", "variant", "length"),
     [
-        pytest.param(
-            variant, FAMILIES[variant[0]].vocabulary, length, id="-".join((*variant, str(length)))
-        )
-        for variant in VARIANTS
-        for length in FAMILIES[variant[0]].lengths
+        pytest.param(family, variant, length, id=f"{family}-{variant}-{length}")
+        for family, models in FAMILIES.items()
+        for variant in models.variants
+        for length in models.lengths
     ],
-    indirect=["pair"],
 )
-def test_logits_equal_transformers(pair, same_logits, vocabulary, length):
-    same_logits(*pair, length, vocabulary)
+def test_logits_equal_transformers(pair, same_logits, family, variant, length):
+    same_logits(*pair(family, variant), length, FAMILIES[family].vocabulary)
 
 
 ON_DISK_ALONE = {

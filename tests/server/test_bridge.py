@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from kinfolk.engine.answer import TextPiece
-from kinfolk.server.bridge import Mailbox, _append
+from kinfolk.server.bridge import Mailbox, append_part
 
 
 def test_items_posted_by_many_threads_arrive_once_and_in_each_threads_order():
@@ -74,7 +74,7 @@ def test_pieces_of_one_choice_and_kind_are_joined_and_others_keep_their_order():
         (1, "content", "y"),
         (0, "content", "d"),
     ]:
-        _append(batch, index, TextPiece(index, kind, text))
+        append_part(batch, index, TextPiece(index, kind, text))
     assert [(index, piece.kind, piece.text) for index, piece in batch] == [
         (0, "reasoning", "ab"),
         (1, "content", "xy"),

@@ -158,11 +158,18 @@ def server(runtime, template):
     assert not thread.is_alive()
 
 
-@pytest.fixture
-def client(server):
-    address, neighbour = server
+@pytest.fixture(scope="module")
+def asking(server):
+    """A client of the server: one for all tests, as each would read the certificates anew."""
+    address, _ = server
     with httpx.Client(base_url=address, timeout=60) as client:
         yield client
+
+
+@pytest.fixture
+def client(server, asking):
+    yield asking
+    _, neighbour = server
     neighbour.settle()
 
 

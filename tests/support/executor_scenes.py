@@ -176,7 +176,7 @@ def verify_beside_others(pair, text, parents):
 def counted(running, text, steps):
     """Counters before and after ``steps`` steps, after some warm-up steps. Requests start and end
     meanwhile, and some share a prefix."""
-    source, runner, number = random.Random(1), running._runner, 0
+    source, number = random.Random(1), 0
     while True:
         count = (1, 4, 2, 3)[number % 4]
         requests = [
@@ -194,9 +194,9 @@ def counted(running, text, steps):
             assert list(ticket)[-1].error is None
         number += 1
         if number == 24:
-            before = runner.counters
-        if number > 24 and runner.counters["steps"] >= before["steps"] + steps:
-            return before, runner.counters
+            before = running.stats()
+        if number > 24 and running.stats()["steps"] >= before["steps"] + steps:
+            return before, running.stats()
 
 
 def assert_flat(before, after):

@@ -57,7 +57,7 @@ def test_no_two_experts_are_alike(small_with, write):
 
 
 def test_the_seed_decides_the_file_and_the_threads_do_not(small, write, monkeypatch):
-    monkeypatch.setattr("kinfolk.synth.write._PIECE_BYTES", 10_000)
+    monkeypatch.setattr("kinfolk.synth.write.PIECE_BYTES", 10_000)
     one = write(small, "one.gguf", workers=1).read_bytes()
     assert write(small, "three.gguf", workers=3).read_bytes() == one
     other = write(small, "other.gguf", seed=1).read_bytes()
@@ -87,11 +87,14 @@ def test_the_tokenizer_encodes_every_text_and_gives_it_back(small, write, family
     assert tokenizer.encode("<think>a<|end|>")[-1] == 1000
 
 
-def test_two_layers_of_a_released_size_load_elsewhere_and_here(family, write):
+def test_two_layers_of_a_released_size_load_elsewhere_and_here(family, write, monkeypatch):
     plan = plan_synthetic(find_shape("qwen3.5-0.8b", [family]), layers=2)
     path = write(plan)
     assert 0 <= path.stat().st_size - plan.nbytes < 16e6
-    reader = GGUFReader(path)
+    with monkeypatch.context() as patch:
+        # Half a million strings are cut out of its array: mapped memory takes thrice as long.
+        patch.setattr(np, "memmap", lambda file, mode: np.fromfile(file, np.uint8))
+        reader = GGUFReader(path)
     assert reader.get_field("general.architecture").contents() == "qwen35"
     assert len(reader.get_field("tokenizer.ggml.tokens").data) == 248320
     embedding = next(t for t in reader.tensors if t.name == "token_embd.weight")

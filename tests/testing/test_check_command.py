@@ -13,7 +13,7 @@ import pytest
 
 from kinfolk.errors import SettingsError
 from kinfolk.scaffold.write import NewFamily, write_family
-from kinfolk.testing.run import _reason, run_checks
+from kinfolk.testing.run import reason_of, run_checks
 
 
 def kinfolk(*words, cwd, path=None, **more):
@@ -133,7 +133,7 @@ def test_nothing_is_left_behind_in_the_folder_of_the_user(installed, tmp_path):
 def test_a_failure_is_told_by_its_first_line_and_its_last(message, told):
     """The last one says what is wrong."""
     crash = SimpleNamespace(message=message)
-    assert _reason(SimpleNamespace(longrepr=SimpleNamespace(reprcrash=crash))) == told
+    assert reason_of(SimpleNamespace(longrepr=SimpleNamespace(reprcrash=crash))) == told
 
 
 def test_a_family_without_a_tiny_model_is_never_green(installed, tmp_path):
@@ -207,6 +207,7 @@ def test_workers_of_xdist_tell_what_has_no_meaning(tmp_path):
         "class TestQwen35(FamilyConformance):\n    family = 'qwen35'\n"
     )
     words = ("pytest", "-q", "-n", "2", "-k", "windows or descriptor", "-c", "/dev/null")
-    done = kinfolk(*words, "--rootdir", str(tmp_path), str(module), cwd=tmp_path)
+    plugins = ("--disable-plugin-autoload", "-p", "xdist", "-p", "kinfolk.testing.pytest_plugin")
+    done = kinfolk(*words, *plugins, "--rootdir", str(tmp_path), str(module), cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("qwen35: test_windows_are_crossed_at_any_length: the state plan") == 1

@@ -35,7 +35,7 @@ from kinfolk.quant.formats import QuantFormats
 if TYPE_CHECKING:
     from kinfolk.gguf.values import ByteArray
 
-_PIECE: Final = 1 << 22
+PIECE_VALUES: Final = 1 << 22
 """Numbers converted at a time: bounds memory and gives progress a heartbeat."""
 
 
@@ -223,7 +223,7 @@ def _jobs(
         rows = recipe.shape[0]
         step = rows
         if recipe.transform.rowwise:
-            step = max(1, _PIECE * rows // prod(recipe.shape))
+            step = max(1, PIECE_VALUES * rows // prod(recipe.shape))
         row_bytes = prod(recipe.shape[1:]) * format_.bytes // format_.block
         if len(recipe.shape) == 1:
             step, row_bytes = rows, 0
@@ -280,7 +280,7 @@ def _read(
 def encode(numbers: FloatArray, format_: QuantFormat) -> ByteArray:
     """The numbers in a format, piece by piece, as a flat uint8 array."""
     rows = numbers.reshape(-1, numbers.shape[-1])
-    step = max(1, _PIECE // rows.shape[1])
+    step = max(1, PIECE_VALUES // rows.shape[1])
     parts = [
         quantize(np.ascontiguousarray(rows[start : start + step]), format_).reshape(-1)
         for start in range(0, len(rows), step)

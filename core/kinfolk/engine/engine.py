@@ -19,6 +19,7 @@ from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
+from kinfolk.state.integrity import require
 from kinfolk.state.prefix import PrefixCache
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,27 @@ class Engine:
         """Uncapturable ops with the reason; if there are any, every step runs eagerly."""
         return dict(self._runner.uncapturable_ops)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the engine's thread has ended."""
+        return not self._thread.is_alive()
+
+    @property
+    def pending_calls(self) -> bool:
+        """Whether a call of a client (submit, cancel, close) waits for the engine's thread."""
+        return bool(self._inbox) or self._closing
+
+    def check_integrity(self) -> None:
+        """Recount blocks and slots, for a closed engine also that nothing is held. Not while a step
+        runs. Raises :class:`StateError` at the first disagreement."""
+        self._kv_cache.check_integrity()
+        self._runner.state.check_integrity()
+        if self.closed:
+            free = len(self._kv_cache.tables.free)
+            require(free == self._kv_cache.limits.slots, "slots of a closed engine are free")
+            require(not self._tickets and not self._histories, "requests of a closed engine")
+            require(self._scheduler.idle, "the scheduler of a closed engine is idle")
+
     def close(self) -> None:
         """Cancel everything and stop. Safe to call twice."""
         with self._wake:
@@ -159,7 +181,7 @@ class Engine:
     def _launch_next(self, step: PendingStep) -> PendingStep | None:
         """Overlap: launch the step after the running one, unless its tokens are not on the device
         or a client has posted an action."""
-        if step.next_tokens is None or self._inbox or self._closing:
+        if step.next_tokens is None or self.pending_calls:
             return None
         plan = self._scheduler.plan_next()
         return None if plan is None else self._runner.launch(plan, self._histories, step)
@@ -171,7 +193,7 @@ class Engine:
                     break
                 if not self.step():
                     with self._wake:
-                        self._wake.wait_for(lambda: self._inbox or self._closing)
+                        self._wake.wait_for(lambda: self.pending_calls)
             except Exception as error:
                 log.exception("the scheduler failed")
                 self._dispatch(self._scheduler.fail_all(explain(error)))

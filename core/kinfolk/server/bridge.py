@@ -158,7 +158,7 @@ class ActiveRequest:
                 _raise_failure(piece)
                 self.ends.append(piece)
                 self._usages.setdefault(number, piece.usage)
-            _append(batch, index, piece)
+            append_part(batch, index, piece)
 
 
 def _raise_failure(end: Ended) -> None:
@@ -169,7 +169,7 @@ def _raise_failure(end: Ended) -> None:
         raise ApiError(503, "the generation was cancelled", code="cancelled")
 
 
-def _append(batch: Batch, index: int, piece: AnswerPart) -> None:
+def append_part(batch: Batch, index: int, piece: AnswerPart) -> None:
     """Append a piece, or join it to the last one of its choice if that is of the same kind."""
     if not isinstance(piece, Ended):
         for position in range(len(batch) - 1, -1, -1):

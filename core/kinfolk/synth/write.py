@@ -22,7 +22,7 @@ from kinfolk.gguf.values import ByteArray
 from kinfolk.synth.blocks import random_blocks, uniform
 from kinfolk.synth.plan import SynthPlan, SynthTensor
 
-_PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 20
 """Small enough that scales are set while the codes are still in the cache."""
 
 
@@ -52,7 +52,7 @@ def _jobs(plan: SynthPlan, seed: int) -> Iterator[Job]:
             yield Job(layout.name, 0, partial(_vector, tensor, seed))
             continue
         size = TENSOR_TYPES[layout.ggml_type].bytes
-        step = max(1, _PIECE_BYTES // size)
+        step = max(1, PIECE_BYTES // size)
         blocks = layout.nbytes // size
         for number, start in enumerate(range(0, blocks, step)):
             count = min(step, blocks - start)

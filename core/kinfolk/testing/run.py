@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 Status = Literal["passed", "failed", "not applicable"]
 
-PLUGIN: Final = "kinfolk"
-"""Name of the kit's entry point in the group ``pytest11``."""
-
+_PLUGIN: Final = "kinfolk.testing.pytest_plugin"
 _NEEDED: Final = ("pytest", "hypothesis")
+_OPTIONS: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 _MODULE: Final = """from kinfolk.testing import FamilyConformance
 
 
@@ -74,12 +73,18 @@ def run_checks(
         module.write_text(_MODULE.format(family=family), encoding="utf-8")
         # A configuration of its own: that of the current folder is for other tests.
         config.write_text("[pytest]\n", encoding="utf-8")
-        options = [f"--rootdir={folder}", "-c", str(config), "-p", PLUGIN, "-p", "no:cacheprovider"]
-        options += ["--import-mode=importlib", "-o", "addopts=", "-q", "-s", "-k", select]
-        if importlib.util.find_spec("xdist"):
-            # PYTEST_ADDOPTS may start workers; the recorder sees this process only.
-            options.append("-n0")
-        with contextlib.redirect_stdout(said), _unlogged(), _examples_in(Path(folder)):
+        options = [f"--rootdir={folder}", "-c", str(config), "--import-mode=importlib"]
+        # Other plugins are for other tests, and finding them takes a second.
+        options += ["--disable-plugin-autoload", "-p", _PLUGIN, "-p", "no:cacheprovider"]
+        options += ["-o", "addopts=", "-q", "-s", "-k", select]
+        with (
+            contextlib.redirect_stdout(said),
+            _unlogged(),
+            _examples_in(Path(folder)),
+            pytest.MonkeyPatch.context() as environment,
+        ):
+            for name in _OPTIONS:  # such as a number of processes; they are for other tests
+                environment.delenv(name, raising=False)
             code = pytest.main([*options, str(module)], plugins=[recorder])
     if recorder.failure is not None:
         raise recorder.failure
@@ -144,7 +149,7 @@ class _Recorder:
         if report.passed:
             self._add(Result(name, title, "passed"))
         else:
-            self._add(Result(name, title, "failed", _reason(report), report.longreprtext))
+            self._add(Result(name, title, "failed", reason_of(report), report.longreprtext))
 
     def _add(self, result: Result) -> None:
         self.results.append(result)
@@ -165,7 +170,7 @@ def title_of(checks: type, name: str) -> str:
     return text.split(". ")[0].removesuffix(".")
 
 
-def _reason(report: pytest.TestReport) -> str:
+def reason_of(report: pytest.TestReport) -> str:
     """A failure on one line: the first line of its message and the last, which names the error."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else report.longreprtext

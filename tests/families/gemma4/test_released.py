@@ -143,10 +143,9 @@ def test_synthetic_files_run_and_stay_calm_over_many_layers(file, load):
     assert float(found.std(1).min()) > 0.1
 
 
-def test_weights_may_stay_in_their_blocks(file, load, monkeypatch, row_error):
+def test_weights_may_stay_in_their_blocks(file, load, row_error):
     dense = logits(load(file))
-    monkeypatch.setattr("kinfolk.engine.preparing._fits", lambda *arguments: False)
-    packed = load(file)
+    packed = load(file, weights="blocks")
     assert isinstance(packed.model.embedding, QuantTensor)
     assert isinstance(packed.model.layer_inputs.table, QuantTensor)
     assert row_error(logits(packed), dense) <= 1e-4

@@ -95,7 +95,8 @@ def test_without_an_output_matrix_the_embedding_is_it(variant, logits):
 def test_routed_experts_can_be_scaled(variant, logits, plain, row_error):
     def double(tensors):
         for block in blocks(tensors, "ffn_down_exps.weight"):
-            tensors[f"{block}ffn_down_exps.weight"] *= 2
+            name = f"{block}ffn_down_exps.weight"
+            tensors[name] = tensors[name] * 2
 
     def scale(keys):
         keys["qwen35moe.expert_weights_scale"] = Value("f32", 2.0)
