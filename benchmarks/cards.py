@@ -18,7 +18,7 @@ import torch
 
 from kinfolk.engine.memory import MemoryPlan, plan_memory, work_bytes
 from kinfolk.engine.preparing import LOGIT_ROWS, SLICE_ROWS
-from kinfolk.engine.sizing import FEWEST, GIB
+from kinfolk.engine.sizing import GIB, LEAST_COUNTS
 from kinfolk.errors import CapacityError
 from kinfolk.gguf.inventory import Inventory, TensorInfo
 from kinfolk.gguf.metadata import Metadata
@@ -83,7 +83,7 @@ class Model:
             wanted=self.wanted,
             model_context=self.context,
             asked=context,
-            flexible=frozenset(FEWEST),
+            flexible=frozenset(LEAST_COUNTS),
         )
 
     def largest_context(self, usable: int) -> int:

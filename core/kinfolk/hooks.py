@@ -80,7 +80,8 @@ class HookProvider:
         return cls(label, hooks)
 
 
-CORE: Final = "core"
+CORE_LABEL: Final = "core"
+"""The core among the providers of hooks, in messages."""
 
 
 def family_provider(family: Family, config: Any) -> HookProvider:
@@ -126,7 +127,11 @@ class ModelHookCaller:
         self._trace = trace
         self._policies = {provider.label for provider in policies}
         self._core_error: BaseException | None = None
-        self.providers = (*policies, family, *(HookProvider(CORE, hooks) for hooks in self._core))
+        self.providers = (
+            *policies,
+            family,
+            *(HookProvider(CORE_LABEL, hooks) for hooks in self._core),
+        )
         """In the order in which they are asked."""
         self._found = tuple(
             (one.label, tuple(i for i in implementations(one.hooks) if i.hook in MODEL))
@@ -233,7 +238,7 @@ class ModelHookCaller:
             except REFUSALS:
                 raise
             except (Exception, SystemExit) as error:
-                if label == CORE:
+                if label == CORE_LABEL:
                     self._core_error = error
                     raise
                 raise self._failure(label, hook, error) from error

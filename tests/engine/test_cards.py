@@ -11,7 +11,7 @@ from kinfolk.engine.cards import find_card, normalised
 from kinfolk.errors import ModelFormatError
 from kinfolk.gguf.metadata import Metadata
 
-KNOWN = ModelCard("Some-Model 27B", SamplingDefaults(temperature=0.6), notes="of the family")
+KNOWN = ModelCard("Some-Model 27B", SamplingDefaults(temperature=0.6))
 
 
 class Family(FamilyBase):

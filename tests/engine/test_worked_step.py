@@ -22,7 +22,7 @@ from kinfolk.sched.plan import ItemResult, StepResult
 from kinfolk.sched.request import Request
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.spec.sampling import REFERENCE_DRAW, uploaded_sampling
-from kinfolk.spec.verify import REFERENCE, DefaultVerify
+from kinfolk.spec.verify import REFERENCE_ACCEPT_DRAFTS, DefaultVerify
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import PrefixCache
 from kinfolk.state.state import State
@@ -87,7 +87,7 @@ class WorkedStep:
         loaded = SimpleNamespace(
             hooks=DefaultVerify(),
             model=SimpleNamespace(commit=lambda trace, kept, state: None),
-            step_ops=SimpleNamespace(accept_drafts=REFERENCE, pack_outputs=pack),
+            step_ops=SimpleNamespace(accept_drafts=REFERENCE_ACCEPT_DRAFTS, pack_outputs=pack),
         )
         histories = {name: History(request) for name, request in self.requests.items()}
         scheduled = ScheduledBatch(self.plan.items, histories)

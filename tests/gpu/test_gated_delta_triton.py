@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from kinfolk_kernels.gated_delta import launches, reference
+from kinfolk_kernels.gated_delta import launches
+from kinfolk_kernels.gated_delta import op as reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
 from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 from kinfolk_kernels.gated_delta.tiles import TILES

@@ -18,7 +18,8 @@ from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk_kernels.codecs import Coded, encode, rotate
 from kinfolk_kernels.codecs import numbers as stored_numbers
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, dequantize, quantize
-from kinfolk_kernels.paged_attention import launches, reference
+from kinfolk_kernels.paged_attention import launches
+from kinfolk_kernels.paged_attention import op as reference
 from kinfolk_kernels.paged_attention import triton_backend as kernels
 from kinfolk_kernels.paged_attention.decode import most_runs, run_length
 from kinfolk_kernels.paged_attention.epilogue import Epilogue

@@ -15,7 +15,7 @@ import torch
 
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.sampling import RowContext, row_sampling, sample
-from kinfolk.spec.verify import NO_ROW, REFERENCE, verify
+from kinfolk.spec.verify import NO_ROW, REFERENCE_ACCEPT_DRAFTS, verify
 from kinfolk.verify_api import Draft, VerifyStep
 
 CPU = torch.device("cpu")
@@ -110,7 +110,7 @@ def run(table, samplings, texts, drafts, count):
         padded([tokens for tokens, _ in drafts], 0),
         padded([parents for _, parents in drafts], NO_ROW),
         torch.tensor([len(PROMPT) + count - len(text) for text in texts]),
-        REFERENCE,
+        REFERENCE_ACCEPT_DRAFTS,
     )
     step = VerifyStep(torch.stack(logits), padded(rows, -1))
     return verify(step, draft, row_sampling(contexts, CPU))

@@ -9,7 +9,7 @@ import torch
 
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.sampling import RowContext, row_sampling
-from kinfolk.spec.verify import NO_ROW, REFERENCE, accept_drafts, verify
+from kinfolk.spec.verify import NO_ROW, REFERENCE_ACCEPT_DRAFTS, accept_drafts, verify
 from kinfolk.verify_api import Draft, VerifyStep
 
 
@@ -20,7 +20,7 @@ def draft_of(lanes, width=None):
         torch.tensor([[*tokens] + [0] * (width - len(tokens)) for tokens, _, _ in lanes]),
         torch.tensor([[*parents] + [NO_ROW] * (width - len(parents)) for _, parents, _ in lanes]),
         torch.tensor([budget for _, _, budget in lanes]),
-        REFERENCE,
+        REFERENCE_ACCEPT_DRAFTS,
     )
 
 

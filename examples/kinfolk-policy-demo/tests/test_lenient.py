@@ -12,7 +12,7 @@ from kinfolk.sched.events import Emitted
 from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
 from kinfolk.spec.sampling import RowContext, Sampling, row_sampling
-from kinfolk.spec.verify import REFERENCE, verify
+from kinfolk.spec.verify import REFERENCE_ACCEPT_DRAFTS, verify
 from kinfolk.verify_api import Draft, VerifyStep
 
 
@@ -25,7 +25,9 @@ def lane(tokens, ranks):
         logits[row] = torch.tensor([-float(order.index(t)) for t in range(20)])
     rows = torch.arange(len(tokens))[None]
     parents = torch.arange(-1, len(tokens) - 1)[None]
-    draft = Draft(torch.tensor([tokens]), parents, torch.tensor([len(tokens)]), REFERENCE)
+    draft = Draft(
+        torch.tensor([tokens]), parents, torch.tensor([len(tokens)]), REFERENCE_ACCEPT_DRAFTS
+    )
     contexts = [RowContext(Sampling(), row) for row in range(len(tokens))]
     return VerifyStep(logits, rows), draft, row_sampling(contexts, torch.device("cpu"))
 
