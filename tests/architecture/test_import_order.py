@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,18 @@ def test_plugins_never_import_one_another(plugins):
         and top not in (source.package, "kinfolk_kernels")
     ]
     assert wrong == []
+
+
+def test_no_modules_import_one_another_in_a_circle(library):
+    """Imports for typing only count: who reads one module of a circle has to read all of them."""
+    modules = {source.module for source in library}
+    order = TopologicalSorter()
+    for source in library:
+        for target, _ in source.imports():
+            imported = target if target in modules else target.rpartition(".")[0]
+            if imported in modules and imported != source.module:
+                order.add(source.module, imported)
+    order.prepare()  # raises CycleError with the modules
 
 
 @pytest.mark.parametrize(("upper", "lower"), [("engine", "sched"), ("cli", "engine")])
