@@ -180,10 +180,10 @@ def norm(
         (-(-rows // tile.rows), tile.tiles if apart else 1),
         {
             "x_ptr": view,
-            "branch_ptr": first_rows,
-            "second_ptr": second_rows,
             **{f"weight{i}_ptr": view if w is None else w for i, w in enumerate(own_weights)},
+            "branch_ptr": first_rows,
             "branch_weight_ptr": view if added.weight is None else added.weight,
+            "second_ptr": second_rows,
             "first_weight_ptr": view if first.weight is None else first.weight,
             "second_weight_ptr": view if second.weight is None else second.weight,
             "factor_ptr": view if added.factor is None else added.factor,
@@ -193,6 +193,7 @@ def norm(
                 for i, target in enumerate(targets)
                 for name in ("out", "words", "scale")
             },
+            "scale_step": targets[0]["scale_step"],
             "rows": rows,
             "inner": inner,
             "width": width,
@@ -200,7 +201,6 @@ def norm(
             "inner_stride": view.stride(1),
             "branch_row": first_rows.stride(0),
             "second_row": second_rows.stride(0),
-            "scale_step": targets[0]["scale_step"],
             "eps": eps,
             "branch_eps": added.eps or 0.0,
             "first_eps": first.eps,
@@ -261,8 +261,8 @@ def gated_norm(
         (rows, -(-heads // some)),
         {
             "x_ptr": x,
-            "gate_ptr": gate,
             "weight_ptr": weight,
+            "gate_ptr": gate,
             **outputs.arguments,
             "heads": heads,
             "gate_row": gate.stride(0),
