@@ -6,8 +6,9 @@ as asked is an error, never a skip: what was selected runs.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Generator, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,23 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(cores or 1, MAX_WORKERS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep modules and tests, which stay to the end, out of the garbage collector's full runs."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries tell at the end what was never collected."""
+    gc.unfreeze()
 
 
 # -- tiers ----------------------------------------------------------------------------------------
