@@ -1,8 +1,8 @@
 """The kernels of root-mean-square normalisation.
 
 Rows are processed in tiles of groups of 64 columns, four columns in each lane; see ``columns_of``.
-The order of pointers is not that of other kernels: with inputs before weights, the compiler schedules
-``norm_kernel`` so that it takes 0.09 us more of 1.6 us (one row of 2048, H200).
+The order of arguments is not that of other kernels: with inputs before weights, the compiler
+schedules ``norm_kernel`` so that it takes 1.69 us instead of 1.60 us (one row of 2048, H200).
 """
 
 from __future__ import annotations
