@@ -207,7 +207,10 @@ def _warn_of_blocks(asked: str, blocks: int, numbers: int, usable: int) -> None:
 def _check_context(asked: int | None, stated: int) -> None:
     if asked is not None and asked > stated:
         log.warning(
-            "--context %d: the model supports %d positions, so the context is %d", asked, stated
+            "--context %d: the model supports %d positions, so the context is %d",
+            asked,
+            stated,
+            stated,
         )
 
 

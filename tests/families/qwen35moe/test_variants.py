@@ -153,7 +153,7 @@ def test_a_file_of_draft_blocks_alone_is_no_model(variant, load):
         for name in [name for name in tensors if name.startswith("blk.") and name[4] != "5"]:
             del tensors[name]
 
-    with pytest.raises(UnsupportedModelError, match=r"a drafter\), not a model"):
+    with pytest.raises(UnsupportedModelError, match="a drafter, not a model"):
         load(variant(CASE, only, count_draft_block))
 
 
