@@ -172,7 +172,8 @@ class Settings(BaseSettings):
     graphs: Literal["auto", "on", "off"] = Field(
         "auto",
         description="decode in steps of a few fixed sizes, captured as CUDA graphs; auto = on a "
-        "GPU. On a CPU the steps are padded alike but not captured, which only costs time",
+        "GPU or with --batch-invariant. On a CPU the steps are padded but not captured, which "
+        "only costs time",
     )
     batch_invariant: bool = Field(
         False,
