@@ -63,6 +63,6 @@ def test_back_ends_are_asked_about_the_arguments_alone(folders, repo):
                 assert found[function] == ["arguments"], backend.supports
 
 
-def test_every_reference_is_registered(folders):
+def test_every_op_has_a_back_end(folders):
     registered = {backend.function.split(":")[0].split(".")[1] for backend in OP_BACKENDS}
     assert {folder.name for folder in folders} == registered
