@@ -1,7 +1,7 @@
-"""The one door through which the core calls what plugins bring.
+"""The one door through which the core calls plugins: it isolates their errors.
 
-What a plugin raises becomes an error that names the plugin and the method, and so does an answer
-that is not of the declared kind. Whoever asks many goes on without those that fail.
+An exception of a plugin, or an answer of another type, becomes a :class:`PluginError` that names
+the plugin and the method. Where many plugins are asked, those that fail are left out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ T = TypeVar("T")
 Provider = TypeVar("Provider")
 
 Misfit = Callable[[object], str]
-"""What is wrong with an answer, as the rest of a sentence about it; empty if nothing is."""
+"""A check of an answer: what is wrong with it, as the end of a sentence; empty if nothing is."""
 
 REFUSALS: Final = (KinfolkError, MemoryError)
-"""What passes unchanged where a plugin is asked about something of the user's: it may refuse it."""
+"""Errors that pass unchanged where a plugin is asked about a user's input, which it may refuse."""
 
 _HERE: Final = Path(__file__).parent
 
@@ -38,11 +38,11 @@ def ask(
     *,
     passing: tuple[type[BaseException], ...] = REFUSALS,
 ) -> T:
-    """What ``call`` answers. ``who`` and ``what`` name plugin and method in messages; ``who`` is
-    empty where the plugin is named by whoever shows them.
+    """The answer of ``call``. ``who`` and ``what`` name plugin and method in messages; ``who`` is
+    empty if the caller adds the plugin's name.
 
-    Raises :class:`PluginError` for whatever the plugin raises, except ``passing`` and what stops
-    the program from outside, and for an answer that ``misfit`` finds something wrong with.
+    Raises :class:`PluginError` for every exception of the plugin but those in ``passing``, and
+    for an answer in which ``misfit`` finds a fault. Ctrl-C and the like pass unchanged.
     """
     subject = f"{who}: {what}" if who else what
     try:
@@ -61,7 +61,7 @@ def ask(
 def behind(
     who: str, what: str, function: Callable[P, T], misfit: Misfit | None = None
 ) -> Callable[P, T]:
-    """A function of a plugin as one that asks it."""
+    """The function of a plugin, called through :func:`ask`."""
 
     def asking(*args: P.args, **kwargs: P.kwargs) -> T:
         return ask(who, what, lambda: function(*args, **kwargs), misfit)
@@ -72,7 +72,7 @@ def behind(
 def ask_each(
     providers: Iterable[Provider], question: Callable[[Provider], T]
 ) -> Iterator[tuple[Provider, T]]:
-    """Those who answer, with their answers. One that fails is left out, with a warning."""
+    """The providers that answer, with their answers. One that fails is logged and left out."""
     for provider in providers:
         try:
             answer = question(provider)
@@ -83,7 +83,7 @@ def ask_each(
 
 
 def left_out(error: KinfolkError) -> None:
-    """Say that others were used without the one that failed."""
+    """Log that a plugin that failed is left out."""
     logger.warning("%s; it is left out", error)
 
 

@@ -1,7 +1,7 @@
-"""What plugins provide, as the core holds it: calls go through :mod:`kinfolk.door`.
+"""Families, commands and drafters of plugins, called through :mod:`kinfolk.door`.
 
-Answers are of the declared types, whose records have checked their fields, and functions in these
-records go through the door too.
+Answers are of the declared types, whose records have checked their fields. Functions in these
+records are called through the door too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONVERSION: Final = "kinfolk.convert.plan:Conversion"
-"""By name, because conversion stands above the registry."""
+"""By name, because ``convert`` is above the registry in the order of imports."""
 
 _HELP_WIDTH: Final = 80
 
 
 def guarded(value: Any, source: str) -> Any:
-    """Something registered, as the core holds it; ``source`` names its plugin in messages."""
+    """A registered value, guarded; ``source`` names its plugin in messages."""
     if isinstance(value, OpBackend | QuantFormat | GuardedCommand):
         return replace(value, source=source)
     return GuardedFamily.of(value, source) if isinstance(value, Family) else value
@@ -56,9 +56,9 @@ def guarded(value: Any, source: str) -> Any:
 class GuardedFamily:
     """A family, and ``source``, its plugin.
 
-    Asked about a file or a checkpoint it may refuse that with an error of the project, which is
-    handed on. What it states of itself it has no reason to refuse: every error is a
-    :class:`PluginError` then.
+    Asked about a file or a checkpoint, a family may refuse it with an error of the project, which
+    passes unchanged. Asked about itself, it has nothing to refuse: every error is a
+    :class:`PluginError`.
     """
 
     family: Family
@@ -121,7 +121,7 @@ class GuardedFamily:
         return self._ask("bundled_model", lambda one: one.bundled_model(), _model_file, passing=())
 
     def faults(self) -> tuple[PluginError, ...]:
-        """The errors of what is asked for every file, whatever its family; they do not name the
+        """Errors of the methods that are called for files of every family; they do not name the
         plugin."""
         mine = replace(self, source="")
         return _errors(mine.pretokenizers, mine.shapes, mine.model_cards, mine.bundled_model)
@@ -163,7 +163,7 @@ class GuardedFamily:
 
 
 def who_is(family: Family) -> str:
-    """A family in messages, with its plugin if that is known."""
+    """The name of a family in messages, with its plugin if that is known."""
     return family.who if isinstance(family, GuardedFamily) else f"family {family.name!r}"
 
 
@@ -190,7 +190,7 @@ class GuardedCommand:
         return ask(self.who, "get_short_help_str", lambda: text(limit), is_a(str), passing=())
 
     def faults(self) -> tuple[PluginError, ...]:
-        """The errors of what is asked before it is run; they do not name the plugin."""
+        """Errors of calls that precede running it; they do not name the plugin."""
         return _errors(replace(self, source="").short_help)
 
 
@@ -203,7 +203,7 @@ class GuardedDrafter:
 
     @classmethod
     def create(cls, spec: DrafterSpec, source: str, info: ModelInfo) -> GuardedDrafter:
-        """The drafter of ``spec`` for a model. Raises what it says against the model."""
+        """The drafter of ``spec`` for a model. Its refusal of the model passes unchanged."""
         who = f"drafter {spec.name!r} of {source}"
         return cls(who, ask(who, spec.create, lambda: resolve(spec.create)(info), _drafter))
 
@@ -219,7 +219,7 @@ class GuardedDrafter:
 
 
 def _errors(*questions: Callable[[], object]) -> tuple[PluginError, ...]:
-    """The errors of those that fail."""
+    """The errors of the questions that fail."""
     found = []
     for question in questions:
         try:

@@ -150,7 +150,7 @@ class ModelHookCaller:
     # -- the hooks
 
     def allocate_cache(self, config: Any, limits: StateLimits) -> StatePlan:
-        """What a sequence of this model keeps."""
+        """The state of a sequence of this model."""
         return cast(StatePlan, self._ask("allocate_cache", config=config, limits=limits))
 
     def build_graph(self, model: Model, shape: GraphShape) -> StepFn:
@@ -158,7 +158,7 @@ class ModelHookCaller:
         return cast("StepFn", self._ask("build_graph", model=model, shape=shape))
 
     def map_slots(self, plan: StatePlan, residency: StateLimits) -> SlotMapping:
-        """What may leave each pool of this model."""
+        """Which chunks may leave each pool of this model."""
         mapping = cast(SlotMapping, self._ask("map_slots", plan=plan, residency=residency))
         windows = tuple(rule.window for rule in mapping.rules)
         if windows != plan.windows:
@@ -196,7 +196,7 @@ class ModelHookCaller:
         )
 
     def is_overruled(self, hook: str) -> bool:
-        """A policy has a say in this hook: what it does may need the host."""
+        """Whether a policy implements this hook; its answer may need the host."""
         return not self._policies.isdisjoint(self.asked(hook))
 
     # -- asking
@@ -218,7 +218,7 @@ class ModelHookCaller:
         if wrappers:
             self._check(author, hook, answer)
         elif answer is None:
-            asked = self._order(hook) if self.asked(hook) else "nobody implements it"
+            asked = self._order(hook) if self.asked(hook) else "it has no implementation"
             raise HookValueError(
                 f"hook {hook}: no answer; {asked}. {self._family.label} must implement it, "
                 "because the core has no default"

@@ -42,8 +42,8 @@ CORE: Final = PROJECT
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a discovery hook registers: its name in messages, what is wrong with a value, and the
-    names of a value, which no other may have."""
+    """The values of a discovery hook: their kind in messages, a check of a value, and the unique
+    names of a value."""
 
     word: str
     problem: Callable[[Any], str] = lambda value: ""
@@ -89,7 +89,7 @@ class Provided(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """One plugin: where it is from, its status, and what it provides, by hook.
+    """One plugin: its origin, its status, and the values it provides, by hook.
 
     ``hooks`` are the hooks it implements, ``reason`` says why the status is not "ok", ``trace``
     holds the traceback of an exception that the plugin raised.
@@ -253,7 +253,7 @@ def _collect(
 
 
 def _registered(implementation: Implementation) -> Sequence[Any]:
-    """What one implementation registers, checked. May raise anything that the plugin raises."""
+    """The values that one implementation registers, checked. Raises what the plugin raises."""
     hook, function = implementation.hook, implementation.function
     values = _commands(function) if hook == "register_commands" else function()
     if not isinstance(values, list | tuple):

@@ -78,7 +78,8 @@ class Registry:
 
     @classmethod
     def _of(cls, records: Iterable[PluginRecord], reserved: Collection[str] = ()) -> Registry:
-        """Without what several plugins claim: the core keeps its names, no plugin wins."""
+        """The registry of these records. A name that several plugins claim is withdrawn from all of
+        them; the core keeps its names."""
         records = tuple(records)
         claims: dict[tuple[str, str], list[Provided[Any]]] = {}
         for record in records:
@@ -122,8 +123,8 @@ class Registry:
         )
 
     def examined(self) -> Registry:
-        """The registry after asking every family what it states of itself, and every command for
-        its line of help: the records name what failed."""
+        """The registry with records that also name later failures: every family is asked for its
+        shapes, cards and the like, and every command for its line of help."""
         return replace(self, records=tuple(map(_examined, self.records)))
 
     def check(self) -> None:
@@ -255,14 +256,14 @@ def _core() -> PluginRecord:
 
 
 def _claims(hook: str, item: Provided[Any]) -> list[tuple[str, str]]:
-    """The kind and name of everything that a value's names take."""
+    """The kind and name of each name that a value takes."""
     return [(KINDS[hook].word, name) for name in KINDS[hook].names(item.value)]
 
 
 def _without_clashes(
     record: PluginRecord, clashes: Mapping[tuple[str, str], list[Provided[Any]]]
 ) -> PluginRecord:
-    """The record without values whose names others claim too; it says which."""
+    """The record without values whose names others claim too; its reason names them."""
     if record.name == CORE:
         return record
     provided = {

@@ -321,7 +321,7 @@ def test_no_answer_at_all_says_who_must_give_one(limits):
     with pytest.raises(HookValueError) as caught:
         ModelHookCaller(HookProvider("family 'f'", object())).allocate_cache(None, limits)
     assert str(caught.value) == (
-        "hook allocate_cache: no answer; nobody implements it. family 'f' must implement it, "
+        "hook allocate_cache: no answer; it has no implementation. family 'f' must implement it, "
         "because the core has no default"
     )
     with pytest.raises(HookValueError, match="asked in this order: policy 'p', family 'f'"):

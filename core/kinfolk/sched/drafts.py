@@ -74,7 +74,7 @@ class Drafts:
 
 
 def fair_widths(wanted: list[int], total: int) -> list[int]:
-    """Max-min fair shares of ``total``: nobody gets more than wanted, the smallest wishes first."""
+    """Max-min fair shares of ``total``: no share exceeds its wish, and small wishes come first."""
     given = [0] * len(wanted)
     left = total
     for rank, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
