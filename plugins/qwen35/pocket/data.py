@@ -41,7 +41,7 @@ HELD_OUT = (
     "aiohttp", "click", "mpmath", "optax", "patsy", "rich", "seaborn", "simplejson",
     "sortedcontainers", "werkzeug",
 )  # fmt: skip
-# Scored during training; the model card does not report them.
+# Scored during training, so their scores are not reported as results.
 VALIDATION = ("attrs", "gpytorch", "markdown", "requests", "tabulate", "tensorboard")
 SHARED_LINES = 0.5
 SHINGLE = 5

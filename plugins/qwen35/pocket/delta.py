@@ -22,8 +22,8 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -
     """Outputs of every token; the initial state is zero.
 
     q, k [B, T, K, D] with unit rows; v [B, T, K * R, D]; g (log decay, <= 0) and beta [B, T, K * R]
-    in fp32. Returns [B, T, K * R, D] in the dtype of ``v``. The value heads of a key
-    head are adjacent. T is any length.
+    in fp32. Returns [B, T, K * R, D] in the dtype of ``v``. The value heads of a key head are
+    adjacent. T is any length.
     """
     length = v.shape[1]
     pad = -length % CHUNK_TOKENS

@@ -26,7 +26,7 @@ FIBONACCI = "\n".join(
     f"assert fibonacci({n}) == {value}" for n, value in enumerate((0, 1, 1, 2, 3, 5, 8, 13, 21))
 )
 FILES, CHARACTERS, ANSWER_TOKENS = 30, 10_500, 16
-"""Recall: number of files, characters between a constant and its use (3000 tokens), answer size."""
+"""Recall: number of files, characters (3000 tokens) from constant to use, tokens of an answer."""
 
 
 class Completer(Protocol):

@@ -28,8 +28,9 @@ class Rows:
     def begins(self, epoch: int, length: int) -> NDArray[np.int64]:
         """Token offsets at which the rows of an epoch begin, shuffled.
 
-        The points of a grid with step ``length`` and a random phase, each moved forward to the next
-        start. A point that is more than half a row before it (in a long function) stays.
+        The rows begin at the points of a grid with step ``length`` and a random phase. Each point
+        moves forward to the next start, unless that is more than half a row away (as it is in a
+        long function).
         """
         random = np.random.default_rng((self.seed, length, epoch))
         grid = np.arange(self.epoch_rows(length), dtype=np.int64) * length
