@@ -1,7 +1,7 @@
-"""Writes a new plugin with one model family: installable, and green before its author's first edit.
+"""Writes a new plugin with one model family, which installs and passes its checks unchanged.
 
-What is written is a plain decoder. The files are templates beside this module; ``$name`` and the
-like are the only things filled in.
+The model is a plain decoder. The files come from the templates beside this module; only variables
+such as ``$name`` are substituted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kinfolk.version import __version__
 
 SUFFIX: Final = ".tmpl"
 PACKAGE: Final = "package"
-"""Folder of the templates that go into the import package."""
+"""The template folder whose files go into the import package."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST: Final = 40
@@ -37,7 +37,7 @@ _HALVES: Final = {
     "split": "x[..., :half], x[..., half:]",
     "join": "cat([a * cos - b * sin, a * sin + b * cos], -1)",
 }
-"""What the templates say where files hold the rows of heads as the ops here turn them."""
+"""Template variables where files have the row order of the rope op: halves (i, i + dim / 2)."""
 
 _NEIGHBOURS: Final = {
     "half_split": ", half_split",
@@ -48,14 +48,14 @@ _NEIGHBOURS: Final = {
     "split": "x[..., ::2], x[..., 1::2]",
     "join": "stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)",
 }
-"""The same where files of the architecture are known to hold neighbours."""
+"""The same variables where files of the architecture have neighbours (2i, 2i + 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewFamily:
-    """A family to be written; ``name`` is also the plugin's and the architecture's.
+    """A new family; its plugin and its architecture have the same ``name``.
 
-    Raises :class:`SettingsError` for a name that cannot be all of these.
+    Raises :class:`SettingsError` if the name is not valid for all three.
     """
 
     name: str
@@ -80,7 +80,7 @@ class NewFamily:
 
     @property
     def title(self) -> str:
-        """The name as that of a class."""
+        """The name in the form of a class name: ``olive-2`` gives ``Olive2``."""
         return "".join(word.capitalize() for word in self.name.split("-"))
 
     def words(self) -> Mapping[str, str]:
@@ -98,9 +98,9 @@ class NewFamily:
 
 
 def write_family(family: NewFamily, folder: Path) -> tuple[Path, ...]:
-    """Write the plugin into ``folder``, which must not hold anything; the files written.
+    """Write the plugin into ``folder`` and return the paths of its files.
 
-    Raises :class:`OutputError`.
+    Raises :class:`OutputError` if ``folder`` is not empty or cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} exists and is not empty; name a folder that does not exist")
@@ -118,7 +118,7 @@ def write_family(family: NewFamily, folder: Path) -> tuple[Path, ...]:
 
 
 def _remove(folder: Path, *, itself: bool) -> None:
-    """Delete the files of a failed attempt, so that a second attempt finds an empty folder."""
+    """Delete the files of a failed attempt, so that the next attempt finds an empty folder."""
     if not folder.is_dir():
         return
     for entry in [folder] if itself else list(folder.iterdir()):
@@ -126,7 +126,7 @@ def _remove(folder: Path, *, itself: bool) -> None:
 
 
 def render(family: NewFamily) -> dict[Path, str]:
-    """The files of the plugin, by their place in its folder."""
+    """The text of each file of the plugin, by its path in the plugin's folder."""
     return dict(_render(files("kinfolk.scaffold") / "templates", Path(), family))
 
 

@@ -1,7 +1,7 @@
-"""Second versions of files with one-line docstrings.
+"""Second versions of training files, with docstrings of one line.
 
-Installed code is documented at a length that few prompts ask for: half of some files is prose.
-Beside the original, part of the files is learned in a form where the code follows at once.
+Installed code has longer docstrings than most prompts ask for: prose is half of some files. So the
+model also learns a second version of some files, in which the code follows at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ WORTHWHILE = 0.9
 
 
 def brief(source: Source) -> Source | None:
-    """The file with every long docstring cut to its first line; None if that changes little."""
+    """The file with every long docstring cut to its first line.
+
+    None if the text stays longer than ``WORTHWHILE`` times the original, or does not parse.
+    """
     tree = parse(source.text)
     if tree is None:
         return None
@@ -31,7 +34,7 @@ def brief(source: Source) -> Source | None:
 
 
 def _shorten(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, lines: list[str]) -> None:
-    """Replace the lines of a docstring in place; the others keep their numbers."""
+    """Replace the lines of a docstring in place; all other lines keep their line numbers."""
     docstring = ast.get_docstring(node)
     first = node.body[0]
     if not docstring or first.end_lineno is None or first.end_lineno == first.lineno:

@@ -1,4 +1,4 @@
-"""kinfolk as a scorer and a completer of a GGUF file: what a user's machine computes."""
+"""Scorer and completer of a GGUF file that run kinfolk, so that results are those of a user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from kinfolk.settings import load_settings
 
 
 def kinfolk(*arguments: str) -> str:
-    """Standard output of one command; its own error message if it fails."""
+    """Run one command and return its standard output.
+
+    Raises ``RuntimeError`` with the command's error message if it fails.
+    """
     done = subprocess.run(["kinfolk", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"kinfolk {arguments[0]} failed: {done.stderr.strip()}")
@@ -31,7 +34,7 @@ def kinfolk(*arguments: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeScorer:
-    """The file as ``kinfolk perplexity`` loads it, once for all windows."""
+    """Scores with ``kinfolk perplexity``'s code; loads the file once for all windows."""
 
     file: Path
 
@@ -45,7 +48,7 @@ class RuntimeScorer:
 
 @dataclass(frozen=True, slots=True)
 class CommandCompleter:
-    """``kinfolk run --raw`` for each prompt and seed."""
+    """Runs ``kinfolk run --raw`` for each prompt and seed."""
 
     file: Path
     tokenizer: Tokenizer

@@ -1,4 +1,4 @@
-"""The numbers of the pocket model and of its training."""
+"""Configuration of the pocket model and of its training."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a model of the qwen35 architecture, in transformers' words.
+    """Shape of a model of the qwen35 architecture; fields have transformers' names.
 
-    Every matrix has rows of a multiple of 256 columns, so that all of them quantise to K-quants.
+    The columns of every matrix are a multiple of 256, so that each can be quantised to K-quants.
     """
 
     vocab_size: int = 8192
@@ -76,7 +76,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of the run: rows of ``length`` tokens until ``until`` (a fraction of all steps)."""
+    """A stage of the run: rows have ``length`` tokens; ``until`` is its end (fraction of steps)."""
 
     until: float
     length: int
@@ -84,7 +84,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """One training run. ``steps`` = 0 means: as many as fit into ``seconds``, measured."""
+    """Settings of a training run.
+
+    With ``steps`` = 0 the trainer measures the time of a step and runs for about ``seconds``.
+    """
 
     seed: int = 0
     steps: int = 0

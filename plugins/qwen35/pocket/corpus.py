@@ -1,7 +1,7 @@
-"""Python source files on this machine: which ones, and what is known of each.
+"""The corpus: finds, reads and filters the Python source files on this machine.
 
-The standard library and every admitted distribution, without tests, generated files, tables and
-vendored code of other projects.
+It has the standard library and every admitted distribution, without tests, generated files, tables
+and vendored code of other projects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that may be learned from.
+    """A training file.
 
     ``lines``: 64-bit hashes of its normalised non-blank lines, in order. ``starts``: character
     offsets of its top-level functions and classes.
@@ -57,7 +57,7 @@ class Source:
 
 
 def installed() -> tuple[list[Admission], list[Place]]:
-    """Every distribution with the gate's answer, and the files of the admitted ones."""
+    """The licence gate's answer for every distribution, and the files of the admitted ones."""
     admissions, places = [STANDARD_LIBRARY], list(_standard_library())
     seen = set()
     for distribution in sorted(distributions(), key=lambda d: d.metadata["Name"].lower()):
@@ -86,7 +86,7 @@ def _standard_library() -> Iterator[Place]:
 
 
 def wanted(path: str) -> bool:
-    """Judge a file by its name alone."""
+    """Whether a path is that of Python code, and not of a test, a generated or a vendored file."""
     parts = path.split("/")
     name = parts[-1]
     if not name.endswith(".py") or ".." in parts or foreign(path):
@@ -98,7 +98,7 @@ def wanted(path: str) -> bool:
 
 
 def read(places: list[Place], workers: int) -> list[Source]:
-    """Load and judge the files, in order; what is no good source is left out."""
+    """Load the files, in order; files that :func:`load` rejects are left out."""
     with ProcessPoolExecutor(workers) as pool:
         found = pool.map(load, places, chunksize=32)
         return [source for source in found if source is not None]
@@ -130,7 +130,7 @@ def parse(text: str) -> ast.Module | None:
 
 
 def natural(text: str) -> bool:
-    """Whether people write such files: no tables, no generated code, no walls of text."""
+    """Whether a text looks hand-written: no table, no generated code, no very long lines."""
     if GENERATED.search(text[:2000]):
         return False
     lines = text.splitlines()

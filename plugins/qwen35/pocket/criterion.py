@@ -1,11 +1,11 @@
-"""When a sampled completion of a Python prompt counts as a pass.
+"""The criterion by which a sampled completion of a Python prompt passes.
 
-A pass: the text, cut at its last complete statement, parses as a whole; it then holds at least
-three complete statements that the prompt did not have; and no eight-token sequence of the
-completion occurs more than three times.
+A completion passes if the text, cut behind its last complete statement, parses; if the cut text has
+at least three complete statements more than the prompt; and if no sequence of eight tokens occurs
+more than three times in the completion.
 
-Only the unfinished end is ever cut: text that is *wrong*, rather than unfinished, is never cut
-away. A docstring is no statement here, so that a long one cannot stand in for code.
+Only an unfinished end is cut off; a syntax error is never cut off. A docstring does not count as a
+statement, so that a long docstring cannot replace code.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from dataclasses import dataclass
 MIN_STATEMENTS = 3
 GRAM = 8
 MAX_REPEATS = 3
-# CPython's flag for interactive input (codeop has it): unfinished text is told from wrong text.
+# CPython's flag for interactive input (see codeop): its errors tell unfinished from wrong text.
 ALLOW_INCOMPLETE_INPUT = 0x4000
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the criterion saw: ``statements`` new and complete, ``repeats`` of the worst 8-gram."""
+    """Result of the criterion.
+
+    ``parses``: the cut text parses. ``statements``: its new complete statements. ``repeats``: how
+    often the most frequent sequence of eight tokens occurs.
+    """
 
     parses: bool
     statements: int
@@ -40,8 +44,8 @@ class Verdict:
 def judge(prompt: str, completion: str, tokens: Sequence[int], ended: bool) -> Verdict:
     """Judge one completion.
 
-    ``tokens`` are the ids of the completion; ``ended`` says that the model ended the text itself,
-    so that its last line is whole even without a newline.
+    ``tokens`` are the ids of the completion; ``ended`` says that the model ended the text itself:
+    then its last line is complete even without a newline.
     """
     text = cut(prompt + completion, ended)
     repeats = worst_repeat(tokens)
@@ -51,7 +55,7 @@ def judge(prompt: str, completion: str, tokens: Sequence[int], ended: bool) -> V
 
 
 def cut(text: str, ended: bool) -> str | None:
-    """``text`` up to its last complete statement, or None when what is there is not Python."""
+    """``text`` up to the end of its last complete statement; None if it has a syntax error."""
     lines = text.splitlines(keepends=True)
     if not ended and lines and not lines[-1].endswith("\n"):
         lines.pop()
@@ -68,13 +72,13 @@ def cut(text: str, ended: bool) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a text does not compile: it stops too early, or it is wrong."""
+    """Why a text does not compile: it is ``unfinished``, or it has a syntax error."""
 
     unfinished: bool
 
 
 def syntax_problem(text: str) -> Problem | None:
-    """None when ``text`` compiles."""
+    """The reason why ``text`` does not compile; None if it does."""
     flags = ast.PyCF_ONLY_AST | ALLOW_INCOMPLETE_INPUT
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -98,7 +102,7 @@ def new_statements(text: str, prompt: str) -> int:
 
 
 def worst_repeat(tokens: Sequence[int]) -> int:
-    """How often the most frequent run of eight tokens occurs, overlaps included."""
+    """How often the most frequent sequence of eight tokens occurs, overlaps included."""
     grams = Counter(tuple(tokens[i : i + GRAM]) for i in range(len(tokens) - GRAM + 1))
     return max(grams.values(), default=0)
 

@@ -2,10 +2,10 @@
 
 Writes ``train.npy`` (uint16 tokens), ``starts.npy`` (token offsets where a row may begin),
 ``tokenizer.json``, ``validation.jsonl.gz``, ``held_out.jsonl.gz`` and ``data.json`` (figures, the
-licence list). Everything follows from the installed files, the textbook and the seed.
+licence list). The output depends only on the installed files, the textbook and the seed.
 
-Whole distributions are held out. Of those, files that share more than half of their normalised
-lines with the training files are dropped, so that copies do not flatter the result.
+Whole distributions are held out. A held-out file is dropped if it shares more than half of its
+normalised lines with the training files: copies would make the result look better than it is.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tokenizers import Tokenizer
 
 log = logging.getLogger("pocket.data")
 
-# Chosen for their variety before anything was trained: a command-line kit, a web stack, plotting,
-# arithmetic, optimisers, statistics, small pure-Python tools.
+# Chosen for variety before the first training run: command-line tools, web, plotting, arithmetic,
+# optimisers, statistics, small pure-Python packages.
 HELD_OUT = (
     "aiohttp", "click", "mpmath", "optax", "patsy", "rich", "seaborn", "simplejson",
     "sortedcontainers", "werkzeug",
 )  # fmt: skip
-# Seen while training runs, never reported.
+# Scored during training, so their scores are not reported as results.
 VALIDATION = ("attrs", "gpytorch", "markdown", "requests", "tabulate", "tensorboard")
 SHARED_LINES = 0.5
 SHINGLE = 5
@@ -49,9 +49,9 @@ SHARED_SHINGLES = 0.6
 DIALOGUE_SHARE = 0.04
 TOKENIZER_CHARACTERS = 100_000_000
 TOKENIZER_TEXTBOOK_CHARACTERS = 6_000_000
-# More documents of the textbook that do not run mean a fault in its chapters.
+# Largest share of textbook documents that may fail to run; more mean a fault in the chapters.
 WORST_FAILED = 0.001
-# General code is a small part of what is installed; these files come several times an epoch.
+# The standard library is a small part of the installed code, so an epoch has its files twice.
 REPEATS = {corpus.STANDARD_LIBRARY.name: 2}
 BRIEF_SHARE = 0.4
 
@@ -68,7 +68,7 @@ def canonical(name: str) -> str:
 
 
 def drop_copies(sources: Iterable[Source]) -> list[Source]:
-    """Keep a file unless most of its runs of five lines were seen in files before it."""
+    """Keep a file unless earlier files have most of its sequences of five lines."""
     seen: set[int] = set()
     kept = []
     for source in sources:
@@ -81,7 +81,7 @@ def drop_copies(sources: Iterable[Source]) -> list[Source]:
 
 
 def shingles(lines: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One hash for each run of ``SHINGLE`` lines (for the whole file if it is shorter)."""
+    """One hash for each sequence of ``SHINGLE`` lines, or for the whole file if it is shorter."""
     count = max(1, len(lines) - SHINGLE + 1)
     mixed = np.zeros(count, dtype=np.uint64)
     for offset in range(min(SHINGLE, len(lines))):
@@ -90,7 +90,7 @@ def shingles(lines: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def drop_known(sources: list[Source], train: Iterable[Source]) -> list[Source]:
-    """Leave out the files that share more than half of their lines with the training files."""
+    """Drop the files that share more than ``SHARED_LINES`` of their lines with training files."""
     known: set[int] = set()
     for source in train:
         known.update(source.lines.tolist())
@@ -103,7 +103,7 @@ def share(lines: NDArray[np.uint64], known: set[int]) -> float:
 
 
 def split(sources: Sequence[Source]) -> Split:
-    """Hold out whole distributions and remove copies, inside training and across the border."""
+    """Hold out whole distributions; drop copies inside each part, and copies of training files."""
     held, checked = set(map(canonical, HELD_OUT)), set(map(canonical, VALIDATION))
     groups: dict[str, list[Source]] = {"train": [], "validation": [], "held_out": []}
     for source in sources:
@@ -121,8 +121,8 @@ def split(sources: Sequence[Source]) -> Split:
 def encode_documents(plain: Tokenizer, sources: Sequence[Source]) -> list[list[NDArray[np.uint16]]]:
     """Tokens of each file, in pieces that begin at its top-level functions and classes.
 
-    A piece ends with line ends and the next begins with a word, so the pieces encode to exactly
-    the tokens of the whole.
+    A piece ends with a line end and the next begins with a word, so the pieces together encode to
+    exactly the tokens of the whole file.
     """
     pieces: list[str] = []
     counts = []
@@ -148,7 +148,7 @@ def encode(tokens: Tokenizer, texts: list[str]) -> list[NDArray[np.uint16]]:
 
 
 def sample(texts: Sequence[str], characters: int, seed: int) -> Iterator[str]:
-    """Random texts, so many characters at most."""
+    """Random texts with at most ``characters`` characters in all."""
     for index in np.random.default_rng(seed).permutation(len(texts)):
         characters -= len(texts[index])
         if characters < 0:
@@ -157,7 +157,7 @@ def sample(texts: Sequence[str], characters: int, seed: int) -> Iterator[str]:
 
 
 def briefs(train: Sequence[Source], seed: int, workers: int) -> list[Source]:
-    """Versions with short docstrings of a random part of the files."""
+    """Second versions, with short docstrings, of a random part of the files."""
     chosen = np.random.default_rng(seed).random(len(train)) < BRIEF_SHARE
     picked = [source for source, taken in zip(train, chosen, strict=True) if taken]
     with ProcessPoolExecutor(workers) as pool:
@@ -166,7 +166,7 @@ def briefs(train: Sequence[Source], seed: int, workers: int) -> list[Source]:
 
 
 def dialogues(train: Sequence[Source], characters: float, seed: int, workers: int) -> list[str]:
-    """Dialogues of about so many characters, from functions drawn over all files."""
+    """Dialogues from random functions of all files, with about ``characters`` characters in all."""
     choose = random.Random(seed)
     with ProcessPoolExecutor(workers) as pool:
         found = [e for part in pool.map(dialogue.examples, train, chunksize=64) for e in part]
@@ -184,7 +184,10 @@ def dialogues(train: Sequence[Source], characters: float, seed: int, workers: in
 def lay_out(
     documents: list[list[NDArray[np.uint16]]], end: int, seed: int
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-    """All documents in random order, an end-of-text between them, and where rows may begin."""
+    """All documents in random order, each with ``end`` behind it, and the row starts.
+
+    Returns tokens [n] and the sorted token offsets where a row may begin.
+    """
     order = np.random.default_rng(seed).permutation(len(documents))
     parts: list[NDArray[np.uint16]] = []
     starts: list[int] = []
@@ -218,7 +221,7 @@ class Text:
 
 
 def read_texts(file: Path, limit: int | None = None) -> list[Text]:
-    """Texts in an order that mixes the distributions, about ``limit`` bytes of them."""
+    """Texts in a shuffled order that mixes the distributions; about ``limit`` bytes in all."""
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         entries = [json.loads(line) for line in lines]
     texts = [Text(entry["distribution"], entry["text"]) for entry in entries]
@@ -235,7 +238,7 @@ def describe(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def check_book(book: Book) -> None:
-    """Raise ``ValueError`` if more than a few documents of the textbook did not run."""
+    """Raise ``ValueError`` if more than ``WORST_FAILED`` of the textbook's documents failed."""
     if len(book.failed) > WORST_FAILED * len(book.texts):
         raise ValueError(
             f"{len(book.failed)} of {len(book.texts)} documents of the textbook do not run; the "
@@ -244,7 +247,7 @@ def check_book(book: Book) -> None:
 
 
 def learn_tokenizer(train: Sequence[Source], book: Book, seed: int, vocabulary: int) -> Tokenizer:
-    """A tokenizer of random files and of some of the textbook."""
+    """Train a tokenizer on random files and random documents of the textbook."""
     files = sample([source.text for source in train], TOKENIZER_CHARACTERS, seed)
     forms = sample(book.texts, TOKENIZER_TEXTBOOK_CHARACTERS, seed)
     return tokenizer.train(chain(files, forms), vocabulary)
@@ -257,9 +260,9 @@ def build(
     vocabulary: int = tokenizer.VOCABULARY,
     book: Book | None = None,
 ) -> None:
-    """Collect, split, train the tokenizer on the training files, encode and write.
+    """Read and split the corpus, train the tokenizer, encode the documents and write the files.
 
-    ``book`` is the textbook, written from its chapters unless given.
+    ``book`` is the textbook; without it, the textbook is generated from its chapters.
     """
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -267,7 +270,7 @@ def build(
     parts = split(corpus.read(places, workers))
     log.info("%d files read and split after %.0f s", len(places), time.monotonic() - began)
     characters = sum(len(source.text) for source in parts.train)
-    # Before the tokenizer starts its threads: forking afterwards is unsafe.
+    # These fork, which is unsafe once the tokenizer has started its threads.
     turns_text = dialogues(parts.train, DIALOGUE_SHARE * characters, seed, workers)
     shortened = briefs(parts.train, seed, workers)
     book = book or write_book(seed, workers)

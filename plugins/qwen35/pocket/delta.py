@@ -1,9 +1,9 @@
-"""The chunked gated delta rule for training: everything batched but one short scan.
+"""The chunked gated delta rule for training: all chunks in one batch, then one short scan.
 
 Yang et al., "Gated Delta Networks" (2024), in the UT form of "Parallelizing Linear Transformers
 with the Delta Rule over Sequence Length" (2024). Inside a chunk of 64 tokens the rule is a unit
-lower-triangular system; all chunks of all heads are solved in one batch. Only the state of the
-chunk starts is sequential (``scan.py``).
+lower-triangular system; the systems of all chunks and heads are solved in one batch. Only the
+states at the chunk starts are computed in sequence (``scan.py``).
 
 Letters: N chunks, B sequences, K key heads, R value heads per key head, C = 64 tokens, D width.
 """
@@ -19,11 +19,11 @@ CHUNK_TOKENS = 64
 
 
 def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-    """Outputs of every token, starting from a zero state.
+    """Outputs of every token; the initial state is zero.
 
     q, k [B, T, K, D] with unit rows; v [B, T, K * R, D]; g (log decay, <= 0) and beta [B, T, K * R]
-    in fp32. Returns [B, T, K * R, D] in the dtype of ``v``. Value heads of one key head are
-    neighbours. T may be any length.
+    in fp32. Returns [B, T, K * R, D] in the dtype of ``v``. The value heads of a key head are
+    adjacent. T is any length.
     """
     length = v.shape[1]
     pad = -length % CHUNK_TOKENS
@@ -54,7 +54,7 @@ def _chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     system = (products * decay * beta.unsqueeze(-1)).tril(-1)
     solved = unit_lower_inverse(system) * beta.unsqueeze(-2)
 
-    # All value heads of a key head share its keys: their rows are stacked into one product.
+    # The value heads of a key head share its keys: one matrix product of their stacked rows.
     stacked = (chunks, batch, key_heads, ratio * CHUNK_TOKENS, CHUNK_TOKENS)
     heads = (chunks, batch * key_heads * ratio, CHUNK_TOKENS)
     from_state = (solved * total.exp().unsqueeze(-2)).to(k.dtype).view(stacked) @ k

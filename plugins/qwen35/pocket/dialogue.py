@@ -1,8 +1,8 @@
-"""Short dialogues made from documented functions of the corpus.
+"""Generates short dialogues from documented functions of the corpus.
 
-A pocket model is no chat model, yet a chat client should get Python from it, in the shape of the
-family's protocol: a thought, then an answer. The user's words are the first sentence of a
-docstring or a signature; the answer is the function itself.
+The pocket model is not a chat model, but a chat client should get Python code from it in the chat
+format of the family: reasoning, then an answer. The user's message is built from the first sentence
+of a docstring, a name or a signature; the answer is the function itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ THOUGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A documented function: its source, and the parts that a question uses."""
+    """A documented function: its source, and the parts that the user's message quotes."""
 
     name: str
     summary: str
@@ -65,7 +65,7 @@ def _example(node: ast.FunctionDef, lines: list[str]) -> Example | None:
 
 
 def first_sentence(docstring: str) -> str | None:
-    """The first sentence of a docstring on one line, if it is one."""
+    """The first sentence of a docstring, on one line; None unless it is plain English prose."""
     paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
     sentence = re.split(r"(?<=[.!?])\s", paragraph)[0]
     good = 20 <= len(sentence) <= 160 and sentence.isascii() and sentence[0].isupper()
@@ -73,7 +73,10 @@ def first_sentence(docstring: str) -> str | None:
 
 
 def render(example: Example, choose: random.Random) -> str:
-    """One dialogue in the family's protocol; half of them think, some have a system turn."""
+    """A dialogue in the family's chat format.
+
+    Half of the dialogues have reasoning; a fifth have a system message.
+    """
     fields = {
         "name": example.name,
         "summary": example.summary,

@@ -1,7 +1,7 @@
 """Measure the pocket model: ``python -m pocket.evaluate bits|prompts|textbook|recall|choose ...``.
 
-The model is either a Hugging Face directory (read by the training model) or a GGUF file (run by
-the ``kinfolk`` command, as a user would). Results are JSON on stdout.
+The model is a Hugging Face directory, which the training model reads, or a GGUF file, which kinfolk
+runs as it does for a user. Results are JSON on stdout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GRID = (
 
 @dataclass(frozen=True, slots=True)
 class TorchCompleter:
-    """The training model as a completer."""
+    """Completes prompts with the training model."""
 
     model: PocketModel
     tokenizer: Tokenizer
@@ -51,7 +51,7 @@ class TorchCompleter:
 
 
 def try_prompts(completer: Completer, group: str, how: Sampling) -> dict[str, Any]:
-    """Every prompt of a group with every seed, judged."""
+    """Complete every prompt of a group with every seed, and judge the completions."""
     stated = json.loads(PROMPTS.read_text(encoding="utf-8"))
     pairs = list(product(stated[group], stated["seeds"]))
     prompts, seeds = [p for p, _ in pairs], [s for _, s in pairs]
@@ -82,7 +82,7 @@ def try_prompts(completer: Completer, group: str, how: Sampling) -> dict[str, An
 
 
 def choose_sampling(completer: Completer) -> Iterator[dict[str, Any]]:
-    """Pass counts of both kinds of choosing prompts over a grid of samplings."""
+    """Passes of both groups of choosing prompts, for each sampling of ``GRID``."""
     for how in GRID:
         report = try_prompts(completer, "choosing", how)
         book = exercises.try_textbook(completer, "choosing", how)
@@ -146,7 +146,7 @@ def _bits(arguments: argparse.Namespace) -> Any:
 
 
 def _textbook(arguments: argparse.Namespace) -> Any:
-    """All that the card says of the textbook, in one go."""
+    """All figures of the model card about the textbook."""
     completer, how = _completer(arguments), _sampling(arguments)
     return [
         exercises.try_textbook(completer, "seen", exercises.GREEDY),

@@ -1,8 +1,8 @@
-"""What the model makes of prompts whose answers can be checked by running them.
+"""Prompts whose answers are checked by running them.
 
-``textbook.json`` holds the prompts: tasks of the textbook in words that training never saw
-(``seen``), others of them that choose the sampling (``choosing``), and tasks that are not in the
-textbook (``held_out``).
+``textbook.json`` has the prompts in three groups. ``seen`` are tasks of the textbook, in wordings
+that training never saw. ``choosing`` are other prompts of this kind, which choose the sampling.
+``held_out`` are tasks that are not in the textbook.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIBONACCI = "\n".join(
     f"assert fibonacci({n}) == {value}" for n, value in enumerate((0, 1, 1, 2, 3, 5, 8, 13, 21))
 )
 FILES, CHARACTERS, ANSWER_TOKENS = 30, 10_500, 16
-"""Recall: so many files, with so many characters (3000 tokens) between a constant and its use."""
+"""Recall: number of files, characters (3000 tokens) from constant to use, tokens of an answer."""
 
 
 class Completer(Protocol):
@@ -42,14 +42,14 @@ class Completer(Protocol):
 def try_textbook(
     completer: Completer, group: str, how: Sampling, seeds: Sequence[int] = (0,)
 ) -> dict[str, Any]:
-    """Every prompt of a group with every seed: does it run and pass, did it end by itself?"""
+    """For every prompt of a group and every seed: whether the answer passes and ends by itself."""
     stated = json.loads(PROMPTS.read_text(encoding="utf-8"))[group]
     asked = [(prompt["text"], prompt["checks"], seed) for prompt in stated for seed in seeds]
     return _report(group, how, asked, completer)
 
 
 def try_first_command(completer: Completer, how: Sampling) -> dict[str, Any]:
-    """The prompt of the README with ten seeds; right is who also ends by itself."""
+    """The prompt of the README with ten seeds; ``passes_ended`` counts correct, ended answers."""
     asked = [(FIRST_COMMAND, FIBONACCI, seed) for seed in range(10)]
     return _report("first command", how, asked, completer)
 

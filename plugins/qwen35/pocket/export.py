@@ -1,6 +1,6 @@
 """Write the trained model as a Hugging Face directory, which ``kinfolk convert`` reads.
 
-Matrices go out in bf16, vectors in fp32, in shards small enough for any transport.
+Matrices are bf16 and vectors fp32; a shard has at most ``SHARD_BYTES``, which is easy to transfer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def export(
     tokenizer: Tokenizer,
     sampling: Mapping[str, Any] | None = None,
 ) -> None:
-    """``state`` has transformers' names; its head is the embedding."""
+    """Write the directory. ``state`` has transformers' names and no head: embeddings are tied."""
     out.mkdir(parents=True, exist_ok=True)
     ids = {name: tokenizer.token_to_id(name) for name in words.CONTROLS}
     end, turn = ids[words.END_OF_TEXT], ids[words.END_OF_TURN]

@@ -1,8 +1,9 @@
-"""The licence gate: which installed distributions may be learned from.
+"""The licence gate: decides which installed distributions the model may learn from.
 
 The metadata of a distribution decides, in this order: its SPDX expression (PEP 639), its licence
 classifiers, its free ``License`` field. Every licence that applies must be permissive; where an
-expression offers a choice (OR), one permissive branch is enough. No statement, no admission.
+expression offers a choice (OR), one permissive branch is enough. A distribution that states no
+licence is not admitted.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ CLASSIFIERS = frozenset(
     }
 )
 
-# The words people write into the free field, lower case, without punctuation.
+# Common texts of the free field, in lower case and without punctuation.
 FREE_FIELD = frozenset(
     {
         "apache",
@@ -97,7 +98,7 @@ FREE_FIELD = frozenset(
     }
 )
 
-# Folders that carry other projects' files: the distribution's metadata does not speak for them.
+# Folders with files of other projects, which the distribution's metadata does not cover.
 FOREIGN_FOLDERS = frozenset(
     {"_vendor", "vendor", "vendored", "_vendored", "third_party", "extern", "externals"}
 )
@@ -105,7 +106,7 @@ FOREIGN_FOLDERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The gate's answer about one distribution; ``evidence`` is what the metadata says."""
+    """The gate's answer for a distribution; ``evidence`` is the metadata text that decided."""
 
     name: str
     version: str
@@ -117,7 +118,7 @@ class Admission:
 
 
 def admit(distribution: Distribution) -> Admission:
-    """Ask the metadata of an installed distribution."""
+    """Decide on an installed distribution from its metadata."""
     metadata = distribution.metadata
     classifiers = [str(c) for c in metadata.get_all("Classifier") or []]
     expression, free = metadata.get_all("License-Expression"), metadata.get_all("License")
@@ -126,7 +127,7 @@ def admit(distribution: Distribution) -> Admission:
 
 
 def judge(expression: str, classifiers: Iterable[str], free: str) -> tuple[bool, str]:
-    """Whether these three metadata fields admit, and the field that decided."""
+    """Whether these three metadata fields admit a distribution, and the text that decided."""
     if expression:
         return permissive_expression(expression), expression
     names = [c.split(" :: ")[-1] for c in classifiers if c.startswith("License ::")]
@@ -140,7 +141,10 @@ def judge(expression: str, classifiers: Iterable[str], free: str) -> tuple[bool,
 
 
 def permissive_expression(expression: str) -> bool:
-    """Evaluate an SPDX expression: AND needs both sides, OR one. Malformed means no."""
+    """Whether an SPDX expression is permissive; a malformed expression is not.
+
+    AND needs two permissive sides, OR one.
+    """
     tokens = re.findall(r"\(|\)|[^\s()]+", expression)
     try:
         value, rest = _either(tokens)
@@ -181,7 +185,7 @@ def _term(tokens: list[str]) -> tuple[bool, list[str]]:
 
 
 def foreign(path: str) -> bool:
-    """Whether a file sits in a folder of other projects' code."""
+    """Whether a path lies in a folder with files of other projects."""
     return any(part in FOREIGN_FOLDERS for part in path.split("/"))
 
 

@@ -1,7 +1,7 @@
-"""The training model: transformers' ``Qwen3_5ForCausalLM`` in few lines, with a fast delta rule.
+"""The training model: a short ``Qwen3_5ForCausalLM`` of transformers, with a fast delta rule.
 
-Parameter names and shapes are exactly transformers', so a state dict goes either way. There is no
-cache: sampling during training recomputes the prefix, serving is kinfolk's business.
+Parameter names and shapes are those of transformers, so each can load the state dict of the other.
+There is no cache: sampling with this model recomputes the prefix, and kinfolk serves the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 
 class RMSNorm(nn.Module):
-    """Weights are stored as offsets from one; fp32 inside."""
+    """RMSNorm in fp32; the stored weight is the factor minus one."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class RMSNorm(nn.Module):
 
 
 class GatedRMSNorm(nn.Module):
-    """Norm first, then the gate; the weight is stored plainly."""
+    """RMSNorm in fp32, then a SiLU gate; the stored weight is the factor itself."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ShortConv(nn.Module):
         padded = F.pad(x, (0, 0, taps - 1, 0))
         length = x.shape[1]
         weight = self.weight.float()
-        # Shifted sums stay in the layout of the projections and fuse with what follows.
+        # Sums of shifted inputs keep the projections' layout and fuse with the ops after them.
         out = padded[:, :length].float() * weight[:, 0, 0]
         for tap in range(1, taps):
             out = out + padded[:, tap : tap + length].float() * weight[:, 0, tap]
@@ -126,7 +126,7 @@ class Attention(nn.Module):
         return self.o_proj(out.reshape(batch, length, -1))  # type: ignore[no-any-return]
 
     def _rotate(self, x: Tensor) -> Tensor:
-        """Rotary positions on the first ``rotary`` dimensions, pairs half the span apart."""
+        """Rotary embedding of the first ``rotary`` dimensions; i pairs with i + ``rotary`` / 2."""
         half = self.rotary // 2
         index = torch.arange(half, dtype=torch.float32, device=x.device)
         place = torch.arange(x.shape[1], dtype=torch.float32, device=x.device)
@@ -149,7 +149,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """A mixer and a feed-forward part, each behind its norm and added to the stream."""
+    """A pre-norm layer: x + mixer(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Decoder(nn.Module):
 
 
 class PocketModel(nn.Module):
-    """tokens [B, T] -> logits [B, T, vocab]; the head is the embedding."""
+    """tokens [B, T] -> logits [B, T, vocab]; embeddings are tied."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -196,25 +196,25 @@ class PocketModel(nn.Module):
         return F.linear(self.model(tokens), self.model.embed_tokens.weight)
 
     def loss(self, rows: Tensor) -> Tensor:
-        """Mean negative log-likelihood (nats) of ``rows`` [B, T + 1], first tokens left out."""
+        """Mean negative log-likelihood (nats) of ``rows`` [B, T + 1], without the first tokens."""
         hidden = self.model(rows[:, :-1])
         return self._cross_entropy(hidden, self.model.embed_tokens.weight, rows[:, 1:])
 
     def compile_parts(self) -> None:
-        """Compile layer by layer: all layers of a kind share one graph."""
+        """Compile each layer by itself, so that all layers of a kind share one graph."""
         for layer in self.model.layers:
             layer.compile(dynamic=False)
         self._cross_entropy = torch.compile(cross_entropy, dynamic=False)
 
     def reader(self) -> PocketModel:
-        """An uncompiled model over the same storage, for shapes that change from call to call."""
+        """An uncompiled model that shares the storage, for input shapes that vary between calls."""
         twin = PocketModel(self.config)
         twin.load_state_dict(self.state_dict(), assign=True)
         return twin.requires_grad_(False).eval()
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Random weights; decays spread over time scales from a few to a thousand tokens."""
+        """Set random weights; decays get time scales from a few to a thousand tokens."""
         depth = self.config.num_hidden_layers
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:

@@ -1,11 +1,11 @@
-"""Muon for the matrices of the layers, AdamW for the rest, over fp32 master weights.
+"""Muon for the matrices of the layers and AdamW for the rest, with fp32 master weights.
 
-The model holds what the forward pass reads: bf16 matrices (late in the run: matrices on their
-4-bit grid, see ``snap.py``) and fp32 vectors. The masters live here. A gradient taken at the
-rounded weights moves the master: that is the straight-through estimator, with no code for it.
+The optimizer owns the master weights. The model has the weights of the forward pass: fp32 vectors
+and bf16 matrices; late in the run, the matrices are rounded to the Q4_K grid (``snap.py``). The
+gradients of the rounded weights update the masters: this is the straight-through estimator.
 
-Muon: Jordan et al. (2024); the update is scaled to the size of AdamW's as in Liu et al., "Muon is
-Scalable for LLM Training" (2025), so that both share one schedule and one weight decay.
+Muon: Jordan et al. (2024). Its update is scaled to the size of AdamW's as in Liu et al., "Muon is
+Scalable for LLM Training" (2025), so that one schedule serves both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def orthogonalise(update: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """``step(muon_lr, adam_lr)`` moves the masters and writes the rounded weights to the model."""
+    """``step(muon_lr, adam_lr)`` updates the masters and writes rounded weights to the model."""
 
     def __init__(self, model: nn.Module, muon_decay: float, adam_decay: float) -> None:
         self.muon_decay = muon_decay
@@ -86,7 +86,7 @@ class Optimizer:
 
     @torch.no_grad()
     def write(self, rounding: Rounding | None = None) -> None:
-        """Copy the masters into the model, matrices through ``rounding``."""
+        """Copy the masters into the model; ``rounding`` rounds the matrices first."""
         for parameter, master in self._pairs():
             value = master
             if rounding is not None and master.ndim == 2:

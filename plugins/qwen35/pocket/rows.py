@@ -1,7 +1,8 @@
-"""Training rows: every row begins where a file, a function or a class begins.
+"""Training rows: a row begins where a file, a function or a class begins, if one is near.
 
-A prompt at position 0 of an empty state is how the model is used, so it is how it learns. The
-row at step s is a function of the seed and s alone: a resumed run sees the same rows.
+The model is used with prompts that begin at position 0 with an empty state, so training rows begin
+in the same way. The rows of a step depend only on the seed and the step: a resumed run gets the
+same rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 
 class Rows:
-    """``tokens`` int32 on the training device; ``starts`` sorted token offsets; ``seed``."""
+    """Rows from ``tokens`` (int32 [n], on the training device); ``starts`` are sorted offsets."""
 
     def __init__(self, tokens: Tensor, starts: NDArray[np.int64], seed: int) -> None:
         self.tokens = tokens
@@ -25,10 +26,11 @@ class Rows:
         return (len(self.tokens) - 1) // length
 
     def begins(self, epoch: int, length: int) -> NDArray[np.int64]:
-        """Where the rows of an epoch begin, shuffled.
+        """Token offsets at which the rows of an epoch begin, shuffled.
 
-        A grid of ``length`` with a random phase, each point moved forward to the next start; a
-        point whose next start is more than half a row away stays (the middle of a long function).
+        The rows begin at the points of a grid with step ``length`` and a random phase. Each point
+        moves forward to the next start, unless that is more than half a row away (as it is in a
+        long function).
         """
         random = np.random.default_rng((self.seed, length, epoch))
         grid = np.arange(self.epoch_rows(length), dtype=np.int64) * length
@@ -41,7 +43,7 @@ class Rows:
         return random.permutation(chosen)
 
     def batch(self, index: int, rows: int, length: int) -> Tensor:
-        """Batch number ``index`` of rows [rows, length + 1] (int64), epoch after epoch."""
+        """Batch number ``index``: tokens int64 [rows, length + 1]; epochs follow one another."""
         count = self.epoch_rows(length)
         numbers = np.arange(index * rows, (index + 1) * rows)
         begins = np.empty(rows, dtype=np.int64)

@@ -1,6 +1,7 @@
-"""Sampling from the training model: many sequences at once, the whole prefix each time.
+"""Samples from the training model, many sequences in a batch.
 
-For 128 tokens a recomputed prefix is cheap on a GPU, and the model needs no cache.
+Every step recomputes the whole prefix, so the model needs no cache. For 128 tokens this is cheap on
+a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ROUND = 64
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn; temperature 0 is greedy. ``repetition`` as in CTRL (2019)."""
+    """Sampling parameters; temperature 0 is greedy, ``repetition`` is CTRL's (2019) penalty."""
 
     temperature: float = 0.7
     top_k: int = 0
@@ -33,7 +34,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """``tokens`` without the end token; ``ended`` says that the model closed the text."""
+    """``tokens`` are without the end token; ``ended`` says that the model ended the text."""
 
     tokens: list[int]
     text: str
@@ -41,7 +42,7 @@ class Completion:
 
 
 def distribution(logits: Tensor, seen: Tensor, how: Sampling) -> Tensor:
-    """Probabilities [B, vocab] of the next token; ``seen`` marks the tokens so far."""
+    """Probabilities [B, vocab] of the next token; ``seen`` [B, vocab] marks previous tokens."""
     if how.repetition != 1.0:
         damped = torch.where(logits > 0, logits / how.repetition, logits * how.repetition)
         logits = torch.where(seen, damped, logits)
@@ -67,7 +68,10 @@ def complete(
     count: int,
     end: int,
 ) -> list[Completion]:
-    """Continue ``prompts[i]`` with ``seeds[i]``; a row's draws do not depend on the other rows."""
+    """Continue ``prompts[i]`` with ``seeds[i]`` by ``count`` tokens, up to the token ``end``.
+
+    The random numbers of a row depend on its seed only, not on the other rows.
+    """
     device = next(model.parameters()).device
     encoded = [tokenizer.encode(p, add_special_tokens=False).ids for p in prompts]
     room = max(map(len, encoded)) + count

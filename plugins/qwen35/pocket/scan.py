@@ -2,9 +2,9 @@
 
     V'_n = U_n - W_n S_n,    S_{n+1} = e_n S_n + K_n^T V'_n,    S_0 = 0
 
-W, K [N, M, C, Dk], U [N, M, C, Dv], e [N, M]; M = sequences x value heads. The state is kept in
-fp32; what the matrix units read of it is rounded to the inputs' dtype. CUDA runs the kernels of
-``scan_triton.py``; the loops here are what they are compared with.
+W, K [N, M, C, Dk], U [N, M, C, Dv], e [N, M]; M = sequences x value heads. The state is
+fp32; matrix products read it rounded to the inputs' dtype. CUDA tensors use the kernels of
+``scan_triton.py``; the loops here are their reference.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def scan(w: Tensor, u: Tensor, k: Tensor, decay: Tensor) -> tuple[Tensor, Tensor
 
 
 def _product32(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` with an fp32 result, whatever the inputs."""
+    """``a @ b`` with an fp32 result, for inputs of any dtype."""
     if a.is_cuda and a.dtype != torch.float32:
         return torch.bmm(a, b, out_dtype=torch.float32)
     return torch.bmm(a.float(), b.float())
@@ -35,7 +35,7 @@ def _delta_scan(w: Tensor, u: Tensor, k: Tensor, decay: Tensor) -> tuple[Tensor,
 
 
 def scan_loop(w: Tensor, u: Tensor, k: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-    """The scan, chunk by chunk."""
+    """Reference of the scan: a loop over the chunks."""
     chunks, rows, _, width = w.shape
     values = torch.empty_like(u)
     states = u.new_empty(chunks, rows, width, u.shape[-1])
@@ -67,7 +67,7 @@ def _delta_scan_backward(
 def scan_loop_backward(
     grad_values: Tensor, grad_states: Tensor, w: Tensor, k: Tensor, decay: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of U (which are those of V') and of the state after every chunk."""
+    """Gradients of U (equal to those of V') and of the state after each chunk."""
     chunks, rows, _, width = w.shape
     total = torch.empty_like(grad_values)
     after = torch.empty_like(grad_states)
@@ -90,9 +90,9 @@ def _(
 
 
 def check_kernels(device: torch.device) -> float:
-    """Largest relative error of the kernels against the loops in fp32, over a few shapes.
+    """Largest relative error of the kernels against the fp32 loops, over a few shapes.
 
-    bf16 inputs give about 5e-3; a kernel that is miscompiled gives far more.
+    The kernels' bf16 inputs give about 5e-3; a miscompiled kernel gives far more.
     """
     from pocket import scan_triton
 

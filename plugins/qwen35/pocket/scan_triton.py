@@ -1,7 +1,7 @@
-"""The scan of ``scan.py`` as two Triton kernels: one program walks all chunks of one head.
+"""The scan of ``scan.py`` as two Triton kernels; a program loops over all chunks of a head.
 
-A program owns a block of value columns, keeps its part of the state in registers as fp32 and never
-talks to another one. Widths and the chunk length are powers of two of at least 16.
+A program computes a block of value columns independently of the other programs, and keeps its part
+of the state in registers as fp32. Widths and the chunk length are powers of two of at least 16.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _backward(  # type: ignore[no-untyped-def]
     grad_values_ptr, grad_states_ptr, w_ptr, k_ptr, decay_ptr, total_ptr, after_ptr, chunks, rows,
     C: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """The same walk from the last chunk to the first, with the gradient as its state."""
+    """Loops from the last chunk to the first; the gradient takes the place of the state."""
     row = tl.program_id(0)
     inside = tl.arange(0, C)[:, None]
     wide = tl.arange(0, DK)[None, :]

@@ -1,7 +1,7 @@
-"""Bits per byte of texts, and the windows that long texts are scored in.
+"""Bits per byte of texts; long texts are scored in windows.
 
-A text is scored after one end-of-text token, as a document of its own. Texts longer than a window
-go on in the next one behind ``OVERLAP`` tokens that are context only; every token is scored once.
+Each text is a separate document behind an end-of-text token. A text longer than a window continues
+in the next window, which first repeats ``OVERLAP`` tokens as context; every token is scored once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OVERLAP = 512
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``ids`` fed to the model; tokens ``ids[first:]`` are scored from what precedes them."""
+    """Input of the model: ``ids[first:]`` are scored, the tokens before them are context."""
 
     ids: NDArray[np.int64]
     first: int
@@ -34,11 +34,11 @@ class Scorer(Protocol):
     """Computes the negative log-likelihood of windows of text."""
 
     def nats(self, windows: list[Window]) -> Iterator[float]:
-        """For each window, the negative log-likelihood of its scored tokens, summed."""
+        """For each window, the summed negative log-likelihood (nats) of its scored tokens."""
 
 
 def windows(ids: list[int], end: int, window: int = WINDOW, overlap: int = OVERLAP) -> list[Window]:
-    """Cut one text's tokens; ``end`` is the end-of-text token that goes before the first."""
+    """Cut the tokens of a text into windows; the token ``end`` goes before the first."""
     whole = np.array([end, *ids], dtype=np.int64)
     found, scored = [], 1
     while scored < len(whole):
@@ -50,7 +50,7 @@ def windows(ids: list[int], end: int, window: int = WINDOW, overlap: int = OVERL
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Totals over texts."""
+    """Totals of one or more texts."""
 
     nats: float
     bytes: int
@@ -80,7 +80,7 @@ def total(scores: Iterable[Score]) -> Score:
 
 
 class TorchScorer:
-    """Score with the training model, windows of similar length batched together."""
+    """Scores with the training model, in batches of windows of similar length."""
 
     def __init__(self, model: PocketModel, batch_tokens: int = 65_536) -> None:
         self.model = model

@@ -1,9 +1,8 @@
-"""Put weights on the grid of Q4_K while they train, so that quantising the result costs nothing.
+"""Rounds weights to the Q4_K grid during training, so that quantisation hardly changes the loss.
 
 Q4_K: super-blocks of 256 columns, eight blocks of 32; a weight is ``d * s * q - dmin * m`` with
-q in 0..15, s and m in 0..63 for each block, d and dmin in f16 for each super-block. Which
-matrices the Q4_K_M mix keeps at Q6_K (whose error is far smaller) follows llama.cpp's rule; those
-stay as they are.
+q in 0..15, s and m in 0..63 for each block, d and dmin in f16 for each super-block. The Q4_K_M mix
+of llama.cpp stores some matrices as Q6_K, whose error is far smaller; these are not rounded.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ BLOCK = 32
 
 
 def more_bits(index: int, count: int) -> bool:
-    """llama.cpp's choice of the tensors that get six bits in the Q4_K_M mix."""
+    """Whether llama.cpp's Q4_K_M mix stores this tensor of layer ``index`` as Q6_K."""
     eighth = count // 8
     return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
 
@@ -38,16 +37,16 @@ def in_q4_k(name: str, config: ModelConfig) -> bool:
 def snap(
     name: str, weight: Tensor, config: ModelConfig, grid: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
-    """The nearest weights that the file can hold, for an fp32 matrix [rows, columns].
+    """Round an fp32 matrix [rows, columns] to weights that the file can hold.
 
-    ``grid`` is :func:`q4_k` or a compiled form of it.
+    ``grid`` is :func:`q4_k` or a compiled version of it.
     """
     grid = grid or q4_k
     if not in_q4_k(name, config):
         return weight
     if not name.endswith("linear_attn.out_proj.weight"):
         return grid(weight)
-    # The file orders value heads by their place in the group, so other columns share a block.
+    # The file orders value heads by their index in the group first, so blocks have other columns.
     rows, key_heads, width = len(weight), config.linear_num_key_heads, config.linear_value_head_dim
     tiled = weight.view(rows, key_heads, -1, width).transpose(1, 2).reshape(weight.shape)
     grouped = grid(tiled).view(rows, -1, key_heads, width).transpose(1, 2)
@@ -55,7 +54,7 @@ def snap(
 
 
 def q4_k(weight: Tensor) -> Tensor:
-    """Round fp32 [rows, columns] to Q4_K values; columns is a multiple of 256."""
+    """Round fp32 [rows, columns] to Q4_K values; ``columns`` is a multiple of 256."""
     blocks = weight.reshape(-1, SUPER // BLOCK, BLOCK)
     low = blocks.amin(-1).clamp_max(0)
     scale = (blocks.amax(-1) - low) / 15

@@ -1,6 +1,6 @@
 """The pocket model's tokenizer: byte-level BPE behind the qwen35 pre-tokenizer.
 
-Ordinary tokens come first, the special ones last. There is no normaliser and no BOS.
+Special tokens have the last ids. There is no normaliser and no BOS token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VOCABULARY = 8192
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TURN = "<|im_end|>"
 CONTROLS = (END_OF_TEXT, "<|im_start|>", END_OF_TURN)
-# Matched as whole tokens and printed when decoding.
+# Encoded as whole tokens; unlike special tokens, they appear in decoded text.
 MARKS = (
     "<think>",
     "</think>",
@@ -37,11 +37,14 @@ def pre_tokenizer(*patterns: str) -> pre_tokenizers.PreTokenizer:
 
 
 def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Tokenizer:
-    """A tokenizer without special tokens, as documents are encoded: text cannot forge a special."""
+    """Train a tokenizer without special tokens.
+
+    Documents are encoded with it, so their text cannot become a special token.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.decoder = decoders.ByteLevel()
-    # The pre-tokenizer leaves "):" and the line end together. No merge is learned across, though:
-    # a prompt that stops at a colon must end in the token that a colon has inside a text.
+    # The pre-tokenizer keeps "):" and the line end in one piece, but no merge may join them: a
+    # prompt that ends with a colon must end in the token that the colon has inside a text.
     tokenizer.pre_tokenizer = pre_tokenizer(PATTERN, r"[\r\n]+")
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - len(CONTROLS) - len(MARKS),
@@ -55,7 +58,7 @@ def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Tokenizer:
 
 
 def with_specials(plain: Tokenizer) -> Tokenizer:
-    """The same tokenizer with the special tokens behind the ordinary ones."""
+    """The same tokenizer with special tokens; their ids follow the ordinary ones."""
     tokenizer = Tokenizer.from_str(plain.to_str())
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROLS])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in MARKS])
@@ -63,7 +66,7 @@ def with_specials(plain: Tokenizer) -> Tokenizer:
 
 
 def without_specials(file: Path) -> Tokenizer:
-    """Read a tokenizer.json for documents: the specials' texts are ordinary characters."""
+    """Read a tokenizer.json without special tokens: it encodes their texts as ordinary ones."""
     content = json.loads(file.read_text(encoding="utf-8"))
     content["added_tokens"] = []
     return Tokenizer.from_str(json.dumps(content))

@@ -1,7 +1,7 @@
 """Train the pocket model: ``python -m pocket.train --data DIR --out DIR --seconds 1200``.
 
-Stops after the planned steps; killed before, the same command goes on from the last checkpoint.
-Writes ``log.jsonl``, ``checkpoint.pt`` and, at the end, the Hugging Face directory ``hf``.
+Writes ``log.jsonl``, ``checkpoint.pt`` and, at the end, the Hugging Face directory ``hf``. If the
+run is interrupted, the same command resumes it from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VALIDATION_BYTES = 600_000
 
 
 class Trainer:
-    """One run. ``step`` counts finished steps; everything random follows from it and the seed."""
+    """A training run. ``step`` counts finished steps; with the seed, it determines the rows."""
 
     def __init__(self, config: TrainConfig, folder: Path, out: Path, device: torch.device) -> None:
         self.config, self.out, self.device = config, out, device
@@ -114,7 +114,7 @@ class Trainer:
         return self.step / self.steps if self.steps else 0.0
 
     def stage(self) -> tuple[int, Stage]:
-        """The stage that the next step belongs to, and the step's number in it."""
+        """The next step's number within its stage, and the stage."""
         begin = 0
         for stage in self.config.stages:
             end = round(stage.until * self.steps)
@@ -124,7 +124,7 @@ class Trainer:
         raise IndexError(f"step {self.step} lies behind the last stage")
 
     def rate(self) -> float:
-        """Learning rate as a fraction of the peak: warm-up, plateau, straight to zero."""
+        """Learning rate as a fraction of the peak: warm-up, plateau, linear decay to zero."""
         warm = min(1.0, self.step / max(1, self.config.warmup_steps))
         left = (1.0 - self.progress()) / (1.0 - self.config.decay_from)
         return warm * min(1.0, left)
@@ -141,7 +141,7 @@ class Trainer:
         return scoring.total(scoring.score(scorer, self.plain, end, texts)).bits_per_byte
 
     def finish(self) -> None:
-        """Score with and without the 4-bit grid, then write the directory."""
+        """Score the model with and without the Q4_K grid, then write the Hugging Face directory."""
         self.optimizer.write(None)
         free = self.bits_per_byte(self.validation)
         self.optimizer.write(self.rounding())
@@ -151,7 +151,7 @@ class Trainer:
         export(self.out / "hf", self.config.model, self.model.state_dict(), self.tokenizer)
 
     def save(self) -> None:
-        """Write a checkpoint beside the old one, then take its place."""
+        """Write a checkpoint to a temporary file, which then replaces the old checkpoint."""
         draft = self.out / "checkpoint.tmp"
         state = {
             "step": self.step,
@@ -163,7 +163,10 @@ class Trainer:
         draft.replace(self.out / "checkpoint.pt")
 
     def resume(self) -> bool:
-        """Go on from the last checkpoint of the output folder, if there is one."""
+        """Load the last checkpoint of the output folder; False if it has none.
+
+        Raises ``ValueError`` if the checkpoint belongs to other settings.
+        """
         file = self.out / "checkpoint.pt"
         if not file.exists():
             return False
