@@ -109,7 +109,7 @@ def test_ragged_trees_are_walked_as_by_hand(seed):
 
 
 def test_every_row_is_sampled_with_its_own_logits():
-    """Two lanes of different length; the rows of the second lie behind those of the first."""
+    """Two lanes of different length; the rows of the second follow those of the first."""
     logits = torch.full((5, 10), -20.0)
     for row, token in enumerate([3, 4, 5, 6, 7]):
         logits[row, token] = 20
