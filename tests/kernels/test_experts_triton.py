@@ -68,7 +68,7 @@ class Layer:
 
 @pytest.fixture(autouse=True)
 def _large_programs(monkeypatch):
-    """The interpreter's time for a program hardly depends on the program's size."""
+    """The interpreter's time for a program hardly depends on the work in that program."""
     monkeypatch.setattr(pair, "QUADS", 16)
 
 

@@ -48,7 +48,7 @@ def test_a_uniform_number_is_the_first_53_bits():
 
 
 def drawn(seeds, positions):
-    """Numbers of unsigned seeds and positions."""
+    """The uniform numbers of unsigned seeds and positions."""
     return uniforms(
         *(torch.from_numpy(np.array(x, np.uint64).view(np.int64)) for x in (seeds, positions))
     ).tolist()
