@@ -103,7 +103,7 @@ def as_numbers(x):
 
 
 def exact(x, choice, layer, rows, rounded=as_numbers, between=as_numbers):
-    """Float64 of some rows; ``rounded`` takes them, ``between`` what meets the last matrix."""
+    """Some rows in float64; ``rounded`` changes them, ``between`` the last matrix's input."""
     out = torch.zeros(len(rows), layer.width, dtype=torch.float64, device="cuda")
     for i, row in enumerate(rows):
         mine = rounded(x[row])

@@ -57,7 +57,7 @@ class Layer:
         return torch.nn.functional.gelu(gate, approximate="tanh") * up
 
     def exact(self, x, ids, weights, round=lambda x: x, between=lambda inner: inner):
-        """In float64; ``round`` takes the rows, ``between`` what meets the last matrix."""
+        """In float64; ``round`` changes the rows, ``between`` the input of the last matrix."""
         x = round(x.double())
         out = torch.zeros(len(ids), self.down.shape[1], dtype=torch.float64)
         for row, (chosen, shares) in enumerate(zip(ids.tolist(), weights.double(), strict=True)):

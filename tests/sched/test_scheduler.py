@@ -1,4 +1,4 @@
-"""Single properties of the scheduler, each in a small scene of its own."""
+"""Single properties of the scheduler, each in a small scenario of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which drafted rows are kept: walks along equal tokens, against a search written down plainly."""
+"""Which drafted rows are accepted: the path of equal tokens, against a plain search."""
 
 from __future__ import annotations
 
