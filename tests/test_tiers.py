@@ -1,4 +1,4 @@
-"""The rules of the tiers, by running pytest on small files under our own conftest."""
+"""The rules of the test tiers: pytest runs on small files under our own conftest."""
 
 from __future__ import annotations
 

@@ -66,12 +66,12 @@ def outside_of_blocks(text: str) -> str:
 
 
 def test_paths_in_the_pages_exist(repo):
-    """Those in backquotes with a folder: from the root, the core or the kernels."""
+    """Paths with a folder in backquotes exist from the root, the core or the kernels."""
     parts = ("", "core", "core/kinfolk", "kernels")
     missing, seen = [], 0
     for page in pages(repo):
         text = outside_of_blocks(page.read_text()).partition("\n## Old names\n")[0]
-        # The tutorial's are those of a plugin, of which the example has the same.
+        # The tutorial names paths of a plugin; the example plugin has the same paths.
         own = ("examples/kinfolk-qwen3",) if page.name == "tutorial.md" else ()
         roots = [repo / part for part in (*parts, *own)]
         for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)+\.\w+)`", text):
@@ -91,7 +91,7 @@ def tasks(repo: Path) -> dict[str, list[str]]:
 
 
 def test_the_tasks_of_a_newcomer_name_what_is_in_their_files(repo, library):
-    """Types in square brackets are those that are passed on, wherever they are defined."""
+    """Types in square brackets are passed on; they may be defined in any file."""
     found = tasks(repo)
     assert len(found) == 5
     nodes = [node for source in library for node in source.tree.body]
@@ -116,7 +116,7 @@ def test_the_tasks_of_a_newcomer_name_what_is_in_their_files(repo, library):
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link to a heading of a page may be, as GitHub makes it of the heading."""
+    """The anchors of a page's headings, as GitHub derives them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
 
@@ -169,7 +169,7 @@ def test_every_hook_has_a_caller_as_the_guide_says(plugins_page, hooks_page):
 
 
 def test_the_engine_evicts_and_recalls_nothing_as_the_guide_says(core, plugins_page):
-    """When one of them gets a caller, the guide's list of answers without effect is wrong."""
+    """Once the engine calls one of them, the guide's list of answers without effect is wrong."""
     assert "the engine itself does neither yet" in plugins_page
     calls = [
         f"{source.path}:{node.lineno}"
@@ -408,7 +408,7 @@ def test_what_the_page_says_is_built_in_is(plugins_page):
 
 @pytest.mark.timeout(900)
 def test_the_tutorial_works_from_start_to_end(repo, tmp_path):
-    """Its commands are run as they stand, but for pip: what it would install is put on the path.
+    """Its commands run unchanged, except pip: the packages that it would install are on the path.
 
     With pip, in an environment of its own, it is played by the packaging tests.
     """
@@ -420,7 +420,7 @@ def test_the_tutorial_works_from_start_to_end(repo, tmp_path):
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     found = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PATH": programs, "OMP_NUM_THREADS": "1", "PYTHONPATH": found}
-    del environment["KINFOLK_PLUGINS"]  # what is on the path counts
+    del environment["KINFOLK_PLUGINS"]  # packages on the path count
 
     def run(command, folder):
         words = shlex.split(command)
@@ -450,7 +450,7 @@ def test_the_tutorial_works_from_start_to_end(repo, tmp_path):
 
 
 def install(folder, site):
-    """What an editable install leaves behind: where the code is, and what the project says."""
+    """The files of an editable install: the path of the code, and the project's metadata."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()

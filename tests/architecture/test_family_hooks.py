@@ -1,4 +1,4 @@
-"""What our families state is really asked: their hooks object is in the manager of their model."""
+"""The hooks of our families are called: their hooks object is in the manager of their model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_plugin_of_ours_is_usable(registry, families):
 
 def test_every_family_states_every_hook_and_is_asked(registry, cases, families):
     asked = set()
-    # There may be somebody else's in this environment, the examples' too.
+    # Third-party families may be installed in this environment, the examples' too.
     for name in registry.families.keys() & set(families):
         loaded = load_model(cases / f"{name}.gguf", load_settings(device="cpu"), registry)
         family = loaded.family.who

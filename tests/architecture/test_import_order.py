@@ -24,7 +24,7 @@ ROW = {name: index for index, names in enumerate(ROWS) for name in names}
 
 PLUGINS = ("hookspecs", "guarded", "hooks", "loader", "registry")
 
-# These stand beside the engine and see little of the rest.
+# These are beside the engine and import little of the rest.
 NARROW = {
     "convert": {"convert", "gguf", "quant", "text", *PLUGINS},
     "synth": {"synth", "gguf", "quant", "text", *PLUGINS},
@@ -117,7 +117,7 @@ def test_plugins_never_import_one_another(plugins):
 
 
 def test_no_modules_import_one_another_in_a_circle(library):
-    """Imports for typing only count: who reads one module of a circle has to read all of them."""
+    """Typing imports count too: a reader of one module of a circle has to read all of them."""
     modules = {source.module for source in library}
     order = TopologicalSorter()
     for source in library:
@@ -130,5 +130,5 @@ def test_no_modules_import_one_another_in_a_circle(library):
 
 @pytest.mark.parametrize(("upper", "lower"), [("engine", "sched"), ("cli", "engine")])
 def test_the_rows_are_what_the_design_says(upper, lower):
-    """The page is the law; this pins its direction against a reversal."""
+    """The page defines the rows; this test detects a reversed order."""
     assert ROW[lower] < ROW[upper]

@@ -1,4 +1,4 @@
-"""Every op has a reference that defines the truth, and every other form of it is the same op."""
+"""Every op has a reference that defines its results; other back ends take the same arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/kernels.md quotes, draws and computes is true of the kernels."""
+"""The quotations, drawings and numbers of docs/kernels.md agree with the kernels."""
 
 from __future__ import annotations
 

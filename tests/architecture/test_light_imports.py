@@ -1,4 +1,4 @@
-"""What must stay quick: the package, the command line's help, discovery, the scheduler.
+"""Imports that must stay quick: the package, the command line's help, discovery, the scheduler.
 
 Each check runs in a process of its own and looks at what that process has imported.
 """
@@ -22,7 +22,7 @@ print(json.dumps(sorted({{name.split(".")[0] for name in sys.modules}})))
 
 @pytest.fixture
 def imported(tmp_path):
-    """Run a body in a fresh interpreter, away from the repository: the top-level modules it has."""
+    """Run a body in a fresh interpreter outside of the repository; return its top-level modules."""
 
     def run(body: str) -> set[str]:
         result = subprocess.run(

@@ -1,4 +1,4 @@
-"""What library code never does."""
+"""Rules that library code must keep."""
 
 from __future__ import annotations
 

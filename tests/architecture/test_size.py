@@ -1,4 +1,4 @@
-"""A module and a function stay of a size that is read in one go."""
+"""Modules and functions stay small enough to be read in one go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two builds in one process: each sees its own modules, and pairs decide."""
+"""Two builds in one process: each imports its own modules, and pairs of timings decide."""
 
 from __future__ import annotations
 

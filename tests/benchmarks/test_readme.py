@@ -1,4 +1,4 @@
-"""The README's tables: speeds are the newest results, and cards are what the planner says."""
+"""The README's tables: speeds are the newest results, and cards agree with the planner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kinfolk.settings import load_settings
 
 
 def table(page: str, head: str) -> list[str]:
-    """The lines of the table whose head begins so."""
+    """The lines of the table whose header begins with this text."""
     (lines,) = re.findall(rf"^{re.escape(head)}.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     return lines.splitlines()
 

@@ -1,4 +1,4 @@
-"""Whether what was measured tells of the kernels as they are."""
+"""Results that were measured with other kernels than the present ones are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a repeat is measured, by a clock that counts what it is asked."""
+"""The parts of a repeat that are measured, by a clock that advances at every call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said beside the output."""
+"""Messages and progress bars beside the output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def terminal(monkeypatch):
 
 
 def work(monkeypatch, stream, seconds):
-    """Run a bar to its end on ``stream``, its clock ``seconds`` further at every look."""
+    """Run a bar to its end on ``stream``; its clock advances by ``seconds`` at every call."""
     ticks = iter(range(1000))
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(console.time, "monotonic", lambda: next(ticks) * seconds)
@@ -71,7 +71,7 @@ def test_at_once_is_never_where_nobody_looks(monkeypatch):
 
 
 def test_log_lines_stand_above_a_bar(monkeypatch):
-    """Written past it they would end up in its line."""
+    """Written without regard to the bar, they would end up in its line."""
     stream = Terminal()
     handler = console.NoteHandler()
     record = logging.LogRecord("kinfolk", logging.WARNING, "", 0, "beware", (), None)

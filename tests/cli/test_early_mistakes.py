@@ -1,4 +1,4 @@
-"""Mistakes that can be seen without torch are told before it is imported, which takes seconds."""
+"""Mistakes that need no torch are reported before it is imported, which takes seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ except SystemExit as stop:
 
 @pytest.fixture
 def told(tmp_path):
-    """``told("run", ...)``: what is said of a mistake, which ends with 2 and without torch."""
+    """``told("run", ...)``: the message about a mistake; it exits with 2 and without torch."""
 
     def run(*arguments, code=2, **variables):
         done = subprocess.run(
@@ -58,7 +58,7 @@ def told(tmp_path):
     ],
 )
 def test_values_of_sampling(kinfolk, model, monkeypatch, command, option, value):
-    """They are seen while options are read: nothing of a model is looked at."""
+    """They are checked while options are parsed, before any model is opened."""
     from kinfolk.cli import loading
 
     monkeypatch.setattr(loading, "discover", None)

@@ -1,4 +1,4 @@
-"""Finding commands, and how the program ends when something is wrong."""
+"""Finding commands, and exit codes and messages after errors."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_every_command_whose_argument_is_free_takes_a_model_there(name):
 
 @pytest.fixture
 def arguments(tmp_path):
-    """Of commands that are quick: what they need besides a model."""
+    """The arguments of quick commands besides the model."""
     np.save(tmp_path / "ids.npy", np.arange(3))
     (tmp_path / "text.txt").write_text("one two three")
     return {
@@ -44,7 +44,7 @@ def arguments(tmp_path):
 
 
 def told(kinfolk, name, *words):
-    """What a command says, but for times."""
+    """The output of a command without its times."""
     result = kinfolk(name, *words)
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)["model"] if name == "bench" else result.stdout
@@ -55,7 +55,7 @@ def test_both_ways_and_the_bundled_model(kinfolk, model, arguments, name):
     rest = arguments[name]
     by_place = told(kinfolk, name, model, *rest)
     assert told(kinfolk, name, *rest, "-m", model) == by_place
-    if name != "logits":  # which says nothing of the model
+    if name != "logits":  # whose output does not mention the model
         assert told(kinfolk, name, *rest) != by_place
 
 
@@ -85,7 +85,7 @@ def test_perplexity_needs_a_text(kinfolk, model):
         assert "the text to score" in result.stderr
 
 
-# -- names that are no files ----------------------------------------------------------------------
+# -- names that are not files ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files that commands write: what stands in the way, and a disk that becomes full meanwhile."""
+"""Files that commands write: existing files in the way, and a disk that becomes full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tokens(tmp_path, cases):
 
 
 def limited(nbytes):
-    """Run in a child: no file may become larger, as if the disk were full."""
+    """Run in a child process: files have a size limit, as if the disk were full."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
 
 
@@ -43,7 +43,7 @@ def test_a_full_disk_is_told_ends_with_1_and_leaves_nothing(program, writing, tm
 
 @pytest.mark.parametrize("command", ["logits", "synth", "convert"])
 def test_what_is_no_file_is_not_replaced(kinfolk, model, tokens, tmp_path, command):
-    """Whoever names /dev/null does not want to lose it."""
+    """A user who names /dev/null does not want it replaced."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     arguments = {
@@ -58,7 +58,7 @@ def test_what_is_no_file_is_not_replaced(kinfolk, model, tokens, tmp_path, comma
 
 
 def test_logits_take_their_room_on_the_disk_as_they_come(tmp_path):
-    """Where a file with holes is mapped, a full disk is no error but the end of the process."""
+    """If a sparse file is mapped, a full disk kills the process instead of raising an error."""
     import torch
 
     from kinfolk.cli.logits import write_rows

@@ -1,4 +1,4 @@
-"""A plugin that loads, and fails at everything it is asked later, beside every command."""
+"""A plugin that loads, and then fails in every hook, installed while every command runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from kinfolk.descriptors import resolve
 
-# What everything the plugin brings does when it is called. The exception has no text to show, which
-# is one more thing that must not break whoever reports it.
+# The body of every function that the plugin registers. ``str`` of the exception fails too, which
+# must not break the code that reports it.
 RAISES = "raise Unreadable"
 ANSWERS = {
     "raises": RAISES,
@@ -147,7 +147,7 @@ COMMANDS = (
 def test_a_command_does_what_it_does_without_the_plugin(
     kinfolk, invocation, wreck, monkeypatch, name
 ):
-    # A table of a whole vocabulary takes seconds, and what it is made of is told before.
+    # A table of a whole vocabulary takes seconds, and its sources are reported before.
     monkeypatch.setattr("kinfolk.synth.write.write_synthetic", lambda plan, out, **options: None)
 
     def done():
@@ -224,7 +224,7 @@ def test_plugins_names_each_method_that_fails(kinfolk, install, answer):
     assert set(re.findall(r"family 'aaa': Family\.(\w+) ", wreck["reason"])) == fails
     assert ("command 'aaa': get_short_help_str " in wreck["reason"]) == (answer != "text")
     assert ("Traceback" in wreck["trace"]) == (answer in ("raises", "exits"))
-    # Others that are installed here are left out, whatever is wrong with them.
+    # Other plugins that are installed here are left out, broken or not.
     asked = [plugin for plugin in listed.values() if plugin["status"] != "skipped"]
     assert {plugin["status"] for plugin in asked} == {"ok"}
     assert {plugin["name"] for plugin in asked} >= {"kinfolk", "qwen35"}
@@ -273,7 +273,7 @@ def test_the_programs_own_process_runs_beside_it(program, install, model):
     assert "Traceback" not in done.stderr
 
 
-# -- what was asked for by name -------------------------------------------------------------------
+# -- parts asked for by name ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ ASKED = ("read_config", "weight_plan", "build", "hooks", "chat", "pretokenizers"
 
 @pytest.fixture
 def run_own(kinfolk, install, model):
-    """``run_own(method, answer)``: the model run by a family of which this is the answer."""
+    """``run_own(method, answer)``: the model run by a family that gives this answer."""
 
     def run(method, answer, *words):
         install("own", OWN.format(method=method, answer=answer))

@@ -30,7 +30,7 @@ def start(tmp_path):
             stderr=subprocess.PIPE,
             text=True,
             bufsize=1,
-            # A shell's background jobs, and so all they start, ignore interruptions.
+            # A shell's background jobs, and all processes that they start, ignore SIGINT.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
@@ -49,7 +49,7 @@ def test_the_program_answers_and_ends_with_0(program, model):
 
 
 def test_a_log_says_that_it_loads_before_torch_is_imported(program, model):
-    """Whoever reads a log sees from the first moment on what takes its time."""
+    """A reader of the log then sees at once why the start takes time."""
     hook = "import sys; sys.modules['torch'] = None; from kinfolk.cli.main import main; main()"
     words = ("run", "-m", model, "--log-level", "info", "Hi")
     done = subprocess.run([sys.executable, "-c", hook, *map(str, words)], **PIPED)
@@ -166,7 +166,7 @@ def test_a_second_ctrl_c_cuts_streams_off_with_an_error(serve):
     asking.start()
     assert begun.wait(60)
     process.send_signal(signal.SIGINT)
-    # It says so before anything has ended, for the answer would take much longer.
+    # The message comes before any request has ended: the answer would take much longer.
     said = next(line for line in process.stderr if "/health" not in line)
     assert said == (
         "stopping: 1 request in flight, with 600 s to finish; Ctrl-C again aborts them\n"

@@ -58,7 +58,7 @@ def test_a_prompt_that_cannot_be_read_or_is_there_twice_is_told(kinfolk, words, 
 
 
 def test_minus_one_token_is_all_that_fit(kinfolk, model, tmp_path):
-    """Also where the model's card has a number of its own."""
+    """-1 also overrides a number in the model's card."""
     copy = tmp_path / "model.gguf"
     copy.write_bytes(model.read_bytes())
     copy.with_suffix(".card.json").write_text('{"name": "m", "max_tokens": 3}')

@@ -1,4 +1,4 @@
-"""Models whose vocabulary lists scores and no merges, as SentencePiece's, answer."""
+"""Models run with a SentencePiece vocabulary, which lists scores and no merges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gemma4(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def qwen3(tmp_path, monkeypatch, install) -> Path:
-    """A model of somebody else's family, which states nothing about such vocabularies."""
+    """A model of a third-party family, which states nothing about such vocabularies."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     install("qwen3", "from kinfolk_qwen3.plugin import register_families\n")
     from kinfolk_qwen3.tiny import ARCHITECTURE, SHAPE

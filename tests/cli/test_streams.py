@@ -1,4 +1,4 @@
-"""Stdin, stdout and stderr that are closed, full, or a pipe that nobody reads any more."""
+"""Stdin, stdout and stderr that are closed, full, or a pipe whose reader has left."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_answer_that_cannot_be_printed_is_no_success(shell, model, how, code)
 
 
 def test_a_conversation_does_not_go_on_without_stdout(kinfolk, chat_model, monkeypatch):
-    """What is lost is no error of one question, after which the next could be answered."""
+    """Lost output is not an error of one question, after which the next could be answered."""
     from kinfolk.cli import chat
     from kinfolk.cli.streams import OutputLost
 
@@ -200,7 +200,7 @@ def test_without_stderr_a_traceback_does_not_go_to_stdout(shell):
 
 
 def test_no_file_takes_the_place_of_a_stream_that_was_closed(shell, install, tmp_path):
-    """Else what a library prints would be written into a model."""
+    """Otherwise the output of a library would be written into a model."""
     install("opener", OPENER)
     shell("open", stdin="closed", stdout="closed", stderr="closed")
     assert int((tmp_path / "number").read_text()) > 2

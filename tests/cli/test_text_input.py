@@ -97,7 +97,7 @@ def test_an_argument_that_is_not_utf8_is_refused_before_a_model_is_opened(
     given = (flag,) if flag.startswith("-") else ()
     text = escaped(b"caf\xe9")
     refused(kinfolk(command, *named, *given, text), flag)
-    # Wherever the option stands that says what becomes of it.
+    # The option may stand before or after the text.
     for order in (("--errors", "replace", *given, text), (*given, text, "--errors", "replace")):
         assert "there-is-none.gguf: no such file" in kinfolk(command, *named, *order).stderr
 

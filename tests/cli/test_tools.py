@@ -1,4 +1,4 @@
-"""Commands that look at models: what they print is what the file and the model say."""
+"""Commands that inspect models: their output agrees with the file and the model."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_bench_reports_medians_of_fresh_repeats(kinfolk, model):
     assert report["workload"]["sequences"] == 3
     assert len(report["runs"]) == report["repeats"] == 2
     assert report["prompt_tokens_per_second"] > 0
-    # One repeat is not counted; nothing of a prompt is reused by another.
+    # One repeat is not counted; no repeat reuses the prompt of another.
     assert report["engine"]["prefill_rows"] == 3 * 3 * 20
     assert report["machine"]["dtype"] == "float32"
     assert report["engine"]["waits"] == report["engine"]["steps"]

@@ -1,7 +1,7 @@
 """Every key of a configuration is written, refused by name, or ignored for a stated reason.
 
 The keys are those that the installed transformers knows: a key that a new version adds fails here
-until somebody has looked at it.
+until a person has decided about it.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ NAMED_BY = {"enable_moe_block": "num_experts"}
 
 
 def another(key, value):
-    """A value unlike the one that is there."""
+    """A value unlike the present one."""
     if value is None or key in OTHERS:
         assert key in OTHERS, f"nobody has looked at {key!r}: state a value for it"
         assert OTHERS[key] != value
@@ -289,7 +289,7 @@ def changed(values, path):
 
 @pytest.fixture
 def convert(tmp_path):
-    """``convert(family, values, head=)``: what a file would hold, and the keys that are ignored.
+    """``convert(family, values, head=)``: the metadata of the file, and the ignored keys.
 
     ``head``: the checkpoint has an output matrix.
     """
@@ -331,7 +331,7 @@ def test_somebody_has_looked_at_every_key(name, convert):
 
     paths = paths_to_walk(case, values)
     fates = {path: {fate(path, head) for head in (False, True)} for path in paths}
-    # With an output matrix, or without one, a key may have nothing to say.
+    # A key may have no effect with an output matrix, or without one.
     honest = {"written", "refused", "ignored"}
     wrong = {
         path: found

@@ -1,4 +1,4 @@
-"""What a file says about itself: name, size, author, sampling."""
+"""The general metadata of a file: name, size, author, sampling."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_directory_names_the_model(keys):
 
 
 def test_the_label_of_a_mixture_counts_one_expert_of_each_layer(keys):
-    """As llama.cpp's converter has it: experts, times what a token meets with one of them."""
+    """As in llama.cpp's converter: the number of experts, times the parameters with one of them."""
     stacks = [(f"blk.{n}.ffn_up_exps.weight", (64, 1000, 500)) for n in range(2)]
     found = keys("Tiny", {}, (*TENSORS, *stacks))
     assert found.string("general.size_label") == "64x13M"

@@ -1,4 +1,4 @@
-"""Checkpoints and places that cannot work: said before anything is written, by name."""
+"""Checkpoints and output paths that cannot work: an error names them before a file is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinfolk_qwen35.family import Qwen35
 
 @pytest.fixture
 def refused(converted, tmp_path):
-    """``refused(directory, *words)``: the conversion fails, says the words and leaves no file."""
+    """``refused(directory, *words)``: the conversion fails with these words and leaves no file."""
 
     def check(directory, *words, kind=ConversionError, outtype="f32"):
         with pytest.raises(kind) as failure:
@@ -282,7 +282,7 @@ def test_an_output_matrix_that_is_said_to_repeat_the_embedding_must_do_so(
 def test_an_output_matrix_is_kept_where_a_whole_and_its_text_model_disagree(
     checkpoint, converted, edit_tensors, edit_json
 ):
-    """Which of them counts depends on how the model is loaded; the matrix is right in any case."""
+    """Which setting counts depends on how the model is loaded; the matrix is right either way."""
     directory = checkpoint(tie_word_embeddings=True)
     edit_tensors(
         directory, lambda tensors: tensors.update({"lm_head.weight": torch.full((320, 64), 0.5)})

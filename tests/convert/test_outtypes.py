@@ -58,7 +58,7 @@ def test_vectors_norms_and_short_convolutions_stay_float32(wide, converted):
 
 
 def test_the_types_of_a_q4_k_m_file(checkpoint, converted):
-    """Eight layers, 3 and 7 of which are full attention: each rule decides both ways."""
+    """Eight layers, 3 and 7 with full attention: each rule applies to some layers only."""
     directory = checkpoint(
         hidden_size=256,
         intermediate_size=512,

@@ -1,4 +1,4 @@
-"""Checkpoints of random models: nothing is lost, and the file means what the checkpoint meant."""
+"""Checkpoints of random models: no tensor is lost, and the file gives the checkpoint's logits."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def draft_tensors(model_tensors: dict[str, torch.Tensor], prefix: str) -> dict[s
 def test_a_prediction_layer_follows_the_trunk(
     prefix, checkpoint, converted, edit_tensors, read_tensors
 ):
-    """Found by its tensors: the configuration of a text model does not mention it."""
+    """The layer is found by its tensors: the configuration of a text model does not mention it."""
     directory = checkpoint()
     edit_tensors(directory, lambda tensors: tensors.update(draft_tensors(tensors, prefix)))
     stored = load_file(directory / "model.safetensors")
@@ -190,7 +190,7 @@ def test_context_extension_is_stated(checkpoint, converted, edit_json):
 
 
 def test_sections_that_are_not_stated_are_the_published_ones(checkpoint, converted, edit_json):
-    """Readers require the key even where, as with text alone, nothing depends on it."""
+    """Readers require the key even for text alone, where it has no effect."""
     directory = checkpoint()
     edit_json(
         directory / "config.json", lambda config: config["rope_parameters"].pop("mrope_section")

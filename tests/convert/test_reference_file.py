@@ -103,7 +103,7 @@ def write_tokenizer_of(file: GGUFFile, directory) -> None:
 
 
 def test_the_way_back_leads_to_the_model_the_reference_was_made_from(source, cases):
-    """Otherwise the comparison below would prove nothing."""
+    """Otherwise the comparison below would have no meaning."""
     from transformers import Qwen3_5ForCausalLM
 
     stored = np.load(cases / "qwen35.npz")
@@ -126,7 +126,7 @@ def test_keys_types_and_values_are_those_of_the_reference(source, converted, ref
 
 
 def test_tensors_are_those_of_the_reference(source, converted, reference):
-    """Bit for bit, but for the logarithm that the way back took of ``ssm_a``."""
+    """Bit for bit, except ``ssm_a``, of which the reconstruction took the logarithm."""
     with GGUFFile.open(converted(source, "bf16").path) as file:
         assert set(file.inventory) == set(reference.inventory)
         for name, theirs in reference.inventory.items():

@@ -92,7 +92,7 @@ def test_named_templates_keep_their_names(keys, directory, edit_json):
 
 
 def test_a_token_before_every_text_is_stated(keys, directory, edit_json):
-    """By the settings, or else by what the tokenizer does."""
+    """The settings state it, or else the tokenizer's own output does."""
     settings = directory / "tokenizer_config.json"
     edit_json(settings, lambda s: s.update(bos_token="<|im_start|>"))
     assert keys()["tokenizer.ggml.bos_token_id"] == 307

@@ -1,4 +1,4 @@
-"""Where what is known about a model comes from."""
+"""The model card of a file: from its family or from a file beside it."""
 
 from __future__ import annotations
 

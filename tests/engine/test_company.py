@@ -1,4 +1,4 @@
-"""--batch-invariant on a CPU: a sequence has the same numbers at every place and in any company.
+"""--batch-invariant on a CPU: a sequence gets the same numbers in every slot and in every batch.
 
 Bit for bit. Without it, the last numbers of a tensor are computed otherwise than those before them
 (gates of delta nets and of attention), and a product may depend on how many rows it has.
@@ -41,7 +41,7 @@ def invariant(registry, cases):
 
 @pytest.fixture
 def threads():
-    """``threads(count)``: so many for the rest of a test."""
+    """``threads(count)``: torch uses so many threads for the rest of a test."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -79,7 +79,7 @@ class Together:
         return results
 
     def of(self, place):
-        """What was said and what is kept at a place."""
+        """The emitted tokens and the stored state of the sequence at a place of the batch."""
         lease = self.leases[place]
         said = [(step[place].emitted, step[place].logprobs) for step in self.results]
         kept = [tensor[lease.slot] for tensor in self.state.recurrent_tensors()]
@@ -126,7 +126,7 @@ def test_strangers_change_nothing_at_any_place(invariant, text, threads, case, c
 
 
 def test_no_step_has_rows_of_two_sequences(invariant, text, altered):
-    """So that it holds for whatever ops and models a plugin brings."""
+    """The guarantee then holds for the ops and models of any plugin too."""
     loaded, seen = invariant("qwen35"), []
 
     def forward(batch, state):
@@ -150,7 +150,7 @@ def told(outcome):
 def test_equal_requests_get_equal_answers_in_any_company(
     invariant, engine, collect, text, threads, case, cores
 ):
-    """More of them than slots, among strangers that come and go: at every slot at some time."""
+    """More equal requests than slots, among other requests: every slot serves one at some time."""
     threads(cores)
     with_company = engine(model=invariant(case), slots=8)
     mine = Request("mine", tuple(text[:40]), 12, WARM, checkpoints=(30,), keep=True)
@@ -168,7 +168,7 @@ def test_equal_requests_get_equal_answers_in_any_company(
 
 
 def test_nothing_is_taken_over_from_the_requests_before(invariant, engine, collect, text):
-    """A prompt that went on from another's checkpoint would be read in other slices."""
+    """A prompt that continued another's checkpoint would be prefilled in other slices."""
     running = engine(model=invariant("qwen35"))
     first = Request("first", tuple(text[:60]), 5, WARM, checkpoints=(37, 50), keep=True)
     again = Request("again", tuple(text[:90]), 9, WARM)

@@ -11,7 +11,7 @@ from kinfolk.engine import score
 from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.spec.ngram import PromptLookup
 
-# Random weights do not repeat themselves; a bias of 60 leaves them a handful of tokens to say.
+# Random weights do not repeat themselves; a bias of 60 leaves them a handful of tokens.
 BIASED_TOKENS = tuple((token, 60.0) for token in (11, 12, 13, 14))
 
 SAMPLINGS = [
@@ -27,7 +27,7 @@ SAMPLINGS = [
 
 
 def repetitive(sampling, index=0, count=60):
-    """A prompt that says a few tokens again and again."""
+    """A prompt that repeats a few tokens."""
     phrase = (11, 12, 13, 14, 12, 11, 14, 13)
     return Request(
         f"r{index}", (phrase * 9)[: 30 + 7 * index], count, replace(sampling, seed=50 + index)

@@ -1,4 +1,4 @@
-"""Many requests at once: each gets what it would have got alone."""
+"""Many requests at once: each gets the output that it gets alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def requests(text, samplings=GREEDY):
 
 
 def test_staggered_requests_get_their_solo_output_in_few_steps(engine, text, solo, gate):
-    """One more arrives whenever the longest has emitted two more tokens; one is cancelled."""
+    """A request arrives whenever the longest has emitted two more tokens; one is cancelled."""
     running = engine()
     longest, *others = requests(text)
     clock = gate(running, 2)
@@ -92,7 +92,7 @@ def test_seeds_decide_and_nothing_else(engine, text, collect):
 
 
 def test_penalties_count_what_was_emitted(engine, text, collect):
-    """Thirty tokens may be said; each costs more than logits differ once it was."""
+    """Thirty tokens are allowed; the penalty of an emitted one exceeds every gap between logits."""
     running = engine()
     few = tuple((token, 60.0) for token in range(100, 130))
     for penalty, repeats in ((0.0, True), (10.0, False)):
@@ -237,7 +237,7 @@ def test_a_request_that_slips_in_while_the_engine_closes_is_ended_too(engine, te
     listener = gate(running)
 
     class Inbox(deque):
-        """Where nothing is left, a request arrives at last, and then the engine is closed."""
+        """When it is found empty, a last request arrives, and then the engine is closed."""
 
         def __bool__(self):
             if not len(self) and not running._closing:

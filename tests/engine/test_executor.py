@@ -77,7 +77,7 @@ TWINS = "decoding_beside or verification_beside or way_of_sampling or not_there"
 
 
 def test_all_of_it_bit_for_bit():
-    """The tests of twins again, in a process without vector units."""
+    """The tests that TWINS names again, in a process without vector units."""
     options = ("-q", "-p", "no:cacheprovider", "-n", "0", "-k", TWINS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, __file__],
@@ -183,7 +183,7 @@ def test_a_failed_step_leaves_nothing_believed_of_the_device(twins, text):
 
 
 def test_everything_is_flat_over_a_thousand_steps(engine, load, text):
-    """Joins, leaves and forks cost uploads; no bucket, no step of its own size but for prompts."""
+    """Joins, leaves and forks cost uploads only; only prompts run outside of the buckets."""
     with engine(model=load(graphs="on"), slots=4) as running:
         assert_flat(*counted(running, text, 1000))
 
@@ -195,7 +195,7 @@ def invariant(registry, cases):
 
 
 def test_alone_or_at_any_place_beside_seven_others_bit_for_bit(invariant, text):
-    """As libraries are: no row is computed alone but for what --batch-invariant does."""
+    """With the libraries as they are: only --batch-invariant computes rows alone."""
     alone = kept_beside(invariant, text, 0)
     for place in range(8):
         for one, other in zip(alone, kept_beside(invariant, text, 7, place), strict=True):

@@ -1,4 +1,4 @@
-"""What goes wrong in one request, one step or one listener, and who is to know."""
+"""Failures of one request, one step or one listener, and which requests they end."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_nothing_kept_before_a_fault_is_trusted_after_it(engine, text, solo, col
 def test_a_request_whose_logits_are_not_finite_fails_alone(
     engine, text, solo, collect, sick, sampling
 ):
-    """And leaves nothing behind: those that get its slot and its blocks are well."""
+    """It leaves nothing behind: requests that get its slot and its blocks are not affected."""
     model, _ = sick
     running = engine(model=model, slots=3)
     many = []
@@ -209,7 +209,7 @@ def test_a_draft_whose_logits_are_not_finite_fails_alone(
 def test_logits_that_overflow_fail_their_request_alone(
     engine, loaded, altered, text, solo, collect, bad
 ):
-    """The hidden states were well: the head alone went wrong, at a token only one of them says."""
+    """The hidden states are finite: only the head overflows, at a token of one request."""
     victim, other = Request("victim", tuple(text[:30]), 12), Request("other", tuple(text[5:60]), 12)
     trigger = solo(victim).tokens[6]
     assert trigger not in solo(other).tokens + solo(victim).tokens[:6]
@@ -229,7 +229,7 @@ def test_logits_that_overflow_fail_their_request_alone(
 
 @pytest.mark.parametrize("slice_", [32, 128])
 def test_a_prefix_that_is_not_finite_is_not_kept(engine, text, solo, collect, sick, slice_):
-    """The first slice goes wrong; what was to be stored of it must not meet the next request."""
+    """The first slice is not finite; the next request must not reuse a prefix made from it."""
     model, ill = sick
     running = engine(model=model, slice=slice_, step_tokens=200)
     prompt = (*text[:10], POISON, *text[11:100])

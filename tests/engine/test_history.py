@@ -1,4 +1,4 @@
-"""What each sampled row is told about the text before it."""
+"""The history that each sampled row gets: emitted tokens and drafts before it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def verify(tokens, parents=None, start=10):
 
 
 def seen(rows):
-    """(position, what was emitted or drafted before) of each row."""
+    """(position, tokens emitted or drafted before it) of each row."""
     return [(row.position, {t: n for t, n in (row.output or {}).items() if n}) for row in rows]
 
 

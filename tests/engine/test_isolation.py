@@ -1,7 +1,7 @@
-"""What goes wrong while one request is prepared for a step: it ends alone, the step goes on.
+"""An error while one request is prepared for a step ends that request; the step goes on.
 
-What a request may say is checked before it is queued (tests/sched/test_request_values.py). Here
-that is got round, or our own code fails for one request.
+The values of a request are checked before it is queued (tests/sched/test_request_values.py).
+These tests bypass that check, or let our own code fail for one request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def model(request, loaded):
 @pytest.fixture
 def beside(engine, model, text, collect, solo):
     """``beside(bad, drafter)``: the outcome of a request that goes wrong. Beside it are others with
-    all kinds of sampling, and before and after it what one checkpoint serves; all end well."""
+    all kinds of sampling, and before and after it requests that use one checkpoint; all succeed."""
 
     def run(bad, drafter=None, sound=()):
         running = engine(drafter, model=model, max_draft=4 if drafter else 0)
@@ -80,7 +80,7 @@ def spoilt(sampling, **fields):
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    """Requests that nobody has looked at."""
+    """The admission check of requests is switched off."""
     monkeypatch.setattr("kinfolk.sched.scheduler.Admission.check", lambda *_: None)
 
 

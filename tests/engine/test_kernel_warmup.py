@@ -1,4 +1,4 @@
-"""A step's kernels are compiled before it, once for its kind and never at its cost."""
+"""A step's kernels are compiled before it, once for each kind; errors are left to the step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU = torch.device("cuda", 0)
 
 
 class Watched:
-    """Stands for the ops: notes what is run while kernels are warmed up."""
+    """A stand-in for the ops that records what is run during warmup."""
 
     def __init__(self):
         self.launches_suppressed = False

@@ -1,4 +1,4 @@
-"""Steps that run before the result of the step before them is read: only time tells."""
+"""Steps that start before the previous result is read: only the timing changes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_requests_of_every_length_beside_each_other(run, no_overlap, text):
 
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.STOP])
 def test_cancelled_in_the_middle(engine, recorded, no_overlap, text, gate, collect, reason):
-    """A cancellation waits for what is running, so that the state is whole."""
+    """A cancellation waits for the running steps, so that the state stays consistent."""
     running = engine(model=recorded)
     kept = Request("kept", tuple(text[:30]), 40)
     expected = no_overlap([kept])[0].tokens
@@ -134,7 +134,7 @@ EDITED = [
 
 @pytest.mark.parametrize("limits", [{"slots": 5}, {"slots": 2, "quantum": 3}])
 def test_penalties_are_counted_on_the_device(engine, recorded, load, text, collect, limits):
-    """As the host counts them where nothing is recorded; slots change hands on the way."""
+    """The counts equal those of the host in steps without recording; slots are reused meanwhile."""
     requests = [
         Request(str(n), tuple(text[n : n + 20 + 7 * n]), 25 - 2 * n, sampling)
         for n, sampling in enumerate(EDITED * 2)
@@ -148,7 +148,7 @@ def test_penalties_are_counted_on_the_device(engine, recorded, load, text, colle
         assert one.tokens == other.tokens
     stats = running.stats()
     assert stats["replays"] > stats["eager_steps"]
-    # What a recorded step cannot hold is uploaded after it.
+    # Values that a recorded step cannot hold are uploaded after it.
     assert stats["uploads"] <= stats["replays"] + 2 * stats["eager_steps"]
 
 

@@ -1,4 +1,4 @@
-"""A policy that answers a model's hooks really decides what the engine does."""
+"""The engine does what a policy answers to a model's hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasoning told from answer, however the text is cut into pieces."""
+"""Reasoning is separated from the answer, however the text is cut into pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much state is made for the memory there is."""
+"""How many slots and blocks are allocated for the available memory."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_too_little_for_anything_is_refused():
 @pytest.mark.parametrize("plan", [FULL, MIXED, CODED], ids=["full", "mixed", "coded"])
 @pytest.mark.parametrize("asked", [None, 640])
 def test_state_never_takes_more_than_it_may(plan, asked):
-    """Any memory: one sequence of full length has room, and the sum stays inside."""
+    """For any memory: one sequence of full length fits, and the total stays within the limit."""
     sizes = itertools.product((1, 4, 9), (0, 5), range(20, 400, 7))
     for slots, checkpoints, chunks in sizes:
         free = chunks * CHUNK_BYTES

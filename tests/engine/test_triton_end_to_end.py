@@ -75,7 +75,7 @@ def test_slices_single_rows_and_drafts_of_one_sequence(model, reference):
 
 
 def test_tokens_of_padded_steps_are_those_of_the_cpu(model, load, reference):
-    """Three sequences in buckets of four rows; what others are there changes no token."""
+    """Three sequences in buckets of four rows; the other rows change no token."""
     tokens, _ = reference
 
     def answers(loaded):
@@ -97,7 +97,7 @@ def test_tokens_of_padded_steps_are_those_of_the_cpu(model, load, reference):
 
 
 class NothingFromTheHost(TorchDispatchMode):
-    """Fails on what no graph can hold: numbers read on the host or made there, and shapes that
+    """Fails on ops that no graph can hold: numbers read or made on the host, and shapes that
     depend on numbers."""
 
     READERS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "numpy")

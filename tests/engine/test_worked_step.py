@@ -78,7 +78,7 @@ class WorkedStep:
         self.inputs = build_input_batch(self.plan.items, self.state)
 
     def outputs(self, chosen):
-        """What the host reads if the model prefers the token ``chosen[i]`` at logit row i."""
+        """The outputs that the host reads if logit row i prefers the token ``chosen[i]``."""
         batch, rows = self.inputs.batch, len(chosen)
         logits = torch.zeros(rows, VOCABULARY)
         logits[torch.arange(rows), torch.tensor(chosen)] = 1
@@ -116,7 +116,7 @@ class WorkedStep:
         return block.splitlines()
 
     def lines(self, title):
-        """What follows the name in each line of a block, by name; "|" only parts sequences."""
+        """The words after the name in each line of a block; "|" only separates sequences."""
         split = [line.replace("|", " ").split() for line in self.block(title)]
         return {name: words for name, *words in split}
 

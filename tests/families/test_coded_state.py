@@ -7,7 +7,7 @@ import torch
 
 from kinfolk_kernels.codecs import decode, encode
 
-# Where single keys are chosen, a rounded one may lose to another; see the reference cases.
+# Where attention chooses single keys, rounding may change the choice; see the reference cases.
 ROWS_THAT_STAY_CLOSE = {"gemma4": 2, "gemma4moe": 2, "laguna": 1}
 
 OWN = {"q8_0": 8e-3, "q4_0": 0.12}
@@ -51,8 +51,8 @@ def test_logits_lose_no_more_than_the_codes_do(case, driver, reference, codec):
 
 @CODECS
 def test_drafts_trees_and_forks_are_linear_decoding(case, driver, tokens, row_error, codec):
-    """Not to the last bit: where a step of another size rounds otherwise, a number may get the
-    code beside its own, which costs less than all codes together."""
+    """Not to the last bit: a step of another size may round a number to the neighbouring code,
+    which costs less than coding costs as a whole."""
     linear = driver(case, kv_codec=codec)
     lease = linear.open()
     rows = [
@@ -95,7 +95,7 @@ def test_forks_evictions_and_recalls_are_exact_as_bytes(case, driver, tokens, co
     drive.apply()
     drive.poison(lease)
     assert all(map(torch.equal, drive.kept(lease), before))
-    # What was recalled is read, and nothing else.
+    # The next rows read recalled chunks only.
     assert torch.isfinite(drive.feed({lease: tokens[77:90]})[lease]).all()
 
 

@@ -1,4 +1,4 @@
-"""Every number that a family reads has a range, and what lies outside of it is refused by name."""
+"""Every number that a family reads has a range; a number outside it is refused by name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def stretches(read):
 
 
 def refusal(action, *arguments):
-    """What is said instead; empty if nothing is."""
+    """The message of the refusal; empty if nothing is refused."""
     try:
         action(*arguments)
     except KinfolkError as error:

@@ -33,7 +33,7 @@ def test_logits_equal_transformers_beside_two_other_sequences(
 
 
 def test_reference_ops_give_the_same_logits(case, driver, reference, row_error):
-    """The ops as defined, without the implementations for the CPU."""
+    """The references of the ops, without the implementations for the CPU."""
     tokens, expected = reference(case)
     usual = driver(case)
     usual.feed({usual.open(): tokens[:2]})

@@ -1,4 +1,4 @@
-"""Every tensor of the reference cases counts, none is missed, and experts may lie anywhere."""
+"""Every tensor of the reference cases changes the logits, and experts may lie in any bay."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def logits(case, load, reference):
 
 @pytest.fixture
 def kinds(case, cases):
-    """A tensor of each kind. Of the last layer but one: whatever scales the last layer as a whole
-    vanishes in the norm behind it."""
+    """A tensor of each kind, of the last layer but one: the norm after the last layer cancels a
+    scale of that layer as a whole."""
     with GGUFFile.open(cases / f"{case}.gguf") as file:
         names = list(file.inventory)
     layers = sorted({int(name.split(".")[1]) for name in names if name.startswith("blk.")})

@@ -294,7 +294,7 @@ LAGUNA_YARN = {
     "rope_theta": 5e5,
     "partial_rotary_factor": 0.5,
     "factor": 8.0,
-    # So long that the range of pairs between fast and slow ones begins behind the first.
+    # Long enough that the ramp between fast and slow pairs begins after the first pair.
     "original_max_position_embeddings": 8192,
     "beta_fast": 64.0,
     "beta_slow": 1.0,
@@ -419,7 +419,7 @@ def test_both_layouts_of_experts_give_one_model(converted, family):
 
 
 def test_the_correction_bias_of_laguna_matters_to_these_models(row_error):
-    """Otherwise the comparisons would say nothing about it."""
+    """Otherwise the comparisons would not test it."""
     model = LAGUNA.model()
     tokens = torch.arange(100)[None]
     with torch.inference_mode():
@@ -458,7 +458,7 @@ def test_every_key_of_context_extension_counts(extension, converted, same_logits
     "extension", ["a factor of its own", "no factor", "a range of its own", "two scales"]
 )
 def test_keys_of_context_extension_matter_to_these_models(extension, row_error):
-    """Otherwise the comparisons above would say nothing about them."""
+    """Otherwise the comparisons above would not test them."""
     tokens = torch.arange(129)[None]
     with torch.inference_mode():
         usual = extended_model("nothing else")(tokens).logits[0]

@@ -52,7 +52,7 @@ def test_every_path_of_a_tree_equals_linear_decoding(case, driver, reference, ro
 
 
 def decoded(drive, start, texts):
-    """Logits of each text behind ``start``, token by token, as many at once as there are slots."""
+    """Logits of each text after ``start``, token by token; one text per slot at a time."""
     found, slots = [], drive.state.limits.slots
     for first in range(0, len(texts), slots):
         leases = {drive.open(): text for text in texts[first : first + slots]}
@@ -126,7 +126,7 @@ def test_drafting_changes_nothing_until_it_is_kept(case, driver, reference):
 
 
 def committed(drive, lease):
-    """Copies of all that the sequence keeps of its committed positions."""
+    """Copies of the state that the sequence keeps of its committed positions."""
     copies = [tensor[lease.slot].clone() for tensor in drive.state.recurrent_tensors()]
     length = drive.kv_cache.tables.length(lease)
     for pool in drive.state.pools:

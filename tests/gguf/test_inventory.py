@@ -1,4 +1,4 @@
-"""The inventory is a mapping, with or without bytes behind it."""
+"""The inventory is a mapping, with or without tensor data."""
 
 from __future__ import annotations
 

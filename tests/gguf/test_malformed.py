@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file, the answer is one line that says so."""
+"""Every defect of a file gives an error of one line that states it."""
 
 from __future__ import annotations
 

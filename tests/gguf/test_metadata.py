@@ -1,4 +1,4 @@
-"""Typed access, and complaints that name key, file, what is there and what was expected."""
+"""Typed access, and errors that name the key, the file, the found type and the expected type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is what is read, and no half-written file ever has the final name."""
+"""A written file reads back equal, and no half-written file ever has the final name."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def changed(path, key, layout, value):
 
 
 def test_parts_that_were_merged_are_one_file(parts):
-    """Merging leaves the keys of the first part there, and a count of 0."""
+    """Merging keeps the keys of the first part, with a count of 0."""
     merged = changed(parts[0], "split.count", "<H", 0)
     with GGUFFile.open(merged) as file:
         assert file.paths == (merged,)

@@ -74,7 +74,7 @@ def draw():
 
 
 def section(blocks, heads, width, dtype, stride=None):
-    """One section of blocks that hold others too; what nobody writes is NaN, or 0x7F in codes.
+    """One section of blocks that hold others too; unwritten memory is NaN, or 0x7F in codes.
     ``stride``: elements from block to block, of which the rest is left as it is."""
     used = heads * CHUNK_POSITIONS * width
     step = stride or 3 * used
@@ -105,7 +105,7 @@ def put(stored, places, x):
 
 
 def kept(x, format, storage):
-    """Float64: what is left of vectors in the storage, rotated where they are stored so."""
+    """The stored values of vectors in float64, rotated if they are stored rotated."""
     if not format:
         return x.to(storage.dtype).double()
     return decode(format, *encode(format, rotate(x) if storage.rotated else x)).double()
@@ -167,7 +167,7 @@ def make(steps, on_gpu, draw):
 
 
 def visible(part, window):
-    """Which of the vectors of a sequence each of its rows sees."""
+    """The vectors of a sequence that each of its rows sees."""
     size = part.context + part.rows
     mask = torch.zeros(part.rows, size, dtype=torch.bool)
     mask[:, : part.context] = True
@@ -215,7 +215,7 @@ def supports(q, pools, arenas, rows, table, window, scale, epilogue):
 
 
 def attention(*arguments):
-    """Without anything that follows it."""
+    """The op without the steps after attention."""
     return gated_attention(*arguments, Epilogue()).values
 
 
@@ -330,7 +330,7 @@ def test_a_slice_is_gated(steps, make, assert_near, poisoned):
     assert_near(found.values, expected.values, NARROW)
 
 
-# -- what may not change a bit --------------------------------------------------------------------
+# -- bitwise equality -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("storage", [BF16, Q8_0], ids=["bf16", "q8_0"])
@@ -414,7 +414,7 @@ def test_a_graph_serves_every_context(steps, make, storage):
             assert torch.equal(captured.int8.scales, expected.int8.scales)
 
 
-# -- what it refuses ------------------------------------------------------------------------------
+# -- refused arguments ----------------------------------------------------------------------------
 
 
 def test_it_refuses_what_lies_elsewhere(steps, make):

@@ -125,7 +125,7 @@ def test_buckets_are_near_steps_of_their_own_size(synthetic, text):
     for number, lease in enumerate(leases):
         twins.prefill(lease, text[: 30 + 40 * number])
     for step in range(4):
-        # Tokens that are given: a near tie must not part the two.
+        # The tokens are given: a near tie must not make the two runs differ.
         run_given(twins, {lease: text[step + n] for n, lease in enumerate(leases)})
 
 

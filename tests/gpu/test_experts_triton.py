@@ -103,7 +103,7 @@ def as_numbers(x):
 
 
 def exact(x, choice, layer, rows, rounded=as_numbers, between=as_numbers):
-    """Float64 of some rows; ``rounded`` takes them, ``between`` what meets the last matrix."""
+    """Some rows in float64; ``rounded`` changes them, ``between`` the last matrix's input."""
     out = torch.zeros(len(rows), layer.width, dtype=torch.float64, device="cuda")
     for i, row in enumerate(rows):
         mine = rounded(x[row])
@@ -124,7 +124,7 @@ def sample(rows):
 
 
 def computed(launches, x, poisoned):
-    """What launches write into ``y``, which is NaN before."""
+    """The result of launches that write into ``y``, which is NaN before."""
     with poisoned():
         y = torch.empty(x.shape, dtype=torch.float32, device="cuda")
         for launch in launches(y):
@@ -264,7 +264,7 @@ def test_products_and_choice(rows, experts, width, dtype):
         ids, weights = route_on_gpu(RouteArguments(weight, "softmax", TOP_K, dtype), x)
         logits = x.double() @ weight.double().T
         scores = logits.softmax(1).gather(1, ids)
-        # Whoever was chosen is not worse than the best eight by more than rounding.
+        # Each chosen expert is at most a rounding worse than the best eight.
         best = logits.softmax(1).topk(TOP_K, 1).values
         torch.testing.assert_close(scores, best, rtol=1e-4, atol=0)
         assert all(len(set(row)) == TOP_K for row in ids.tolist())
@@ -291,7 +291,7 @@ def test_the_shared_expert(assert_near, upper, lower, gated, rows):
     added = inner @ unpack(shared.down).double().T
     if gated:
         added = added * (x.double() @ shared_gate.double()).sigmoid()[:, None]
-    # What is between the products is rounded to int8 or bfloat16's eight bits.
+    # The values between the products are rounded to int8 or bfloat16's eight bits.
     assert_near(found - alone, added, (2e-2, 0.15))
 
 

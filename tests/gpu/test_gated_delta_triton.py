@@ -256,7 +256,7 @@ def test_twenty_runs_give_the_same_bits(steps, numbers, inputs, on_gpu):
 
 
 def test_company_changes_no_bit(steps, numbers, inputs, on_gpu):
-    """A sequence beside others, in whatever slot, gives what it gives alone."""
+    """A sequence beside others, in any slot, gets the results that it gets alone."""
     together = on_gpu(everything(steps))
     given, entry = inputs(len(together.positions)), fresh_state(numbers, together)
     state = entry.clone()
@@ -271,7 +271,7 @@ def test_company_changes_no_bit(steps, numbers, inputs, on_gpu):
 
 @pytest.mark.parametrize("warps", [2, 8])
 def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, assert_near, warps):
-    """A race would show in some of them."""
+    """A race would change the result for some of these numbers."""
     rows = on_gpu(everything(steps))
     given, state = inputs(len(rows.positions)), fresh_state(numbers, rows)
     expected = state.double()

@@ -1,4 +1,4 @@
-"""A cold cache of kernels: what a step launches was compiled before it, side by side."""
+"""A cold kernel cache: the kernels of a step were compiled before it, in parallel."""
 
 from __future__ import annotations
 

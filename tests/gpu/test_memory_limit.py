@@ -1,4 +1,4 @@
-"""A limit on the device's memory is kept by the allocator, and what was planned for it runs."""
+"""The allocator keeps a limit on the device's memory, and a model planned for it runs."""
 
 from __future__ import annotations
 

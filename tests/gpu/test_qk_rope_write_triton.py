@@ -27,7 +27,7 @@ NARROW = (4e-3, 2e-1)
 
 @dataclass(frozen=True)
 class Shape:
-    """``pairs`` of numbers of a head are turned."""
+    """``pairs``: the rotated pairs of numbers of a head."""
 
     heads: int
     kv_heads: int
@@ -44,7 +44,7 @@ FIRST = SHAPES["24 and 4 of 256, a quarter turned"]
 
 
 def arguments_of(q, k, v, norms, tables, pools, pool_index, dtype):
-    """Those of the op that fit its operands."""
+    """The arguments of the op that fit its operands."""
     keys, values = (StoredKind.of(pool) for pool in pools)
     has_values = v is not None or k is None
     return QKRopeWriteArguments(
@@ -76,7 +76,7 @@ def rope_tables(pairs):
 
 
 def section(blocks, shape, format, dtype, rotated):
-    """A section of blocks that hold others too, NaN or 0x7F where nobody has written."""
+    """A section of blocks that hold others too; unwritten memory is NaN or 0x7F."""
 
     def plane(width, dtype):
         used = shape.kv_heads * CHUNK_POSITIONS * width

@@ -125,7 +125,7 @@ def test_bent_logits(numbers, poisoned, rows):
     with poisoned():
         found = softcap.softcap(SoftcapArguments(30.0, logits.device), logits)
     exact = 30 * (logits.double() / 30).tanh()
-    # Near zero what is lost is some 2^-24 of the cap, not of the logit.
+    # Near zero the error is some 2^-24 of the cap, not of the logit.
     torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=6e-6)
 
 

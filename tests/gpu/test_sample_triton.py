@@ -58,7 +58,7 @@ def random_logits(rng, n, vocabulary, grain=0.0):
 
 
 def assert_pointed_at(tokens, logits, rows):
-    """The mass of the candidates before a token, and with it, has the random number between."""
+    """The random number lies between the masses of the candidates before a token and with it."""
     p, order = candidates(logits, rows)
     share = p.double() / p.double().sum(1, keepdim=True)
     place = (order == tokens[:, None]).long().argmax(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Walks along drafts, against a search written down plainly."""
+"""The accepted paths of drafts, against a plain search."""
 
 from __future__ import annotations
 

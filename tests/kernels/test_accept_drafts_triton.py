@@ -1,4 +1,4 @@
-"""The kernel that walks along drafts, against the reference."""
+"""The kernel that accepts drafts, against the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels around attention compiled for devices that are not here: they fit, no loop spills.
+"""The kernels around attention compiled for other devices: they fit, and no loop spills.
 
 Shapes and types are those of released models; lengths do not matter.
 """
@@ -52,7 +52,7 @@ SHAPES = {
     "128, coded": Shape(64, 8, 128, (6,), 512, ("q8_0", "q8_0")),
     "float32": Shape(8, 8, 64, (1,), dtype=torch.float32),
 }
-# Devices of 99 KB differ in what they do with registers; one of each kind compiles everything.
+# Devices of 99 KB allocate registers differently; one of each kind compiles everything.
 CASES = [(name, 86) for name in SHAPES]
 CASES += [(name, 120) for name in ("24 of 256", "16 of 512", "128, coded")]
 CASES += [("256, coded", 89), ("24 of 256", 90)]

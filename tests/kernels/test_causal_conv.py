@@ -28,7 +28,7 @@ def poisoned_state(numbers, rows, taps, spare=2):
 
 
 def histories(rows, x, state):
-    """Of each row its inputs from the oldest committed one to itself, float64 [n, C]."""
+    """The inputs of each row, from the oldest committed one to its own, float64 [n, C]."""
     found = []
     for index, part in enumerate(rows.parts):
         span = rows.span(index)
@@ -48,7 +48,7 @@ def exact(history, weight):
 
 
 def check(backend, rows, x, weight, state, assert_near):
-    """Outputs, states of certain parts, stores; nothing else moves. Returns the histories."""
+    """Compare outputs, states of certain parts and stores with the oracle; return the histories."""
     seen = histories(rows, x, state)
     past = weight.shape[1] - 1
     expected = state.clone()

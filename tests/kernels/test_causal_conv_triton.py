@@ -1,6 +1,6 @@
 """The convolution kernels in the interpreter, against the reference in float64.
 
-The input is a view into a larger buffer full of NaN, and memory that nobody wrote is NaN too.
+The input is a view into a larger buffer full of NaN, and unwritten memory is NaN too.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(steps, numbers, inputs):
     assert torch.equal(first[1], other[1])
 
 
-# -- with all that stands before the recurrence ---------------------------------------------------
+# -- fused with the other ops before the recurrence -----------------------------------------------
 
 
 def delta_arguments(x, weight, key_heads, heads):
@@ -205,7 +205,7 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
     assert state[1].isfinite().all()
 
 
-# -- what it cannot do ----------------------------------------------------------------------------
+# -- unsupported arguments ------------------------------------------------------------------------
 
 
 def test_refusals_say_why(numbers):

@@ -1,4 +1,4 @@
-"""What is said while kernels are compiled."""
+"""The messages that are shown while kernels are compiled."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ print(len(compiled), all("kinfolk-compiler" in name for name in compiling), *loa
 
 
 def test_kernels_are_compiled_by_threads_and_loaded_by_one(tmp_path):
-    """For a device that is not here, which a launch would need."""
+    """The target is a device that this machine lacks: only a launch needs the device."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", SIDE_BY_SIDE],

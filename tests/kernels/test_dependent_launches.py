@@ -1,4 +1,4 @@
-"""Kernels that start early wait for those before them, and only where the device can do it."""
+"""Kernels that start early wait for the kernels before them, where the device supports it."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def waits(function, statements: list[ast.stmt]) -> bool:
 
 
 def starts(function) -> list[tuple[object, list[list[str]], int]]:
-    """Where others are let start, in a function and those that it calls: the function, the calls
-    of its statements, and the statement that does it."""
+    """Where a function, or one that it calls, lets dependents start: that function, the calls of
+    its statements, and the index of the statement that does it."""
     statements = [calls(one) for one in body_of(function)]
     found = [(function, statements, i) for i, names in enumerate(statements) if START in names]
     inner = {name for names in statements for name in names} - {START, WAIT}
@@ -113,7 +113,7 @@ DEPENDENT = {name: kernel for name, kernel in kernels().items() if "PDL" in kern
 
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_a_kernel_lets_others_start_and_waits_on_every_path(name):
-    """It lets others start first of all, or when it has waited itself."""
+    """A kernel lets dependents start in its first statement, or after it has waited itself."""
     kernel = DEPENDENT[name]
     ((function, statements, start),) = starts(kernel)
     first_of_all = function is kernel and start == 0 and statements[0] == [START]
@@ -122,7 +122,7 @@ def test_a_kernel_lets_others_start_and_waits_on_every_path(name):
 
 
 def test_the_choice_of_experts_is_there_when_the_product_down_begins():
-    """It reads the choice before it waits, so what is before it must have waited for that."""
+    """The product down reads the choice before it waits, so gate_up must have waited for it."""
     _, statements, start = starts(DEPENDENT["gate_up_kernel"])[0]
     assert [WAIT] in statements[:start]
 
@@ -142,7 +142,7 @@ def launch():
 
 
 def test_matrices_do_not_begin_early():
-    """What stands behind one may read the tables of a step before it waits."""
+    """The kernel after a matrix product may read the tables of a step before it waits."""
     device = torch.device("meta")
     matrix, out = empty("Q4_K", 64, 256, device), torch.empty(4, 64, device=device)
     rows = Int8Rows.make(4, 256, device)

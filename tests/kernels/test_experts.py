@@ -137,7 +137,7 @@ def test_the_bay_of_an_expert_changes_no_bit(stacks, experts):
 
 @BACKENDS
 def test_company_changes_no_bit(stacks, experts):
-    """Whoever is beside a row, and however many share its experts."""
+    """Neither other rows nor the number of rows that share its experts change a row."""
     x = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(5))
     ids, weights = choice(40, 2)
     found = experts(x, ids, weights, *stacks.placed())

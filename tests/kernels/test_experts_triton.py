@@ -46,7 +46,7 @@ class Layer:
     down: torch.Tensor
 
     def run(self, x, choice, **changes):
-        """What the op gives."""
+        """The result of the op."""
         arguments = replace(self.experts, **changes)
         return kernels.experts(arguments, x, choice.ids, choice.weights)
 
@@ -57,7 +57,7 @@ class Layer:
         return torch.nn.functional.gelu(gate, approximate="tanh") * up
 
     def exact(self, x, ids, weights, round=lambda x: x, between=lambda inner: inner):
-        """In float64; ``round`` takes the rows, ``between`` what meets the last matrix."""
+        """In float64; ``round`` changes the rows, ``between`` the input of the last matrix."""
         x = round(x.double())
         out = torch.zeros(len(ids), self.down.shape[1], dtype=torch.float64)
         for row, (chosen, shares) in enumerate(zip(ids.tolist(), weights.double(), strict=True)):
@@ -68,7 +68,7 @@ class Layer:
 
 @pytest.fixture(autouse=True)
 def _large_programs(monkeypatch):
-    """What the interpreter needs for a program hardly depends on what that computes."""
+    """The interpreter's time for a program hardly depends on the work in that program."""
     monkeypatch.setattr(pair, "QUADS", 16)
 
 
@@ -342,7 +342,7 @@ def test_how_much_a_program_makes_changes_no_number(layer, numbers, monkeypatch,
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
 
 
-# -- what changes no bit --------------------------------------------------------------------------
+# -- bitwise equality -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 66])
@@ -369,7 +369,7 @@ def test_at_equal_row_count_neighbours_and_bays_change_no_bit(layer, numbers, ro
 
 
 def test_few_rows_give_the_bits_of_one_row_in_another_company(layer, numbers):
-    """Up to 16 rows int8 products do not see the number of rows, from 3 on."""
+    """From 3 to 16 rows, int8 products do not depend on the number of rows."""
     made = layer("Q8_0", "Q4_0")
     x, chosen = rows_of(numbers, 5, made), choice(5, 2, 5)
     y = made.run(x, chosen)
@@ -424,7 +424,7 @@ def test_strided_operands_are_read_like_contiguous_ones(layer, numbers, rows):
 
 
 def test_rows_of_float32_are_not_rounded(layer):
-    """Whoever computes in float32 wants its precision; plain float32 matrices give it."""
+    """Rows of float32 ask for its precision; plain float32 matrices give it."""
     made = replace(layer("Q4_K", "Q8_0").experts, dtype=torch.float32)
     assert "float32 are not rounded" in kernels.supports(made).reason
     assert kernels.supports(replace(made, dtype=torch.float16))

@@ -1,4 +1,4 @@
-"""What follows attention: gates, types and int8 rows."""
+"""The steps after attention: gates, types and int8 rows."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def fresh_state(numbers, rows, value_heads, spare=2):
 
 
 def check(backend, rows, given, state, assert_near):
-    """Outputs of all rows, states of certain parts and stores; nothing else moves."""
+    """Compare all outputs, the states of certain parts and stores; nothing else is written."""
     entry = state.clone()
     out, trace = backend.gated_delta(DELTA, *given, state, rows)
     outs, states = exact(given, rows, entry)

@@ -1,6 +1,6 @@
 """The gated delta kernels in the interpreter, against the reference in float64.
 
-Inputs are views into larger buffers full of NaN, and memory that nobody wrote is NaN too.
+Inputs are views into larger buffers full of NaN, and unwritten memory is NaN too.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def fresh_state(numbers, rows, given, spare=2):
 
 
 def check(rows, given, state, assert_near):
-    """Outputs of all rows, states of certain parts, stores and trace; nothing else moves."""
+    """Compare outputs, states of certain parts, stores and trace; nothing else is written."""
     entry = state.clone()
     expected = state.double()
     outs, traces = reference.gated_delta(DELTA, *given.doubled(), expected, rows)
@@ -210,7 +210,7 @@ def test_a_ragged_step_of_everything(steps, numbers, inputs, assert_near):
 
 
 def test_sequences_of_no_rows_are_padding(steps, numbers, inputs, assert_near):
-    """As a captured graph has them: no segment, but a place in the layout."""
+    """Captured graphs have such padding: no segment, but a place in the layout."""
     rows = steps.build(steps.certain(5, 1), steps.chain(9, 3))
     padding = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 1]], dtype=torch.int32)
     layout = replace(rows.layout, spans=torch.cat([rows.layout.spans, padding]))
@@ -376,7 +376,7 @@ def test_a_path_of_64_rows_has_64_bits(steps):
     assert path == [(1 << row + 1) - 1 for row in range(63)] + [-1]
 
 
-# -- what it cannot do ----------------------------------------------------------------------------
+# -- unsupported arguments ------------------------------------------------------------------------
 
 
 def test_refusals_say_why():

@@ -1,4 +1,4 @@
-"""The interpreter tier itself: what it can be trusted with, and what it cannot.
+"""The interpreter tier itself: which results of it are reliable, and which are not.
 
 Every kernel test of this tier rests on these facts about Triton's interpreter.
 """

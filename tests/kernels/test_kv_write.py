@@ -23,7 +23,7 @@ def poisoned(blocks, dtype):
 
 
 def written(data):
-    """Places that hold numbers: (block, offset), each wholly written or not at all."""
+    """The written places (block, offset); each is written completely or not at all."""
     places = ~data.isnan()
     assert torch.equal(places.any(3).any(1), places.all(3).all(1))
     return {tuple(place) for place in places.all(3).all(1).nonzero().tolist()}

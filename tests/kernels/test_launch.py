@@ -1,4 +1,4 @@
-"""Launches find the kernel that was compiled for what they pass, and no other."""
+"""A launch uses the kernel that was compiled for its arguments, and no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Compiled:
 
 
 class Kernel:
-    """Stands for a jitted function: compiles whenever it is asked, and counts."""
+    """A stand-in for a jitted function that compiles at every request, and counts."""
 
     arg_names = NAMES
     do_not_specialize = ("free",)

@@ -12,7 +12,7 @@ CPU = PackOutputsArguments(torch.device("cpu"))
 
 def test_numbers_stand_where_they_are_looked_for():
     hidden = torch.zeros(5, 3)
-    hidden[1, 2] = torch.nan  # the last row of nobody
+    hidden[1, 2] = torch.nan  # the last row of no sequence
     finite = torch.tensor([True, True, False, True])
     rows = torch.tensor([[0, 1], [2, -1], [3, -1]])
     kept, following = torch.tensor([2, 1, 1]), torch.tensor([50, 60, 70])

@@ -1,6 +1,6 @@
 """Attention over block tables, against a dense masked softmax in float64.
 
-Whatever a row does not see is NaN: other blocks, unwritten positions, the arena, the dummy block.
+All that a row must not read is NaN: other blocks, unwritten positions, the arena, the dummy block.
 """
 
 from __future__ import annotations

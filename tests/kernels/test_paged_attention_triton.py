@@ -1,6 +1,6 @@
 """The attention kernels in the interpreter, against a masked softmax in float64.
 
-Whatever a row does not see is NaN, and so is memory that nobody has written yet.
+All that a row must not read is NaN, and so is unwritten memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def gated_attention(q, pools, arenas, rows, table, window, scale, epilogue, modu
 
 
 def attention(*arguments):
-    """Without anything that follows it."""
+    """The op without the steps after attention."""
     return gated_attention(*arguments, Epilogue()).values
 
 
@@ -66,7 +66,7 @@ def mild(numbers):
 
 @pytest.fixture
 def check(memories, mild, assert_near):
-    """``check(rows, heads, kv_heads)``: attention of random queries is what it must be."""
+    """``check(rows, heads, kv_heads)``: attention of random queries equals the oracle."""
 
     def compare(rows, heads, kv_heads, window=None, dtype=torch.float32, value_dim=VALUE_DIM):
         memory = memories.fill(rows, kv_heads, mild, (DIM, value_dim), dtype)
@@ -79,7 +79,7 @@ def check(memories, mild, assert_near):
     return compare
 
 
-# -- what a row sees ------------------------------------------------------------------------------
+# -- visible positions ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [0, 1, 62, 63, 64, 65, 126, 127, 128, 129])
@@ -164,7 +164,7 @@ def test_an_evicted_chunk_is_not_seen(steps, memories, mild, assert_near):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_shapes(steps, memories, mild, assert_near, seed):
-    """Heads, dimensions and windows that nobody would choose."""
+    """Random heads, dimensions and windows."""
     generator = random.Random(seed)
     kinds = (steps.certain, steps.chain, lambda n, rows: steps.random_tree(n, rows, seed))
     parts = [
@@ -183,7 +183,7 @@ def test_random_shapes(steps, memories, mild, assert_near, seed):
     assert_near(found, memories.exact(q, memory, rows, window, scale), F32)
 
 
-# -- what may not change a bit --------------------------------------------------------------------
+# -- bitwise equality -----------------------------------------------------------------------------
 
 
 def test_where_blocks_lie_changes_no_bit(steps, memories, mild):
@@ -310,7 +310,7 @@ def test_every_number_of_pairs_has_exactly_one_height():
 
 
 def coded(x, format, rotated, size):
-    """A pool of plain numbers coded; what is NaN there is NaN in the scales."""
+    """A pool of plain numbers, coded; NaN in the pool becomes NaN in the scales."""
     wide = torch.nn.functional.pad(x, (0, size - x.shape[-1]))
     codes, scales = encode(format, (rotate(wide) if rotated else wide).nan_to_num(0))
     gone = x.isnan().any(-1)
@@ -374,7 +374,7 @@ def test_keys_may_be_coded_and_values_plain(steps, memories, mild, assert_near):
     assert_near(found, expected, F32)
 
 
-# -- what follows attention -----------------------------------------------------------------------
+# -- steps after attention ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("factor_dim", "activation"), [(1, "softplus"), (64, "identity")])
@@ -419,7 +419,7 @@ def test_few_rows_get_int8_ones_unasked(steps, memories, mild, count, dim):
         assert torch.equal(found.int8.words, quantize(found.values.flatten(1)).words)
 
 
-# -- what it refuses ------------------------------------------------------------------------------
+# -- refused arguments ----------------------------------------------------------------------------
 
 
 def test_it_says_what_it_cannot_do(call):

@@ -23,7 +23,7 @@ F32 = (2e-6, 2e-5)
 
 
 def arguments_of(q, k, v, norms, tables, pools, pool_index, dtype):
-    """Those of the op that fit its operands."""
+    """The arguments of the op that fit its operands."""
     keys, values = (StoredKind.of(pool) for pool in pools)
     has_values = v is not None or k is None
     return QKRopeWriteArguments(

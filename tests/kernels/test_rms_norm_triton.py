@@ -104,7 +104,7 @@ def test_a_row_does_not_depend_on_how_many_there_are(numbers):
     assert torch.equal(together, torch.cat(alone))
 
 
-# -- with what stands around it -------------------------------------------------------------------
+# -- fused with neighbouring ops ------------------------------------------------------------------
 
 
 @DTYPES
@@ -133,7 +133,7 @@ def test_the_sum_and_the_norm_of_the_sum(numbers, guarded, assert_near, dtype, w
 
 
 def test_the_sum_may_be_multiplied(numbers, assert_near):
-    """A layer that scales all it leaves on the stream."""
+    """Some layers scale the residual stream that they return."""
     residual, rows, weight = numbers(3, 1088), numbers(3, 1088), numbers(1088)
     factor = torch.tensor([0.3])
     expected = (residual.double() + exact(rows, weight)) * factor
@@ -165,7 +165,7 @@ def test_tiles_of_a_row_in_one_program_or_several_give_the_same_bits(numbers, mo
 def test_several_norms_of_a_sum_with_two_normed_rows(
     numbers, guarded, assert_near, dtype, width, weighted
 ):
-    """What stands between a layer's experts and the next layer, and before its experts."""
+    """The norms between a layer's experts and the next layer, and before its experts."""
     residual, factor = numbers(5, width), torch.tensor([0.3])
     first = NormedRows(guarded(5, width, torch.float16), numbers(width), 1e-5)
     second = NormedRows(guarded(5, width), numbers(width) if weighted else None, 1e-4)

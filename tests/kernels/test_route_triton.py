@@ -21,7 +21,7 @@ def arguments(weight, score, top_k, bias=None, scale=1.0, expert_scale=None):
 
 
 def chosen(logits, *rest):
-    """What the kernel writes over ids of no expert and weights that are no numbers."""
+    """The kernel's outputs, written over invalid expert ids and NaN weights."""
     given = arguments(None, *rest)
     ids = torch.full((logits.shape[0], given.top_k), -12345)
     weights = torch.full((logits.shape[0], given.top_k), torch.nan)

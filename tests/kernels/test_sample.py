@@ -1,6 +1,6 @@
 """Philox4x32-10 against published vectors, uniform numbers made of it, and which rows are finite.
 
-What is drawn is tested where requests say how, with kinfolk.spec.sampling.
+Tests of kinfolk.spec.sampling cover the drawn tokens.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_a_uniform_number_is_the_first_53_bits():
 
 
 def drawn(seeds, positions):
-    """Numbers of unsigned seeds and positions."""
+    """The uniform numbers of unsigned seeds and positions."""
     return uniforms(
         *(torch.from_numpy(np.array(x, np.uint64).view(np.int64)) for x in (seeds, positions))
     ).tolist()
@@ -76,7 +76,7 @@ def test_every_bit_of_a_seed_and_of_a_position_counts(bit):
 
 
 def chance_of_cells(counts):
-    """That fair draws are at least as unevenly spread over cells of one size (chi-square)."""
+    """Chance that fair draws over equal cells are at least as uneven as these (chi-square)."""
     expected = counts.sum() / len(counts)
     statistic = ((counts - expected) ** 2 / expected).sum()
     half = torch.tensor([(len(counts) - 1) / 2, statistic / 2], dtype=torch.float64)

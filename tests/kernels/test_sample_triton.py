@@ -31,7 +31,7 @@ class Rows:
 
 
 def every_kind(rng, n, vocabulary):
-    """Of each row a temperature, 0 among them, and every filter or none."""
+    """A temperature of each row, 0 among them, and every filter or none."""
     number = {"dtype": torch.float32}
     return Rows(
         torch.tensor(rng.choice([0, 0.3, 0.7, 1, 2.5], n), **number),
@@ -51,7 +51,7 @@ def plain(n, **given):
 
 
 def drawn(logits, rows, tile=64):
-    """What the kernels write, over scratch and outputs that hold nonsense."""
+    """The kernels' outputs; scratch and outputs hold nonsense before."""
     scratch = kernel.Scratch.make(logits, tile, draws=not rows.greedy)
     for name in ("best", "best_id", "finite", "mass", "count", "codes", "listed"):
         getattr(scratch, name).fill_(-12345)

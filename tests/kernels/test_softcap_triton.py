@@ -19,7 +19,7 @@ def test_equals_float64(numbers, shape, cap):
     found = kernels.softcap(SoftcapArguments(cap, logits.device), logits)
     assert torch.equal(logits, before)
     exact = cap * (logits.double() / cap).tanh()
-    # Near zero what is lost is some 2^-24 of the cap, not of the logit.
+    # Near zero the error is some 2^-24 of the cap, not of the logit.
     torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=2e-7 * cap)
 
 

@@ -1,4 +1,4 @@
-"""The frame of a decoder: what is added to what, and what can be seen of it."""
+"""The decoder around its layers: residual sums, features and traces."""
 
 from __future__ import annotations
 

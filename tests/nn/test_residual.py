@@ -29,7 +29,7 @@ class Mixer:
 
 
 class Halving(PreNormLayer):
-    """A third party's layer, which leaves nothing pending."""
+    """A third-party layer, which leaves no branch pending."""
 
     def __call__(self, stream, step):
         x = stream.tensor()
@@ -50,7 +50,7 @@ def norm(context, weights):
 
 
 def plain(layer, x):
-    """What the layers of this file mean, one step after the other."""
+    """The result of this file's layers, computed one step after the other."""
     if isinstance(layer, SandwichLayer):
         x = x + layer.after(layer.mixer(layer.before(x), None)[0])
         for branch in layer.branches:

@@ -1,4 +1,4 @@
-"""Which back end an op is bound to, and what is said about those that were refused."""
+"""Which back end an op is bound to, and the reasons given for the refused ones."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_an_error_in_a_back_end_is_not_covered_up(backend):
         run(ops)
 
 
-# -- what others bring ----------------------------------------------------------------------------
+# -- back ends of plugins -------------------------------------------------------------------------
 
 OTHERS = "plugin 'p' (dist 1)"
 WHO = f"back end 'fast' of op 'act_and_mul' of {OTHERS}: "
@@ -168,7 +168,7 @@ WHO = f"back end 'fast' of op 'act_and_mul' of {OTHERS}: "
 
 @pytest.fixture
 def foreign(backend):
-    """``foreign(function, supports)``: a back end of somebody's plugin, asked before the others."""
+    """``foreign(function, supports)``: a third-party back end, asked before the others."""
 
     def make(function, supports=None):
         made = replace(backend("fast", 9, supports), source=OTHERS)
@@ -232,7 +232,7 @@ def test_a_module_that_leaves_the_program_is_not_loaded(backend, foreign, monkey
     assert run(Ops([backend("plain"), leaving])) == "plain"
 
 
-# -- what comes with kinfolk ----------------------------------------------------------------------
+# -- back ends of kinfolk -------------------------------------------------------------------------
 
 
 def test_references_are_not_registered_and_every_op_has_one():

@@ -61,7 +61,7 @@ def test_the_bundle_holds_exactly_what_its_members_hold(wheels):
 def test_no_wheel_carries_tests_or_build_leftovers(wheels):
     for wheel in wheels.values():
         names = contents(wheel)
-        # What `new-family` writes has tests of its own.
+        # The files that `new-family` writes have tests of their own.
         own = [name for name in names if not name.endswith(".tmpl")]
         assert [n for n in own if "/tests/" in n or n.endswith((".pyc", "pyproject.toml"))] == []
         assert {name.split("/")[0].removeprefix("kinfolk")[:1] for name in names} <= {"", "_"}

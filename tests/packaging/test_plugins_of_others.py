@@ -1,6 +1,6 @@
 """Plugins in distributions of their own: installed beside the wheel, used and checked there.
 
-Nothing here sees the repository but what is copied out of it first.
+These tests use only copies of files, never the repository itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAMILIES = ("gemma4", "laguna", "qwen35", "qwen35moe")
 
 
 def run(environment, *words, code=0) -> subprocess.CompletedProcess[str]:
-    """Run a program of the environment as somebody sitting in it."""
+    """Run a program of the environment as a user who has activated it."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST", "KINFOLK")
     variables = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
     variables |= {
@@ -45,7 +45,7 @@ def run(environment, *words, code=0) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def plain(borrowing, wheels):
-    """The wheel and one family of somebody else, without the tools for tests."""
+    """The wheel and one third-party family, without the tools for tests."""
     environment = borrowing("others")
     environment.pip("install", "--no-index", wheels["bundle"])
     return environment
@@ -63,7 +63,7 @@ def sources(repo, room) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def said_without_tools(plain, sources) -> str:
-    """What `kinfolk check` says where pytest is missing; asked before it is installed."""
+    """The output of `kinfolk check` without pytest; it runs before pytest is installed."""
     plain.pip("install", *OFFLINE, *sources.values())
     return run(plain, "kinfolk", "check", "qwen3", code=2).stderr
 
@@ -171,7 +171,7 @@ def test_the_tutorial_works_with_pip(others, repo, wheels, tmp_path):
         return done.returncode, done.stdout + done.stderr
 
     tutorial["play"](page, tmp_path, play)
-    # What was published works where the sources are not.
+    # The built wheel works without the sources.
     others.pip("uninstall", "-y", "kinfolk-granite")
     others.pip("install", "--no-index", *(tmp_path / "dist").glob("*.whl"))
     run(others, "kinfolk", "run", "-m", tmp_path / "granite.gguf", "--max-tokens", "4", "Hello")
@@ -181,7 +181,7 @@ def pip(environment, folder, words, bundle) -> str:
     """The tests' pip on the environment, which must find all it needs there already."""
     if words == ["install", "kinfolk[testing]"]:
         return environment.pip("install", "--no-index", f"{bundle}[testing]")
-    # Relative names are those of the reader's folder.
+    # Relative names belong to the reader's folder.
     absolute = [f"{folder / word}" if word.startswith("./") or word == "dist" else word
                 for word in words]  # fmt: skip
     return environment.pip(absolute[0], *OFFLINE, *absolute[1:])

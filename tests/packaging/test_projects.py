@@ -16,7 +16,7 @@ from packaging.version import Version
 
 OUTER_FOLDERS = ("core", "kernels", "plugins", "tests", "docs", "examples", "benchmarks")
 
-# What the runtime is tested with: the CPU machine's and the GPU machine's.
+# The versions that the runtime is tested with: the CPU machine's and the GPU machine's.
 TESTED = {
     "torch": ("2.11.0", "2.13.0"),
     "triton": ("3.6.0", "3.9.0"),
@@ -229,7 +229,7 @@ def transitively_declared(folder: str) -> set[str]:
 
 
 def executed(node: ast.AST) -> Iterator[ast.AST]:
-    """What of a module runs: type checkers read more."""
+    """The statements of a module that run: type checkers read more."""
     yield node
     checked = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     children = node.orelse if checked else ast.iter_child_nodes(node)

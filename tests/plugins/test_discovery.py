@@ -1,4 +1,4 @@
-"""Installed plugins are found by their metadata, in a fixed order, and nothing heavy loads."""
+"""Installed plugins are found by their metadata, in a fixed order, without heavy imports."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def statuses(registry: Registry) -> dict[str, str]:
 
 
 def problems_of(registry: Registry, distribution: str) -> list[str]:
-    """What is wrong with its plugins; others may be installed here, and broken."""
+    """The problems of its plugins only: other, broken plugins may be installed here."""
     return [problem for problem in registry.problems() if distribution in problem]
 
 

@@ -1,4 +1,4 @@
-"""What a plugin raises or answers wrongly is named after it, and others go on."""
+"""Exceptions and wrong answers of a plugin carry its name, and other plugins go on."""
 
 import itertools
 
@@ -105,7 +105,7 @@ def test_nobody_is_asked_who_is_not_needed(caplog):
 
 
 def test_only_what_came_through_the_door_is_left_out():
-    """A mistake of our own is none of a plugin."""
+    """An error of the core is not blamed on a plugin."""
     with pytest.raises(ZeroDivisionError):
         list(ask_each([0], lambda provider: 1 // provider))
     with pytest.raises(KinfolkError):

@@ -1,4 +1,4 @@
-"""What a family answers is what it declares, down to the last field, or an error that names it."""
+"""Every field of a family's answer has the declared type, or an error names the family."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_the_functions_of_a_conversion_are_behind_the_door(asked, tmp_path):
 
 @pytest.fixture
 def drafter(monkeypatch, info):
-    """``drafter(create)``: what is made of a drafter that ``create`` makes."""
+    """``drafter(create)``: the guarded form of a drafter that ``create`` makes."""
 
     def make(create):
         module = SimpleNamespace(create=create)
@@ -271,7 +271,7 @@ def test_what_is_no_command_is_refused(record_of):
     assert record.reason == "register_commands added 7, which is no click.Command"
 
 
-# -- what is told of it ---------------------------------------------------------------------------
+# -- presentation ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

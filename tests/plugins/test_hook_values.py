@@ -1,4 +1,4 @@
-"""What a model hook may answer, and what is said about anything else."""
+"""The allowed answers of a model hook, and the message about any other answer."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Each mistake that a plugin can make has a message that a stranger understands."""
+"""Each mistake that a plugin can make has a message that a new author understands."""
 
 import pytest
 
@@ -206,7 +206,7 @@ def test_an_optional_hook_of_another_version_is_left_alone(record_of):
     assert record_of(body).status == "ok"
 
 
-# -- what hooks return ----------------------------------------------------------------------------
+# -- return values of hooks -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

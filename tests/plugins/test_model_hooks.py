@@ -1,4 +1,4 @@
-"""One caller for each loaded model: who is asked, in which order, and who is blamed."""
+"""One hook caller for each loaded model: the order of its plugins, and which one is blamed."""
 
 import dataclasses
 import logging
@@ -25,7 +25,7 @@ def kept(rows=1, width=2):
 
 
 class Says:
-    """Answers ``verify`` and ``allocate_cache`` with one value, and notes that it was asked."""
+    """Answers ``verify`` and ``allocate_cache`` with one value, and records each call."""
 
     def __init__(self, value=None, log=None, name=""):
         self.value, self.log, self.name = value, log if log is not None else [], name

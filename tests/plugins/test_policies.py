@@ -1,4 +1,4 @@
-"""Policies: switched on by name, created for one model, refused when they cannot work."""
+"""Policies: enabled by name, created for one model, refused when they cannot work."""
 
 import sys
 

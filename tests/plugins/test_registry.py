@@ -1,4 +1,4 @@
-"""A registry is frozen, finds families by exact names, and lets nobody win a clash of names."""
+"""A registry is frozen, finds families by exact names, and refuses both sides of a name clash."""
 
 import dataclasses
 

@@ -174,7 +174,7 @@ def test_what_a_command_sets_for_want_of_a_wish_was_not_asked_for(monkeypatch):
 
 
 def test_no_message_is_in_the_words_of_the_library():
-    """Whatever field is given nonsense, the rule is ours."""
+    """For nonsense in any field, the message states the rule in our own wording."""
     for name in Settings.model_fields:
         with pytest.raises(SettingsError) as caught:
             load_settings(**{name: {"no": object}})

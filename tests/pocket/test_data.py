@@ -1,4 +1,4 @@
-"""What reaches training: no copies, no held-out files in disguise, no changed tokens."""
+"""Training data: no duplicates, no near copies of held-out files, no changed tokens."""
 
 from __future__ import annotations
 

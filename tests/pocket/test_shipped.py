@@ -1,4 +1,4 @@
-"""The model in the package: its first command is answered right."""
+"""The model in the package answers the first command of the README correctly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROMPTS = json.loads(exercises.PROMPTS.read_text(encoding="utf-8"))["seen"]
 
 
 def answer(prompt: str, *options: str) -> tuple[str, str]:
-    """Text and reason of its end."""
+    """The completion's text and finish reason."""
     result = CliRunner().invoke(cli, ["run", "--json", *options, prompt])
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""The textbook: what it says runs, in every form, and its measuring prompts stay unseen."""
+"""The textbook: its code runs, in every form, and its evaluation prompts stay unseen."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_committed_prompts_are_those_of_the_chapters() -> None:
 
 
 def test_every_prompt_can_be_answered() -> None:
-    """The rest of the solution that a prompt is the beginning of passes its checks."""
+    """A prompt is the beginning of a solution; the rest of that solution passes the checks."""
     random = Random(0)
     for task in ALL:
         solution = task.solutions[0]

@@ -1,4 +1,4 @@
-"""The functions of a plugin's format are held to what they must give."""
+"""The results of a plugin format's functions are checked for type and shape."""
 
 from __future__ import annotations
 

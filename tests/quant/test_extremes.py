@@ -1,4 +1,4 @@
-"""Blocks far from those of weights: what a format cannot hold is refused, the rest is kept."""
+"""Blocks unlike those of weights: values that a format cannot hold are refused, others are kept."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def named(formats):
 
 
 def there_and_back(format_, numbers):
-    """What the format makes of numbers, without any warning of numpy's."""
+    """The numbers after encoding and decoding, without any warning of numpy's."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         encoded = resolve(format_.quantize)(numbers)
@@ -61,7 +61,7 @@ def assert_kept(format_, numbers):
 
 
 def largest(format_):
-    """What every block of the format holds, whatever the signs of its numbers."""
+    """The largest magnitude that every block of the format holds, with any signs."""
     tops = {"F32": 3.4e38, "F16": 65504.0, "BF16": 3.38e38, "Q4_1": 65504.0, "Q5_1": 65504.0}
     scale = {"Q8_0": 127, "Q4_0": 8, "Q5_0": 16, "Q2_K": 15, "Q3_K": 96, "Q4_K": 63, "Q5_K": 63,
              "Q6_K": 3968, "IQ4_NL": 113}  # fmt: skip
@@ -127,7 +127,7 @@ def test_numbers_that_are_all_next_to_nothing_become_next_to_nothing(format_, ki
 
 @pytest.mark.parametrize("format_", **named([f for f in SEARCHED if f.block == 256]))
 def test_the_largest_number_of_a_small_block_is_not_cut_off(format_):
-    """Scales are stored in steps of 2^-24 there, which are a third of them and more."""
+    """Scales that small are stored in steps of 2^-24, a third of the scale or more."""
     for exponent in np.arange(-23, -8, 0.125):
         numbers = np.zeros(256, np.float32)
         numbers[7] = 2.0**exponent

@@ -1,4 +1,4 @@
-"""Formats are found by type and by name, and what is missing is said."""
+"""Formats are found by type and by name, and an error names a missing one."""
 
 from __future__ import annotations
 

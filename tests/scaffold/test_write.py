@@ -1,4 +1,4 @@
-"""What `kinfolk new-family` writes: a whole plugin, valid under every name, never over anything."""
+"""`kinfolk new-family` writes a whole plugin, valid under every name, and overwrites no file."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_name_that_an_installed_plugin_has_is_refused(name, tmp_path):
 
 
 def test_a_family_may_be_written_anew_while_it_is_installed(tmp_path, monkeypatch):
-    """Its own distribution is no other plugin: installing the new one replaces it."""
+    """Its own distribution does not count as another plugin: the new one replaces it."""
     site, here = tmp_path / "site", tmp_path / "here"
     write_family(NewFamily("caper"), site)
     info = site / "kinfolk_caper-0.1.0.dist-info"

@@ -1,4 +1,4 @@
-"""What a request may say: anything else is refused before it is queued, by name."""
+"""The allowed values of a request; any other is refused by name before it is queued."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GOOD = Request("a", (1, 2), 3)
 
 
 def kind_of(value):
-    """In ids of tests: some values are too long to be written."""
+    """The type of a value, for test ids: some values are too long to be written."""
     return type(value).__name__
 
 

@@ -1,4 +1,4 @@
-"""Single properties of the scheduler, each in a small scene of its own."""
+"""Single properties of the scheduler, each in a small scenario of its own."""
 
 from __future__ import annotations
 
@@ -528,7 +528,7 @@ def test_the_end_of_a_generation_is_kept_for_the_next_turn(make_world, recurrent
 
 @pytest.mark.parametrize("recurrent", [True, False])
 def test_rows_kept_behind_a_stop_token_never_reach_the_cache(make_world, recurrent):
-    """Recurrent state is then too far and is not kept; positions can simply be counted back."""
+    """Recurrent state is then too far and is dropped; attention just truncates its positions."""
     world = make_world(recurrent=recurrent, quality=1.0, max_draft=20, slice=32, step_tokens=64)
     whole = world.expected(Request("first", prompt(50), 30))
     stop = frozenset({whole[4]})

@@ -121,7 +121,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.finished)
     @rule(data=st.data(), max_new=st.integers(1, 20))
     def go_on(self, data, max_new):
-        """A chat's next turn: the old prompt, its answer, and something new."""
+        """A chat's next turn: the old prompt, its answer, and new tokens."""
         world = self.world
         old = data.draw(st.sampled_from(sorted(world.finished)))
         prompt = (*world.requests[old].prompt, *world.streams[old], 3)
@@ -153,7 +153,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 30), faulty=st.booleans())
     def steps_ahead(self, data, count, faulty):
         """Each step runs before the one before it is committed, as long as the scheduler lets it;
-        then somebody may stumble, or be cancelled between two commits."""
+        then a request may fail, or be cancelled between two commits."""
         plan = result = None
         for _ in range(count):
             if plan is None:
@@ -251,7 +251,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def drafter_breaks(self):
         self.world.drafter.raises = not self.world.drafter.raises
 
-    # -- what must hold -------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------
 
     def plan(self) -> StepPlan | None:
         plan = self.world.plan()
@@ -344,7 +344,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return sorted(set(self.world.requests) - set(self.world.finished))
 
     def has_slot(self, request_id):
-        """Whoever was in a plan got a slot, and keeps it until the end."""
+        """A request that was in a plan has a slot, and keeps it until the end."""
         return self.world.scheduler.alive[request_id].lease is not None
 
     def cancel_one(self, request_id, times):
@@ -356,7 +356,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.world.finished[request_id].reason is FinishReason.CANCELLED
 
     def toy(self):
-        """Everything that a result could change, as text."""
+        """All state that a result could change, as text."""
         scheduler, kv_cache = self.world.scheduler, self.world.kv_cache
         return (
             repr(sorted(scheduler.alive.items())),

@@ -1,4 +1,4 @@
-"""Fair turns: who waits, for how long, and that none of it shows in the output."""
+"""Fair turns: which requests wait, for how long, and that the output does not depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys, origins, sizes, and the places that need none of them."""
+"""API keys, origins, body sizes, and the routes that need none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the engine's thread to the loop."""
+"""Events go from the engine's thread to the event loop."""
 
 from __future__ import annotations
 

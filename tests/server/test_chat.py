@@ -150,7 +150,7 @@ def test_a_stop_string_ends_the_work_of_the_engine(make_client, make_engine, use
     engine = make_engine("one END", *([0.05, " more"] * 100))
     answer = make_client(engine).post(CHAT, json=user(stop="END", max_tokens=200)).json()
     assert answer["choices"][0]["message"]["content"] == "one "
-    # The engine hears that the answer is complete, not that it was abandoned.
+    # The engine is told that the answer is complete, not that it was cancelled.
     assert engine.wait_until_ended(1)[0].reason.value == "stop"
     assert engine.ended[0].usage.emitted < 20
 
@@ -245,7 +245,7 @@ def test_logprobs_of_reasoning_stand_apart(make_client, make_engine, user):
     assert "".join(e["token"] for e in logprobs["reasoning_content"]).startswith("why")
 
 
-# -- what reaches the engine ----------------------------------------------------------------------
+# -- requests that reach the engine ---------------------------------------------------------------
 
 
 def test_every_sampling_field_reaches_the_engine(make_client, make_engine, user):

@@ -1,4 +1,4 @@
-"""/v1/completions: text as it stands."""
+"""/v1/completions: the prompt is used unchanged, without a chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that leaves: its work ends, and its place is free."""
+"""A client that disconnects: its request is cancelled, and its slot becomes free."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wait_until(holds, seconds=5.0):
 
 @pytest.fixture
 def endless(make_engine):
-    """Speaks for half a minute unless it is cancelled."""
+    """Generates for half a minute unless it is cancelled."""
     return make_engine(*([" word", 0.05] * 600))
 
 
@@ -60,7 +60,7 @@ def test_leaving_before_a_whole_answer_cancels_its_generation(run_server, make_s
 
 
 def test_leaving_in_silence_is_noticed(run_server, make_service, make_engine):
-    """A long prompt says nothing for a while; there is no write that could fail."""
+    """A long prompt sends nothing for a while, so no write can fail."""
     silent = make_engine(30.0, "late")
     running = run_server(make_service(silent))
     sock = open_request(running, "{" + MESSAGES + ', "stream": true}')

@@ -1,4 +1,4 @@
-"""What a client hears when it asks for what cannot be had: a status, a type, a name."""
+"""The answers to requests that cannot be served: a status, an error type, the field's name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every field of every body with values nobody means: a 400 that names it, or an answer.
+"""Every field of every body with hostile values: a 400 that names the field, or an answer.
 
-Never a 500, and never a word to those who are answered at the same time: while a field's values are
-sent, another stream runs on the same engine, and must say what it says alone.
+Never a 500, and no effect on other requests: while a field's values are sent, another stream runs
+on the same engine, and must give the output that it gives alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ OTHERS = [
 VALUES = NUMBERS + TEXTS + OTHERS
 FEWER = NUMBERS[1::3] + TEXTS[::3] + OTHERS[::2]
 
-# Words of the libraries that read bodies, and of Python.
+# Terms of the libraries that parse bodies, and of Python.
 FOREIGN = [
     *("input should", "string should", "list should", "should be", "should have", "pydantic"),
     *("unable to", "valid integer", "valid number", "valid string", "field required", "sys."),
@@ -66,7 +66,7 @@ FOREIGN = [
 
 SOON_OVER = {"stop_token_ids": list(range(768))}
 
-# What makes the value of one field mean something.
+# Other fields without which the value of a field has no effect.
 BESIDE = {
     "stream_options": {"stream": True},
     "top_logprobs": {"logprobs": True},
@@ -126,7 +126,7 @@ class Neighbour(threading.Thread):
             self.answers += 1
 
     def settle(self):
-        """Wait for the answers that are under way; they must be those given alone."""
+        """Wait for the running answers; they must equal those that the requests get alone."""
         before, deadline = self.answers, time.monotonic() + 60
         while self.answers == before:
             assert time.monotonic() < deadline
@@ -136,7 +136,7 @@ class Neighbour(threading.Thread):
 
 @pytest.fixture(scope="module")
 def server(runtime, template):
-    """A server around a real engine: its address, and who else is served there."""
+    """A server around a real engine: its address, and the neighbour that it also serves."""
     chat = ChatTemplate(template, runtime.tokenizer, runtime.chat_format)
     service = Service(replace(runtime, chat=chat), ServerOptions("case"), 8)
     sock = bind("127.0.0.1", 0)
@@ -160,7 +160,7 @@ def server(runtime, template):
 
 @pytest.fixture(scope="module")
 def asking(server):
-    """A client of the server: one for all tests, as each would read the certificates anew."""
+    """One client of the server for all tests: each new client would read the certificates again."""
     address, _ = server
     with httpx.Client(base_url=address, timeout=60) as client:
         yield client
@@ -189,7 +189,7 @@ def with_value(path, name, value):
 
 
 def check(response, named):
-    """An answer, or a refusal that says what is wrong in our words."""
+    """The response is an answer, or a refusal in our own wording."""
     assert response.status_code in (200, 400), response.text[:500]
     if response.status_code == 200:
         assert '"error"' not in response.text, response.text[:500]

@@ -1,4 +1,4 @@
-"""Starting, and leaving with work in hand."""
+"""Start of the server, and shutdown while requests run."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_new_work_on_an_old_connection_is_refused(run_server, make_service, make
 
 @pytest.fixture
 def told(monkeypatch):
-    """What servers say about themselves, and the codes with which they would have left at once."""
+    """The messages of servers, and the exit codes with which they would have ended at once."""
     said, left = [], []
     monkeypatch.setattr("kinfolk.server.lifecycle.os._exit", left.append)
     return said, left

@@ -1,4 +1,4 @@
-"""What the server says about itself."""
+"""The routes that describe the server and its model."""
 
 from __future__ import annotations
 

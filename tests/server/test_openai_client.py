@@ -1,4 +1,4 @@
-"""The openai package as a client: what it can read is what most clients can read."""
+"""The openai package as a client: most clients read the same fields."""
 
 from __future__ import annotations
 

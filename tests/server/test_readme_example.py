@@ -1,4 +1,4 @@
-"""The README's request is answered as the README shows."""
+"""The server answers the README's request as the README shows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def example(page: str) -> tuple[str, str, object]:
 
 
 def differences(shown, found, where="answer"):
-    """Where an answer is not what is shown. "…" stands for any value, and for more keys."""
+    """Differences between an answer and the shown one; "…" stands for any value, and more keys."""
     if isinstance(shown, str) and "…" in shown:
         same = fnmatch.fnmatchcase(str(found), shown.replace("…", "*"))
         return [] if same else [f"{where}: {found!r}"]

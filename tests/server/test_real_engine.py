@@ -93,7 +93,7 @@ def test_eight_staggered_requests_say_what_each_says_alone(client, runtime):
 
     def ask(number):
         if number:
-            # Each enters when the one before it is already answering.
+            # Each request arrives when the one before it is already being answered.
             assert begun[number - 1].wait(30)
         text, tokens = "", []
         for chunk in complete(client, number, stream=True):
@@ -197,7 +197,7 @@ def test_drafts_change_nothing_that_is_said(connect, runtime, drafting_runtime, 
         "prompt": PROMPTS[3] * 2,
         "max_tokens": 60,
         "logprobs": 0,
-        # Wanted often enough that there is something to repeat.
+        # The bias makes the token frequent enough that the output repeats.
         "logit_bias": {str(comma): 7},
         **fields,
     }

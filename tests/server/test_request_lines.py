@@ -1,4 +1,4 @@
-"""What the log says of requests: one line each, when all is over."""
+"""The log has one line for each request, written when the request has ended."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COMPLETE = "/v1/completions"
 
 
 def from_us(records):
-    """Without those of the libraries, whose level another test may have set."""
+    """Our log records, without those of libraries, whose level another test may have set."""
     return [record for record in records if record.name.startswith("kinfolk.server")]
 
 
 @pytest.fixture
 def lines(caplog):
-    """``lines(count)``: the lines of requests, once there are so many; there are no others."""
+    """``lines(count)``: the log lines of requests, once there are exactly so many."""
     caplog.set_level(logging.DEBUG, "kinfolk.server")
 
     def read(count, level=logging.INFO):

@@ -1,4 +1,4 @@
-"""The stream itself: every way out closes what feeds it."""
+"""The event stream: however it ends, its source is closed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Channel:
 
 
 class Source:
-    """Yields numbered chunks; notes how it was left."""
+    """Yields numbered chunks; notes how it was closed."""
 
     def __init__(self, chunks: int, pause: float = 0.0, error: Exception | None = None):
         self.chunks, self.pause, self.error = chunks, pause, error

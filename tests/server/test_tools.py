@@ -1,4 +1,4 @@
-"""Tools in /v1/chat/completions: what the model is told, and its calls as clients read them."""
+"""Tools in /v1/chat/completions: the rendered prompt, and the calls as clients read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt lookup continues what stood behind the longest earlier occurrence of the suffix."""
+"""Prompt lookup drafts the tokens after the longest earlier occurrence of the suffix."""
 
 from __future__ import annotations
 

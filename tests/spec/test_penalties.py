@@ -24,7 +24,7 @@ SLOTS = torch.tensor([2, 4, 1, 3])
 
 @pytest.fixture
 def rows():
-    """One of each, with a life of its own."""
+    """One row for each of the samplings, with its own counts."""
     made = []
     for number, sampling in enumerate(SAMPLINGS):
         output = Counter({number: 2, 7: 1} if sampling.has_penalties else {})

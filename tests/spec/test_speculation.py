@@ -1,4 +1,4 @@
-"""Speculative output on a toy whose logits are a table: the plain path's tokens, and its chances.
+"""Speculative output on a toy model with a table of logits: the plain path's tokens and chances.
 
 The logits after a token depend on the last two tokens, so exact probabilities can be written down.
 """
@@ -43,7 +43,7 @@ def table():
 
 
 def context(sampling, text):
-    """What sampling the token after ``text`` needs to know."""
+    """The row context for sampling the token after ``text``."""
     return RowContext(sampling, len(text), frozenset(PROMPT), Counter(text[len(PROMPT) :]))
 
 
@@ -70,7 +70,7 @@ def tree(rng, size):
 def speculative(table, samplings, count, shape, rng, drafted):
     """The same with drafts: ``shape`` makes parents, ``drafted`` tokens a step at most."""
     texts = [list(PROMPT) for _ in samplings]
-    # The first token comes from the prompt's last row, as it does behind a prefill.
+    # The first token comes from the prompt's last row, as it does after a prefill.
     for text, (first,) in zip(texts, plain(table, samplings, 1), strict=True):
         text.append(first)
     accepted = 0

@@ -1,4 +1,4 @@
-"""Which drafted rows are kept: walks along equal tokens, against a search written down plainly."""
+"""Which drafted rows are accepted: the path of equal tokens, against a plain search."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_ragged_trees_are_walked_as_by_hand(seed):
 
 
 def test_every_row_is_sampled_with_its_own_logits():
-    """Two lanes of different length; the rows of the second lie behind those of the first."""
+    """Two lanes of different length; the rows of the second follow those of the first."""
     logits = torch.full((5, 10), -20.0)
     for row, token in enumerate([3, 4, 5, 6, 7]):
         logits[row, token] = 20

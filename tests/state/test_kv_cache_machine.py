@@ -1,4 +1,4 @@
-"""Any order of opens, steps, forks, checkpoints, evictions and releases keeps toy and bytes."""
+"""Any order of opens, steps, forks, checkpoints, evictions and releases keeps the cache correct."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUTS = [(None,), (70,), (None, 70), (None, 1, 200)]
 
 
 class Life:
-    """A sequence as the test knows it."""
+    """The test's own record of a sequence."""
 
     def __init__(self, lease, positions, history):
         self.lease, self.positions, self.history = lease, positions, history
@@ -97,7 +97,7 @@ class KVCacheMachine(RuleBasedStateMachine):
     def step(self, data, share, rejected, mark):
         """A slice, or a chain of drafts of which the last ``rejected`` are not kept.
 
-        Within what was promised this never runs out of blocks, whoever shares them.
+        Within the promised length this never runs out of blocks, however they are shared.
         """
         life = data.draw(st.sampled_from(self.lives))
         start = len(life.history)
@@ -141,7 +141,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def drop_all_but_one(self, data):
-        """What the cache says it would give back is what comes back."""
+        """The reclaimable blocks that the cache states are the blocks that come back."""
         held = self.cache.items()
         key, keep = data.draw(st.sampled_from([(None, None), *held]))
         gain = self.cache.reclaimable(keep)
@@ -179,7 +179,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         life.evicted.remove(chunk)
 
-    # -- what must hold -------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------
 
     @invariant()
     def books_and_bytes_agree(self):
@@ -194,7 +194,7 @@ class KVCacheMachine(RuleBasedStateMachine):
                 self.check_table(life, index, pool.window)
 
     def check_table(self, life, index, window):
-        """Everything that the next row may see is there, unless it was evicted."""
+        """Every position that the next row may see is in the table, unless it was evicted."""
         length = len(life.history)
         first = 0 if window is None else max(0, length - window + 1)
         wanted = set(range(first // CHUNK_POSITIONS, -(-length // CHUNK_POSITIONS)))

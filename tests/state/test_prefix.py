@@ -1,4 +1,4 @@
-"""The prefix cache: longest match, least recently used out, and what it would give back."""
+"""The prefix cache: longest match, eviction of the least recently used, reclaimable blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensors of state: what an operation touches, and that it touches nothing else."""
+"""The tensors of state: an operation changes its own places and nothing else."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ CODED = StatePlan(
 
 
 def full_of_codes():
-    """A state with coded sections, and what is stored in it: (layer, section) -> numbers."""
+    """A state with coded sections, and its stored numbers by (layer, section)."""
     made = State(CODED, LIMITS, torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
     stored = {}

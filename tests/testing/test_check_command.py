@@ -19,7 +19,7 @@ from kinfolk.testing.run import reason_of, run_checks
 def kinfolk(*words, cwd, path=None, **more):
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | more
     if path is not None:
-        del environment["KINFOLK_PLUGINS"]  # what is on the path counts
+        del environment["KINFOLK_PLUGINS"]  # packages on the path count
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
@@ -52,7 +52,7 @@ def installed(tmp_path):
 
 @pytest.mark.parametrize("name", ["olive-2", "granite"])
 def test_a_new_family_is_green_before_its_authors_first_edit(installed, tmp_path, name):
-    """Files of the second are known to hold the rows of heads in another order."""
+    """Files of the second family are known to hold the rows of heads in another order."""
     site = installed(name)
     done = kinfolk("kinfolk", "check", name, "--json", cwd=tmp_path, path=site)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,7 +81,7 @@ def test_the_plugins_own_test_module_runs_the_same_checks(installed, tmp_path):
     done = kinfolk(*words, cwd=tmp_path, path=site)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
-    # What has no meaning is told even where nothing else is said.
+    # Tests that do not apply are reported even with -q.
     assert "olive: test_windows_are_crossed_at_any_length: the state plan has no window" in (
         done.stdout
     )
@@ -101,7 +101,7 @@ def test_a_failure_is_told_with_its_reason_and_the_exit_code(installed, tmp_path
 
 
 def test_nothing_is_left_behind_in_the_folder_of_the_user(installed, tmp_path):
-    """Checks that draw examples keep what they learn, but not here."""
+    """Property tests save their examples; the check must not save them in the user's folder."""
     site = installed("olive")
     here = tmp_path / "here"
     here.mkdir()
@@ -189,7 +189,7 @@ def test_checks_run_in_one_process_whatever_pytest_is_told_to_do(tmp_path):
 
 
 def test_the_pytest_plugin_is_light(tmp_path):
-    """Whoever runs pytest beside kinfolk pays nothing for it."""
+    """Users of pytest who have kinfolk installed must not wait for its imports."""
     (tmp_path / "test_modules.py").write_text(
         "import sys\n\n\ndef test_nothing_heavy_is_imported():\n"
         "    assert not {'torch', 'numpy', 'pydantic', 'kinfolk.registry'} & set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""Every check of the conformance kit fails for a family that breaks what it is about."""
+"""Every check of the conformance kit fails for a family that breaks its rule."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scaled_everywhere(hidden, batch, view):
 
 
 def by_step_size(hidden, batch, view):
-    """Something that depends on how many rows the step has."""
+    """A value that depends on the number of rows of the step."""
     return hidden * (1 + 0.01 * batch.rows * torch.arange(hidden.shape[1]))
 
 
@@ -95,7 +95,7 @@ def blind_to_branches(hidden, batch, view):
 
 
 def remembers(hidden, batch, view):
-    """What was in the place of a sequence before shows."""
+    """The earlier content of a sequence's slot changes its output."""
     last = view.paged(0).pool("k")[:, :, -1].abs().sum((1, 2))
     return hidden + 1e-3 * last[batch.write_row[0] // 64, None] * torch.arange(hidden.shape[1])
 
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_is_not_exact_is_found(kit_of):
 
 
 def test_a_model_that_quantised_weights_change_is_found(kit_of):
-    """It adds what only a weight that is kept as bytes has."""
+    """The model's output depends on how many weights are kept as bytes."""
 
     def build(build, config, weights, context):
         kept = sum(not isinstance(weight, torch.Tensor) for weight in weights.values())
@@ -219,7 +219,7 @@ def test_a_row_that_reads_behind_its_window_is_found(kit_of):
 
 
 def test_experts_that_matter_by_their_bay_are_found(kit_of):
-    """A model that looks where its experts lie."""
+    """The model's output depends on the bays of its experts."""
 
     def read_config(read_config, meta):
         return read_config(meta).model_copy(update={"experts": (4, 4, 4)})

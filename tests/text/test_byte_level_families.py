@@ -1,4 +1,4 @@
-"""The byte-level tokenizers of the families with experts, and how those families talk."""
+"""The byte-level tokenizers of the families with experts, and their chat formats."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_calls_and_their_results_in_tags(tagged):
 
 
 def test_the_next_turn_departs_behind_the_last_role_header(tagged, tags):
-    """With reasoning on, which the probe's answer has none of; without, nothing is rewritten."""
+    """With reasoning on, since the probe's answer has none; with it off, nothing is rewritten."""
     messages = [{"role": "user", "content": "Q"}]
     for thinking, header in ((True, "<assistant>"), (False, "<assistant>\n</think>")):
         prompt = tagged.prompt(messages, enable_thinking=thinking)

@@ -38,7 +38,7 @@ AWKWARD = {
 
 
 class PlainCharacterBPE:
-    """The algorithm, written down without a thought for speed."""
+    """The algorithm, written plainly and without regard to speed."""
 
     def __init__(self, tokens: Sequence[str], merges: Sequence[str], specials: Sequence[str]):
         self.ids = {text: token for token, text in enumerate(tokens)}
@@ -165,13 +165,13 @@ def test_any_string_of_awkward_letters_equals_the_plain_algorithm(tokenizer, pla
 
 
 def test_adversarial_strings_equal_transformers(cases, tokenizer, adversarial) -> None:
-    """Their construction from the same file, which takes line ends in a row as merges lead."""
+    """transformers builds it from the same file, and merges line ends in a row by pairs."""
     from transformers import AutoTokenizer
 
     theirs = AutoTokenizer.from_pretrained(cases, gguf_file="gemma4.gguf")
     compared = 0
     for name, text in {**adversarial, **AWKWARD}.items():
-        # They know no <turn|>, for the file does not mark it; ours is what the family says.
+        # transformers has no <turn|>, which the file does not mark; ours comes from the family.
         if "<turn|>" not in text:
             expected = theirs.encode(text, add_special_tokens=False)
             assert tokenizer.encode(text, add_bos=False) == expected, name
@@ -243,7 +243,7 @@ def test_what_ends_an_answer(make) -> None:
     for eos in (first, first + 1):
         tokenizer = make(extra=[*ends, *others], eos_token_id=eos)
         assert {tokenizer.token_text(token) for token in tokenizer.eog} == {t for t, _ in ends}
-        # What ends an answer is not part of it, whatever the converter noted.
+        # The token that ends an answer is not part of it, whatever the converter noted.
         assert all(tokenizer.is_hidden(token) for token in tokenizer.eog)
 
 

@@ -1,4 +1,4 @@
-"""Conversations in the words of a template, and where the next one departs from this one."""
+"""Conversations rendered by a template, and the fork point where the next turn departs."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_a_template_that_rewrites_nothing_forks_at_its_last_special(tokenizer) -
 
 
 def test_a_text_that_reads_like_bos_and_is_none_does_not_take_its_place(make_tokenizer) -> None:
-    """Only the token counts: here its text is ordinary, and so is never found as a whole."""
+    """Only the token counts: here its text is ordinary and does not become that token."""
     tokenizer = make_tokenizer([], [("<s>", 1)], bos_token_id=256, add_bos_token=True)
     tokens = ChatTemplate("{{ bos_token }}x", tokenizer).prompt([]).tokens
     assert tokens == [256, *b"<s>x"]

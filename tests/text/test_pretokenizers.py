@@ -1,4 +1,4 @@
-"""How text is cut before merging, and whose pre-tokenizer a file gets."""
+"""How text is split before merging, and which family's pre-tokenizer a file gets."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_qwen35_cuts_as_another_regex_engine_does(text: str) -> None:
     assert pieces(QWEN35, text) == regex.findall(published, text)
 
 
-# -- whose it is ----------------------------------------------------------------------------------
+# -- the family of a pre-tokenizer ----------------------------------------------------------------
 
 
 def test_a_family_brings_its_own(stub_family) -> None:
@@ -126,7 +126,7 @@ def test_an_unclaimed_id_names_itself_the_file_and_who_claims_what(stub_family, 
 
 
 def test_a_vocabulary_that_nobody_reads_is_named_by_its_own_key(stub_family, make_pre) -> None:
-    """A claim for byte-level vocabularies is none for another kind that is called the same."""
+    """A claim for byte-level vocabularies does not cover another kind with the same name."""
     families = [stub_family("a", (make_pre("t5"),))]
     with pytest.raises(UnsupportedModelError) as caught:
         find_pretokenizer("t5", families, path="some/model.gguf", byte_level=False)
@@ -178,7 +178,7 @@ def test_another_family_that_fails_is_left_out(stub_family, make_pre, caplog) ->
 
 
 def test_a_failure_of_the_models_own_family_is_not_covered_up() -> None:
-    """What it would have said about a name that we know too may be something else."""
+    """The family might have claimed a name of ours with another meaning."""
     with pytest.raises(PluginError, match=r"Family\.pretokenizers failed"):
         find_pretokenizer("gpt-2", [Failing()], own="broken")
 

@@ -1,4 +1,4 @@
-"""The environment of templates: what published ones rely on, and what a hostile one cannot do."""
+"""The environment of templates: features that published ones use, and limits on hostile ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def render(source: str, budget: Budget | None = None, **variables: object) -> st
     return compile_template(source).render({**variables, BUDGET: budget or Budget()})
 
 
-# -- what templates rely on -----------------------------------------------------------------------
+# -- features that templates use ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_templates_can_refuse() -> None:
         render("{{ raise_exception('no ' ~ 3) }}")
 
 
-# -- what they cannot do --------------------------------------------------------------------------
+# -- limits on hostile templates ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ NAMES = [f"{text[:24]!r}" for text in TEXTS]
 
 
 class PlainSentencePiece:
-    """The algorithm of llama.cpp, written down without a thought for speed.
+    """The algorithm of llama.cpp, written plainly and without regard to speed.
 
     Special tokens are taken out, longest first. Then of all neighbours that make a token those are
     joined whose token has the highest score, of equal scores the leftmost. A user-defined token of
@@ -131,7 +131,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def with_space() -> Tokenizer:
-    """A file that says nothing about the beginning of a text, which means a space."""
+    """A file without a key for the space in front of a text; readers then add one."""
     return trained()
 
 
@@ -176,7 +176,7 @@ def test_ids_are_those_of_sentencepiece(spaces: str) -> None:
 
 
 def test_ids_with_a_space_in_front_are_those_of_sentencepiece(with_space, plain) -> None:
-    """But where a text begins with a space or holds tokens found whole: there llama.cpp counts."""
+    """Except for texts that begin with a space or hold special tokens: there llama.cpp decides."""
     compared = 0
     for text, expected in zip(TEXTS, DATA["ids_with_a_space_in_front"], strict=True):
         if plain.split(text) == [text] and text[0] != " ":
@@ -247,7 +247,7 @@ def test_runs_whose_tokens_share_a_score_are_as_long_as_they_can_from_the_left(l
 
 
 def test_strings_equal_transformers(tmp_path, with_space, plain, adversarial) -> None:
-    """Their construction from the same file, which knows no user-defined tokens."""
+    """transformers builds it from the same file, without user-defined tokens."""
     from transformers import AutoTokenizer
 
     from kinfolk.gguf.output import GGUFOutput
@@ -325,7 +325,7 @@ def test_files_of_gemma4_may_list_scores_too(stub_family) -> None:
     assert Tokenizer.from_metadata(spaced, [family], own="gemma4").adds_bos
 
 
-# -- what merging cannot make ---------------------------------------------------------------------
+# -- characters that merging cannot make ----------------------------------------------------------
 
 
 def test_no_text_can_spell_a_byte_or_a_special_token(make) -> None:
@@ -457,7 +457,7 @@ def test_bytes_wait_for_the_rest_of_their_character(tokenizer) -> None:
 
 
 def test_an_answer_keeps_the_space_that_goes_on_with_a_text(with_space) -> None:
-    """Only behind a special token is it one that was put there."""
+    """Only after a special token is the space one that the tokenizer added."""
     prompt = with_space.encode("Hello")
     answer = with_space.encode("the", add_bos=False)
     assert with_space.token_bytes(answer[0]).startswith(b" ")

@@ -1,4 +1,4 @@
-"""Special tokens in text: the longest first, wherever it begins."""
+"""Special tokens in text: longer ones are cut out first, at any position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop strings: nothing of them is shown, nothing else is held back, cuts do not matter."""
+"""Stop strings: no part of them is shown, no other text is held back, however the text is cut."""
 
 from __future__ import annotations
 

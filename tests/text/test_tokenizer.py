@@ -38,7 +38,7 @@ def plain(case_metadata, plain_bpe):
 
 @pytest.fixture(scope="module")
 def transformers_tokenizer(cases):
-    """What transformers makes of the same file."""
+    """The tokenizer that transformers builds from the same file."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(cases, gguf_file="qwen35.gguf")
@@ -71,7 +71,7 @@ def test_adversarial_strings_equal_transformers(
 ) -> None:
     for name, text in adversarial.items():
         if "ſ" in text:
-            # Their case-insensitive flag takes the long s for an s; llama.cpp does not.
+            # transformers' case-insensitive flag matches the long s as an s; llama.cpp does not.
             continue
         theirs = transformers_tokenizer.encode(text, add_special_tokens=False)
         assert case_tokenizer.encode(text) == theirs, name

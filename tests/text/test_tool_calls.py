@@ -1,4 +1,4 @@
-"""Tool calls told from text, in the syntaxes of all families, however the text is cut."""
+"""Tool calls are separated from text, in the syntaxes of all families, however the text is cut."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parse(family, pieces):
 
 
 def joined(events):
-    """Events with neighbouring fragments joined: what does not depend on the cut."""
+    """Events with neighbouring fragments joined, so that they do not depend on the cut."""
     found = []
     for event in events:
         last = found[-1] if found else None
@@ -179,7 +179,7 @@ CASES = [
 ]
 
 TEXTS = [
-    # What is no call stays text, to the last character.
+    # Text that is not a call stays text, to the last character.
     ("qwen35", "a <b <tool_cal"),
     ("qwen35", "\n\nText.  \n"),
     ("qwen35", "use <tool_call> and </tool_call>\n"),

@@ -1,4 +1,4 @@
-"""Values of arguments: what a model wrote, and the JSON that its schema makes of it."""
+"""Values of arguments: the model's text, and the JSON value that the schema gives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that should be UTF-8: what is said of them, and how many are behind a replacement."""
+"""Invalid UTF-8: the error message, and the number of bytes that each replacement stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from a token list, and what is wrong with a broken one."""
+"""Reading a token list, and the errors about a broken one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kinfolk.text.tokenizer import Tokenizer
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 
 
-# -- what ends a generation -----------------------------------------------------------------------
+# -- tokens that end a generation -----------------------------------------------------------------
 
 
 def test_ids_of_the_file_end_a_generation(make_tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""A plan and a file become weights, or one line says what does not fit."""
+"""A plan and a file become weights, or an error of one line names the mismatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are foretold are those that loading takes."""
+"""The predicted sizes equal those that loading takes."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_tensors_are_those_of_the_reference(source, converted, cases, case):
         assert_same_tensors(file, reference)
 
 
-# -- what checkpoints look like -------------------------------------------------------------------
+# -- forms of checkpoints -------------------------------------------------------------------------
 
 
 def test_multimodal_checkpoints_hold_the_same_model(source, converted, cases):
@@ -326,7 +326,7 @@ def test_rotation_factors_switch_most_pairs_off(source, converted):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("outtype", ["f32", "f16", "q8_0", "q4_0", "q4_k_m"])
 def test_every_outtype_runs(source, converted, load, reference, case, outtype):
-    """Rows here are no multiples of 256: types that stand in are used, as in released files."""
+    """Rows here are no multiples of 256: fallback types are used, as in released files."""
     from kinfolk.testing.driver import Driver
 
     with converted(source(case), outtype) as file:

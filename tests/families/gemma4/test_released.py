@@ -1,4 +1,4 @@
-"""Released sizes, their cards, their vocabulary, and how they talk."""
+"""Released sizes, their model cards, their vocabulary, and their chat format."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_short_models_keep_a_layer_of_each_kind(name, layers):
 
 @pytest.fixture(scope="module")
 def small():
-    """A shape with everything the sizes have, quick to write."""
+    """A small shape with every feature of the released sizes."""
     return Gemma4Shape(
         vocabulary=1024,
         hidden=256,
@@ -181,7 +181,7 @@ def test_synthetic_tokenizers_give_every_text_back(tokenizer):
     assert tokenizer.encode("hello there")[0] == 2
 
 
-# -- talking --------------------------------------------------------------------------------------
+# -- chat format ----------------------------------------------------------------------------------
 
 
 def test_a_chat_begins_once_and_ends_where_a_turn_does(synthetic, tokenizer):

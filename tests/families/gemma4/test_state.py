@@ -1,4 +1,4 @@
-"""What a sequence keeps: sizes of the released models, windows that move on, layers that share."""
+"""The state of a sequence: sizes of released models, sliding windows, layers that share state."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_chunks_leave_when_the_window_has_passed_them(driver, reference, case):
 @pytest.mark.parametrize("case", ["gemma4", "gemma4moe"])
 @pytest.mark.parametrize("rows", [3, 8, 23, 24, 25, 65])
 def test_windows_are_crossed_at_any_step_size(driver, reference, row_error, case, rows):
-    """The first row of a step still sees what lies a window behind it, the last row no more."""
+    """The first row of a step still sees the position a window behind it; the last row does not."""
     tokens, expected = reference(case)
     drive = driver(case)
     lease = drive.open()

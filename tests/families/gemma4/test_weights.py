@@ -1,4 +1,4 @@
-"""The variants of files: every tensor counts, or is left alone for a stated reason."""
+"""The variants of files: every tensor changes the logits, or is ignored for a stated reason."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_the_way_back_leads_to_the_model_the_reference_was_made_from(make_source
 
 @pytest.mark.parametrize("back", [on_disk, in_memory])
 def test_the_file_is_the_reference(make_source, run, same_file, back):
-    """And says besides what readers of the reference have to guess."""
+    """It also states the values that readers of the reference have to guess."""
     guessed = {"laguna.attention.sliding_window_pattern", "tokenizer.ggml.add_bos_token"}
     same_file(run(make_source(back)), CASE, added=guessed)
 
@@ -204,7 +204,7 @@ def test_the_second_end_of_text_ends_turns_and_is_hidden(make_source, run):
     ],
 )
 def test_a_magnitude_means_the_same_to_every_reader(make_source, meta, stated, keys, magnitude):
-    """0.1 ln 8 + 1 = 1.2079 is what readers apply that do not know the key of the factor itself."""
+    """Readers that do not know the key of the factor apply 0.1 ln 8 + 1 = 1.2079."""
     source = make_source()
     path = source / "config.json"
     values = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Forms in which files store the same model, what they may leave out, and what is refused."""
+"""Forms in which files store the same model, optional keys and tensors, and refusals."""
 
 from __future__ import annotations
 

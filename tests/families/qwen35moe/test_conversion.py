@@ -59,7 +59,7 @@ def grouped(array):
 
 
 def undone(local, array):
-    """What the checkpoint holds for a tensor of the file."""
+    """The tensor of the checkpoint that becomes this tensor of the file."""
     if local in ("attn_qkv.weight", "ssm_conv1d.weight"):
         keys = len(array) - VALUE_HEADS * VALUE_DIM
         array = np.concatenate((array[:keys], grouped(array[keys:])))

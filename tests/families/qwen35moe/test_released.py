@@ -1,4 +1,4 @@
-"""Synthetic files of the released sizes, and what is known about those models."""
+"""Synthetic files of the released sizes, and the model cards of those models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms in which files store the same model, blocks behind the trunk, and what is refused."""
+"""Forms in which files store the same model, blocks after the trunk, and refusals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_gate_and_up_of_experts_may_be_one_tensor(variant, logits, plain):
 
 
 def test_projections_of_attention_may_be_one_tensor(variant, logits, plain, row_error):
-    """Of the name that the projection of a delta net has in other layers."""
+    """The fused tensor has the name that the projection of a delta net has in other layers."""
 
     def fuse(tensors):
         parts = [tensors.pop(f"blk.{FULL_LAYER}.attn_{part}.weight") for part in "qkv"]
