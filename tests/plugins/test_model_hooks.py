@@ -289,6 +289,35 @@ def test_a_bad_value_names_the_hook_its_author_and_the_order():
     )
 
 
+def test_an_answer_of_another_type_is_refused_by_every_hook(state_plan, limits):
+    class Seven:
+        @hookimpl
+        def allocate_cache(self):
+            return [*state_plan.layers]
+
+        @hookimpl
+        def build_graph(self):
+            return 7
+
+        @hookimpl
+        def map_slots(self):
+            return 7
+
+        @hookimpl
+        def place_experts(self):
+            return 7
+
+    caller = ModelHookCaller(HookProvider("family 'f'", Seven()))
+    for ask_hook, kind in (
+        (lambda: caller.allocate_cache(None, limits), "kinfolk.plans.StatePlan"),
+        (lambda: caller.build_graph(None, SHAPE), "collections.abc.Callable"),
+        (lambda: caller.map_slots(state_plan, limits), "kinfolk.plans.SlotMapping"),
+        (lambda: caller.place_experts(None, 1), "kinfolk.plans.Placement"),
+    ):
+        with pytest.raises(HookValueError, match=f"family 'f' returned .* which is no {kind};"):
+            ask_hook()
+
+
 def test_falsy_values_are_answers_and_not_a_refusal():
     caller = ModelHookCaller(HookProvider("family 'f'", Says(False)), [Says(kept())])
     with pytest.raises(HookValueError, match="family 'f' returned False"):
