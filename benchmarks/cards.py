@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from kinfolk.engine.memory import MemoryPlan, plan_memory, work_bytes
+from kinfolk.engine.buckets import largest_step
+from kinfolk.engine.memory import MemoryPlan, graph_bytes, plan_memory, work_bytes
 from kinfolk.engine.preparing import LOGIT_ROWS, SLICE_ROWS
 from kinfolk.engine.sizing import GIB, LEAST_COUNTS
 from kinfolk.errors import CapacityError
@@ -78,6 +79,7 @@ class Model:
             usable=usable,
             weights=self.weight_bytes,
             work=work_bytes(self.weights, 2 * SLICE_ROWS["cuda"], LOGIT_ROWS),
+            graphs=graph_bytes(self.weights, *largest_step(self.wanted.slots)),
             is_host=False,
             plan=self.plan,
             wanted=self.wanted,

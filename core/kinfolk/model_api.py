@@ -50,7 +50,7 @@ class StepBatch:
     slot_of_sequence       int64 [B]
     context_len            int64 [B]
     logit_rows             int64 [n]   rows whose logits are computed
-    store_rows, store_slots int64 [c]  checkpoints: slot i gets the state after row i
+    store_rows, store_slots int64 [c]  checkpoints: slot i gets the state after row i, -1 = padding
 
     ``layout`` maps rows to sequences. Rows of no sequence are padding: they use the dummy slot and
     the dummy block, and their results are dropped. Every replay of a captured step reads the

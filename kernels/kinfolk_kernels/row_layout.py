@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -43,14 +44,12 @@ class LaunchTraits:
     draft_rows     the most rows of a drafted sequence, 0 = none
     trees          whether rows may be in the arena
     short_counts   every number of rows that a sequence in ``RowLayout.short`` may have
-    long_rows      the most rows of a sequence in ``RowLayout.long``
     """
 
     single_rows: bool
     draft_rows: int
     trees: bool
     short_counts: tuple[int, ...]
-    long_rows: int = 0
 
     @classmethod
     def of(cls, segments: Sequence[Segment], *, trees: bool) -> LaunchTraits:
@@ -61,7 +60,6 @@ class LaunchTraits:
             draft_rows=max((s.rows for s in segments if s.drafted), default=0),
             trees=trees,
             short_counts=tuple(sorted({n for n in counts if n <= MAX_SHORT_ROWS})),
-            long_rows=max((n for n in counts if n > MAX_SHORT_ROWS), default=0),
         )
 
 
@@ -73,8 +71,11 @@ class RowLayout:
     spans         int32 [B, 4]   first row, rows (0 = padding), slot, 1 if drafted
     path          int64 [R]      of drafted rows: bit j = row j of the segment is an ancestor or
                                  the row itself
-    slices        int32 [S, 3]   first row, rows and slot of certain sequences of several rows
-    short, long   int32 [n]      sequences of at most, and of more than ``MAX_SHORT_ROWS`` rows
+    slices        int32 [S, 3]   first row, rows (0 = padding) and slot of certain sequences of
+                                 several rows
+    short, long   int32 [n]      sequences of at most, and of more than ``MAX_SHORT_ROWS`` rows;
+                                 sequences without rows are padding
+    short_rows    int32 [n]      rows of the sequences in ``short``, -1 = padding
     segments      the same on the host, for uncapturable back ends; rows of no segment are padding
     """
 
@@ -83,6 +84,7 @@ class RowLayout:
     slices: torch.Tensor
     short: torch.Tensor
     long: torch.Tensor
+    short_rows: torch.Tensor
     traits: LaunchTraits
     segments: tuple[Segment, ...] = ()
 
@@ -95,16 +97,20 @@ class RowLayout:
         slices = [(s.start, s.rows, s.slot) for s in segments if not s.drafted and s.rows > 1]
         short = [s.sequence for s in segments if s.rows <= MAX_SHORT_ROWS]
         long = [s.sequence for s in segments if s.rows > MAX_SHORT_ROWS]
-        numbers = [*_flat(spans), *_flat(slices), *short, *long]
+        of_short = [range(s.start, s.stop) for s in segments if s.rows <= MAX_SHORT_ROWS]
+        lists = (_flat(spans), _flat(slices), short, long, _flat(of_short))
+        numbers = list(chain.from_iterable(lists))
         packed = torch.tensor(numbers, dtype=torch.int32, device=parent_row.device)
-        sizes = [4 * len(spans), 3 * len(slices), len(short), len(long)]
-        span_part, slice_part, short_part, long_part = packed.split(sizes)
+        span_part, slice_part, short_part, long_part, short_rows = packed.split(
+            [len(one) for one in lists]
+        )
         return cls(
             span_part.view(-1, 4),
             paths(segments, parent_row) if traits.draft_rows else parent_row,
             slice_part.view(-1, 3),
             short_part,
             long_part,
+            short_rows,
             traits,
             tuple(segments),
         )
@@ -130,5 +136,5 @@ def paths(segments: Sequence[Segment], parent_row: torch.Tensor) -> torch.Tensor
     return bits
 
 
-def _flat(table: Sequence[tuple[int, ...]]) -> list[int]:
+def _flat(table: Sequence[Sequence[int]]) -> list[int]:
     return [number for row in table for number in row]

@@ -31,7 +31,7 @@ class Table(Protocol):
 
 
 class Rows(Protocol):
-    """The rows of a step."""
+    """The rows of a step. Store rows of -1 are padding."""
 
     @property
     def positions(self) -> torch.Tensor: ...

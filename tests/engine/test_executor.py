@@ -7,6 +7,7 @@ of tables, sampled sequences, outputs.
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,10 +24,11 @@ from executor_scenes import (
     counted,
     decode_beside_others,
     kept_beside,
+    mixtures,
     verify_beside_others,
 )
 
-from kinfolk.engine.executor import Bucket
+from kinfolk.engine.buckets import STORES, Bucket, Buckets
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import EngineError
 from kinfolk.plans import PoolRule, SlotMapping
@@ -73,7 +75,7 @@ def model(registry, cases, wrapped_ops):
     return open_model
 
 
-TWINS = "decoding_beside or verification_beside or way_of_sampling or not_there"
+TWINS = "decoding_beside or mixtures or verification_beside or way_of_sampling or not_there"
 
 
 def test_all_of_it_bit_for_bit():
@@ -103,8 +105,9 @@ def test_decoding_beside_others_that_join_leave_and_fork(twins, text, family):
     pair = twins(family)
     decode_beside_others(pair, text)
     executor = pair.sides[0].runner.executor
-    assert executor.counters.replays == 7
-    assert {bucket.rows for bucket in executor.buckets} == {1, 2, 4}
+    assert executor.counters.eager_steps == 0
+    decoding = [bucket for bucket in executor.buckets if bucket.kind == "decode"]
+    assert {bucket.rows for bucket in decoding} == {1, 2, 4}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -138,18 +141,41 @@ def test_chunks_that_are_not_there(twins, text):
             pending |= pair.decode(pending)
 
 
-def test_steps_without_a_bucket_run_in_their_own_size(twins, text):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mixtures_of_slices_decoding_and_drafts(twins, text, family):
+    pair = twins(family)
+    mixtures(pair, text, (1, 7, 64, 65, 30, 130, 200, 2), random.Random(7))
+    assert pair.sides[0].runner.counters["eager_steps"] == 0
+
+
+def test_more_rows_than_a_bucket_has_run_as_several_captured_parts(twins, text):
     pair = twins("qwen35")
     lease = pair.open()
     token = pair.prefill(lease, text[:10])
+    leases = [lease, pair.fork(lease), pair.fork(lease)]
     runner = pair.sides[0].runner
     before = runner.counters
-    pair.run([(lease, ItemKind.VERIFY, (token, *text[:63]), None)])
-    other = pair.fork(lease)
-    pair.run([(x, ItemKind.VERIFY, (token, *text[:40]), None) for x in (lease, other)])
+    pair.run([(x, ItemKind.VERIFY, (token, *text[:63]), None) for x in leases])
     after = runner.counters
-    assert after["replays"] - before["replays"] == 1, "64 rows fit"
-    assert after["eager_steps"] - before["eager_steps"] == 1, "82 do not"
+    assert after["replays"] - before["replays"] == 2, "192 drafted rows"
+    assert after["eager_steps"] == before["eager_steps"]
+
+
+def test_a_slice_of_more_rows_than_any_bucket_runs_in_its_own_size(twins, text, monkeypatch):
+    monkeypatch.setattr("kinfolk.engine.buckets.MIXED_ROWS", (8, 16, 32))
+    pair = twins("qwen35")
+    leases = [pair.open() for _ in range(3)]
+    token = pair.prefill(leases[0], text[:10])
+    runner = pair.sides[0].runner
+    before = runner.counters
+    slices = [(x, ItemKind.PREFILL, text[: 8 + 9 * n], None) for n, x in enumerate(leases[1:])]
+    pair.run([(leases[0], ItemKind.DECODE, (token,), None), *slices])
+    token = pair.prefill(leases[1], text[8:40])
+    longer = (leases[2], ItemKind.PREFILL, text[17:50], None)
+    pair.run([(leases[0], ItemKind.DECODE, (token,), None), longer])
+    after = runner.counters
+    assert after["eager_steps"] - before["eager_steps"] == 1
+    assert after["replays"] - before["replays"] == 2
 
 
 def test_more_changes_of_tables_than_a_bucket_holds_are_sent_before_it(twins, text, monkeypatch):
@@ -183,7 +209,7 @@ def test_a_failed_step_leaves_nothing_believed_of_the_device(twins, text):
 
 
 def test_everything_is_flat_over_a_thousand_steps(engine, load, text):
-    """Joins, leaves and forks cost uploads only; only prompts run outside of the buckets."""
+    """Joins, leaves, forks, prompts and checkpoints cost uploads only."""
     with engine(model=load(graphs="on"), slots=4) as running:
         assert_flat(*counted(running, text, 1000))
 
@@ -246,10 +272,8 @@ def test_a_failed_capture_is_an_error_of_the_step(request, text, name):
     twins = Twins(side, side)
     twins.both = lambda do: do(side)
     lease = twins.open()
-    pending = {lease: twins.prefill(lease, text[:10])}
     with pytest.raises(EngineError, match="the cable was pulled"):
-        twins.decode(pending)
-    assert side.runner.counters["eager_steps"] == 1
+        twins.prefill(lease, text[:10])
     assert side.runner.counters["captures"] == 0
 
 
@@ -258,12 +282,29 @@ def test_a_failed_capture_is_told_to_the_client(engine, load, text, monkeypatch)
     running = engine(model=load(graphs="on"))
     *events, end = running.submit(Request("a", tuple(text[:10]), 5))
     assert "the cable was pulled" in end.error
-    assert sum(len(event.tokens) for event in events) == 1
+    assert not events
 
 
-def test_prompts_and_steps_with_checkpoints_fit_no_bucket():
+def test_the_smallest_bucket_has_room_for_all():
     decode = Item(None, "", ItemKind.DECODE, (1,), 0)
-    assert Bucket.smallest([decode] * 3) == Bucket("decode", 4, 4, 1, trees=False)
-    assert Bucket.smallest([decode], least=8) == Bucket("decode", 8, 8, 1, trees=False)
-    for item in (replace(decode, kind=ItemKind.PREFILL), replace(decode, stores=((1, 5),))):
-        assert Bucket.smallest([decode, item]) is None
+    assert Buckets().smallest([decode] * 3) == Bucket("decode", 4, 4)
+    assert Buckets(least=8).smallest([decode]) == Bucket("decode", 8, 8)
+    draft = replace(decode, kind=ItemKind.VERIFY, tokens=(1,) * 5)
+    assert Buckets().smallest([decode, draft]) == Bucket("verify", 8, 2, 16, drafted=8)
+    slice = replace(decode, kind=ItemKind.PREFILL, tokens=(1,) * 70)
+    assert Buckets().smallest([decode, slice]) == Bucket("mixed", 96, 2, long=1)
+    assert Buckets().smallest([draft, slice]) == Bucket("mixed", 96, 2, 16, drafted=8, long=1)
+    stored = replace(decode, stores=((1, 5),))
+    assert Buckets().smallest([stored]) == Bucket("mixed", 8, 2)
+
+
+def test_items_without_room_in_one_bucket_are_divided_in_order():
+    decode = Item(None, "", ItemKind.DECODE, (1,), 0)
+    slice = replace(decode, kind=ItemKind.PREFILL, tokens=(1,) * 70)
+    stored = replace(slice, stores=((70, 5),))
+    items = [decode] * 200 + [slice] * 3
+    assert list(map(len, Buckets().parts(items))) == [128, 75]
+    assert list(map(len, Buckets(most_long=1).parts(items))) == [128, 73, 1, 1]
+    assert list(map(len, Buckets().parts([stored] * (STORES + 1)))) == [7, 2]
+    long = replace(slice, tokens=(1,) * 513)
+    assert Buckets().parts([decode, long]) == [[decode, long]]

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from kinfolk.engine.memory import GRAPHS, SCRATCH, plan_memory, work_bytes
+from kinfolk.engine.memory import GRAPHS, SCRATCH, graph_bytes, plan_memory, work_bytes
 from kinfolk.engine.sizing import (
     DEFAULT_CONTEXT,
     free_memory,
@@ -173,6 +173,7 @@ def divide(usable, **changes):
         "usable": usable,
         "weights": 3 * 2**30,
         "work": 2**30,
+        "graphs": 2**28,
         "is_host": False,
         "plan": FULL,
         "wanted": wanted(),
@@ -187,7 +188,7 @@ def divide(usable, **changes):
 def test_the_parts_of_a_device_are_never_more_than_it_has(gib):
     memory = divide(int(gib * 2**30))
     assert memory.total <= memory.usable
-    assert memory.parts["graphs"] == GRAPHS
+    assert memory.parts["graphs"] == 2**28
     assert set(memory.parts) >= {"weights", "margin", "keys and values", "recurrent state"}
 
 
@@ -226,3 +227,4 @@ def test_work_space_grows_with_the_rows_of_a_step_and_of_logits():
     assert work_bytes(plan, 0, 0) == SCRATCH
     assert work_bytes(plan, 10, 0) - SCRATCH == 10 * 256 * 4 * 4
     assert work_bytes(plan, 0, 2) - SCRATCH == 2 * 1000 * 4 * 10
+    assert graph_bytes(plan, 10, 2) - GRAPHS == 10 * 256 * 4 * 8 + 2 * 1000 * 4 * 10

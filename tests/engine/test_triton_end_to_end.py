@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kinfolk.engine.buckets import Bucket, Buckets
 from kinfolk.engine.cuda_graph import EagerCapture
 from kinfolk.engine.engine import Engine
-from kinfolk.engine.executor import Bucket, EagerExecutor, GraphExecutor
+from kinfolk.engine.executor import EagerExecutor, GraphExecutor
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import load_model
 from kinfolk.sched.events import Finished
@@ -147,18 +148,25 @@ def test_what_needs_the_host_is_seen(act):
 
 
 @pytest.mark.parametrize(
-    ("kind", "trees"), [("decode", False), ("verify", False), ("verify", True)]
+    "bucket",
+    [
+        Bucket("decode", 4, 4),
+        Bucket("verify", 4, 4, 4, drafted=4),
+        Bucket("verify", 4, 4, 4, trees=True, drafted=4),
+        Bucket("mixed", 8, 2),
+        Bucket("mixed", 96, 2, 4, trees=True, drafted=4, long=1),
+    ],
+    ids=["decode", "chains", "trees", "short slices", "slices and trees"],
 )
 @pytest.mark.parametrize(
     "sampling",
     [SamplingKind(True, 0), SamplingKind(False, 0), SamplingKind(False, 64, True), None],
     ids=["greedy", "all", "top", "logits"],
 )
-def test_the_body_of_a_recording_needs_nothing_of_the_host(model, kind, trees, sampling):
-    if sampling is not None and kind == "verify":
+def test_the_body_of_a_recording_needs_nothing_of_the_host(model, bucket, sampling):
+    if sampling is not None and bucket.drafted:
         sampling = replace(sampling, edited=False)
     _, state = model.new_state()
-    bucket = Bucket(kind, 4, 4, 4 if kind == "verify" else 1, trees)
     captured = []
 
     class Watching(EagerCapture):
@@ -168,7 +176,7 @@ def test_the_body_of_a_recording_needs_nothing_of_the_host(model, kind, trees, s
             return body
 
     eager = EagerExecutor(model, state, KernelWarmup(model.ops, model.device))
-    executor = GraphExecutor(eager, Watching())
+    executor = GraphExecutor(eager, Watching(), Buckets())
     with torch.inference_mode():
         if sampling is None:
             executor.capture_to_logits(bucket)
@@ -176,6 +184,7 @@ def test_the_body_of_a_recording_needs_nothing_of_the_host(model, kind, trees, s
             executor.capture_whole(bucket, sampling)
     (outputs,) = captured
     if sampling is None:
-        assert len(outputs.logits) == 4
+        assert len(outputs.logits) == bucket.shape.logits
     else:
-        assert outputs.sequences == outputs.sampled == 4 + (kind == "verify")
+        assert outputs.sequences == bucket.shape.sequences
+        assert outputs.sampled == bucket.shape.sampled

@@ -12,6 +12,7 @@ import torch
 from kinfolk.engine.commit_batch import sample_and_commit
 from kinfolk.engine.history import History
 from kinfolk.engine.input_batch import build_input_batch
+from kinfolk.engine.logprobs import NO_LOGPROBS
 from kinfolk.engine.outputs import LogitsOutputs, StepOutputs, item_results
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.model_api import Forward
@@ -108,7 +109,7 @@ class WorkedStep:
             drafts=True,
         )
         outputs = StepOutputs.read(packed.numpy(), len(self.plan.items), 3)
-        return outputs, item_results(scheduled, outputs, {})
+        return outputs, item_results(scheduled, outputs, NO_LOGPROBS)
 
     def block(self, title):
         """The lines of a block of the page."""

@@ -3,6 +3,7 @@ or an allocation, and with --batch-invariant the same in any company."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ def load(registry, cases, tmp_path_factory):
     synthetic = tmp_path_factory.mktemp("graphs") / "model.gguf"
 
     def open_model(name, **settings):
-        path = cases / "qwen35.gguf"
+        path = cases / f"{'qwen35' if name == 'case' else name}.gguf"
         if name == "synthetic":
             path = synthetic
             if not path.exists():
@@ -110,6 +111,33 @@ def test_every_way_of_sampling_is_replayed(pair, text, sampling):
     for _ in range(3):
         pending |= pair.decode(pending)
     pair.run([(leases[0], ItemKind.VERIFY, (pending[leases[0]], 1, 2), None)])
+
+
+LENGTHS = (1, 2, 7, 15, 16, 17, 63, 64, 65, 66, 127, 128, 129, 300)
+
+
+def test_mixtures_of_slices_decoding_and_drafts_are_replayed_bit_for_bit(pair, text):
+    scenes.mixtures(pair, text, LENGTHS, random.Random(11))
+
+
+@pytest.mark.parametrize("family", ["qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"])
+@pytest.mark.parametrize("kv_codec", ["bf16", "q8_0"])
+def test_mixtures_of_every_family_are_replayed_bit_for_bit(load, text, family, kv_codec):
+    loaded = load(family, kv_codec=kv_codec)
+    twins = scenes.Twins(scenes.Side(loaded), scenes.Side(loaded, EagerCapture()), assert_equal)
+    known = [token % loaded.info.vocabulary for token in text]
+    scenes.mixtures(twins, known, LENGTHS[::2], random.Random(5))
+    assert twins.sides[0].runner.counters["eager_steps"] == 0
+
+
+def test_a_prompt_of_any_length_is_replayed_bit_for_bit(load, text):
+    loaded = load("case")
+    pair = scenes.Twins(scenes.Side(loaded), scenes.Side(loaded, EagerCapture()), assert_equal)
+    for length in range(1, 301):
+        lease = pair.open()
+        pair.prefill(lease, (text * 2)[:length])
+        pair.release(lease)
+    assert pair.sides[0].runner.counters["eager_steps"] == 0
 
 
 def test_buckets_are_near_steps_of_their_own_size(synthetic, text):

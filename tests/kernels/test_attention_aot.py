@@ -75,14 +75,15 @@ def section(format: str, shape: Shape) -> Stored:
 def launches(shape: Shape, device: Device) -> Iterator[Launch]:
     """Every kernel that a layer of this shape may need."""
     index = torch.zeros(4, dtype=torch.int32)
-    traits = LaunchTraits(True, 16, True, shape.counts, 2048)
+    traits = LaunchTraits(True, 16, True, shape.counts)
     rows = SimpleNamespace(
         positions=index.long(),
         limit=index.long(),
         ancestors=index.long(),
         arena_row=index.long(),
         write_row=index.long()[None],
-        layout=RowLayout(index[None], index, index, index, index, traits),
+        sequence_of_row=index.long(),
+        layout=RowLayout(index[None], index, index, index, index, index, traits),
     )
     table = SimpleNamespace(blocks=index[None], chunks=index[None], length=index)
     wide = torch.zeros(65, shape.heads, 2 * shape.dim, dtype=shape.dtype)

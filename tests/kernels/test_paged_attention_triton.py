@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, dequantize, quantize
 from kinfolk_kernels.paged_attention import launches
 from kinfolk_kernels.paged_attention import op as reference
 from kinfolk_kernels.paged_attention import triton_backend as kernels
-from kinfolk_kernels.paged_attention.decode import most_runs, run_length
+from kinfolk_kernels.paged_attention.decode import most_runs, most_runs_of_step, run_length
 from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.op import GATED_ATTENTION, GatedAttentionArguments
@@ -249,6 +250,35 @@ def test_the_constants_of_a_captured_graph_change_no_bit(call):
     assert torch.equal(results(captured), results(call))
 
 
+def test_padding_of_a_captured_graph_changes_no_bit(steps, memories, mild):
+    """A sequence without rows, and places of lists that no sequence of the step fills."""
+    parts = (steps.certain(3, 67), steps.certain(300, 1), steps.certain(0, 130), steps.chain(60, 5))
+    rows = steps.build(*parts, places=3)
+    memory = memories.fill(rows, 2, mild, (DIM, VALUE_DIM), torch.float16)
+    q = mild(len(rows.positions), 4, DIM).half()
+    arguments = (q, memory.pools, memory.arenas)
+    others = (None, SCALE, Epilogue(), Device(1, SMALL_SHARED))
+    layout, table = rows.layout, rows.table
+    pad = partial(torch.nn.functional.pad, mode="constant")
+    padded = replace(
+        layout,
+        spans=pad(layout.spans, (0, 0, 0, 1)),
+        short=pad(layout.short, (0, 3), value=len(parts)),
+        long=pad(layout.long, (2, 1), value=len(parts)),
+        short_rows=pad(layout.short_rows, (0, 9), value=-1),
+        traits=replace(layout.traits, short_counts=tuple(range(1, 65))),
+    )
+    wider = replace(
+        table,
+        blocks=pad(table.blocks, (0, 5, 0, 1)),
+        chunks=pad(table.chunks, (0, 5, 0, 1)),
+        length=pad(table.length, (0, 1)),
+    )
+    plain = results(Call(*arguments, rows, table, *others))
+    captured = results(Call(*arguments, replace(rows, layout=padded), wider, *others))
+    assert torch.equal(captured, plain)
+
+
 def test_the_op_is_bound_by_name(call):
     ops = Ops(OP_BACKENDS, {"gated_attention": "triton"})
     attend = ops.bind(GATED_ATTENTION, GatedAttentionArguments.of(call.q, call.pools, None, SCALE))
@@ -261,12 +291,15 @@ def test_the_op_is_bound_by_name(call):
 
 
 @triton.jit
-def run_length_kernel(n, rows, out):
-    tl.store(out + tl.program_id(0), run_length(tl.load(n + tl.program_id(0)), rows))
+def run_length_kernel(n, rows, most, out):
+    tl.store(out + tl.program_id(0), run_length(tl.load(n + tl.program_id(0)), rows, most))
 
 
-@pytest.mark.parametrize(("rows", "most"), [(1, 256), (8, 256), (9, 32), (64, 32)])
-def test_runs_depend_on_the_length_and_are_never_more_than_are_kept(rows, most):
+@pytest.mark.parametrize(
+    ("rows", "step", "most"),
+    [(1, 1, 256), (8, 16, 256), (9, 16, 32), (64, 64, 32), (1, 17, 128), (1, 512, 8), (64, 512, 8)],
+)
+def test_runs_depend_on_the_length_and_are_never_more_than_are_kept(rows, step, most):
     lengths = [
         1,
         2,
@@ -288,13 +321,16 @@ def test_runs_depend_on_the_length_and_are_never_more_than_are_kept(rows, most):
         100000,
     ]
     found = torch.zeros(len(lengths), dtype=torch.int32)
-    run_length_kernel[(len(lengths),)](torch.tensor(lengths, dtype=torch.int32), rows, found)
+    of_step = most_runs_of_step(step)
+    given = torch.tensor(lengths, dtype=torch.int32)
+    run_length_kernel[(len(lengths),)](given, rows, of_step, found)
     runs = [-(-n // run) for n, run in zip(lengths, found.tolist(), strict=True)]
-    assert found.tolist()[:8] == [1, 1, 1, 1, 2, 2, 2, 4]
+    if most >= 32:
+        assert found.tolist()[:8] == [1, 1, 1, 1, 2, 2, 2, 4]
     assert max(runs) == most
     for width in lengths:
         found = max(r for n, r in zip(lengths, runs, strict=True) if n <= width)
-        assert found <= most_runs(width, rows) <= most
+        assert found <= most_runs(width, rows, of_step) <= most
 
 
 def test_every_number_of_pairs_has_exactly_one_height():

@@ -41,7 +41,7 @@ def step(stores=0, longest=16):
 
     table = empty(SEQUENCES, 4, dtype=torch.int32)
     traits = LaunchTraits(True, longest, True, (1, longest))
-    layout = RowLayout(table, ids(ROWS), table, table, table, traits)
+    layout = RowLayout(table, ids(ROWS), table, table, table, table, traits)
     return SimpleNamespace(
         store_rows=ids(stores),
         store_slots=ids(stores),

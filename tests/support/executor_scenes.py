@@ -6,7 +6,9 @@ For the tests of captured steps on the CPU and on the GPU.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import pytest
 import torch
 
 from kinfolk.engine.history import History
@@ -38,6 +40,18 @@ def assert_same(one, other):
         assert float((one - other).float().norm()) <= 1e-5 * float(other.float().norm())
 
 
+def _comparable(results):
+    """Results with log-probabilities rounded, unless the CPU's code makes them equal."""
+    if EXACT or not isinstance(results, tuple):
+        return results
+    return [replace(each, logprobs=tuple(map(_rounded, each.logprobs))) for each in results]
+
+
+def _rounded(one):
+    top = tuple((token, pytest.approx(logprob, abs=1e-5)) for token, logprob in one.top)
+    return replace(one, logprob=pytest.approx(one.logprob, abs=1e-5), top=top)
+
+
 class Side:
     """One model runner with a state of its own."""
 
@@ -56,7 +70,8 @@ class Side:
             for chunk, block in sorted(pool.tables[lease.slot].items()):
                 for section in pool.layout.sections.values():
                     rows = max(0, min(64, length - 64 * chunk))
-                    kept.append(pool.view(pool.data, section)[block, :, :rows])
+                    planes = pool.planes(pool.data, section)
+                    kept += [plane[block, :, :rows] for plane in planes]
         return [x.clone() for x in kept]
 
 
@@ -69,7 +84,7 @@ class Twins:
 
     def both(self, do):
         first, second = (do(side) for side in self.sides)
-        assert first == second
+        assert _comparable(first) == _comparable(second)
         return first
 
     def open(self, sampling=GREEDY, positions=400):
@@ -97,8 +112,9 @@ class Twins:
         for side in self.sides:
             side.kv_cache.tables.evict(lease, chunk)
 
-    def run(self, items):
-        """Run a step of ``items``: (lease, kind, tokens, parents)."""
+    def run(self, items, last=None):
+        """Run a step of ``items``: (lease, kind, tokens, parents). ``last``: the leases whose slice
+        is the last of the prompt, by default all."""
         self.steps += 1
 
         def step(side):
@@ -106,8 +122,18 @@ class Twins:
             for lease, kind, tokens, parents in items:
                 start = side.kv_cache.tables.length(lease)
                 side.kv_cache.tables.extend(lease, start + len(tokens))
+                sample = kind is not ItemKind.PREFILL or last is None or lease in last
                 planned.append(
-                    Item(lease, str(lease), kind, tuple(tokens), start, budget=9, parents=parents)
+                    Item(
+                        lease,
+                        str(lease),
+                        kind,
+                        tuple(tokens),
+                        start,
+                        sample=sample,
+                        budget=9,
+                        parents=parents,
+                    )
                 )
             plan = StepPlan(self.steps, tuple(planned), side.kv_cache.take_operations())
             results = side.runner.run(plan, side.histories).results
@@ -148,6 +174,37 @@ def decode_beside_others(pair, text):
         pending |= pair.decode(pending)
 
 
+def mixtures(pair, text, lengths, source):
+    """Prompts of ``lengths``, one after the other, each in random slices beside the decoding, the
+    drafts and the first slices of others."""
+    pending, unread = {}, {}
+    for number, length in enumerate(lengths):
+        sampling = SAMPLINGS[number % 3]
+        unread[pair.open(sampling, length + 60)] = (text * 2)[number : number + length]
+        while len(unread) > 1 or (unread and number == len(lengths) - 1):
+            items, begun = [], {}
+            for lease, token in pending.items():
+                if source.random() < 0.3:
+                    draft = (token, *source.choices(text, k=source.randrange(1, 6)))
+                    items.append((lease, ItemKind.VERIFY, draft, None))
+                else:
+                    items.append((lease, ItemKind.DECODE, (token,), None))
+            for lease, rest in unread.items():
+                count = min(len(rest), source.randrange(1, len(rest) + 1))
+                items.append((lease, ItemKind.PREFILL, tuple(rest[:count]), None))
+                begun[lease] = rest[count:]
+            found = pair.run(items, last={x for x, rest in begun.items() if not rest})
+            unread = {lease: rest for lease, rest in begun.items() if rest}
+            pending |= found
+        for lease in [x for x in pending if pair.sides[0].kv_cache.tables.length(x) > 330]:
+            pair.release(lease)
+            del pending[lease]
+        while len(pending) > 3:
+            lease = next(iter(pending))
+            pair.release(lease)
+            del pending[lease]
+
+
 def verify_beside_others(pair, text, parents):
     """Drafts of 6 and of 2 rows, the first right up to some row, beside a sequence without."""
     leases = [pair.open(sampling) for sampling in (GREEDY, WARM, GREEDY)]
@@ -174,8 +231,9 @@ def verify_beside_others(pair, text, parents):
 
 
 def counted(running, text, steps):
-    """Counters before and after ``steps`` steps, after some warm-up steps. Requests start and end
-    meanwhile, and some share a prefix."""
+    """Counters before and after ``steps`` steps, after a warm-up of the engine and some steps.
+    Requests start and end meanwhile, and some share a prefix."""
+    running.warm_up(lambda done, total, what: None)
     source, number = random.Random(1), 0
     while True:
         count = (1, 4, 2, 3)[number % 4]
@@ -205,7 +263,7 @@ def assert_flat(before, after):
     assert changed["allocations"] == 0
     assert changed["replays"] + changed["eager_steps"] == changed["steps"]
     assert changed["waits"] == changed["steps"]
-    assert changed["replays"] > changed["steps"] // 2
+    assert changed["eager_steps"] == 0
 
 
 def kept_beside(loaded, text, company, place=0):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kinfolk.cli.console import note
+from kinfolk.cli.console import ProgressBar, note
 from kinfolk.cli.loading import open_runtime, read_settings
 from kinfolk.cli.options import ENGINE, LOADING, model_argument, settings_options
 from kinfolk.errors import SettingsError
 
 if TYPE_CHECKING:
+    from kinfolk.engine.engine import Engine
     from kinfolk.server.options import ServerOptions
 
 _MAX_SECONDS: Final = 86400
@@ -99,14 +101,20 @@ Examples:
     metavar="SECONDS",
     help="Time for running answers to finish after Ctrl-C.",
 )
+@click.option(
+    "--no-warmup",
+    is_flag=True,
+    help="Open the port at once; the first requests wait for kernels and captures.",
+)
 @settings_options(*LOADING, *ENGINE, "checkpoints")
 @click.pass_context
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
 
     Up to --slots answers run at once; others wait. Each finished request is logged on stderr,
-    unless --log-level is above info. Ctrl-C lets running answers finish; a second Ctrl-C aborts
-    them with an error, and the exit code is 130.
+    unless --log-level is above info. On a GPU, the port opens when the steps that --slots and
+    --step-tokens make likely are compiled and captured. Ctrl-C lets running answers finish; a
+    second Ctrl-C aborts them with an error, and the exit code is 130.
     """
     settings = read_settings(ctx)
     if "log_level" not in settings.model_fields_set:
@@ -124,12 +132,29 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         host, port = sock.getsockname()[:2]
         if not keys and params["host"] not in LOOPBACK:
             note("warning: anyone who can reach this address can send requests; set --api-key")
+        if not params["no_warmup"]:
+            _warm_up(runtime.engine)
         where = f"[{host}]" if ":" in host else host
         note(f"{options.model_name} at http://{where}:{port}/v1  (Ctrl-C to stop)")
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         server.run([sock])
     if server.exit_code:
         ctx.exit(server.exit_code)
+
+
+def _warm_up(engine: Engine) -> None:
+    """Capture likely steps with a progress bar, and say how long it took."""
+    started, prepared = time.monotonic(), 0
+    with ProgressBar("preparing steps") as progress:
+
+        def count(done: int, total: int, what: str) -> None:
+            nonlocal prepared
+            prepared = done
+            progress(done, total, what)
+
+        engine.warm_up(count)
+    if prepared:
+        note(f"prepared {prepared} kinds of steps in {time.monotonic() - started:.1f} s")
 
 
 def _keys(flags: tuple[str, ...], file: Path | None) -> tuple[str, ...]:

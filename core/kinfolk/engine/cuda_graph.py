@@ -12,7 +12,7 @@ from kinfolk.errors import EngineError
 
 T = TypeVar("T")
 
-WARM_UPS = 2
+WARM_UPS = 1
 """Runs before a capture: kernels are compiled and loaded, and libraries get their workspaces."""
 
 

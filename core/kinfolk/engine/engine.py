@@ -6,13 +6,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
 
 from kinfolk.descriptors import Drafter
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
-from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
 from kinfolk.errors import EngineError, RequestError, RequestTypeError, shown
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
@@ -102,6 +103,24 @@ class Engine:
             del self._tickets[request.id]
             raise
         return ticket
+
+    def warm_up(self, progress: Progress) -> None:
+        """Compile and capture the steps that clients are likely to need, so that no step waits for
+        it later. Blocks; call it before requests are submitted. ``progress`` is called on the
+        engine's thread. Raises the error of a step that cannot be captured."""
+        done: Future[None] = Future()
+
+        def act() -> Sequence[Event]:
+            try:
+                self._runner.warm_up(self._scheduler.limits, progress, lambda: self._closing)
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+            return ()
+
+        self._post(act)
+        done.result()
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End a request; unknown and finished ids are ignored."""

@@ -1,30 +1,33 @@
 """Executors launch a batch on the device: eagerly in its own size, or as a captured CUDA graph.
 
 A captured step is padded to the next bucket. Lengths, positions, slots, tables and sampling
-parameters are in buffers, so one graph of a bucket serves every context. Steps with prompt slices
-run eagerly, as do steps that fit no bucket.
+parameters are in buffers, so one graph of a bucket serves every context and any mixture of slices
+and decoding. Steps that fit no bucket run eagerly.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from kinfolk.engine.buckets import Bucket, Buckets
 from kinfolk.engine.commit_batch import sample_and_commit
 from kinfolk.engine.cuda_graph import Capture
 from kinfolk.engine.input_batch import build_input_batch, fill, take_changes
-from kinfolk.engine.input_buffers import BucketShape, InputBuffers, SampledSequences
+from kinfolk.engine.input_buffers import InputBuffers, SampledSequences
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.logprobs import send_logprobs
 from kinfolk.engine.outputs import DeviceOutputs, LogitsOutputs, pack_unsampled
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
 from kinfolk.model_api import GraphShape, StepFn
-from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.plan import ItemKind
 from kinfolk.spec.penalties import PenaltyState
 from kinfolk.spec.sampling import (
     SamplingKind,
@@ -33,16 +36,10 @@ from kinfolk.spec.sampling import (
     uploaded_sampling,
 )
 from kinfolk.state.state import State
-from kinfolk_kernels.row_layout import LaunchTraits
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-SEQUENCES = (1, 2, 4, 8, 16, 24, 32)
-WIDTHS = (4, 16, 64)
-"""Rows of a drafted sequence. A kernel processes 16 of them at a time."""
 
 MAX_WARMUP_SIZE_LOG2 = 7
 """Steps of two to this power rows or more launch the same kernels."""
@@ -69,6 +66,10 @@ class Executor(Protocol):
 
     def invalidate(self) -> None:
         """Drop assumptions about the device's memory, after a step has failed."""
+        ...
+
+    def warm_up(self, limits: SchedulerLimits) -> Iterator[tuple[int, int, str]]:
+        """Prepare likely steps one by one: numbers of those done and in all, and what was done."""
         ...
 
 
@@ -117,15 +118,15 @@ class EagerExecutor:
         packed = sample_and_commit(
             loaded, self.state, outputs, sampled, sampling, drafts=batch.has_drafts
         )
-        return DeviceOutputs(
-            packed,
-            outputs.batch.slot_of_sequence.shape[0],
-            len(sampled.count),
-            logits={number: outputs.logits[rows] for number, rows in batch.wanted_logprobs()},
-        )
+        done = DeviceOutputs(packed, outputs.batch.slot_of_sequence.shape[0], len(sampled.count))
+        return with_logprobs(done, batch, outputs.logits)
 
     def invalidate(self) -> None:
         """Assumes nothing about the device's memory, so drops nothing."""
+
+    def warm_up(self, limits: SchedulerLimits) -> Iterator[tuple[int, int, str]]:
+        """Eager steps have nothing to prepare."""
+        return iter(())
 
     def _step_fn(self, kinds: frozenset[ItemKind], rows: int, sequences: int) -> StepFn:
         kind = next(iter(kinds)).value if len(kinds) == 1 else "mixed"
@@ -136,45 +137,6 @@ class EagerExecutor:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
-    """A fixed size of steps. ``width`` is the most rows of a drafted sequence, 1 = no drafts."""
-
-    kind: Literal["decode", "verify"]
-    rows: int
-    sequences: int
-    width: int
-    trees: bool
-
-    @classmethod
-    def smallest(cls, items: Sequence[Item], least: int = 1) -> Bucket | None:
-        """The smallest bucket for ``items`` and for ``least`` sequences; ``None`` if no bucket fits
-        and the items run eagerly."""
-        if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
-            return None
-        drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
-        sequences = _next_size(len(items), SEQUENCES, least)
-        if not drafted:
-            return None if sequences is None else cls("decode", sequences, sequences, 1, False)
-        rows = _next_size(sum(len(item.tokens) for item in items), ROWS, least)
-        width = _next_size(max(drafted), WIDTHS)
-        if rows is None or sequences is None or width is None:
-            return None
-        trees = any(item.parents is not None for item in items)
-        return cls("verify", rows, sequences, width, trees)
-
-    @property
-    def traits(self) -> LaunchTraits:
-        counts = tuple(range(1, self.width + 1))
-        return LaunchTraits(True, self.width if self.kind == "verify" else 0, self.trees, counts)
-
-    @property
-    def shape(self) -> BucketShape:
-        # With several rows a sequence, padding rows form one more sequence.
-        sequences = self.sequences + (self.kind == "verify")
-        return BucketShape(self.rows, sequences, sequences, self.rows, short=sequences)
-
-
-@dataclass(frozen=True, slots=True)
 class CapturedStep(Generic[T]):
     """A captured step of a bucket: its buffers and its replay."""
 
@@ -182,29 +144,45 @@ class CapturedStep(Generic[T]):
     replay: Callable[[], T]
 
 
+@dataclass(frozen=True, slots=True)
+class StepKind:
+    """What is captured once: a bucket, its sampling, and whether its logits are kept, which takes
+    memory that steps otherwise share."""
+
+    bucket: Bucket
+    sampling: SamplingKind
+    keeps_logits: bool = False
+
+    @classmethod
+    def of(cls, bucket: Bucket, sampling: SamplingKind, *, keeps_logits: bool = False) -> StepKind:
+        """The kind for steps with this sampling. Fewer kinds are fewer captures: in a mixed step,
+        sampling is a small part of the time, so greedy rows are sampled as others are."""
+        greedy = sampling.greedy and bucket.kind != "mixed"
+        return cls(bucket, SamplingKind(greedy, 0, sampling.edited), keeps_logits)
+
+
 class GraphExecutor:
     """Replays the captured step of a batch's bucket; runs batches that fit no bucket eagerly.
 
     A captured step includes sampling and commit, unless these cannot be captured: with a policy
-    that verifies, with log-probabilities, or with drafts and penalties, it ends at the logits and
-    the rest is launched eagerly. ``least``: buckets for fewer sequences are not used, so that a
-    row's numbers do not depend on the number of sequences.
+    that verifies, or with drafts and penalties, it ends at the logits and the rest is launched
+    eagerly. Log-probabilities are launched after it, from logits that it keeps.
     """
 
-    def __init__(self, eager: EagerExecutor, capture: Capture, *, least: int = 1) -> None:
+    def __init__(self, eager: EagerExecutor, capture: Capture, sizes: Buckets) -> None:
         self.loaded, self.state = eager.loaded, eager.state
         self.capture, self.counters = capture, eager.counters
-        self.least = least
+        self.sizes = sizes
         self._eager = eager
         self._policy_verifies = self.loaded.hooks.is_overruled("verify")
-        self._steps: dict[tuple[Bucket, SamplingKind], CapturedStep[DeviceOutputs]] = {}
+        self._steps: dict[StepKind, CapturedStep[DeviceOutputs]] = {}
         self._logits_steps: dict[Bucket, CapturedStep[LogitsOutputs]] = {}
         self._penalties: PenaltyState | None = None
 
     @property
     def buckets(self) -> frozenset[Bucket]:
         """The buckets that have a captured step."""
-        return frozenset(self._logits_steps).union(bucket for bucket, _ in self._steps)
+        return frozenset(self._logits_steps).union(kind.bucket for kind in self._steps)
 
     @property
     def penalties(self) -> PenaltyState:
@@ -216,7 +194,7 @@ class GraphExecutor:
 
     def launch(self, batch: ScheduledBatch) -> DeviceOutputs:
         """Raises :class:`EngineError` if a graph cannot be captured."""
-        bucket = Bucket.smallest(batch.items, self.least)
+        bucket = self.sizes.smallest(batch.items)
         if bucket is None:
             self._forget_penalties(batch)
             return self._eager.launch(batch)
@@ -236,15 +214,15 @@ class GraphExecutor:
 
     def _ends_at_logits(self, batch: ScheduledBatch) -> bool:
         return self._policy_verifies or any(
-            sampling.logprobs is not None or (batch.has_drafts and sampling.is_edited)
-            for sampling in batch.samplings
+            batch.has_drafts and sampling.is_edited for sampling in batch.samplings
         )
 
     def _launch_whole(self, batch: ScheduledBatch, bucket: Bucket) -> DeviceOutputs:
-        sampling = batch.sampling_kind
-        step = self._steps.get((bucket, sampling))
+        wants_logprobs = any(each.logprobs is not None for each in batch.samplings)
+        kind = StepKind.of(bucket, batch.sampling_kind, keeps_logits=wants_logprobs)
+        step, sampling = self._steps.get(kind), kind.sampling
         if step is None:
-            step = self._steps[bucket, sampling] = self.capture_whole(bucket, sampling)
+            step = self._steps[kind] = self.capture_whole(kind)
         self._fill(step.buffers, batch)
         if not sampling.greedy or sampling.edited:
             fill_parameters(step.buffers.host, batch.parameters())
@@ -254,7 +232,8 @@ class GraphExecutor:
                     self.penalties.enter(item.lease.slot, row)
                 except Exception as error:
                     batch.fail(number, error)
-        return self.replay(step, batch.device_tokens)
+        outputs = self.replay(step, batch.device_tokens)
+        return outputs if outputs.logits is None else with_logprobs(outputs, batch, outputs.logits)
 
     def _launch_to_logits(self, batch: ScheduledBatch, bucket: Bucket) -> DeviceOutputs:
         step = self._logits_steps.get(bucket)
@@ -262,8 +241,11 @@ class GraphExecutor:
             step = self._logits_steps[bucket] = self.capture_to_logits(bucket)
         self._fill(step.buffers, batch)
         outputs = self.replay(step, batch.device_tokens)
+        if not batch.sampled:
+            packed = pack_unsampled(self.loaded, outputs.batch, outputs.forward)
+            return DeviceOutputs(packed, bucket.shape.sequences, 0)
         drafted = [len(item.tokens) for item in batch.items if item.kind is ItemKind.VERIFY]
-        sampled = step.buffers.sampled(bucket.traits, len(batch.items), max(drafted, default=1))
+        sampled = step.buffers.sampled(bucket.traits, len(batch.sampled), max(drafted, default=1))
         return self._eager.sample(batch, outputs, sampled)
 
     def _fill(self, buffers: InputBuffers, batch: ScheduledBatch) -> None:
@@ -281,14 +263,30 @@ class GraphExecutor:
         self.counters.replays += 1
         return step.replay()
 
+    def warm_up(self, limits: SchedulerLimits) -> Iterator[tuple[int, int, str]]:
+        """Capture the steps that ``limits`` make likely, one by one, unless a policy verifies."""
+        if self._policy_verifies:
+            return
+        samplings = (SamplingKind(True, 0), SamplingKind(False, 0))
+        likely = (
+            StepKind.of(bucket, sampling)
+            for sampling in samplings
+            for bucket in self.sizes.likely(limits)
+        )
+        kinds = list(dict.fromkeys(likely))
+        for number, kind in enumerate(kinds, 1):
+            if kind not in self._steps:
+                self._steps[kind] = self.capture_whole(kind)
+            yield number, len(kinds), str(kind.bucket)
+
     # -- capturing ----------------------------------------------------------------------------
 
-    def capture_whole(self, bucket: Bucket, sampling: SamplingKind) -> CapturedStep[DeviceOutputs]:
-        buffers = self._padded_buffers(bucket)
-        body = self._whole(buffers, bucket, sampling)
-        if not sampling.edited:
-            self._eager.kernel_warmup.before((bucket, sampling), body)
-        return self._captured(buffers, body, f"{bucket}, {sampling}")
+    def capture_whole(self, kind: StepKind) -> CapturedStep[DeviceOutputs]:
+        buffers = self._padded_buffers(kind.bucket)
+        body = self._whole(buffers, kind)
+        if not kind.sampling.edited:
+            self._eager.kernel_warmup.before((kind.bucket, kind.sampling), body)
+        return self._captured(buffers, body, f"{kind.bucket}, {kind.sampling}")
 
     def capture_to_logits(self, bucket: Bucket) -> CapturedStep[LogitsOutputs]:
         buffers = self._padded_buffers(bucket)
@@ -317,27 +315,33 @@ class GraphExecutor:
             buffers.enter_changes()
             batch = buffers.batch(traits, full_width=True)
             forward = step_fn(batch, state)
-            return LogitsOutputs(batch, forward, model.head(forward.hidden))
+            hidden = forward.hidden
+            if bucket.kind == "mixed":  # else all rows have logits
+                hidden = hidden[batch.logit_rows]
+            return LogitsOutputs(batch, forward, model.head(hidden))
 
         return body
 
-    def _whole(
-        self, buffers: InputBuffers, bucket: Bucket, sampling: SamplingKind
-    ) -> Callable[[], DeviceOutputs]:
-        loaded, state, shape = self.loaded, self.state, bucket.shape
+    def _whole(self, buffers: InputBuffers, kind: StepKind) -> Callable[[], DeviceOutputs]:
+        loaded, state, bucket, sampling = self.loaded, self.state, kind.bucket, kind.sampling
+        shape = bucket.shape
         to_logits = self._to_logits(buffers, bucket)
 
         def body() -> DeviceOutputs:
             outputs, sampled = to_logits(), buffers.sampled(bucket.traits)
             edits = self.penalties.of(sampled.slot) if sampling.edited else None
             rows = sampling_over(buffers.device, sampling, edits, loaded.step_ops.sample)
-            drafts = bucket.kind == "verify"
+            drafts = bucket.drafted > 0
             packed = sample_and_commit(loaded, state, outputs, sampled, rows, drafts=drafts)
-            return DeviceOutputs(packed, shape.sequences, shape.sampled, captured=True)
+            logits = outputs.logits if kind.keeps_logits else None
+            return DeviceOutputs(packed, shape.sequences, shape.sampled, True, logits)
 
         return body
 
 
-def _next_size(size: int, sizes: Sequence[int], least: int = 1) -> int | None:
-    """The least of ``sizes`` that is at least ``size`` and ``least``; ``None`` if there is none."""
-    return next((each for each in sizes if each >= max(size, least)), None)
+def with_logprobs(
+    outputs: DeviceOutputs, batch: ScheduledBatch, logits: torch.Tensor
+) -> DeviceOutputs:
+    """``outputs`` with the log-probabilities that ``batch`` asks for."""
+    logprobs = send_logprobs(batch, logits, outputs.next_tokens(len(batch.sampled)))
+    return replace(outputs, logprobs=logprobs)

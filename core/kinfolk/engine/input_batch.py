@@ -76,7 +76,7 @@ def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> Buc
     """The buffer sizes of one step, without padding."""
     counts = [len(item.tokens) for item in items]
     logits = [_logit_rows(item, all_logits) for item in items]
-    long = sum(n > MAX_SHORT_ROWS for n in counts)
+    long = [n for n in counts if n > MAX_SHORT_ROWS]
     return BucketShape(
         rows=sum(counts),
         sequences=len(items),
@@ -84,8 +84,9 @@ def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> Buc
         logits=sum(logits),
         stores=sum(len(item.stores) for item in items),
         slices=sum(n > 1 and not _drafted(i) for i, n in zip(items, counts, strict=True)),
-        short=len(items) - long,
-        long=long,
+        short=len(items) - len(long),
+        long=len(long),
+        short_rows=sum(counts) - sum(long),
         changes=changes,
     )
 
@@ -228,22 +229,27 @@ def _fill_lists(
     host, shape = buffers.host, buffers.shape
     drafted = [_drafted(item) for item in items]
     host["spans"][: len(items), 3] = drafted
-    if shape.slices:
-        host["slices"][:] = [
-            (begin, count, slot)
-            for begin, count, slot, is_draft in zip(first, counts, slots, drafted, strict=True)
-            if count > 1 and not is_draft
-        ]
-    if shape.stores:
-        host["store_rows"][:] = [
-            begin + offset - 1
-            for item, begin in zip(items, first, strict=True)
-            for offset, _ in item.stores
-        ]
-        host["store_slots"][:] = [slot for item in items for _, slot in item.stores]
+    slices = [
+        (begin, count, slot)
+        for begin, count, slot, is_draft in zip(first, counts, slots, drafted, strict=True)
+        if count > 1 and not is_draft
+    ]
+    if slices:
+        host["slices"][: len(slices)] = slices
+    stores = [
+        (begin + offset - 1, slot)
+        for item, begin in zip(items, first, strict=True)
+        for offset, slot in item.stores
+    ]
+    if stores:
+        host["store_rows"][: len(stores)] = [row for row, _ in stores]
+        host["store_slots"][: len(stores)] = [slot for _, slot in stores]
     if shape.long:
-        host["short"][:] = [i for i, count in enumerate(counts) if count <= MAX_SHORT_ROWS]
-        host["long"][:] = [i for i, count in enumerate(counts) if count > MAX_SHORT_ROWS]
+        short = [i for i, count in enumerate(counts) if count <= MAX_SHORT_ROWS]
+        long = [i for i, count in enumerate(counts) if count > MAX_SHORT_ROWS]
+        rows = [row for i in short for row in range(first[i], first[i] + counts[i])]
+        host["short"][: len(short)], host["long"][: len(long)] = short, long
+        host["short_rows"][: len(rows)] = rows
 
 
 def _fill_logits(

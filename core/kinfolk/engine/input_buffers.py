@@ -32,8 +32,8 @@ _SAMPLED_FIELDS = ("logit", "sampled_row", "sampled_count", "drafted", "sampled_
 @dataclass(frozen=True, slots=True)
 class BucketShape:
     """Sizes of the buffers: rows, sequences, sampled sequences, rows of logits, checkpoints to
-    store, slices of prompts, short and long sequences (see ``RowLayout``), changed entries of block
-    tables."""
+    store, slices of prompts, short and long sequences and rows of short ones (see ``RowLayout``),
+    changed entries of block tables."""
 
     rows: int
     sequences: int
@@ -43,6 +43,7 @@ class BucketShape:
     slices: int = 0
     short: int = 0
     long: int = 0
+    short_rows: int = 0
     changes: int = MAX_TABLE_CHANGES
 
 
@@ -102,6 +103,7 @@ class InputBuffers:
             "entries": ("int32", (pools, -(-sequences // 16) * 16)),
             "short": ("int32", (shape.short,)),
             "long": ("int32", (shape.long,)),
+            "short_rows": ("int32", (shape.short_rows,)),
             **{name: (kind, (shape.logits,)) for name, kind in PARAMETERS.items()},
         }
         self.transfer = Transfer(fields, state.device, stages)
@@ -131,8 +133,14 @@ class InputBuffers:
         host["arena"][:] = -1
         host["arena_start"][:] = -1
         host["write"][:] = DUMMY * CHUNK_POSITIONS + rows % CHUNK_POSITIONS
-        host["short"][:] = np.arange(self.shape.short)
-        host["logit_rows"][:] = np.arange(self.shape.logits)
+        host["store_rows"][:] = -1
+        if self.shape.long:
+            host["short"][:] = host["long"][:] = self.shape.sequences - 1
+            host["short_rows"][:] = -1
+        else:
+            host["short"][:] = np.arange(self.shape.short)
+            host["short_rows"][:] = np.arange(self.shape.short_rows)
+        host["logit_rows"][:] = np.minimum(np.arange(self.shape.logits), max(0, len(rows) - 1))
         host["top_p"][:] = 1
         host["repetition"][:] = 1
 
@@ -180,6 +188,7 @@ class InputBuffers:
                 device["slices"],
                 device["short"],
                 device["long"],
+                device["short_rows"],
                 traits,
                 self.segments,
             ),

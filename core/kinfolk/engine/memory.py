@@ -11,8 +11,8 @@ from kinfolk.engine.sizing import GIB, size_state, state_bytes
 from kinfolk.errors import CapacityError
 from kinfolk.plans import StateLimits, StatePlan, WeightPlan
 
-GRAPHS = 256 * 2**20
-"""Bytes for captured graphs and their buffers, on a device that supports graphs."""
+GRAPHS = 192 * 2**20
+"""Bytes for the launches of all captured steps, on a device that supports graphs."""
 
 SCRATCH = 64 * 2**20
 """Bytes for the work space of matrix libraries and for dequantised tiles."""
@@ -25,6 +25,9 @@ HOST_SHARE = 0.5
 
 _COPIES = 4
 """Intermediate results of a layer that exist at once, each as wide as the widest."""
+
+_CAPTURED_COPIES = 8
+"""The same in a captured step, with the partial results of attention."""
 
 _SAMPLING = 10
 """float32 copies of the logits that sampling makes when every parameter is used."""
@@ -56,6 +59,7 @@ def plan_memory(
     usable: int,
     weights: int,
     work: int,
+    graphs: int,
     is_host: bool,
     plan: StatePlan,
     wanted: StateLimits,
@@ -70,7 +74,7 @@ def plan_memory(
     """
     fixed = {"weights": weights, "work space": work}
     if not is_host:
-        fixed |= {"graphs": GRAPHS, "margin": int(usable * MARGIN)}
+        fixed |= {"graphs": graphs, "margin": int(usable * MARGIN)}
     left = usable - sum(fixed.values())
     others = max(0, int(left * (1 - HOST_SHARE))) if is_host else 0
     left -= others
@@ -90,11 +94,24 @@ def plan_memory(
 def work_bytes(weights: WeightPlan, rows: int, logit_rows: int) -> int:
     """An estimate of the bytes of a step's intermediate results, for ``rows`` rows and
     ``logit_rows`` rows of logits."""
+    widest, vocabulary = _widths(weights)
+    return rows * widest * 4 * _COPIES + logit_rows * vocabulary * 4 * _SAMPLING + SCRATCH
+
+
+def graph_bytes(weights: WeightPlan, rows: int, logit_rows: int) -> int:
+    """An estimate of the bytes of captured steps, which share their memory; the largest have
+    ``rows`` rows and ``logit_rows`` rows of logits."""
+    widest, vocabulary = _widths(weights)
+    pool = rows * widest * 4 * _CAPTURED_COPIES + logit_rows * vocabulary * 4 * _SAMPLING
+    return GRAPHS + pool
+
+
+def _widths(weights: WeightPlan) -> tuple[int, int]:
+    """The widest result of a matrix but the head, and the size of the vocabulary."""
     matrices = [spec.shape for spec in weights if spec.role == "matrix" and len(spec.shape) == 2]
     vocabulary = max((spec.shape[0] for spec in weights if spec.role == "embedding"), default=0)
     widths = [max(shape) for shape in matrices if shape[0] != vocabulary]
-    widest = max(widths, default=0)
-    return rows * widest * 4 * _COPIES + logit_rows * vocabulary * 4 * _SAMPLING + SCRATCH
+    return max(widths, default=0), vocabulary
 
 
 def _sum(parts: dict[str, int]) -> str:

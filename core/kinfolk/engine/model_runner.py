@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 
 import torch
 
+from kinfolk.engine.buckets import SEQUENCES, Buckets
 from kinfolk.engine.cuda_graph import capture_for
-from kinfolk.engine.executor import SEQUENCES, EagerExecutor, Executor, GraphExecutor
+from kinfolk.engine.executor import EagerExecutor, Executor, GraphExecutor
 from kinfolk.engine.history import History
 from kinfolk.engine.kernel_warmup import KernelWarmup
-from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.outputs import DeviceOutputs, OutputReader, PendingCopy, item_results
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
+from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.state.state import State
 
@@ -77,13 +79,14 @@ class ModelRunner:
             MAX_INVARIANT_SEQUENCES[loaded.device.type] if loaded.batch_invariant else None
         )
         self.uncapturable_ops: Mapping[str, str] = {}
+        self._buckets: Buckets | None = None
         eager = EagerExecutor(loaded, state, KernelWarmup(loaded.ops, loaded.device))
         self.executor: Executor = eager
         if loaded.graphs:
             self.uncapturable_ops = uncapturable_ops(loaded)
             if not self.uncapturable_ops:
-                least = min(state.limits.slots, self._max_sequences or 1)
-                self.executor = GraphExecutor(eager, capture_for(loaded.device), least=least)
+                self._buckets = Buckets.of(state, self._max_sequences)
+                self.executor = GraphExecutor(eager, capture_for(loaded.device), self._buckets)
         if self.uncapturable_ops:
             reasons = "; ".join(f"{op}: {why}" for op, why in self.uncapturable_ops.items())
             if loaded.batch_invariant:
@@ -102,6 +105,18 @@ class ModelRunner:
             "waits": self._reader.waits,
             "allocations": _allocations(self.loaded.device),
         }
+
+    @torch.inference_mode()
+    def warm_up(
+        self, limits: SchedulerLimits, progress: Progress, stop: Callable[[], bool]
+    ) -> None:
+        """Compile and capture the steps that ``limits`` make likely, until ``stop`` is true.
+        ``progress`` is called after each. No step may be pending."""
+        with self._on_device(), self._invalidated_by_errors():
+            for done in self.executor.warm_up(limits):
+                progress(*done)
+                if stop():
+                    return
 
     def run(self, plan: StepPlan, histories: Mapping[str, History]) -> StepResult:
         """Launch and collect a step."""
@@ -136,13 +151,14 @@ class ModelRunner:
 
     def _collect(self, pending: PendingItems) -> list[ItemResult]:
         outputs = self._reader.receive(pending.copy)
-        return item_results(pending.batch, outputs, pending.outputs.logits)
+        return item_results(pending.batch, outputs, pending.outputs.logprobs)
 
     def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
-        """Groups of items that run together: one group, several with --batch-invariant."""
+        """Groups of items that run together: one group if a captured step has room for all. With
+        --batch-invariant, slices run alone."""
         most = self._max_sequences
         if most is None:
-            return [plan.items]
+            return [plan.items] if self._buckets is None else self._buckets.parts(plan.items)
         decoding = [item for item in plan.items if item.kind is not ItemKind.PREFILL]
         groups = [decoding[start : start + most] for start in range(0, len(decoding), most)]
         return [*groups, *([i] for i in plan.items if i.kind is ItemKind.PREFILL)]

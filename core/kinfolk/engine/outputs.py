@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 
 from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.logprobs import NO_LOGPROBS, PendingLogprobs
 from kinfolk.engine.scheduled_batch import ScheduledBatch, sampled_rows
 from kinfolk.model_api import Forward, StepBatch
-from kinfolk.sched.plan import Item, ItemKind, ItemResult, TokenLogprob
+from kinfolk.sched.plan import Item, ItemKind, ItemResult
 from kinfolk.verify_api import Kept
 
 Numbers = npt.NDArray[np.int64]
@@ -39,14 +40,16 @@ class DeviceOutputs:
     the result of the op ``pack_outputs``.
 
     ``captured``: one graph holds the whole step, so the next one can be launched before its result
-    is read. ``logits``: float32 [rows, V] of each sampled item that asks for log-probabilities.
+    is read. ``logits``: float32 [n, V] of all sampled rows, if they are kept. ``logprobs`` arrive
+    with the copy of ``packed``.
     """
 
     packed: torch.Tensor
     sequences: int
     sampled: int
     captured: bool = False
-    logits: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    logits: torch.Tensor | None = None
+    logprobs: PendingLogprobs = NO_LOGPROBS
 
     def next_tokens(self, count: int) -> torch.Tensor:
         """The tokens of the first ``count`` sampled sequences, int64 [count]."""
@@ -171,10 +174,10 @@ def _arrived() -> None:
 
 
 def item_results(
-    batch: ScheduledBatch, outputs: StepOutputs, logits: Mapping[int, torch.Tensor]
+    batch: ScheduledBatch, outputs: StepOutputs, logprobs: PendingLogprobs
 ) -> list[ItemResult]:
-    """The result of each item; ``logits`` as in :class:`DeviceOutputs`. An item whose numbers are
-    not finite, or whose result cannot be built, fails alone."""
+    """The result of each item. An item whose numbers are not finite, or whose result cannot be
+    built, fails alone."""
     results, sampled = [], 0
     for number, item in enumerate(batch.items):
         if not (item.kind is ItemKind.VERIFY or item.sample):
@@ -183,7 +186,7 @@ def item_results(
         result = None
         if outputs.finite[sampled] and sampled not in batch.errors:
             try:
-                result = _sampled(batch, outputs, sampled, logits)
+                result = _sampled(batch, outputs, sampled, logprobs)
             except Exception as error:
                 batch.fail(sampled, error)
         results.append(result or _failed(item, batch.errors.get(sampled, _NOT_FINITE)))
@@ -192,7 +195,7 @@ def item_results(
 
 
 def _sampled(
-    batch: ScheduledBatch, outputs: StepOutputs, number: int, logits: Mapping[int, torch.Tensor]
+    batch: ScheduledBatch, outputs: StepOutputs, number: int, logprobs: PendingLogprobs
 ) -> ItemResult:
     """The result of a sampled item."""
     item = batch.sampled[number]
@@ -201,14 +204,13 @@ def _sampled(
     if len(kept) > 1:
         drafts = item.tokens[-sampled_rows(item) :]
         emitted = (*(drafts[row] for row in kept[1:]), *emitted)
-    count = batch.samplings[number].logprobs
-    logprobs = () if count is None else _logprobs(logits[number][kept], emitted, count)
+    count = batch.samplings[number].logprobs or 0
     return ItemResult(
         item.lease,
         item.request_id,
         kept=len(kept) if item.kind is ItemKind.VERIFY else len(item.tokens),
         emitted=emitted,
-        logprobs=logprobs,
+        logprobs=logprobs.of(number, kept, emitted, count),
     )
 
 
@@ -219,20 +221,3 @@ def _unsampled(item: Item) -> ItemResult:
 
 def _failed(item: Item, error: str = _NOT_FINITE) -> ItemResult:
     return ItemResult(item.lease, item.request_id, 0, error=error)
-
-
-def _logprobs(
-    logits: torch.Tensor, tokens: tuple[int, ...], count: int
-) -> tuple[TokenLogprob, ...]:
-    """Log-probabilities of ``tokens`` by rows of ``logits`` [n, V], each with the ``count`` best
-    alternatives."""
-    logprobs = logits.log_softmax(1)
-    tops: list[tuple[tuple[int, float], ...]] = [()] * len(tokens)
-    if count:
-        best = logprobs.topk(min(count, logprobs.shape[1]), 1)
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        tops = [tuple(zip(ids, values, strict=True)) for ids, values in pairs]
-    return tuple(
-        TokenLogprob(token, float(logprobs[row, token]), top)
-        for row, (token, top) in enumerate(zip(tokens, tops, strict=True))
-    )

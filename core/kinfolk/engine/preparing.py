@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from kinfolk.descriptors import Family
+from kinfolk.engine.buckets import largest_step
 from kinfolk.engine.devices import missing_device
-from kinfolk.engine.memory import MemoryPlan, plan_memory, work_bytes
+from kinfolk.engine.memory import MemoryPlan, graph_bytes, plan_memory, work_bytes
 from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
@@ -41,8 +42,8 @@ SLICE_ROWS = {"cpu": 512, "cuda": 2048}
 WEIGHT_SHARE = 0.6
 """Part of the free memory that dense weights may use; larger weights stay quantised."""
 
-LOGIT_ROWS = 64
-"""Rows of logits for which a step has work space."""
+LOGIT_ROWS = 16
+"""Rows of logits for which an eager step has work space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         usable=usable,
         weights=weights(form=form),
         work=work_bytes(weight_plan, settings.step_tokens or 2 * slice_rows, LOGIT_ROWS),
+        graphs=graph_bytes(weight_plan, *largest_step(settings.slots)),
         is_host=device.type == "cpu",
         plan=plan,
         wanted=wanted,

@@ -13,7 +13,7 @@ import torch
 
 from kinfolk.errors import StateError
 from kinfolk.plans import Paged, Recurrent, StateLimits, StatePlan
-from kinfolk.state.layout import PoolLayout, SectionLayout, pool_layouts
+from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
@@ -124,6 +124,9 @@ class State:
             if isinstance(layer, Paged):
                 pool = plan.windows.index(layer.window)
                 self._paged[index] = PagedLayer(self.pools[pool], pool, plan.owner(index))
+        sections = (s for pool in self.pools for s in pool.layout.sections.values())
+        self.coded = any(each.section.codec.format in CODED for each in sections)
+        """Whether keys or values are stored in a quantised format."""
         self._saved: dict[int, torch.Tensor] = {}
         tables = [pool.tables for pool in self.pools]
         self.block_tables = BlockTables(tables, plan.windows, limits, device)

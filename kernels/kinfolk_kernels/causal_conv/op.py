@@ -131,7 +131,8 @@ def causal_conv(
         if not segment.drafted:
             state[segment.slot] = history[segment.stop - 1]
     for row, slot in zip(rows.store_rows.tolist(), rows.store_slots.tolist(), strict=True):
-        state[slot] = history[row]
+        if row >= 0:
+            state[slot] = history[row]
     return out
 
 

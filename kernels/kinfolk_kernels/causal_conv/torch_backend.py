@@ -30,6 +30,7 @@ def causal_conv(
         last, slots = torch.tensor(certain, device=x.device).T
         state[slots] = seen[last, 1:]
     if rows.store_rows.numel():
+        # The last row stands in for padding, whose slot is a dummy.
         state[rows.store_slots] = seen[rows.store_rows, 1:]
     return out
 

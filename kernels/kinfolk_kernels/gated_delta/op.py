@@ -80,7 +80,8 @@ def gated_delta(
         if not segment.drafted:
             state[segment.slot] = states[segment.stop - 1]
     for row, slot in zip(rows.store_rows.tolist(), rows.store_slots.tolist(), strict=True):
-        state[slot] = states[row]
+        if row >= 0:
+            state[slot] = states[row]
     return out, trace
 
 

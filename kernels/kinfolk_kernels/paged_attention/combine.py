@@ -65,28 +65,27 @@ def _store_int8(
     tl.store(scale_ptr + group * scale_step + row, scale)
 
 
-@triton.jit(do_not_specialize=["slots", "most_rows", "scale_step"])
+@triton.jit(do_not_specialize=["slots", "most", "scale_step"])
 def combine_kernel(
-    part_o, part_m, part_l, slots, arena_rows, spans, entries, short, most_rows,
+    part_o, part_m, part_l, slots, most, arena_rows, spans, entries, sequences, short_rows,
     gate_ptr, gate_row, gate_head, factor_ptr, factor_row, factor_head, factor_step,
     y_ptr, words_ptr, scale_ptr, scale_step,
     HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK_RUNS: tl.constexpr,
     TREES: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr, ROTATED: tl.constexpr,
     INT8: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (sequences x ``most_rows``, query heads, slices of SIZE dimensions)."""
+    """Grid (rows of ``short_rows``, query heads, slices of SIZE dimensions)."""
     start_dependents(PDL)
-    sequence = early(short + tl.program_id(0) // most_rows)
-    index = tl.program_id(0) % most_rows
-    row, rows = early(spans + 4 * sequence) + index, early(spans + 4 * sequence + 1)
-    n = early(entries + sequence)
+    row = early(short_rows + tl.program_id(0))
+    sequence = early(sequences + row, row >= 0)
+    rows, n = early(spans + 4 * sequence + 1), early(entries + sequence)
     wait_for_producers(PDL)
-    if index >= rows:
+    if (row < 0) | (rows == 0):
         return
     head = tl.program_id(1)
     d = tl.program_id(2) * SIZE + tl.arange(0, SIZE)
     inside = d < DIM
-    runs = tl.cdiv(n, run_length(n, rows))
+    runs = tl.cdiv(n, run_length(n, rows, most))
     total_runs = runs
     if TREES:
         total_runs += (tl.load(arena_rows + row) >= 0).to(tl.int32)

@@ -1,8 +1,9 @@
 """The decode kernel: attention of few rows of a sequence, split into runs of chunks (split-K).
 
 A program processes one key head of one sequence, all query heads that read it, and every
-``programs``-th run. Runs and the computation inside them depend only on the sequence: on its length
-and its number of rows. Each run stores a maximum, a sum and weighted values for the combine kernel.
+``programs``-th run. Runs and the computation inside them depend only on the sequence, on its length
+and its number of rows, and on the ``most`` runs that a step of so many rows allows. Each run stores
+a maximum, a sum and weighted values for the combine kernel.
 """
 
 from __future__ import annotations
@@ -32,21 +33,33 @@ MOST_FEW, MOST_MANY = (tl.constexpr(most) for most in MOST_RUNS)
 MANY_RUN_ROWS = tl.constexpr(MAX_MANY_RUN_ROWS)
 
 
-def most_runs(width: int, rows: int) -> int:
-    """The largest number of runs of a sequence of at most ``width`` chunks with ``rows`` rows."""
+MAX_RUN_RESULTS = 4096
+"""Most results of runs that a step stores, one for each row, run and head: so memory has a bound,
+and a step of many rows fills the device with fewer runs of each sequence."""
+
+
+def most_runs_of_step(rows: int) -> int:
+    """The most runs of any sequence in a step of ``rows`` rows. The same for all steps of up to 16
+    rows, so that their sequences do not depend on the number of rows."""
+    return MAX_RUN_RESULTS >> max(4, (rows - 1).bit_length())
+
+
+def most_runs(width: int, rows: int, most_of_step: int) -> int:
+    """The largest number of runs of a sequence of at most ``width`` chunks with ``rows`` rows, in a
+    step that allows ``most_of_step``."""
     most = -(-width // LONG_RUN) if width > RUNS[-1][0] else 1
     low = 0
     for limit, run in RUNS:
         if width > low:
             most = max(most, -(-min(width, limit) // run))
         low = limit
-    return min(most, MOST_RUNS[rows > MAX_MANY_RUN_ROWS])
+    return min(most, MOST_RUNS[rows > MAX_MANY_RUN_ROWS], most_of_step)
 
 
 @triton.jit
-def run_length(entries, rows):
+def run_length(entries, rows, most_of_step):
     """Chunks in a run of a sequence of ``entries`` chunks, of which a step has ``rows`` rows."""
-    most = tl.where(rows > MANY_RUN_ROWS, MOST_MANY, MOST_FEW)
+    most = tl.minimum(tl.where(rows > MANY_RUN_ROWS, MOST_MANY, MOST_FEW), most_of_step)
     run = tl.where(entries > SHORT, RUN_MIDDLE, RUN_SHORT)
     run = tl.where(entries > MIDDLE, RUN_LONG, run)
     run = tl.where(entries > LONG, RUN_LONGEST, run)
@@ -115,13 +128,13 @@ def _arena_run(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["table_width", "slots", "tiles", "window"])
+@triton.jit(do_not_specialize=["table_width", "slots", "tiles", "window", "most"])
 def decode_kernel(
     q_ptr, positions, limits, ancestors, arena_rows, spans, entries, short,
     blocks, chunks, table_width,
     k_ptr, k_scales, k_block, ks_block, v_ptr, v_scales, v_block, vs_block,
     ak_ptr, ak_scales, ak_block, aks_block, av_ptr, av_scales, av_block, avs_block,
-    part_o, part_m, part_l, slots, tiles, q_row, q_head, scale, window,
+    part_o, part_m, part_l, slots, tiles, most, q_row, q_head, scale, window,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
     K_FORMAT: tl.constexpr, V_FORMAT: tl.constexpr, DOT: tl.constexpr,
@@ -148,7 +161,7 @@ def decode_kernel(
     row = start + pair // GROUP
     newest = early(positions + row, inside).to(tl.int32)
     limit = tl.where(inside, early(limits + row, inside), -1).to(tl.int32)
-    run = run_length(n, rows)
+    run = run_length(n, rows, most)
     table = sequence.to(tl.int64) * table_width
     next_block = early(blocks + table + program * run, program * run < n)
     next_chunk = early(chunks + table + program * run, program * run < n)

@@ -16,7 +16,7 @@ from kinfolk_kernels.coded_tiles import FORMAT_NUMBERS
 from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.paged_attention.combine import FACTORS, combine_kernel
-from kinfolk_kernels.paged_attention.decode import decode_kernel, most_runs
+from kinfolk_kernels.paged_attention.decode import decode_kernel, most_runs, most_runs_of_step
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
 from kinfolk_kernels.paged_attention.numbers import numbers_kernel
 from kinfolk_kernels.paged_attention.prefill import prefill_kernel
@@ -65,11 +65,12 @@ class Call:
         return Mixed(values, Int8Rows.make(count, heads * dim, device))
 
     def launches(self, mixed: Mixed) -> Iterator[Launch]:
-        if self._traits.long_rows:
+        if self._layout.long.shape[0]:
             yield from self.prefill(mixed)
         if self._traits.short_counts:
-            width = self.table.blocks.shape[1]
-            slots = max(most_runs(width, n) for n in self._traits.short_counts) + self._traits.trees
+            width, most = self.table.blocks.shape[1], self._most_runs
+            runs = max(most_runs(width, n, most) for n in self._traits.short_counts)
+            slots = runs + self._traits.trees
             count, heads = self.q.shape[0], self.q.shape[1]
             shape = (count, heads, slots, dim_of(self.pools[1]))
             parts = torch.empty(shape, device=self.q.device)
@@ -108,6 +109,7 @@ class Call:
                     "part_m": maxima,
                     "part_l": sums,
                     "slots": parts.shape[2],
+                    "most": self._most_runs,
                     "tiles": tiles,
                 },
                 self._constants
@@ -129,23 +131,23 @@ class Call:
         dim = dim_of(self.pools[1])
         rotated = is_rotated(self.pools[1])
         tile = combine_tile(dim, rotated)
-        most_rows = max(self._traits.short_counts)
         int8 = mixed.int8
         heads = self.q.shape[1]
         return Launch(
             combine_kernel,
-            (len(self._layout.short) * most_rows, heads, triton.cdiv(dim, tile.size)),
+            (len(self._layout.short_rows), heads, triton.cdiv(dim, tile.size)),
             self._gates
             | {
                 "part_o": parts,
                 "part_m": maxima,
                 "part_l": sums,
                 "slots": parts.shape[2],
+                "most": self._most_runs,
                 "arena_rows": self.rows.arena_row,
                 "spans": self._layout.spans,
                 "entries": self.table.length,
-                "short": self._layout.short,
-                "most_rows": most_rows,
+                "sequences": self.rows.sequence_of_row,
+                "short_rows": self._layout.short_rows,
                 "y_ptr": mixed.values,
                 "words_ptr": mixed.values if int8 is None else int8.words,
                 "scale_ptr": mixed.values if int8 is None else int8.scale,
@@ -221,15 +223,17 @@ class Call:
         """The launch for the query heads that read ``heads`` key heads from the ``first`` on;
         ``pools`` holds only these key heads."""
         tile = self.tile or prefill_tile(*self._sizes, self._number_bytes, self.device)
-        tiles = triton.cdiv(self._traits.long_rows * self._group, tile.m)
+        slices = len(self._layout.long)
+        tiles = self.q.shape[0] * self._group // tile.m + slices
         k, v = (planes_of(pool)[0] for pool in pools)
         return Launch(
             prefill_kernel,
-            (tiles, heads, len(self._layout.long)),
+            (tiles, heads),
             self._rows
             | self._gates
             | {
                 "long": self._layout.long,
+                "slices": slices,
                 "blocks": table,
                 "first_head": first,
                 "k_ptr": k,
@@ -252,6 +256,10 @@ class Call:
     @property
     def _traits(self) -> LaunchTraits:
         return self.rows.layout.traits
+
+    @property
+    def _most_runs(self) -> int:
+        return most_runs_of_step(self.q.shape[0])
 
     @property
     def _group(self) -> int:

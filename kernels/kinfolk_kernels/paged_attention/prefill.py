@@ -105,9 +105,26 @@ def _finish(
     tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=keep)
 
 
-@triton.jit(do_not_specialize=["table_width", "window", "first_head"])
+@triton.jit
+def _slice_of(tile, long, slices, spans, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The sequence of a tile, if the tiles of all slices stand one after another, the number of the
+    tile in it, and the pairs of the sequence: 0 if there is no such tile."""
+    sequence, mine, pairs, first = 0, 0, 0, 0
+    for index in range(slices):
+        other = tl.load(long + index)
+        count = tl.load(spans + 4 * other + 1) * GROUP
+        end = first + tl.cdiv(count, BLOCK_M)
+        here = (tile >= first) & (tile < end)
+        sequence = tl.where(here, other, sequence)
+        mine = tl.where(here, tile - first, mine)
+        pairs = tl.where(here, count, pairs)
+        first = end
+    return sequence, mine, pairs
+
+
+@triton.jit(do_not_specialize=["table_width", "window", "first_head", "slices"])
 def prefill_kernel(
-    q_ptr, positions, limits, spans, entries, long, blocks, chunks, table_width, first_head,
+    q_ptr, positions, limits, spans, entries, long, slices, blocks, chunks, table_width, first_head,
     k_ptr, k_block, v_ptr, v_block,
     gate_ptr, gate_row, gate_head, factor_ptr, factor_row, factor_head, factor_step,
     y_ptr, q_row, q_head, scale, window,
@@ -116,14 +133,14 @@ def prefill_kernel(
     BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles of the longest slice; key heads; sequences). Tiles that see most positions come
-    first. Keys and values begin with key head ``first_head``."""
+    """Grid (at least as many programs as the ``slices`` sequences in ``long`` have tiles; key
+    heads). The tiles of a slice that see most positions come first. Keys and values begin with key
+    head ``first_head``."""
     start_dependents(PDL)
     wait_for_producers(PDL)
-    sequence = tl.load(long + tl.program_id(2))
-    pairs = tl.load(spans + 4 * sequence + 1) * GROUP
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    if tile * BLOCK_M >= pairs:
+    last = tl.num_programs(0) - 1 - tl.program_id(0)
+    sequence, tile, pairs = _slice_of(last, long, slices, spans, GROUP, BLOCK_M)
+    if pairs == 0:
         return
     pair = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = pair < pairs

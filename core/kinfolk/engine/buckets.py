@@ -1,0 +1,185 @@
+"""Buckets: the fixed sizes of captured steps, and the division of a step's items among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kinfolk.engine.input_buffers import BucketShape
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.state.state import State
+from kinfolk_kernels.row_layout import MAX_SHORT_ROWS, LaunchTraits
+
+SEQUENCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+"""Sequences of steps that only decode or verify."""
+
+MIXED_SEQUENCES = (2, 8, 32, 128)
+"""Sequences of steps with slices of prompts: fewer sizes, as their rows have many."""
+
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+"""Rows of steps that verify, and drafted rows of mixed steps: each has logits."""
+
+MIXED_ROWS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Rows of steps with slices of prompts."""
+
+WIDTHS = (4, 16, 64)
+"""Rows of a drafted sequence. A kernel processes 16 of them at a time."""
+
+STORES = 8
+"""Checkpoints that a mixed step may store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A fixed size of steps. ``width`` is the most rows of a drafted sequence, 1 = no drafts;
+    ``drafted`` the drafted rows, ``long`` the slices of more than ``MAX_SHORT_ROWS`` rows."""
+
+    kind: Literal["decode", "verify", "mixed"]
+    rows: int
+    sequences: int
+    width: int = 1
+    trees: bool = False
+    drafted: int = 0
+    long: int = 0
+
+    def __str__(self) -> str:
+        drafts = f", {self.drafted} drafted" if self.kind == "mixed" and self.drafted else ""
+        return f"{self.kind}: {self.rows} rows, {self.sequences} sequences{drafts}"
+
+    @property
+    def traits(self) -> LaunchTraits:
+        most = self.width
+        if self.kind == "mixed":
+            most = min(self.rows, MAX_SHORT_ROWS)
+        draft_rows = self.width if self.drafted else 0
+        return LaunchTraits(True, draft_rows, self.trees, tuple(range(1, most + 1)))
+
+    @property
+    def shape(self) -> BucketShape:
+        if self.kind != "mixed":
+            # With several rows a sequence, padding rows form one more sequence.
+            sequences = self.sequences + (self.kind == "verify")
+            return BucketShape(
+                self.rows,
+                sequences,
+                sequences,
+                self.rows,
+                short=sequences,
+                short_rows=self.rows,
+            )
+        sequences = self.sequences + 1
+        return BucketShape(
+            self.rows,
+            sequences,
+            sampled=sequences,
+            logits=sequences + self.drafted,
+            stores=STORES,
+            slices=min(self.sequences, self.rows // 2),
+            short=sequences,
+            long=self.long,
+            short_rows=self.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The buckets of a model.
+
+    ``least``: buckets for fewer sequences are not used for decoding, so that a row's numbers do not
+    depend on the number of sequences. ``most_long``: most slices of more than ``MAX_SHORT_ROWS``
+    rows in a step.
+    """
+
+    least: int = 1
+    most_long: int = MIXED_ROWS[-1] // (MAX_SHORT_ROWS + 1)
+
+    @classmethod
+    def of(cls, state: State, invariant_sequences: int | None) -> Buckets:
+        """The buckets of a model with this state. ``invariant_sequences``: the most sequences of a
+        decode step with --batch-invariant."""
+        least = min(state.limits.slots, invariant_sequences or 1)
+        # Attention decodes the whole context of a slice from a quantised format to plain numbers,
+        # so the memory of a captured step has room for one context.
+        return cls(least, 1) if state.coded else cls(least)
+
+    def smallest(self, items: Sequence[Item]) -> Bucket | None:
+        """The smallest bucket for ``items``; ``None`` if there is none."""
+        drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
+        rows = sum(len(item.tokens) for item in items)
+        trees = any(item.parents is not None for item in items)
+        width = _next_size(max(drafted), WIDTHS) if drafted else 1
+        if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
+            return self._mixed(items, rows, width, trees, sum(drafted))
+        sequences = _next_size(max(len(items), self.least), SEQUENCES)
+        if sequences is None or width is None:
+            return None
+        if not drafted:
+            return Bucket("decode", sequences, sequences)
+        bucket_rows = _next_size(max(rows, self.least), ROWS)
+        if bucket_rows is None:
+            return None
+        return Bucket("verify", bucket_rows, sequences, width, trees, bucket_rows)
+
+    def _mixed(
+        self, items: Sequence[Item], rows: int, width: int | None, trees: bool, drafted: int
+    ) -> Bucket | None:
+        bucket_rows = _next_size(rows, MIXED_ROWS)
+        sequences = _next_size(len(items), MIXED_SEQUENCES)
+        bucket_drafted = _next_size(drafted, ROWS) if drafted else 0
+        if bucket_rows is None or sequences is None or width is None or bucket_drafted is None:
+            return None
+        long = sum(len(item.tokens) > MAX_SHORT_ROWS for item in items)
+        most_long = min(self.most_long, bucket_rows // (MAX_SHORT_ROWS + 1))
+        if long > most_long or sum(len(item.stores) for item in items) > STORES:
+            return None
+        sequences = min(sequences, bucket_rows)
+        return Bucket("mixed", bucket_rows, sequences, width, trees, bucket_drafted, most_long)
+
+    def likely(self, limits: SchedulerLimits) -> Iterator[Bucket]:
+        """The buckets of steps with up to ``limits.slots`` sequences and up to
+        ``limits.step_tokens`` rows, drafted chains included; the most frequent first."""
+        slots = max(limits.slots, self.least)
+        sequences = [n for n in SEQUENCES if self.least <= n < slots]
+        largest = _next_size(min(slots, SEQUENCES[-1]), SEQUENCES)
+        sequences += [] if largest is None else [largest]
+        yield from (Bucket("decode", n, n) for n in sequences)
+        for rows in MIXED_ROWS:
+            if rows > limits.step_tokens:
+                break
+            sizes = [n for n in MIXED_SEQUENCES if n < min(slots, rows)]
+            top = _next_size(min(slots, MIXED_SEQUENCES[-1]), MIXED_SEQUENCES)
+            sizes += [] if top is None else [min(top, rows)]
+            most_long = min(self.most_long, rows // (MAX_SHORT_ROWS + 1))
+            yield from (Bucket("mixed", rows, n, long=most_long) for n in dict.fromkeys(sizes))
+        if limits.max_draft:
+            width = _next_size(limits.max_draft + 1, WIDTHS) or WIDTHS[-1]
+            widths = [each for each in WIDTHS if each <= width]
+            for n in sequences:
+                for rows in ROWS:
+                    if rows > 1 and n <= rows <= 2 * n * (limits.max_draft + 1):
+                        yield from (Bucket("verify", rows, n, w, drafted=rows) for w in widths)
+
+    def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
+        """``items`` in groups that each fit a bucket, in order; one group, which runs in its own
+        size, if some item fits none."""
+        if self.smallest(items) is not None or any(self.smallest([i]) is None for i in items):
+            return [items]
+        groups: list[list[Item]] = [[]]
+        for item in items:
+            if groups[-1] and self.smallest([*groups[-1], item]) is None:
+                groups.append([])
+            groups[-1].append(item)
+        return list(groups)
+
+
+def largest_step(slots: int) -> tuple[int, int]:
+    """The most rows, and rows of logits without drafts, of captured steps for so many slots."""
+    sequences = _next_size(min(slots, MIXED_SEQUENCES[-1]), MIXED_SEQUENCES)
+    return MIXED_ROWS[-1], 1 + (sequences or MIXED_SEQUENCES[-1])
+
+
+def _next_size(size: int, sizes: Sequence[int]) -> int | None:
+    """The least of ``sizes`` that is at least ``size``; ``None`` if there is none."""
+    return next((each for each in sizes if each >= size), None)
