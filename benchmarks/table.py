@@ -258,6 +258,7 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
         "repeats": repeats,
         "prompt_tokens_per_second": round(statistics.median(prompts), 1),
         "generate_tokens_per_second": round(statistics.median(decodes), 1),
+        "first_token_milliseconds": round(1e3 * statistics.median(run.prompt for run in runs), 2),
         "step_milliseconds": round(
             statistics.median(1e3 * run.decode / max(1, run.steps) for run in runs), 4
         ),

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kinfolk.engine.buckets import Bucket, Buckets
 from kinfolk.engine.cuda_graph import EagerCapture
 from kinfolk.engine.engine import Engine
-from kinfolk.engine.executor import EagerExecutor, GraphExecutor
+from kinfolk.engine.executor import EagerExecutor, GraphExecutor, StepKind
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import load_model
 from kinfolk.sched.events import Finished
@@ -181,7 +181,7 @@ def test_the_body_of_a_recording_needs_nothing_of_the_host(model, bucket, sampli
         if sampling is None:
             executor.capture_to_logits(bucket)
         else:
-            executor.capture_whole(bucket, sampling)
+            executor.capture_whole(StepKind(bucket, sampling))
     (outputs,) = captured
     if sampling is None:
         assert len(outputs.logits) == bucket.shape.logits
