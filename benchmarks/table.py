@@ -1,6 +1,7 @@
 """The table of speed, measured through the engine that ``kinfolk serve`` runs: one result file.
 
     python benchmarks/table.py [--shape NAME]… [--case NAME]… [--layers N] [--repeats N]
+                               [--slow-host]
     python benchmarks/table.py --compile-only [--shape NAME]… [--case NAME]…
 
 Writes a synthetic file of each shape, to memory if there is room, measures the workloads below on
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +49,7 @@ sys.path.insert(0, str(HERE / "kernels"))
 from distinct import distinct_experts  # noqa: E402
 from results import kernels_hash  # noqa: E402
 from shapes import MORE  # noqa: E402
+from slow_host import slowed  # noqa: E402
 from timing import copy_bandwidth  # noqa: E402
 
 DEEP_PROMPT = 32768
@@ -69,13 +72,21 @@ class Case:
 
 
 SHORT: dict[str, Any] = {"slots": 16, "context": 2050}
+MANY: dict[str, Any] = {"slots": 64, "context": 2050}
 LONG: dict[str, Any] = {"slots": 1, "context": DEEP_PROMPT + 128}
 CASES = (
     Case("decode, greedy", Workload(128, 128, 1, 0.0), SHORT),
     Case("decode, temperature 0.8, top-p 0.95", Workload(128, 128, 1, 0.8, 0.95), SHORT),
     Case("16 rows of one sequence", Workload(128, 128, 1, 0.0, rows=16), SHORT, wide=True),
+    *(
+        Case(f"{rows} rows of one sequence", Workload(128, 64, 1, 0.0, rows=rows), SHORT, wide=True)
+        for rows in (4, 8, 24, 32, 64)
+    ),
     Case("16 sequences", Workload(128, 128, 16, 0.0), SHORT),
+    *(Case(f"{n} sequences", Workload(128, 128, n, 0.0), MANY) for n in (32, 64)),
+    *(Case(f"first token of {n}", Workload(n, 2, 1, 0.0), SHORT) for n in (16, 128, 512)),
     Case("prompt of 2048", Workload(2048, 2, 1, 0.0), SHORT),
+    Case("prompt of 8192", Workload(8192, 2, 1, 0.0), {"slots": 1, "context": 8194}),
     Case(
         "decode, f16 activations",
         Workload(128, 128, 1, 0.0),
@@ -102,6 +113,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--commit", default=_commit())
     parser.add_argument("--folder", type=Path, default=HERE / "results")
+    parser.add_argument("--slow-host", action="store_true", help="see slow_host.py")
     parser.add_argument("--compile-only", action="store_true", help="fill the cache of kernels")
     options = parser.parse_args()
     if options.compile_only:
@@ -112,6 +124,7 @@ def main() -> None:
         "taken": taken.isoformat(timespec="seconds"),
         "commit": options.commit,
         "kernels": kernels_hash(),
+        "slow_host": options.slow_host,
         "machine": machine(),
         "versions": {
             "kinfolk": __version__,
@@ -124,14 +137,15 @@ def main() -> None:
     }
     options.folder.mkdir(parents=True, exist_ok=True)
     path = options.folder / f"{taken:%Y%m%dT%H%M%SZ}.json"
-    for shape in options.shape or SHAPES:
-        cases = cases_of(shape, options.case or ())
-        for row in rows_of(shape, cases, options.layers, options.repeats):
-            result["rows"].append(row)
-            sys.stdout.write(f"{json.dumps(row)}\n")
-            sys.stdout.flush()
-            # Written after each case, so that an interrupted run keeps its results.
-            path.write_text(json.dumps(result, indent=1) + "\n")
+    with slowed() if options.slow_host else nullcontext():
+        for shape in options.shape or SHAPES:
+            cases = cases_of(shape, options.case or ())
+            for row in rows_of(shape, cases, options.layers, options.repeats):
+                result["rows"].append(row)
+                sys.stdout.write(f"{json.dumps(row)}\n")
+                sys.stdout.flush()
+                # Written after each case, so that an interrupted run keeps its results.
+                path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def compile_kernels(shapes: Sequence[str], cases: Sequence[str]) -> None:
