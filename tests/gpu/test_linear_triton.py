@@ -16,9 +16,16 @@ from kinfolk_kernels.linear import triton_backend as kernels
 from kinfolk_kernels.linear.dequantize import dequantize
 from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
-from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
+from kinfolk_kernels.linear.gemm_large import gemm_large
+from kinfolk_kernels.linear.gemm_medium import (
+    IN_SHARED_MEMORY,
+    Division,
+    MediumTile,
+    gemm_medium,
+)
+from kinfolk_kernels.linear.gemm_small import MAX_SMALL_GEMM_ROWS, SmallTile, gemm_small
 from kinfolk_kernels.linear.gemv import gemv, warps_for
-from kinfolk_kernels.linear.prepare import half_rows
+from kinfolk_kernels.linear.prepare import half_rows, operand_rows
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
@@ -101,6 +108,39 @@ def test_up_to_64_rows(matrix, numbers, poisoned, name, rows):
         assert error(out, expected) <= HALF
 
 
+@EVERY
+@pytest.mark.parametrize("rows", [65, 129, 512])
+def test_up_to_512_rows(matrix, numbers, poisoned, name, rows):
+    planes, exact = matrix(name)
+    x = numbers(rows, planes.columns).cuda()
+    expected = x.double() @ exact.T
+    others = (
+        (None, Division(0, 3)),
+        (IN_SHARED_MEMORY, None),
+        (MediumTile(128, 128, 4), None),
+        (MediumTile(128, 256, 8), Division(0, 2)),
+    )
+    for tile, division in (*(others if rows == 129 else ()), (None, None)):
+        with poisoned():
+            out = torch.empty(rows, planes.rows, device="cuda")
+        operand = operand_rows(x, 256)
+        for part in gemm_medium([planes], operand, [out], tile, division):
+            part.run()
+        assert error(out, expected) <= HALF
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_more_than_64_rows_of_16_bits(matrix, numbers, name, dtype):
+    """Unpacked on the way, and as numbers in slices: within one bound."""
+    planes, exact = matrix(name)
+    x = (numbers(128, planes.columns) * 1e-2).cuda().to(dtype)
+    expected = x.double() @ exact.T
+    bound = BF16 if dtype == torch.bfloat16 else HALF
+    assert error(product(x, planes), expected) <= bound
+    assert error(gemm_large([planes], x)[0], expected) <= bound
+
+
 @pytest.mark.parametrize("rows", [1, 4, 16, 64, 100])
 def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     parts = (("Q5_K", 10240), ("Q4_K", 6144), ("Q8_0", 48), ("Q8_0", 48), ("Q6_K", 130))
@@ -144,6 +184,19 @@ def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
     assert torch.equal(product(x[3:12], planes), first[3:12])
 
 
+@pytest.mark.parametrize("rows", [128, 300])
+def test_a_row_among_many_has_the_same_bits_in_any_place_and_company(matrix, numbers, rows):
+    planes, _ = matrix("Q5_K")
+    x = numbers(rows, planes.columns).cuda().bfloat16()
+    first = product(x, planes)
+    for _ in range(20):
+        assert torch.equal(product(x, planes), first)
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).cuda()
+    assert torch.equal(product(x[order], planes), first[order])
+    # As many tiles of rows are as many parts of columns.
+    assert torch.equal(product(x[: rows - 20], planes), first[: rows - 20])
+
+
 def test_a_graph_replays_the_bits_of_the_launches(matrix, numbers):
     planes, _ = matrix("Q5_K")
     for rows in (1, 16, 100):
@@ -158,13 +211,15 @@ def test_a_graph_replays_the_bits_of_the_launches(matrix, numbers):
             assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("rows", [1, 12, 40])
+@pytest.mark.parametrize("rows", [1, 12, 40, 100])
 def test_launches_that_start_early_give_the_same_bits(
     random_planes, numbers, on_gpu, rows, monkeypatch
 ):
     """Each matrix reads what the launch before it has written."""
     chain = [on_gpu(random_planes("Q4_K", 2048, 2048, seed=i)) for i in range(12)]
     first = numbers(rows, 2048).cuda()
+    if rows > MAX_SMALL_GEMM_ROWS:
+        first = first.bfloat16()
 
     def run():
         x = first
