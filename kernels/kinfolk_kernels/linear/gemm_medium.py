@@ -19,7 +19,7 @@ from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_medium_kernel import gemm_medium_kernel, sum_parts_kernel
 from kinfolk_kernels.linear.prepare import OperandRows
 from kinfolk_kernels.linear.segments import ARGUMENTS, Segments
-from kinfolk_kernels.planes import Planes
+from kinfolk_kernels.planes import INTERLEAVE, Planes
 
 MAX_MEDIUM_GEMM_ROWS = 512
 """With more rows, the time of ``gemm_large`` to write numbers and read them again counts less than
@@ -38,7 +38,7 @@ PROGRAM_STEPS, STORE_STEPS, SUM_STEPS, SUM_PART_STEPS = 4, 3, 4, 0.075
 """Estimated costs in steps of 64 columns, 0.6 us: of the start and end of a program, of storing a
 part, of the launch that adds parts, and of each part in it."""
 
-SUM_SLICE = 8
+SUM_ROWS = 8
 """Rows of x that a program adds parts for."""
 
 
@@ -91,7 +91,7 @@ def gemm_medium(
         division = division_for(segments.programs, x_tiles, columns // 64, slots)
     whole, parts = division.whole, division.parts
     split = (segments.programs - whole) * x_tiles
-    part = torch.empty(split * parts, tile.batch, tile.rows, device=device) if split else x.factor
+    part = torch.empty(split * parts, tile.batch * tile.rows, device=device) if split else x.factor
     shared = {
         "factor_ptr": x.factor,
         "part_ptr": part,
@@ -102,7 +102,8 @@ def gemm_medium(
     shape = {
         "BM": tile.rows,
         "BN": tile.batch,
-        "EIGHTS": all(planes.rows % 8 == 0 for planes in matrices),
+        "WARPS": tile.warps,
+        "QUADS": all(planes.rows % INTERLEAVE == 0 for planes in matrices),
     }
     product = Launch(
         gemm_medium_kernel,
@@ -112,7 +113,6 @@ def gemm_medium(
             **segments.constants,
             **shape,
             "K": columns,
-            "WARPS": tile.warps,
             "STAGES": tile.stages,
             "ASM": asm,
         },
@@ -125,9 +125,9 @@ def gemm_medium(
     results = {name: segments.arguments[name] for names in ARGUMENTS for name in names[-3:]}
     total = Launch(
         sum_parts_kernel,
-        (split, tile.batch // SUM_SLICE),
+        (split, tile.batch // SUM_ROWS),
         {**results, **shared},
-        {**shape, "PARTS": parts, "SLICE": SUM_SLICE},
+        {**shape, "PARTS": parts, "SLICE": SUM_ROWS // 4},
     )
     return [product, total]
 

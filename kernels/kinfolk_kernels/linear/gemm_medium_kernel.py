@@ -45,12 +45,32 @@ def _left_operand(w, BM: tl.constexpr, WARPS: tl.constexpr):
 
 
 @triton.jit
-def _rows_in_order(acc, BM: tl.constexpr, BN: tl.constexpr, WARPS: tl.constexpr):
-    """[BM, BN] in the order of rows of ``_left_operand`` -> [BN, BM] in that of the matrix."""
+def _by_lane(acc, BM: tl.constexpr, BN: tl.constexpr, WARPS: tl.constexpr):
+    """Sums [BM, BN] -> [BN / 4, lanes, rows of a lane], as the lanes hold them."""
+    ROWS: tl.constexpr = BM // (8 * WARPS)
+    apart = tl.reshape(acc, [ROWS // 2, WARPS, 2, 8, BN // 8, 4, 2])
+    return tl.reshape(tl.permute(apart, [4, 6, 1, 3, 5, 0, 2]), [BN // 4, 32 * WARPS, ROWS])
+
+
+@triton.jit
+def _store_by_lane(
+    y, y_ptr, N, tile, x_tile, first, factor_ptr, rows,
+    BM: tl.constexpr, BN: tl.constexpr, WARPS: tl.constexpr, QUADS: tl.constexpr,
+):  # fmt: skip
+    """Store sums in the order of ``_by_lane``, from index ``first`` on, times the factors of the
+    rows of x. QUADS: N is a multiple of four."""
     ROWS: tl.constexpr = BM // (8 * WARPS)
     SHARED: tl.constexpr = 4 // ROWS
-    apart = tl.reshape(acc, [ROWS // 2, WARPS // SHARED, SHARED, 2, 8, BN])
-    return tl.reshape(tl.permute(apart, [5, 1, 4, 2, 0, 3]), [BN, BM])
+    lane = tl.arange(0, 32 * WARPS)[None, :, None]
+    pair = first + tl.arange(0, y.shape[0])[:, None, None]
+    m = x_tile * BN + (pair & -2) * 4 + lane % 4 * 2 + (pair & 1)
+    n = (lane // (32 * SHARED) * 8 + lane % 32 // 4) * 4 + lane // 32 % SHARED * ROWS
+    n = tile * BM + n + tl.arange(0, ROWS)[None, None, :]
+    inside, row = n < N, m * N
+    if QUADS:
+        inside, row = tl.max_constancy(inside, [1, 1, ROWS]), tl.multiple_of(row, [4, 4, 4])
+    y *= tl.load(factor_ptr + m)
+    tl.store(y_ptr + row + n, y.to(y_ptr.dtype.element_ty), mask=inside & (m < rows))
 
 
 @triton.jit
@@ -76,7 +96,7 @@ def _tile(
     BN: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    EIGHTS: tl.constexpr,
+    QUADS: tl.constexpr,
     PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
@@ -126,19 +146,14 @@ def _tile(
         w = weight_pairs(q, high, scales, supers, group, FORMAT, ASM)
         acc = tl.dot(_left_operand(w, BM, WARPS), tl.trans(x), acc)
     start_dependents(PDL)
-    y = _rows_in_order(acc, BM, BN, WARPS)
-    n = tl.arange(0, BM)[None, :]
+    y = _by_lane(acc, BM, BN, WARPS)
     if part >= 0:
-        place = tl.arange(0, BN)[:, None] * BM + n
+        pair = tl.arange(0, BN // 4)[:, None, None]
+        place = (pair * (32 * WARPS) + lane[None, :, None]) * ROWS
+        place += tl.arange(0, ROWS)[None, None, :]
         tl.store(part_ptr + part.to(tl.int64) * (BM * BN) + place, y)
     else:
-        y *= tl.load(factor_ptr + m)[:, None]
-        n = tile * BM + n
-        inside, row = n < N, m[:, None] * N
-        if EIGHTS:
-            inside, row = tl.max_constancy(inside, [1, 8]), tl.multiple_of(row, [8, 8])
-        inside = inside & (m < rows)[:, None]
-        tl.store(y_ptr + row + n, y.to(y_ptr.dtype.element_ty), mask=inside)
+        _store_by_lane(y, y_ptr, N, tile, x_tile, 0, factor_ptr, rows, BM, BN, WARPS, QUADS)
 
 
 @triton.jit(do_not_specialize=FREE + ["rows", "x_tiles", "whole", "parts"])
@@ -150,7 +165,7 @@ def gemm_medium_kernel(
     x_ptr, factor_ptr, part_ptr, rows, x_tiles, whole, parts,
     F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, EIGHTS: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
+    STAGES: tl.constexpr, QUADS: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """The first ``whole`` tiles of BM rows have a program for each of ``x_tiles`` tiles of BN rows
     of x, the others ``parts`` programs for each, in order. Ends of matrices count tiles of BM rows.
@@ -181,53 +196,52 @@ def gemm_medium_kernel(
     if format == F0:
         _tile(tile, x_tile, start, stop, part, q, high, scales, supers, y, n,
               x_ptr, factor_ptr, part_ptr, rows,
-              K, F0, BM, BN, WARPS, STAGES, EIGHTS, PDL, ASM)  # fmt: skip
+              K, F0, BM, BN, WARPS, STAGES, QUADS, PDL, ASM)  # fmt: skip
     elif format == F1:
         if F1 != NONE and F1 != F0:
             _tile(tile, x_tile, start, stop, part, q, high, scales, supers, y, n,
                   x_ptr, factor_ptr, part_ptr, rows,
-                  K, F1, BM, BN, WARPS, STAGES, EIGHTS, PDL, ASM)  # fmt: skip
+                  K, F1, BM, BN, WARPS, STAGES, QUADS, PDL, ASM)  # fmt: skip
     elif format == F2:
         if F2 != NONE and F2 != F1 and F2 != F0:
             _tile(tile, x_tile, start, stop, part, q, high, scales, supers, y, n,
                   x_ptr, factor_ptr, part_ptr, rows,
-                  K, F2, BM, BN, WARPS, STAGES, EIGHTS, PDL, ASM)  # fmt: skip
+                  K, F2, BM, BN, WARPS, STAGES, QUADS, PDL, ASM)  # fmt: skip
     else:
         if F3 != NONE and F3 != F2 and F3 != F1 and F3 != F0:
             _tile(tile, x_tile, start, stop, part, q, high, scales, supers, y, n,
                   x_ptr, factor_ptr, part_ptr, rows,
-                  K, F3, BM, BN, WARPS, STAGES, EIGHTS, PDL, ASM)  # fmt: skip
+                  K, F3, BM, BN, WARPS, STAGES, QUADS, PDL, ASM)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=FREE + ["rows", "x_tiles", "whole"])
 def sum_parts_kernel(
     y0, n0, end0, y1, n1, end1, y2, n2, end2, y3, n3, end3,
     factor_ptr, part_ptr, rows, x_tiles, whole,
-    PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SLICE: tl.constexpr,
-    EIGHTS: tl.constexpr, PDL: tl.constexpr,
+    PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WARPS: tl.constexpr,
+    SLICE: tl.constexpr, QUADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles in parts, BN / SLICE): y, the sums of PARTS parts of a tile in their order."""
+    """Grid (tiles in parts, BN / 4 / SLICE): y, the sums of PARTS parts of a tile, in order."""
     start_dependents(PDL)
     p = tl.program_id(0)
     tile = whole + p // x_tiles
-    y_ptr, N, first = y0, n0, 0
+    y_ptr, N, before = y0, n0, 0
     if tile >= end0:
-        y_ptr, N, first = y1, n1, end0
+        y_ptr, N, before = y1, n1, end0
     if tile >= end1:
-        y_ptr, N, first = y2, n2, end1
+        y_ptr, N, before = y2, n2, end1
     if tile >= end2:
-        y_ptr, N, first = y3, n3, end2
-    line = tl.program_id(1) * SLICE + tl.arange(0, SLICE)[:, None]
-    n = tl.arange(0, BM)[None, :]
-    at = part_ptr + p.to(tl.int64) * (PARTS * BM * BN) + line * BM + n
+        y_ptr, N, before = y3, n3, end2
+    ROWS: tl.constexpr = BM // (8 * WARPS)
+    first = tl.program_id(1) * SLICE
+    pair = first + tl.arange(0, SLICE)[:, None, None]
+    place = (pair * (32 * WARPS) + tl.arange(0, 32 * WARPS)[None, :, None]) * ROWS
+    place += tl.arange(0, ROWS)[None, None, :]
+    at = part_ptr + p.to(tl.int64) * (PARTS * BM * BN) + place
     wait_for_producers(PDL)
     total = tl.load(at)
     for part in tl.static_range(1, PARTS):
         total += tl.load(at + part * (BM * BN))
-    m = p % x_tiles * BN + line
-    total *= tl.load(factor_ptr + m)
-    n = (tile - first) * BM + n
-    inside, row = n < N, m * N
-    if EIGHTS:
-        inside, row = tl.max_constancy(inside, [1, 8]), tl.multiple_of(row, [8, 8])
-    tl.store(y_ptr + row + n, total.to(y_ptr.dtype.element_ty), mask=inside & (m < rows))
+    _store_by_lane(
+        total, y_ptr, N, tile - before, p % x_tiles, first, factor_ptr, rows, BM, BN, WARPS, QUADS
+    )
