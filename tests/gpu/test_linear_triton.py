@@ -114,31 +114,33 @@ def test_up_to_512_rows(matrix, numbers, poisoned, name, rows):
     planes, exact = matrix(name)
     x = numbers(rows, planes.columns).cuda()
     expected = x.double() @ exact.T
-    others = (
-        (None, Division(0, 3)),
-        (IN_SHARED_MEMORY, None),
-        (MediumTile(128, 128, 4), None),
-        (MediumTile(128, 256, 8), Division(0, 2)),
-    )
-    for tile, division in (*(others if rows == 129 else ()), (None, None)):
+    ways = [(None, None)]
+    if rows == 129:
+        ways += [(None, Division(0, 3)), (None, Division(1, 2))]
+    if rows == 129 and name == "Q5_K":
+        tiles = (IN_SHARED_MEMORY, MediumTile(128, 128, 4), MediumTile(128, 256, 8))
+        ways += [(tile, Division(2, 2)) for tile in tiles]
+    for tile, division in ways:
         with poisoned():
             out = torch.empty(rows, planes.rows, device="cuda")
-        operand = operand_rows(x, 256)
-        for part in gemm_medium([planes], operand, [out], tile, division):
-            part.run()
+            for part in gemm_medium([planes], operand_rows(x, 256), [out], tile, division):
+                part.run()
         assert error(out, expected) <= HALF
 
 
-@EVERY
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_more_than_64_rows_of_16_bits(matrix, numbers, name, dtype):
-    """Unpacked on the way, and as numbers in slices: within one bound."""
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q5_0"])
+def test_many_rows_of_16_bits_unpacked_on_the_way_and_in_slices(matrix, numbers, name):
     planes, exact = matrix(name)
-    x = (numbers(128, planes.columns) * 1e-2).cuda().to(dtype)
+    x = numbers(128, planes.columns).cuda().bfloat16()
     expected = x.double() @ exact.T
-    bound = BF16 if dtype == torch.bfloat16 else HALF
-    assert error(product(x, planes), expected) <= bound
-    assert error(gemm_large([planes], x)[0], expected) <= bound
+    assert error(product(x, planes), expected) <= BF16
+    assert error(gemm_large([planes], x)[0], expected) <= BF16
+
+
+def test_many_rows_of_float16(matrix, numbers):
+    planes, exact = matrix("Q4_K")
+    x = (numbers(200, planes.columns) * 1e-2).cuda().half()
+    assert error(product(x, planes), x.double() @ exact.T) <= HALF
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 64, 100])
