@@ -45,6 +45,17 @@ def _left_operand(w, BM: tl.constexpr, WARPS: tl.constexpr):
 
 
 @triton.jit
+def _for_lanes(words, WARPS: tl.constexpr):
+    """Words of rows [quads, 4] -> [lanes, rows of a lane], the same for the lanes of a quad."""
+    SHARED: tl.constexpr = WARPS * 8 // words.shape[0]
+    ROWS: tl.constexpr = 4 // SHARED
+    words = tl.reshape(words, [WARPS // SHARED, 8, SHARED, ROWS])
+    words = tl.reshape(tl.permute(words, [0, 2, 1, 3]), [WARPS * 8, 1, ROWS])
+    words = tl.broadcast_to(words, [WARPS * 8, 4, ROWS])
+    return tl.reshape(words, [WARPS * 32, ROWS])
+
+
+@triton.jit
 def _by_lane(acc, BM: tl.constexpr, BN: tl.constexpr, WARPS: tl.constexpr):
     """Sums [BM, BN] -> [BN / 4, lanes, rows of a lane], as the lanes hold them."""
     ROWS: tl.constexpr = BM // (8 * WARPS)
@@ -115,12 +126,15 @@ def _tile(
     r = tl.arange(0, ROWS)[None, :]
     if SHARED > 1:
         r = (lane // 32 % SHARED * ROWS)[:, None] + r
+    last = (N + 3) // 4 - 1
     quad = tile * (BM // 4) + lane // (32 * SHARED) * 8 + lane % 32 // 4
-    quad = tl.minimum(quad, (N + 3) // 4 - 1).to(tl.int64)[:, None]
+    quad = tl.minimum(quad, last).to(tl.int64)[:, None]
+    every = tl.minimum(tile * (BM // 4) + tl.arange(0, BM // 4), last).to(tl.int64)[:, None]
+    four = tl.arange(0, 4)[None, :]
     q_row = q_ptr + quad * (WORDS * 4) + r
     high_row = high_ptr + quad * (HIGHS * 4) + r
-    scales_row = scales_ptr + quad * (K // 64 * 4) + r
-    supers_row = supers_ptr + quad * (SUPERS * 4) + r
+    scales_row = scales_ptr + every * (K // 64 * 4) + four
+    supers_row = supers_ptr + every * (SUPERS * 4) + four
     m = x_tile * BN + tl.arange(0, BN)
     x_row = x_ptr + m[:, None] * K + tl.arange(0, 64)[None, :]
     acc = tl.zeros([BM, BN], tl.float32)
@@ -132,11 +146,10 @@ def _tile(
         q = (tl.load(base), tl.load(base + far))
         if EIGHT:
             q = q + (tl.load(base + 2 * far), tl.load(base + 3 * far))
-        # Each lane loads the scales of its rows itself: what lanes load must have one shape.
-        supers = tl.load(supers_row + group // (1 if SMALL else 4) * 4 + 0 * c)
+        supers = _for_lanes(tl.load(supers_row + group // (1 if SMALL else 4) * 4), WARPS)
         scales = supers
         if not SMALL:
-            scales = tl.load(scales_row + group * 4 + 0 * c)
+            scales = _for_lanes(tl.load(scales_row + group * 4), WARPS)
         high = q
         if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
             at, step = high_run_of(group, K, FORMAT)
