@@ -34,6 +34,22 @@ def int8_kernel(
     )  # fmt: skip
 
 
+@triton.jit
+def _shift(amax):
+    """The exponent of the power of two that a row is divided by.
+
+    Its largest number becomes 2^13 to 2^14: none overflows float16, and small ones keep bits.
+    """
+    exponent = (amax.to(tl.int32, bitcast=True) >> 23) & 255
+    return tl.minimum(tl.maximum(exponent - 140, -100), 100)
+
+
+@triton.jit
+def _power(exponent):
+    """Two to the power of ``exponent``, float32."""
+    return ((127 + exponent) << 23).to(tl.float32, bitcast=True)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def halves_kernel(
     x_ptr,
@@ -63,11 +79,9 @@ def halves_kernel(
         x = tl.load(x_ptr + row * x_row + column, mask=column < end, other=0.0)
         largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
     amax = tl.max(largest, 0)
-    # The largest number becomes 2^13 to 2^14: none overflows float16, and small ones keep bits.
-    exponent = (amax.to(tl.int32, bitcast=True) >> 23) & 255
-    shift = tl.minimum(tl.maximum(exponent - 140, -100), 100)
-    factor = ((127 - shift) << 23).to(tl.float32, bitcast=True)
-    tl.store(scale_ptr + row, ((127 + shift) << 23).to(tl.float32, bitcast=True))
+    shift = _shift(amax)
+    factor = _power(-shift)
+    tl.store(scale_ptr + row, _power(shift))
     for start in tl.range(0, K, COLUMNS):
         pair = start // 2 + tl.arange(0, COLUMNS // 2)
         inside = pair < end // 2
@@ -80,3 +94,26 @@ def halves_kernel(
         c, which = pair // 2 % 4, pair % 2
         place = ((group * NT + row // 8) * 2 + half) * 32 + (row % 8) * 4 + c
         tl.store(words_ptr + place * 4 + run * 2 + which, word, mask=pair < K // 2)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def operand_kernel(
+    x_ptr, half_ptr, factor_ptr, rows, x_row,
+    K: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (padded rows,): a row divided by a power of two, as float16 [K], in whose runs of 16
+    columns pairs (2 c, 2 c + 1) come before pairs (2 c + 2, 2 c + 3), c in steps of two.
+
+    Rows beyond the last are zero. COLUMNS is a power of two from K on.
+    """
+    start_dependents(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    wait_for_producers(PDL)
+    x = tl.load(x_ptr + row * x_row + column, mask=column < tl.where(row < rows, K, 0), other=0.0)
+    x = x.to(tl.float32)
+    shift = _shift(tl.max(tl.abs(x), 0))
+    tl.store(factor_ptr + row, _power(shift))
+    half = tl.reshape((x * _power(-shift)).to(tl.float16), [COLUMNS // 16, 4, 2, 2])
+    half = tl.reshape(tl.permute(half, [0, 2, 1, 3]), [COLUMNS])
+    tl.store(half_ptr + row * K + column, half, mask=column < K)
