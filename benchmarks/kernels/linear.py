@@ -79,13 +79,13 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
             Int8Tile(pairs, pairs),
             f16_tile_for(shapes, rows),
         ],
-        24: [halves, int8_tile_for(shapes), f16_tile_for(shapes, rows, 4, 4)],
+        24: [halves, int8_tile_for(shapes), f16_tile_for(shapes, rows, 8, 3, 2)],
         32: [
             halves,
             int8_tile_for(shapes),
             f16_tile_for(shapes, rows, 4, 4),
             f16_tile_for(shapes, rows, 4, 3, 4),
-            f16_tile_for(shapes, rows, 4, 3, 2),
+            f16_tile_for(shapes, rows, 8, 3, 2),
         ],
         64: [halves, f16_tile_for(shapes, rows, 4, 3, 2), f16_tile_for(shapes, rows, 8, 3, 1)],
     }

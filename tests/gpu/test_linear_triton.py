@@ -108,8 +108,10 @@ def test_up_to_64_rows_from_shared_memory(matrix, numbers, poisoned, name, rows)
     planes, exact = matrix(name)
     x = numbers(rows, planes.columns).cuda().bfloat16()
     expected = x.double() @ exact.T
-    pairs = -(-planes.columns // PAIR)
-    more = (F16Tile(3, -(-pairs // 3) * 3), F16Tile(pairs + 7, pairs, 8, 2, 1), F16Tile(5, pairs))
+    pairs, stages = -(-planes.columns // PAIR), 3 if rows <= 32 else 2
+    more = [F16Tile(3, -(-pairs // 3) * 3, stages=stages), F16Tile(5, pairs, stages=stages)]
+    if name in ("Q4_K", "Q6_K"):
+        more.append(F16Tile(pairs + 7, pairs, 8, 2, 1))
     for tile in (*(more if rows in (24, 64) else ()), None):
         with poisoned():
             out = torch.empty(rows, planes.rows, device="cuda")

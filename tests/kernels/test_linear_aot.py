@@ -33,7 +33,7 @@ HOPPER = 90
 HOPPER_SHARED = 228 * 1024
 """Bytes of shared memory of a multiprocessor, a kilobyte of which is taken from each program."""
 
-HOPPER_SPILLS = (80, 24)
+HOPPER_SPILLS = (96, 24)
 """Bytes, and accesses: five in a loop of four hundred instructions, the others in the loop that
 adds the parts of a tile."""
 
