@@ -139,7 +139,11 @@ _TABLES: dict[torch.device, torch.Tensor] = {}
 
 def _table(device: torch.device) -> torch.Tensor:
     """int32 [9]: for an even and for an odd pair, the shift of each of four lanes to the bits above
-    its nibbles; the bits of 1024 in float16, twice."""
+    its nibbles; the bits of 1024 in float16, twice.
+
+    The assembler moves a constant that it knows to a register anew for every use, an eighth of all
+    instructions, so it is not to know this one.
+    """
     table = _TABLES.get(device)
     if table is None:
         table = torch.arange(9, dtype=torch.int32, device=device) // 2 * 2

@@ -97,8 +97,8 @@ def _word(
 
 @triton.jit
 def _in_order(w, WARPS: tl.constexpr):
-    """[quads, c, r, e, p, h, j] -> [rows, 64]. Row 64 s + 16 w + 8 t + g is row 2 s + t of the
-    four of quad 8 w + g, so that a lane of warp w holds its own words' part of an operand."""
+    """[quads, c, r, e, p, h, j] -> [rows, 64], so that a lane's words are its own part of the left
+    operand: row 16 (WARPS s + w) + 8 t + g is row 2 s + t of the four of quad 8 w + g."""
     w = tl.reshape(w, [WARPS, 8, 4, 2, 2, 2, 2, 2, 2])
     return tl.reshape(tl.permute(w, (3, 0, 4, 1, 8, 7, 6, 2, 5)), [32 * WARPS, 64])
 
@@ -138,6 +138,8 @@ def _products(
     c, r = tl.arange(0, 4)[None, :, None], tl.arange(0, 4)[None, None, :]
     quad = tl.minimum(tile * (8 * WARPS) + tl.arange(0, 8 * WARPS), (N + 3) // 4 - 1)
     quad = quad.to(tl.int64)[:, None, None]
+    # Shifts and constants come from memory, like words: from computed numbers, Triton 3.6 would not
+    # conclude that weights are where tensor cores need them, and move them through shared memory.
     bits = tl.load(table_ptr + 8 + (c + r) * 0)
     m, column = tl.arange(0, M)[:, None], tl.arange(0, 64)[None, :]
     x_at = x_ptr + m * WIDTH + column
@@ -154,7 +156,7 @@ def _products(
             scales = tl.load(scales_ptr + quad * (K // 16) + (group * 4 + r))
         shifts = scales
         if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
-            # Of Q6_K those of even pairs.
+            # A word of Q6_K holds the bits of one pair, so its shifts are those of even pairs.
             odd = 0 if FORMAT == Q6_K else (pair & 1) * 4
             shifts = tl.load(table_ptr + (lane + odd))
         factors = pair_factors(scales, supers, FORMAT, ASM)
