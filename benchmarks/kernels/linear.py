@@ -1,6 +1,6 @@
 """Quantised matrices times few and many rows, in the shapes of a dense 27B: time against bandwidth.
 
-    PYTHONPATH=kernels python benchmarks/kernels/linear.py [--json FILE] [--quick]
+    PYTHONPATH=kernels python benchmarks/kernels/linear.py [--json FILE] [--quick] [--rows 24,64]
 
 First, every launch of a step runs with 1 to 64 rows, in the default tile and in plausible others.
 One CUDA graph runs it over enough copies of the matrices to exceed the cache. Second, all launches
@@ -8,6 +8,9 @@ of a step run in one graph: with the default tiles, with and without early start
 tiles, and with the rows prepared before each launch. Third, a slice of 2048 rows. Rates are bytes
 of planes a second, compared with the copy bandwidth measured in the same run. Kernels are compiled
 first, in several processes. A tile that fails or has a wrong result is reported and left out.
+
+With ``--rows`` only those numbers of rows are measured, and no slice. Tiles are named v for one
+row, i for int8, f for float16 and h for float16 with rows in registers, the way before f.
 """
 
 from __future__ import annotations
@@ -31,19 +34,21 @@ from timing import copy_bandwidth, replay_seconds
 from kinfolk_kernels import launch
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS
 from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.linear.gemm_f16 import F16Tile, gemm_f16
+from kinfolk_kernels.linear.gemm_f16 import tile_for as f16_tile_for
 from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
 from kinfolk_kernels.linear.gemm_small import tile_for as small_tile_for
 from kinfolk_kernels.linear.gemv import gemv, warps_for
-from kinfolk_kernels.linear.prepare import half_rows, int8_rows
+from kinfolk_kernels.linear.prepare import f16_rows, half_rows, int8_rows
 from kinfolk_kernels.planes import Planes
 
 CACHE = 250e6
 """Bytes of the copies that a launch alternates over: several times the second-level cache."""
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 2, 4, 8, 16, 24, 32, 64)
 PROCESSES = 15
 MAX_ERROR = 2e-2
 """Relative error above which a result is wrong: int8 rows cause 7e-3 for normal numbers."""
@@ -51,7 +56,7 @@ MAX_ERROR = 2e-2
 SLICE = 2048
 """Rows of a prompt slice."""
 
-Tile = int | Int8Tile | SmallTile
+Tile = int | Int8Tile | SmallTile | F16Tile
 """The tile of a launch; for one row, the warps of a program."""
 
 say = sys.stdout.write
@@ -69,10 +74,24 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     halves, pairs = small_tile_for(shapes), -(-shapes[0].columns // PAIR)
     others: dict[int, list[Tile]] = {
         1: [1, 2, 4],
-        16: [Int8Tile(6, -(-pairs // 6) * 6), Int8Tile(pairs, pairs), halves],
-        64: [dataclasses.replace(halves, tiles=1)],
+        16: [
+            Int8Tile(6, -(-pairs // 6) * 6),
+            Int8Tile(pairs, pairs),
+            f16_tile_for(shapes, rows),
+        ],
+        24: [halves, int8_tile_for(shapes), f16_tile_for(shapes, rows, 8, 3, 2)],
+        32: [
+            halves,
+            int8_tile_for(shapes),
+            f16_tile_for(shapes, rows, 4, 4),
+            f16_tile_for(shapes, rows, 4, 3, 4),
+            f16_tile_for(shapes, rows, 8, 3, 2),
+        ],
+        64: [halves, f16_tile_for(shapes, rows, 4, 3, 2), f16_tile_for(shapes, rows, 8, 3, 1)],
     }
-    tried = [] if quick else others.get(rows, [])
+    tried = others.get(rows, [])
+    if quick:
+        tried = [tile for tile in tried if isinstance(tile, SmallTile)]
     return [default] + [tile for tile in tried if tile != default]
 
 
@@ -80,7 +99,7 @@ def default_tile(name: str, rows: int) -> Tile:
     shapes: list[Any] = _shapes(name)
     if rows == 1:
         return warps_for(shapes)
-    return int8_tile_for(shapes) if rows <= MAX_INT8_ROWS else small_tile_for(shapes)
+    return int8_tile_for(shapes) if rows <= MAX_INT8_ROWS else f16_tile_for(shapes, rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +117,7 @@ def _shapes(name: str) -> list[_Shape]:
 def label(tile: Tile) -> str:
     if isinstance(tile, int):
         return f"v{tile}"
-    kind = {Int8Tile: "i", SmallTile: "h"}[type(tile)]
+    kind = {Int8Tile: "i", SmallTile: "h", F16Tile: "f"}[type(tile)]
     return kind + ",".join(str(n) for n in dataclasses.astuple(tile))
 
 
@@ -108,6 +127,7 @@ class Product:
     def __init__(self, rows: int, columns: int) -> None:
         self.x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
         self.int8, self.halves = int8_rows(self.x), half_rows(self.x)
+        self.f16 = f16_rows(self.x)
         self.memory = torch.empty(rows * 248320, device="cuda", dtype=torch.bfloat16)
 
     def __call__(
@@ -126,6 +146,8 @@ class Product:
     ) -> Launch:
         if isinstance(tile, SmallTile):
             return gemm_small(matrices, half_rows(self.x) if again else self.halves, outs, tile)
+        if isinstance(tile, F16Tile):
+            return gemm_f16(matrices, f16_rows(self.x) if again else self.f16, outs, tile)
         rows = int8_rows(self.x) if again else self.int8
         if isinstance(tile, int):
             return gemv(matrices, rows, outs, tile)
@@ -147,16 +169,19 @@ def compile_one(job: tuple[str, int, Tile | None, bool]) -> None:
         say(f"compiling {name}, {rows} rows, {tile}: {type(error).__name__}: {error}\n")
 
 
-def compile_all(quick: bool) -> None:
+def compile_all(some: tuple[int, ...], quick: bool) -> None:
     jobs: list[tuple[str, int, Tile | None, bool]]
+    # 24 and 32 rows share the kernels of float16, which are compiled once.
     jobs = [
         (name, rows, t, False)
         for name in LAUNCHES
-        for rows in ROWS
+        for rows in some
         for t in tiles(name, rows, quick)
+        if not (rows == 24 and 32 in some and not isinstance(t, Int8Tile))
     ]
-    jobs += [(name, rows, default_tile(name, rows), True) for name in LAUNCHES for rows in ROWS]
-    jobs += [(name, SLICE, None, False) for name in LAUNCHES]
+    if some == ROWS:
+        jobs += [(name, rows, default_tile(name, rows), True) for name in LAUNCHES for rows in ROWS]
+        jobs += [(name, SLICE, None, False) for name in LAUNCHES]
     context = multiprocessing.get_context("spawn")
     with context.Pool(PROCESSES) as pool:
         for _ in pool.imap_unordered(compile_one, jobs, chunksize=1):
@@ -200,13 +225,15 @@ def measure(name: str, rows: int, quick: bool, copies: list[list[Planes]]) -> di
     return {"tiles": seconds_of_tile, "seconds": best[0], "tile": best[1]}
 
 
-def every_launch(copy: float, quick: bool) -> dict[tuple[str, int], dict[str, Any]]:
+def every_launch(
+    copy: float, some: tuple[int, ...], quick: bool
+) -> dict[tuple[str, int], dict[str, Any]]:
     results = {}
     for name in LAUNCHES:
         first = launch_of(name)
         nbytes = sum(planes.nbytes for planes in first)
         copies = [first, *(launch_of(name) for _ in range(int(CACHE // nbytes)))]
-        for rows in ROWS:
+        for rows in some:
             results[name, rows] = measured = measure(name, rows, quick, copies)
             times = " ".join(f"{t}={s * 1e6:.1f}" for t, s in measured["tiles"].items())
             rate = nbytes / measured["seconds"] / copy
@@ -216,17 +243,27 @@ def every_launch(copy: float, quick: bool) -> dict[tuple[str, int], dict[str, An
 
 
 def whole_step(
-    rows: int, best: dict[tuple[str, int], dict[str, Any]], model: list[tuple[str, list[Planes]]]
+    rows: int,
+    best: dict[tuple[str, int], dict[str, Any]],
+    model: list[tuple[str, list[Planes]]],
+    alone: bool,
 ) -> dict[str, float]:
-    """Milliseconds of all launches of a step in one graph, in several ways."""
+    """Milliseconds of all launches of a step in one graph, in several ways; ``alone``: without that
+    for which other kernels are compiled."""
     products = {k: Product(rows, k) for k in (5120, 6144, 17408)}
     default: Callable[[str], Tile] = lambda name: default_tile(name, rows)  # noqa: E731
+    halves: Callable[[str], Tile] = lambda name: small_tile_for(_shapes(name))  # noqa: E731
     ways: dict[str, tuple[Callable[[str], Tile], bool, AbstractContextManager[Any]]] = {
         "default": (default, False, nullcontext()),
         "one after the other": (default, False, in_order()),
         "best tiles": (lambda name: best[name, rows]["tile"], False, nullcontext()),
         "rows prepared each time": (default, True, nullcontext()),
     }
+    if rows > MAX_INT8_ROWS:
+        ways["rows in registers"] = (halves, False, nullcontext())
+        ways["rows in registers, prepared each time"] = (halves, True, nullcontext())
+    if alone:
+        del ways["one after the other"]
     milliseconds = {}
     for way, (tile_of, again, context) in ways.items():
 
@@ -266,27 +303,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="default tiles only")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", default=",".join(str(rows) for rows in ROWS))
     options = parser.parse_args()
+    some = tuple(int(rows) for rows in options.rows.split(","))
     torch.manual_seed(0)
     started = time.perf_counter()
     copy = copy_bandwidth()
     say(f"copy {copy / 1e12:.2f} TB/s\n")
-    compile_all(options.quick)
+    compile_all(some, options.quick)
     say(f"compiled after {time.perf_counter() - started:.0f} s\n")
     sys.stdout.flush()
     say("launch, rows, us of a copy, rate of the best | us of tiles, the default first\n")
-    best = every_launch(copy, options.quick)
+    best = every_launch(copy, some, options.quick)
     model = [(name, launch_of(name)) for name in step()]
     nbytes = sum(planes.nbytes for _, matrices in model for planes in matrices)
     steps = {}
-    for rows in ROWS:
-        steps[rows] = whole_step(rows, best, model)
+    for rows in some:
+        steps[rows] = whole_step(rows, best, model, some != ROWS)
         times = ", ".join(f"{way} {ms:.3f}" for way, ms in steps[rows].items())
         rate = nbytes / (steps[rows].get("default", float("inf")) / 1e3) / copy
         say(f"step of {rows:2} rows, ms: {times}; {rate:.0%} of copy\n")
         sys.stdout.flush()
-    prompt = slice_of_a_prompt(SLICE, model)
-    say(f"slice of 2048 rows: {prompt['planes']:.1f} ms, products alone {prompt['numbers']:.1f}\n")
+    prompt = {}
+    if some == ROWS:
+        prompt = slice_of_a_prompt(SLICE, model)
+        alone = prompt["numbers"]
+        say(f"slice of 2048 rows: {prompt['planes']:.1f} ms, products alone {alone:.1f}\n")
     say(f"all after {time.perf_counter() - started:.0f} s\n")
     if options.json:
         launches = {f"{name}, {rows}": measured["tiles"] for (name, rows), measured in best.items()}

@@ -139,8 +139,8 @@ class Settings(BaseSettings):
     )
     activations: Literal["int8", "f16"] = Field(
         "int8",
-        description="activations in a product of up to 16 rows with a packed matrix: "
-        "int8 = fastest, f16 = more accurate",
+        description="activations in a product of up to 16 rows with a packed matrix, of up to 32 "
+        "with packed experts: int8 = fastest, f16 = more accurate",
     )
     op: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),

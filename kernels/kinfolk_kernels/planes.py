@@ -95,7 +95,8 @@ LAYOUTS = {
 class _Packed:
     """Matrices of ``rows`` and ``columns``, with the planes that the module describes.
 
-    ``activations``: the type that up to 16 rows may be rounded to in a product.
+    ``activations``: the type that few rows may be rounded to in a product: up to 16, and up to 32
+    in a product with experts.
     """
 
     format: str

@@ -132,7 +132,7 @@ def computed(launches, x, poisoned):
     return y
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4, 16])
+@pytest.mark.parametrize("rows", [1, 2, 4, 16, 32])
 def test_rows_alone(layer, poisoned, assert_near, rows):
     x, choice = random_rows(rows, layer)
     y = computed(lambda y: pair_launches(x, choice, layer, y), x, poisoned)
@@ -193,7 +193,7 @@ def test_plain_numbers(assert_near, dtype, rows):
         assert_near(y[row : row + 1], wanted[None], bound)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16, 17, 64, 65, 300])
+@pytest.mark.parametrize("rows", [1, 4, 16, 24, 33, 64, 65, 300])
 def test_neighbours_and_bays_change_no_bit_and_neither_do_other_runs(layer, rows):
     x, choice = random_rows(rows, layer)
     first = run(x, choice, layer)
@@ -275,7 +275,7 @@ def test_products_and_choice(rows, experts, width, dtype):
 @pytest.mark.parametrize(
     ("upper", "lower", "gated"), [("Q8_0", "Q8_0", True), ("Q4_K", "Q6_K", False)]
 )
-@pytest.mark.parametrize("rows", [1, 4, 16, 40])
+@pytest.mark.parametrize("rows", [1, 4, 16, 24, 40])
 def test_the_shared_expert(assert_near, upper, lower, gated, rows):
     layer = random_layer(*SHAPES["256 of 512, Q6_K"])
     x, choice = random_rows(rows, layer)
@@ -284,7 +284,7 @@ def test_the_shared_expert(assert_near, upper, lower, gated, rows):
     shared = SharedExpert(gate, up, random_stack(lower, 1, 2048, 512)[0], shared_gate)
     found, alone = (run(x, choice, made) for made in (replace(layer, shared=shared), layer))
     wide = x.double()
-    if rows <= 16:
+    if rows <= kernels.PAIRED_ROWS:
         wide = torch.stack([as_int8(row) for row in x])
     inner = wide @ unpack(gate).double().T
     inner = torch.nn.functional.silu(inner) * (wide @ unpack(up).double().T)

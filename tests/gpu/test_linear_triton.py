@@ -14,6 +14,7 @@ from kinfolk_kernels.int8_rows import dequantize as numbers_of
 from kinfolk_kernels.linear import segments
 from kinfolk_kernels.linear import triton_backend as kernels
 from kinfolk_kernels.linear.dequantize import dequantize
+from kinfolk_kernels.linear.gemm_f16 import F16Tile, gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_large import gemm_large
@@ -25,7 +26,7 @@ from kinfolk_kernels.linear.gemm_medium import (
 )
 from kinfolk_kernels.linear.gemm_small import MAX_SMALL_GEMM_ROWS, SmallTile, gemm_small
 from kinfolk_kernels.linear.gemv import gemv, warps_for
-from kinfolk_kernels.linear.prepare import half_rows, operand_rows
+from kinfolk_kernels.linear.prepare import f16_rows, half_rows, operand_rows
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
@@ -143,7 +144,24 @@ def test_many_rows_of_float16(matrix, numbers):
     assert error(product(x, planes), x.double() @ exact.T) <= HALF
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16, 64, 100])
+@EVERY
+@pytest.mark.parametrize("rows", [1, 16, 17, 24, 32, 33, 48, 64])
+def test_up_to_64_rows_from_shared_memory(matrix, numbers, poisoned, name, rows):
+    planes, exact = matrix(name)
+    x = numbers(rows, planes.columns).cuda().bfloat16()
+    expected = x.double() @ exact.T
+    pairs, stages = -(-planes.columns // PAIR), 3 if rows <= 32 else 2
+    more = [F16Tile(3, -(-pairs // 3) * 3, stages=stages), F16Tile(5, pairs, stages=stages)]
+    if name in ("Q4_K", "Q6_K"):
+        more.append(F16Tile(pairs + 7, pairs, 8, 2, 1))
+    for tile in (*(more if rows in (24, 64) else ()), None):
+        with poisoned():
+            out = torch.empty(rows, planes.rows, device="cuda")
+        gemm_f16([planes], f16_rows(x), [out], tile).run()
+        assert error(out, expected) <= HALF
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 24, 64, 100])
 def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     parts = (("Q5_K", 10240), ("Q4_K", 6144), ("Q8_0", 48), ("Q8_0", 48), ("Q6_K", 130))
     weights = [on_gpu(random_planes(n, size, 5120, seed=i)) for i, (n, size) in enumerate(parts)]
@@ -199,9 +217,22 @@ def test_a_row_among_many_has_the_same_bits_in_any_place_and_company(matrix, num
     assert torch.equal(product(x[: rows - 20], planes), first[: rows - 20])
 
 
+@pytest.mark.parametrize(("rows", "fewer"), [(32, 17), (64, 33)])
+def test_twenty_runs_and_any_company_of_more_rows_give_the_same_bits(matrix, numbers, rows, fewer):
+    for name in ("Q4_K", "Q5_K", "Q6_K"):
+        planes, _ = matrix(name)
+        x = numbers(rows, planes.columns).cuda()
+        first = product(x, planes)
+        for _ in range(20):
+            assert torch.equal(product(x, planes), first)
+        assert torch.equal(product(x[:fewer], planes), first[:fewer])
+        last = torch.arange(rows - 1, rows - fewer - 1, -1, device="cuda")
+        assert torch.equal(product(x[last], planes), first[last])
+
+
 def test_a_graph_replays_the_bits_of_the_launches(matrix, numbers):
     planes, _ = matrix("Q5_K")
-    for rows in (1, 16, 100):
+    for rows in (1, 16, 24, 64, 100):
         x = numbers(rows, planes.columns).cuda().bfloat16()
         expected = product(x, planes)
         graph = torch.cuda.CUDAGraph()
@@ -213,7 +244,7 @@ def test_a_graph_replays_the_bits_of_the_launches(matrix, numbers):
             assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("rows", [1, 12, 40, 100])
+@pytest.mark.parametrize("rows", [1, 12, 20, 40, 100])
 def test_launches_that_start_early_give_the_same_bits(
     random_planes, numbers, on_gpu, rows, monkeypatch
 ):

@@ -311,7 +311,7 @@ def test_halves_of_a_fused_stack_are_read_in_place(planes_stack, numbers, assert
     both, down = planes_stack("Q4_0", 4, 128, 64, 5), planes_stack("Q8_0", 4, 64, 64, 6)
     made = placed(both.part(0, 64), both.part(64, 128), down)
     assert made.experts.up.q.storage_offset() > 0
-    for rows in (1, 18):
+    for rows in (1, 34):
         x, chosen = rows_of(numbers, rows, made).half(), choice(rows, 2, 4)
         assert kernels.supports(made.experts)
         y = made.run(x, chosen)
@@ -345,7 +345,7 @@ def test_how_much_a_program_makes_changes_no_number(layer, numbers, monkeypatch,
 # -- bitwise equality -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [1, 3, 17, 66])
+@pytest.mark.parametrize("rows", [1, 3, 34, 66])
 def test_at_equal_row_count_neighbours_and_bays_change_no_bit(layer, numbers, rows):
     made = layer("Q8_0", "Q5_0", experts=6, width=64)
     mine = rows_of(numbers, 1, made)[0]
@@ -368,16 +368,30 @@ def test_at_equal_row_count_neighbours_and_bays_change_no_bit(layer, numbers, ro
     assert all(torch.equal(one, found[0]) for one in found)
 
 
-def test_few_rows_give_the_bits_of_one_row_in_another_company(layer, numbers):
-    """From 3 to 16 rows, int8 products do not depend on the number of rows."""
+@pytest.mark.parametrize(("rows", "top_k"), [(5, 2), (17, 1)])
+def test_few_rows_give_the_bits_of_one_row_in_another_company(layer, numbers, rows, top_k):
+    """From 3 to 32 rows, int8 products do not depend on the number of rows."""
     made = layer("Q8_0", "Q4_0")
-    x, chosen = rows_of(numbers, 5, made), choice(5, 2, 5)
+    x, chosen = rows_of(numbers, rows, made), choice(rows, top_k, 5)
     y = made.run(x, chosen)
     part = made.run(x[1:4], Choice(chosen.ids[1:4], chosen.weights[1:4]))
     assert torch.equal(part, y[1:4])
 
 
 # -- the op ---------------------------------------------------------------------------------------
+
+
+def test_the_number_of_rows_decides_between_pairs_and_groups(layer, numbers, monkeypatch):
+    made, taken = layer("Q4_0", "Q8_0"), []
+
+    def noting(name):
+        return lambda *arguments, **options: taken.append(name) or []
+
+    for name in ("pair_launches", "group_launches"):
+        monkeypatch.setattr(kernels, name, noting(name))
+    for rows in (1, 16, 17, 32, 33, 64):
+        made.run(rows_of(numbers, rows, made), choice(rows, 2, 5))
+    assert taken == ["pair_launches"] * 4 + ["group_launches"] * 2
 
 
 def test_activations_of_the_matrices_decide_between_int8_and_float16(layer, numbers, assert_near):
@@ -414,7 +428,7 @@ def test_it_says_what_it_cannot(layer):
     assert "neither" in reason(shared=SharedExpert(matrix, object(), matrix.T))
 
 
-@pytest.mark.parametrize("rows", [3, 18])
+@pytest.mark.parametrize("rows", [3, 34])
 def test_strided_operands_are_read_like_contiguous_ones(layer, numbers, rows):
     made = layer("Q8_0", "Q5_0")
     wide, chosen = numbers(rows, 128).clamp(-4, 4).half(), choice(rows, 4, 5)
@@ -450,7 +464,7 @@ def test_the_next_back_end_takes_rows_of_float32_and_says_why(layer, numbers, as
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("rows", [1, 18])
+@pytest.mark.parametrize("rows", [1, 34])
 def test_the_shared_expert_may_be_beside_the_others_or_apart(
     layer, planes_stack, numbers, assert_near, rows, packed
 ):

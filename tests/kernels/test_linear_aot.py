@@ -22,12 +22,23 @@ SHARED = 99 * 1024
 SPILLED = 16
 """Bytes a thread, outside loops."""
 
+SUMMED = 32
+"""The same of float16 products, where the parts of a tile are added."""
+
 WRITTEN_OUT = 96
 """Bytes of a kernel without loops, whose registers are held down so that more programs run."""
 
 HELD = (96, 32)
 """Bytes, and accesses in a loop of seven hundred instructions or more, where registers are held
 down so that more programs run."""
+
+HOPPER = 90
+HOPPER_SHARED = 228 * 1024
+"""Bytes of shared memory of a multiprocessor, a kilobyte of which is taken from each program."""
+
+HOPPER_SPILLS = (96, 24)
+"""Bytes, and accesses: five in a loop of four hundred instructions, the others in the loop that
+adds the parts of a tile."""
 
 MATRIX = "mma.sync.aligned"
 WIDTH, HIDDEN = 5120, 17408
@@ -90,14 +101,39 @@ def small_launches():
     yield "small 704", launch(32, "Q5_0", "Q4_0", columns=704, tile=SmallTile(2, 2, 1))
 
 
+def f16_launches(warpgroups=False):
+    from kinfolk_kernels.linear.gemm_f16 import gemm_f16
+    from kinfolk_kernels.linear.prepare import F16Rows
+
+    def launch(rows, *formats, columns=WIDTH):
+        matrices = table(*formats, columns=columns)
+        x = F16Rows.make(rows, columns, META)
+        return gemm_f16(matrices, x, results(matrices, rows), warpgroups=warpgroups)
+
+    yield "f16 9", launch(9, "Q6_K", columns=HIDDEN)
+    yield "f16 24", launch(24, "Q5_K", "Q4_K", "Q8_0", "Q8_0")
+    yield "f16 64", launch(64, "Q4_K", "Q4_K")
+    yield "f16 704", launch(32, "Q5_0", "Q4_0", columns=704)
+    if warpgroups:
+        yield "f16 32, tables", launch(32, "Q4_0", "IQ4_XS")
+        yield "f16 64, down", launch(64, "Q6_K", columns=HIDDEN)
+
+
 def other_launches():
     from kinfolk_kernels.int8_rows import Int8Rows
     from kinfolk_kernels.linear.dequantize import dequantize, gather
-    from kinfolk_kernels.linear.prepare import HalfRows, halve_rows, quantize_rows
+    from kinfolk_kernels.linear.prepare import (
+        F16Rows,
+        HalfRows,
+        halve_rows,
+        quantize_rows,
+        round_rows,
+    )
 
     x = torch.empty(16, WIDTH, dtype=torch.bfloat16, device=META)
     yield "quantize", quantize_rows(x, Int8Rows.make(16, WIDTH, META))
     yield "halve", halve_rows(x, HalfRows.make(16, WIDTH, META))
+    yield "round", round_rows(x, F16Rows.make(16, WIDTH, META))
     for names in (("Q6_K",), ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), ("IQ4_XS", "Q4_0")):
         matrices = table(*names)
         numbers = torch.empty(4096 * len(names), WIDTH, dtype=torch.bfloat16, device=META)
@@ -105,6 +141,15 @@ def other_launches():
     tokens = torch.empty(16, dtype=torch.int64, device=META)
     (planes,) = table("Q6_K")
     yield "rows of a table", gather(planes, tokens, x.float())
+
+
+def weights_from_shared_memory(text: str) -> int:
+    """The products of warpgroups whose weights do not come straight from registers."""
+    products = [line for line in text.splitlines() if "ttng.warp_group_dot " in line]
+    assert products
+    others = [line for line in products if "#ttg.dot_op<{opIdx = 0" not in line]
+    moved = re.findall(r"ttg\.(?:local_load|convert_layout) .*-> .*#ttg\.dot_op", text)
+    return len(others) + len(moved)
 
 
 def layouts_of_matrix_products(text: str) -> list[str]:
@@ -129,21 +174,32 @@ def main(capability: int) -> None:
     from kinfolk_kernels.aot import compile_aot, compiled_for
 
     found = {}
-    for launches in (single_launches(), int8_launches(), small_launches(), other_launches()):
+    every = (
+        single_launches(),
+        int8_launches(),
+        small_launches(),
+        f16_launches(),
+        other_launches(),
+    )
+    if capability == HOPPER:
+        every = (f16_launches(warpgroups=True),)
+    for launches in every:
         for name, launch in launches:
             usage = compile_aot(launch, capability)
             found[name] = [usage.shared, usage.spilled, usage.loop_spills]
+            if capability == HOPPER:
+                text = compiled_for(launch, capability).asm["ttgir"]
+                found[name] += [usage.registers, weights_from_shared_memory(text)]
             if name.startswith(("small", "unit")):
                 text = compiled_for(launch, capability).asm["ttgir"]
                 found[name] += [layouts_of_matrix_products(text)]
     sys.stdout.write(json.dumps(found))
 
 
-@pytest.fixture(scope="module", params=CAPABILITIES)
-def compiled(request):
+def compiled_in_a_process(capability):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, __file__, str(request.param)],
+        [sys.executable, __file__, str(capability)],
         env=environment,
         capture_output=True,
         text=True,
@@ -153,6 +209,11 @@ def compiled(request):
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module", params=CAPABILITIES)
+def compiled(request):
+    return compiled_in_a_process(request.param)
+
+
 def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(compiled):
     assert len(compiled) >= 20
     bad = {}
@@ -160,6 +221,8 @@ def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(
         most = HELD if name.startswith("unit") else (SPILLED, 0)
         if name.startswith("one row"):
             most = (WRITTEN_OUT, 0)
+        if name.startswith("f16"):
+            most = (SUMMED, 0)
         if shared > SHARED or spilled > most[0] or loop_spills > most[1]:
             bad[name] = (shared, spilled, loop_spills)
     assert bad == {}
@@ -172,6 +235,17 @@ def test_the_matrix_unit_gets_one_element_a_lane_in_order(compiled):
     for found in layouts:
         assert len(found) == 1
         assert "sizePerThread = [1], threadsPerWarp = [32]" in found[0]
+
+
+def test_warpgroups_get_weights_from_registers_and_fill_a_multiprocessor():
+    found = compiled_in_a_process(HOPPER)
+    assert len(found) == 6
+    bad = {}
+    for name, (shared, spilled, loop_spills, registers, moved) in found.items():
+        programs = min(HOPPER_SHARED // (shared + 1024), 65536 // (128 * registers))
+        if programs < 3 or moved or spilled > HOPPER_SPILLS[0] or loop_spills > HOPPER_SPILLS[1]:
+            bad[name] = (shared, registers, spilled, loop_spills, moved)
+    assert bad == {}
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from kinfolk_kernels.linear.triton_backend import supports as supports_linear
 from kinfolk_kernels.planes import GROUP_WEIGHTS, PlanesStack
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-PAIRED_ROWS = 16
+PAIRED_ROWS = 32
 """Up to this many rows, pairs are computed separately if the matrices allow int8 activations: few
 rows share an expert then."""
 

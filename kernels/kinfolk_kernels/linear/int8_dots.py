@@ -40,7 +40,7 @@ def table_value(code):
 
 
 @triton.jit
-def _looked_up(codes, ASM: tl.constexpr):
+def looked_up(codes, ASM: tl.constexpr):
     """Four nibbles in bytes -> four values of the non-linear table, as signed bytes."""
     if ASM:
         # One permute looks up entries 0-7, one entries 8-15; bit 3 of a nibble selects the result.
@@ -76,7 +76,7 @@ def low_codes(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
     if FORMAT == Q6_K:
         codes = codes | ((high << (4 - 4 * (group % 2))) & 0x30303030)
     if FORMAT == IQ4_XS:
-        codes = _looked_up(codes, ASM)
+        codes = looked_up(codes, ASM)
     return codes
 
 
@@ -89,7 +89,7 @@ def top_codes(q, high, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
     if FORMAT == Q6_K:
         codes = codes | ((high << (4 - 4 * (group % 2)) >> 2) & 0x30303030)
     if FORMAT == IQ4_XS:
-        codes = _looked_up(codes, ASM)
+        codes = looked_up(codes, ASM)
     return codes
 
 

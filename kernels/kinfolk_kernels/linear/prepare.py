@@ -8,13 +8,21 @@ import torch
 
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.prepare_kernel import halves_kernel, int8_kernel, operand_kernel
+from kinfolk_kernels.linear.prepare_kernel import (
+    f16_kernel,
+    halves_kernel,
+    int8_kernel,
+    operand_kernel,
+)
 
 PREPARE_TILE_NUMBERS = 1024
 """Numbers that a program converts at a time."""
 
 OPERAND_WARP_NUMBERS = 2048
 """Numbers of a row that a warp converts for ``OperandRows``."""
+
+F16_TILE = 8192
+"""The same for float16; a row that is not longer is read once."""
 
 INT8_TILE = 512
 """The same for int8: four numbers in each lane."""
@@ -64,6 +72,24 @@ class OperandRows:
         padded = -(-rows // multiple) * multiple
         half = torch.empty(padded, width, dtype=torch.float16, device=device)
         return OperandRows(half, torch.empty(padded, device=device), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class F16Rows:
+    """R rows of K numbers as float16 in the order of ``gemm_f16_kernel``.
+
+    ``numbers`` float16 [R, W], W the next multiple of 128; see ``f16_kernel``. A row is its numbers
+    in ``numbers`` times its ``factor``, float32 [R].
+    """
+
+    numbers: torch.Tensor
+    factor: torch.Tensor
+
+    @staticmethod
+    def make(rows: int, width: int, device: torch.device) -> F16Rows:
+        """Uninitialised rows."""
+        numbers = torch.empty(rows, -(-width // 128) * 128, dtype=torch.float16, device=device)
+        return F16Rows(numbers, torch.empty(rows, device=device))
 
 
 def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
@@ -118,6 +144,26 @@ def convert_rows(x: torch.Tensor, out: OperandRows) -> Launch:
     )
 
 
+def round_rows(x: torch.Tensor, out: F16Rows) -> Launch:
+    """The launch that converts x [M, K] to ``F16Rows``; any row stride, K a multiple of 64."""
+    rows, room = out.numbers.shape
+    return Launch(
+        f16_kernel,
+        (rows, -(-room // F16_TILE)),
+        {
+            "x_ptr": x,
+            "numbers_ptr": out.numbers,
+            "factor_ptr": out.factor,
+            "x_row": x.stride(0),
+        },
+        {
+            "K": x.shape[1],
+            "COLUMNS": min(F16_TILE, 1 << (room - 1).bit_length()),
+        },
+        warps=8,
+    )
+
+
 def int8_rows(x: torch.Tensor) -> Int8Rows:
     """x [M, K] as int8."""
     rows = Int8Rows.make(x.shape[0], x.shape[1], x.device)
@@ -136,4 +182,11 @@ def operand_rows(x: torch.Tensor, multiple: int) -> OperandRows:
     """x [M, K] as the right operand of products, padded to a ``multiple`` of rows."""
     rows = OperandRows.make(x.shape[0], x.shape[1], multiple, x.device)
     convert_rows(x, rows).run()
+    return rows
+
+
+def f16_rows(x: torch.Tensor) -> F16Rows:
+    """x [M, K] as float16 in the order of ``gemm_f16``."""
+    rows = F16Rows.make(x.shape[0], x.shape[1], x.device)
+    round_rows(x, rows).run()
     return rows

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.linear.gemm_f16_kernel import half_columns
 from kinfolk_kernels.row_outputs import columns_of, store_groups
 
 
@@ -35,19 +36,37 @@ def int8_kernel(
 
 
 @triton.jit
-def _shift(amax):
-    """The exponent of the power of two that a row is divided by.
-
-    Its largest number becomes 2^13 to 2^14: none overflows float16, and small ones keep bits.
-    """
+def _power_of_two(amax):
+    """The factor of a row that makes its largest number 2^13 to 2^14, and the inverse of the
+    factor: no number overflows float16, and small ones keep bits."""
     exponent = (amax.to(tl.int32, bitcast=True) >> 23) & 255
-    return tl.minimum(tl.maximum(exponent - 140, -100), 100)
+    shift = tl.minimum(tl.maximum(exponent - 140, -100), 100)
+    factor = ((127 - shift) << 23).to(tl.float32, bitcast=True)
+    return factor, ((127 + shift) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _power(exponent):
-    """Two to the power of ``exponent``, float32."""
-    return ((127 + exponent) << 23).to(tl.float32, bitcast=True)
+def f16_kernel(
+    x_ptr, numbers_ptr, factor_ptr, x_row, K: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr
+):
+    """Grid (rows, K / COLUMNS): a row divided by a power of two, as float16, in the order of
+    ``half_columns``, zero where there is no column."""
+    start_dependents(PDL)
+    WIDTH: tl.constexpr = (K + 127) // 128 * 128
+    PARTS: tl.constexpr = (K + COLUMNS - 1) // COLUMNS
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    wait_for_producers(PDL)
+    largest = tl.zeros([COLUMNS], tl.float32)
+    for i in tl.static_range(PARTS):
+        column = i * COLUMNS + tl.arange(0, COLUMNS)
+        x = tl.load(x_ptr + row * x_row + column, mask=column < K, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
+    factor, inverse = _power_of_two(tl.max(largest, 0))
+    tl.store(factor_ptr + row, inverse, mask=part == 0)
+    at = part * COLUMNS + tl.arange(0, COLUMNS)
+    column = half_columns(at // 128, at % 128, K)
+    x = tl.load(x_ptr + row * x_row + column, mask=column < K, other=0.0).to(tl.float32)
+    tl.store(numbers_ptr + row * WIDTH + at, (x * factor).to(tl.float16), mask=at < WIDTH)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -79,9 +98,8 @@ def halves_kernel(
         x = tl.load(x_ptr + row * x_row + column, mask=column < end, other=0.0)
         largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
     amax = tl.max(largest, 0)
-    shift = _shift(amax)
-    factor = _power(-shift)
-    tl.store(scale_ptr + row, _power(shift))
+    factor, inverse = _power_of_two(amax)
+    tl.store(scale_ptr + row, inverse)
     for start in tl.range(0, K, COLUMNS):
         pair = start // 2 + tl.arange(0, COLUMNS // 2)
         inside = pair < end // 2
@@ -112,8 +130,8 @@ def operand_kernel(
     wait_for_producers(PDL)
     x = tl.load(x_ptr + row * x_row + column, mask=column < tl.where(row < rows, K, 0), other=0.0)
     x = x.to(tl.float32)
-    shift = _shift(tl.max(tl.abs(x), 0))
-    tl.store(factor_ptr + row, _power(shift))
-    half = tl.reshape((x * _power(-shift)).to(tl.float16), [COLUMNS // 16, 4, 2, 2])
+    factor, inverse = _power_of_two(tl.max(tl.abs(x), 0))
+    tl.store(factor_ptr + row, inverse)
+    half = tl.reshape((x * factor).to(tl.float16), [COLUMNS // 16, 4, 2, 2])
     half = tl.reshape(tl.permute(half, [0, 2, 1, 3]), [COLUMNS])
     tl.store(half_ptr + row * K + column, half, mask=column < K)

@@ -17,14 +17,14 @@ import triton
 
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, made_int8
-from kinfolk_kernels.linear import gemm_small as small
+from kinfolk_kernels.linear.gemm_f16 import MAX_F16_ROWS, gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemm_medium import MAX_MEDIUM_GEMM_ROWS, gemm_medium, tile_for
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.op import LinearArguments, Matrix
-from kinfolk_kernels.linear.prepare import half_rows, int8_rows, operand_rows
+from kinfolk_kernels.linear.prepare import f16_rows, int8_rows, operand_rows
 from kinfolk_kernels.linear.segments import MAX_MATRICES
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes
@@ -71,7 +71,7 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     if x.stride(1) != 1:
         x = x.contiguous()
     medium = rows <= MAX_MEDIUM_GEMM_ROWS and x.dtype in SIXTEEN_BITS
-    if rows > small.MAX_SMALL_GEMM_ROWS and not medium:
+    if rows > MAX_F16_ROWS and not medium:
         groups = [
             matrices[first : first + MAX_MATRICES]
             for first in range(0, len(matrices), MAX_MATRICES)
@@ -81,7 +81,7 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     if not rows or not matrices:
         return outs
     pairs = list(zip(matrices, outs, strict=True))
-    if rows > small.MAX_SMALL_GEMM_ROWS:
+    if rows > MAX_F16_ROWS:
         operand = operand_rows(x, tile_for(x.device).batch)
         for part, results in _launches(pairs):
             for launch in gemm_medium(part, operand, results, asm=not INTERPRETED):
@@ -95,9 +95,9 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
         for part, results in _launches(as_int8):
             product(part, words, results, asm=not INTERPRETED).run()
     if as_half:
-        halves = half_rows(x)
+        halves = f16_rows(x)
         for part, results in _launches(as_half):
-            small.gemm_small(part, halves, results, asm=not INTERPRETED).run()
+            gemm_f16(part, halves, results, asm=not INTERPRETED).run()
     return outs
 
 
