@@ -156,7 +156,6 @@ def prepare(
         {
             **{name: inputs.shape[name] for name in ("HK", "HV", "DK")},
             "TABLE": _table_size(entries),
-            "PROGRAMS": programs,
         },
         registers=tile.registers,
     )
@@ -191,7 +190,6 @@ def scan(
             **inputs.shape,
             "BV": values,
             "TABLE": _table_size(entries),
-            "PROGRAMS": programs,
             "STORES": rows.store_rows.shape[0] > 0,
             "STAGES": tile.stages,
         },
@@ -279,7 +277,7 @@ def _table(rows: Rows, begin: int, end: int) -> dict[str, torch.Tensor | int]:
 
 def _table_size(entries: int) -> int:
     """Few sizes, because each one is compiled."""
-    return max(16, 1 << (entries - 1).bit_length())
+    return 16 if entries <= 16 else max(128, 1 << (entries - 1).bit_length())
 
 
 def _stores(rows: Rows) -> dict[str, torch.Tensor | int]:

@@ -105,11 +105,10 @@ def prepare_kernel(
     HV: tl.constexpr,
     DK: tl.constexpr,
     TABLE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (HK, PROGRAMS): a program prepares a chunk of one key head and of its value heads, and
-    every PROGRAMS-th chunk after it, of the chunks ``begin:end`` of the step.
+    """Grid (HK, N): a program prepares a chunk of one key head and of its value heads, and every
+    N-th chunk after it, of the chunks ``begin:end`` of the step.
 
     Rows of a chunk that are not of its slice are as if they were zero."""
     start_dependents(PDL)
@@ -119,7 +118,7 @@ def prepare_kernel(
     ends = tl.cumsum(counts, 0)
     end = tl.minimum(end, tl.sum(counts, 0))
     t = tl.arange(0, CHUNK_ROWS)
-    for chunk in range(begin + tl.program_id(1), end, PROGRAMS):
+    for chunk in range(begin + tl.program_id(1), end, tl.num_programs(1)):
         index = tl.sum((ends <= chunk).to(tl.int32), 0)
         before = tl.sum(tl.where(ends <= chunk, counts, 0), 0)
         base, start, stop, _slot, _chunks = slice_at(slices, positions, index)

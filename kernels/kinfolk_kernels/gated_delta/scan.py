@@ -110,13 +110,12 @@ def scan_kernel(
     DV: tl.constexpr,
     BV: tl.constexpr,
     TABLE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     STORES: tl.constexpr,
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (HV * DV / BV, PROGRAMS): a program advances BV values of a head over a slice, and over
-    every PROGRAMS-th slice after it.
+    """Grid (HV * DV / BV, N): a program advances BV values of a head over a slice, and over every
+    N-th slice after it.
 
     A checkpoint inside a chunk gets the state before the chunk first, and then the rows up to its
     own, one by one.
@@ -140,7 +139,7 @@ def scan_kernel(
     # A slice belongs to this launch if some of its chunks do.
     ours = (counts > 0) & (ends > begin) & (ends - counts < end)
     ranks = tl.cumsum(ours.to(tl.int32), 0)
-    for rank in range(tl.program_id(1), tl.sum(ours.to(tl.int32), 0), PROGRAMS):
+    for rank in range(tl.program_id(1), tl.sum(ours.to(tl.int32), 0), tl.num_programs(1)):
         index = tl.sum((ranks <= rank).to(tl.int32), 0)
         before = tl.sum(tl.where(tl.arange(0, TABLE) < index, counts, 0), 0)
         base, start, stop, slot, chunks = slice_at(slices, positions, index)
