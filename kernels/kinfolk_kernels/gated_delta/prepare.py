@@ -77,10 +77,11 @@ def _load_rows(base, row, stride, inside, DK: tl.constexpr):
 
 
 @triton.jit
-def _store_pair(base, high, low, WIDTH: tl.constexpr):
+def _store_pair(base, high, low, AFTER: tl.constexpr, WIDTH: tl.constexpr):
+    """The low part comes AFTER rows later."""
     at = base + tl.arange(0, CHUNK_ROWS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     tl.store(at, high)
-    tl.store(at + CHUNK_ROWS * WIDTH, low)
+    tl.store(at + AFTER * WIDTH, low)
 
 
 @triton.jit(do_not_specialize=["entries", "begin", "end"])
@@ -130,13 +131,13 @@ def prepare_kernel(
         zero = tl.zeros([CHUNK_ROWS, CHUNK_ROWS], tl.float32)
         k = _load_rows(k_ptr + head * DK, row, k_row, inside, DK)
         high_k, low_k, unscale_k = pair_of_rows(k)
-        _store_pair(pairs_at, high_k, low_k, DK)
+        _store_pair(pairs_at, high_k, low_k, CHUNK_ROWS, DK)
         keys, low_keys = tl.trans(high_k), tl.trans(low_k)
         met = add_product(zero, high_k, low_k, keys, low_keys)
         met *= unscale_k[:, None] * unscale_k[None, :]
         q = _load_rows(q_ptr + head * DK, row, q_row, inside, DK)
         high_q, low_q, unscale_q = pair_of_rows(q)
-        _store_pair(pairs_at + 2 * CHUNK_ROWS * DK, high_q, low_q, DK)
+        _store_pair(pairs_at + 2 * CHUNK_ROWS * DK, high_q, low_q, CHUNK_ROWS, DK)
         read = add_product(zero, high_q, low_q, keys, low_keys) * unscale_k[None, :]
         for value_head in range(head, HV, HK):
             g = tl.load(g_ptr + row * g_row + value_head, mask=inside, other=0.0)
@@ -155,8 +156,9 @@ def prepare_kernel(
             high_m, low_m = halves(mixed)
             place = tile * HV + value_head
             system_at = systems_ptr + place * (4 * CHUNK_ROWS * CHUNK_ROWS)
-            _store_pair(system_at, high_t, low_t, CHUNK_ROWS)
-            _store_pair(system_at + 2 * CHUNK_ROWS * CHUNK_ROWS, high_m, low_m, CHUNK_ROWS)
+            _store_pair(system_at, high_t, low_t, 2 * CHUNK_ROWS, CHUNK_ROWS)
+            system_at += CHUNK_ROWS * CHUNK_ROWS
+            _store_pair(system_at, high_m, low_m, 2 * CHUNK_ROWS, CHUNK_ROWS)
             fall = tl.exp(high_g)
             last = tl.sum(g.to(tl.float64), 0)
             rest = tl.exp((last - total).to(tl.float32))

@@ -25,10 +25,10 @@ NEGLIGIBLE = tl.constexpr(2.0**-16)
 
 
 @triton.jit
-def _load_pair(base, WIDTH: tl.constexpr):
-    """(high, low) [CHUNK_ROWS, WIDTH] float16."""
-    at = base + tl.arange(0, CHUNK_ROWS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    return tl.load(at), tl.load(at + CHUNK_ROWS * WIDTH)
+def _load_pair(base, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """(high, low) [HEIGHT, WIDTH] float16."""
+    at = base + tl.arange(0, HEIGHT)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    return tl.load(at), tl.load(at + HEIGHT * WIDTH)
 
 
 @triton.jit
@@ -175,9 +175,9 @@ def scan_kernel(
             most = tl.max(tl.abs(state), 1)
             scale, unscale = scale_of(most)
             high, low = halves(state * scale[:, None])
-            high_k, low_k = _load_pair(pairs_at, DK)
+            high_k, low_k = _load_pair(pairs_at, CHUNK_ROWS, DK)
             met = add_product(zero, high, low, tl.trans(high_k), tl.trans(low_k))
-            high_q, low_q = _load_pair(pairs_at + 2 * CHUNK_ROWS * DK, DK)
+            high_q, low_q = _load_pair(pairs_at + 2 * CHUNK_ROWS * DK, CHUNK_ROWS, DK)
             out = add_product(zero, high, low, tl.trans(high_q), tl.trans(low_q))
             rate = tl.load(factors + t)
             seen = tl.load(factors + CHUNK_ROWS + t)
@@ -185,10 +185,12 @@ def scan_kernel(
             read = tl.load(factors + 2 * CHUNK_ROWS + t)
             out *= unscale[:, None] * read[None, :]
             high, low, unscale = pair_of_rows(x)
-            high_t, low_t = _load_pair(system_at, CHUNK_ROWS)
-            d = add_product(zero, high, low, tl.trans(high_t), tl.trans(low_t))
-            high_m, low_m = _load_pair(system_at + 2 * CHUNK_ROWS * CHUNK_ROWS, CHUNK_ROWS)
-            more = add_product(zero, high, low, tl.trans(high_m), tl.trans(low_m))
+            # T and M are the two halves of one right operand.
+            high_t, low_t = _load_pair(system_at, 2 * CHUNK_ROWS, CHUNK_ROWS)
+            both = tl.zeros([BV, 2 * CHUNK_ROWS], tl.float32)
+            both = add_product(both, high, low, tl.trans(high_t), tl.trans(low_t))
+            both = tl.permute(tl.reshape(both, [BV, 2, CHUNK_ROWS]), (0, 2, 1))
+            d, more = tl.split(both)
             mixed = tl.load(factors + 3 * CHUNK_ROWS + t)
             out += more * unscale[:, None] * mixed[None, :]
             row_at = out_ptr + (row.to(tl.int64) * HV + head)[None, :] * DV + values[:, None]
