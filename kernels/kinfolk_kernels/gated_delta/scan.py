@@ -2,7 +2,7 @@
 
 ``prepare`` has computed what needs no state; see there for the formulas. A program has some values
 of a head. They are the rows of all its products, so that the state, x and d stay in registers as
-left operands, while the right ones, K, Q, T and M, come from memory for the chunk after next. Each
+left operands, while the right ones, K, Q, T and M, are copied from memory a chunk ahead. Each
 left operand is split into a pair of float16 (see ``pairs``), each row with its own scale, so that
 the product is as precise for large and for small states.
 
