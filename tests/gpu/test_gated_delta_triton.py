@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from kinfolk_kernels.device import SMALL_SHARED
 from kinfolk_kernels.gated_delta import launches
 from kinfolk_kernels.gated_delta import op as reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
 from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
-from kinfolk_kernels.gated_delta.tiles import TILES
+from kinfolk_kernels.gated_delta.tiles import TILES, chunk_tile
 from kinfolk_kernels.gated_delta.triton_backend import gated_delta, gated_delta_commit
 from kinfolk_kernels.row_layout import RowLayout
 
@@ -179,15 +180,40 @@ def test_drafts_and_their_commit(
         ((65, 3, 100), VALUE_HEADS),
         ((600,), VALUE_HEADS),
         ((65, 3, 100), FEWER),
+        ((63, 2, 33, 127, 128, 129, 17, 190), VALUE_HEADS),
+        ((16, 300, 62), FEWER),
     ],
 )
-def test_slices(steps, numbers, inputs, on_gpu, assert_near, poisoned, lengths, heads):
+@pytest.mark.parametrize("context", [0, 37])
+def test_slices(steps, numbers, inputs, on_gpu, assert_near, poisoned, lengths, heads, context):
     middle = lengths[0] // 2
     stores = ((middle, len(lengths) + 1), (lengths[0] - 1, len(lengths) + 2))
-    rows = on_gpu(steps.build(*(steps.certain(0, n) for n in lengths), stores=stores))
+    parts = (steps.certain(index * context, n) for index, n in enumerate(lengths, 1))
+    rows = on_gpu(steps.build(*parts, stores=stores))
     given = inputs(sum(lengths), heads)
     bound = LONG if max(lengths) > 100 else OUT
     check(rows, given, fresh_state(numbers, rows, heads), assert_near, poisoned, bound)
+
+
+def test_slices_of_every_length_at_many_places(
+    steps, numbers, inputs, on_gpu, assert_near, poisoned
+):
+    """Every length up to 134, each at another place of a chunk."""
+    for first in range(2, 135, 19):
+        lengths = range(first, first + 19)
+        rows = on_gpu(steps.build(*(steps.certain(11 * n % 64, n) for n in lengths)))
+        given = inputs(sum(lengths), FEWER)
+        check(rows, given, fresh_state(numbers, rows, FEWER), assert_near, poisoned, LONG)
+
+
+@pytest.mark.parametrize("fall", [1.0, 1e-4])
+def test_the_error_of_a_long_slice_does_not_grow(
+    steps, numbers, inputs, on_gpu, assert_near, poisoned, fall
+):
+    rows = on_gpu(steps.build(steps.certain(0, 8192), stores=((4095, 2),)))
+    given = inputs(8192, FEWER)
+    given.g.mul_(fall)
+    check(rows, given, fresh_state(numbers, rows, FEWER), assert_near, poisoned, LONG)
 
 
 def everything(steps):
@@ -269,6 +295,34 @@ def test_company_changes_no_bit(steps, numbers, inputs, on_gpu):
         assert same_bits(own[1], state[together.segments[index].slot])
 
 
+def sliced(rows, given, state, span):
+    return gated_delta(DELTA, *given.rows(span), state, rows)[0]
+
+
+@pytest.mark.parametrize("start", [0, 17])
+def test_a_slice_resumed_at_a_chunk_has_the_bits_of_the_whole(
+    steps, numbers, inputs, on_gpu, start
+):
+    """In one step, in several, with checkpoints and without."""
+    length, cuts = 1100, (64 - start, 192 - start, 1024 - start)
+    stores = tuple((cut - 1, 2 + index) for index, cut in enumerate(cuts))
+    stores += ((100, 5), (300, 6))
+    whole = on_gpu(steps.build(steps.certain(start, length), stores=stores))
+    given = inputs(length)
+    entry = fresh_state(numbers, whole, spare=6)
+    state, plain, parts = entry.clone(), entry.clone(), entry.clone()
+    out = sliced(whole, given, state, slice(0, length))
+    bare = on_gpu(steps.build(steps.certain(start, length)))
+    assert same_bits(sliced(bare, given, plain, slice(0, length)), out)
+    assert same_bits(plain[1], state[1])
+    for begin, end in zip((0, *cuts), (*cuts, length), strict=True):
+        step = on_gpu(steps.build(steps.certain(start + begin, end - begin)))
+        assert same_bits(sliced(step, given, parts, slice(begin, end)), out[begin:end])
+        if end in cuts:
+            assert same_bits(parts[1], state[2 + cuts.index(end)])
+    assert same_bits(parts[1], state[1])
+
+
 @pytest.mark.parametrize("warps", [2, 8])
 def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, assert_near, warps):
     """A race would change the result for some of these numbers."""
@@ -281,7 +335,8 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
     out = torch.full_like(given.v, torch.nan)
     trace = reference.empty_trace(given.k, given.v, given.g)
     launches.advance(delta, out, rows, tile["advance"]).run()
-    launches.scan(delta, out, rows).run()
+    for launch in launches.slices(delta, out, rows, chunk_tile(SMALL_SHARED)):
+        launch.run()
     launches.draft(delta, out, trace, rows.layout, tile["drafted"]).run()
     assert_near(out, outs, OUT)
     arguments = commit_arguments(rows, {1: [0, 1, 2]})
@@ -292,6 +347,16 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
 
 
 # -- in a graph -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SlicesCarried:
+    """The fields that slices need besides."""
+
+    positions: torch.Tensor
+    store_rows: torch.Tensor
+    store_slots: torch.Tensor
+    layout: RowLayout
 
 
 @dataclass(frozen=True)
@@ -331,6 +396,34 @@ def test_a_replayed_graph_gives_the_bits_of_a_call(steps, numbers, inputs, on_gp
     assert same_bits(static, expected)
     if trace is not None:
         assert same_bits(trace.d[used], traced.d)
+
+
+def test_a_replayed_graph_of_slices_gives_the_bits_of_a_call(steps, numbers, inputs, on_gpu):
+    """Captured on one step, replayed on slices of other lengths, with padding between them."""
+    wide = on_gpu(steps.build(*(steps.certain(0, 64) for _ in range(8))))
+    given, count = inputs(512), 8
+    state = fresh_state(numbers, wide)
+    empty = wide.store_rows[:0]
+    carried = SlicesCarried(wide.positions.clone(), empty, empty, wide.layout)
+    gated_delta(DELTA, *given, state.clone(), carried)
+    torch.cuda.synchronize()
+    graph, static = torch.cuda.CUDAGraph(), state.clone()
+    with torch.cuda.graph(graph):
+        out, _ = gated_delta(DELTA, *given, static, carried)
+    for lengths in ((300,), (2, 3, 130), (64, 64, 65, 66, 67), (37,) * 7):
+        parts = (steps.certain(29 * index, n) for index, n in enumerate(lengths))
+        narrow = on_gpu(steps.build(*parts))
+        carried.layout.slices.zero_()
+        places = [1 + count * index // (len(lengths) + 1) for index in range(len(lengths))]
+        carried.layout.slices[places] = narrow.layout.slices
+        used = slice(0, sum(lengths))
+        carried.positions[used] = narrow.positions
+        static.copy_(state)
+        graph.replay()
+        expected = state.clone()
+        called, _ = gated_delta(DELTA, *given.rows(used), expected, narrow)
+        assert same_bits(out[used], called)
+        assert same_bits(static, expected)
 
 
 def test_it_runs_on_cuda_devices_only():

@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from kinfolk_kernels.device import SMALL_SHARED
+from kinfolk_kernels.gated_delta import launches
 from kinfolk_kernels.gated_delta import op as reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
 from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
+from kinfolk_kernels.gated_delta.tiles import chunk_tile
 
 DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.device("cpu"))
 
@@ -164,6 +167,162 @@ def test_stores_hold_the_state_after_their_row(steps, numbers, inputs, assert_ne
     )
     given = inputs(14, 32, 1, 1)
     check(rows, given, fresh_state(numbers, rows, given, spare=4), assert_near)
+
+
+# -- chunks of slices -----------------------------------------------------------------------------
+
+
+def same_bits(a, b):
+    return torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
+
+
+@pytest.mark.parametrize("first", range(2, 201, 25))
+def test_slices_of_every_length_at_many_places(steps, numbers, inputs, assert_near, first):
+    """They begin anywhere in a chunk, and fill it, end in it, or go on in the next ones."""
+    lengths = range(first, min(first + 25, 201))
+    rows = steps.build(*(steps.certain(11 * n % 64, n) for n in lengths))
+    given = inputs(sum(lengths), 32, 1, 1)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@pytest.mark.parametrize("start", [0, 1, 62, 63, 64])
+@pytest.mark.parametrize("length", [2, 63, 64, 65, 66, 127, 128, 129])
+def test_borders_of_chunks(steps, numbers, inputs, assert_near, start, length):
+    rows = steps.build(steps.certain(64 + start, length))
+    given = inputs(length, 32, 1, 1)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@pytest.mark.parametrize(("key_heads", "value_heads"), [(1, 1), (1, 2), (1, 3), (4, 8), (3, 9)])
+def test_heads_of_slices(steps, numbers, inputs, assert_near, key_heads, value_heads):
+    rows = steps.build(steps.certain(50, 30))
+    given = inputs(30, 32, key_heads, value_heads)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+def test_wide_slices(steps, numbers, inputs, assert_near):
+    rows = steps.build(steps.certain(30, 120), steps.certain(0, 70))
+    given = inputs(190, 128, 1, 2)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+def test_the_error_of_a_long_slice_does_not_grow(steps, numbers, inputs, assert_near):
+    rows = steps.build(steps.certain(0, 700))
+    given = inputs(700, 32, 1, 1)
+    given.g.mul_(1e-3)
+    check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_values_of_any_size(steps, numbers, inputs, assert_near, scale):
+    """They are scaled before they are split into float16."""
+    rows = steps.build(steps.certain(5, 150))
+    given = inputs(150, 32, 1, 1)
+    given.v.mul_(scale)
+    state = fresh_state(numbers, rows, given) * scale
+    check(rows, given, state, assert_near)
+
+
+def test_a_slice_from_an_empty_state(steps, numbers, inputs, assert_near):
+    rows = steps.build(steps.certain(0, 100))
+    given = inputs(100, 32, 1, 1)
+    given.beta[:70] = 0
+    state = fresh_state(numbers, rows, given)
+    state[1] = 0
+    check(rows, given, state, assert_near)
+
+
+def run(rows, given, state, span=None):
+    """Outputs of a step of the rows ``span`` of some inputs."""
+    part = given if span is None else [x[span] for x in given]
+    return kernels.gated_delta(DELTA, *part, state, rows)[0]
+
+
+@pytest.mark.parametrize(("start", "cuts"), [(0, (64, 128)), (17, (47, 111)), (63, (1,))])
+def test_a_slice_resumed_at_a_chunk_has_the_bits_of_the_whole(steps, numbers, inputs, start, cuts):
+    length = 190
+    whole = steps.build(steps.certain(start, length))
+    given = inputs(length, 32, 1, 2)
+    entry = fresh_state(numbers, whole, given)
+    state = entry.clone()
+    out = run(whole, given, state)
+    parts = entry.clone()
+    for begin, end in zip((0, *cuts), (*cuts, length), strict=True):
+        if end - begin > 1:
+            step = steps.build(steps.certain(start + begin, end - begin))
+            assert same_bits(run(step, given, parts, slice(begin, end)), out[begin:end])
+        else:
+            # One row is advanced by a kernel of its own; here it is made the first of two.
+            step = steps.build(steps.certain(start + begin, end - begin + 1))
+            limited = replace(
+                step.layout, slices=torch.tensor([[0, 1, 1]], dtype=torch.int32), segments=()
+            )
+            found = run(replace(step, layout=limited), given, parts, slice(begin, end + 1))
+            assert same_bits(found[:1], out[begin:end])
+    assert same_bits(parts[1], state[1])
+
+
+def test_checkpoints_change_nothing_else(steps, numbers, inputs, assert_near):
+    """At the ends of chunks, inside them, at the first and at the last row."""
+    places = [0, 13, 46, 47, 100, 110, 111, 112, 149]
+    stores = tuple((row, 2 + index) for index, row in enumerate(places))
+    rows = steps.build(steps.certain(17, 150), stores=stores)
+    given = inputs(150, 32, 1, 2)
+    entry = fresh_state(numbers, rows, given, spare=len(places))
+    state = entry.clone()
+    check(rows, given, state, assert_near)
+    plain = entry.clone()
+    out = run(steps.build(steps.certain(17, 150)), given, plain)
+    stored = entry.clone()
+    assert same_bits(run(rows, given, stored), out)
+    assert same_bits(stored[1], plain[1])
+    # The checkpoint at the end of a chunk is what the slice would go on from.
+    cut = entry.clone()
+    run(steps.build(steps.certain(17, 111)), given, cut, slice(0, 111))
+    assert same_bits(stored[2 + places.index(110)], cut[1])
+
+
+def test_slices_in_company_and_padding_have_the_bits_that_they_have_alone(steps, numbers, inputs):
+    parts = (
+        steps.certain(3, 1),
+        steps.certain(40, 100),
+        steps.chain(9, 3),
+        steps.certain(0, 2),
+        steps.certain(64, 64),
+    )
+    together = steps.build(*parts, slots=(4, 2, 5, 1, 3))
+    given = inputs(170, 32, 1, 2)
+    entry = fresh_state(numbers, together, given)
+    padding = torch.tensor([[0, 0, 0]], dtype=torch.int32)
+    table = together.layout.slices
+    padded = torch.cat([padding, table[:1], padding, padding, table[1:], padding])
+    state = entry.clone()
+    step = replace(together, layout=replace(together.layout, slices=padded))
+    out = run(step, given, state)
+    assert state[0].isnan().all()
+    for index in (1, 3, 4):
+        segment = together.segments[index]
+        alone = steps.build(parts[index], slots=(1,))
+        own = entry[[0, segment.slot]].clone()
+        span = slice(segment.start, segment.stop)
+        assert same_bits(run(alone, given, own, span), out[span])
+        assert same_bits(own[1], state[segment.slot])
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_chunks_in_several_launches_have_the_same_bits(steps, numbers, inputs, most):
+    parts = (steps.certain(40, 100), steps.certain(0, 2), steps.certain(64, 130))
+    rows = steps.build(*parts, stores=((63, 4), (87, 5), (200, 6)))
+    given = inputs(232, 32, 1, 1)
+    entry = fresh_state(numbers, rows, given, spare=4)
+    state, again = entry.clone(), entry.clone()
+    expected = run(rows, given, state)
+    out = torch.empty_like(expected)
+    delta = launches.DeltaInputs(*given, again)
+    for launch in launches.slices(delta, out, rows, chunk_tile(SMALL_SHARED), most):
+        launch.run()
+    assert same_bits(out, expected)
+    assert same_bits(again, state)
 
 
 # -- drafted rows ---------------------------------------------------------------------------------

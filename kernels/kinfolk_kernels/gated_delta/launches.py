@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
 import torch
 
 from kinfolk_kernels.gated_delta.advance import advance_kernel
+from kinfolk_kernels.gated_delta.chunks import CHUNK_ROWS
 from kinfolk_kernels.gated_delta.commit import commit_kernel
 from kinfolk_kernels.gated_delta.drafted import drafted_kernel
 from kinfolk_kernels.gated_delta.op import DeltaTrace
-from kinfolk_kernels.gated_delta.scan import HEIGHT, scan_kernel
-from kinfolk_kernels.gated_delta.tiles import TILES, DeltaTile
+from kinfolk_kernels.gated_delta.prepare import ROW_FACTORS, prepare_kernel
+from kinfolk_kernels.gated_delta.scan import scan_kernel
+from kinfolk_kernels.gated_delta.tiles import TILES, ChunkTile, DeltaTile
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.row_layout import RowLayout
 from kinfolk_kernels.rows import Rows
@@ -21,9 +24,15 @@ PRECISION = "tf32x3"
 """Three tf32 products: one would lose three digits of a state that accumulates over the text."""
 
 
-SCAN_WARPS = 4
-"""Warps of a program; they share the data of a row. With more warps, a multiprocessor of a large
-device would have one or two programs, and all would wait for those with two."""
+MOST_CHUNKS = 64
+"""Most chunks that are prepared by a launch. What is stored for each takes 2.6 MB for 16 key heads
+and 48 value heads."""
+
+MOST_SHORT = 32
+"""Most programs of a key head for chunks that slices do not fill; others process several."""
+
+SCAN_SLICES = 4
+"""Most programs beside each other for different slices; each processes every fourth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,35 @@ class DeltaInputs:
         return self.state.shape[1] * self.state.shape[2] // tile.values
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedChunks:
+    """What is prepared for some chunks of C = 64 rows, see ``prepare``: pairs of k and q, float16
+    [chunks, Hk, 4, C, dk], of T and M, float16 [chunks, Hv, 4, C, C], and ``factors`` float32
+    [chunks, Hv, ROW_FACTORS, C]."""
+
+    pairs: torch.Tensor
+    systems: torch.Tensor
+    factors: torch.Tensor
+
+    @classmethod
+    def empty(cls, inputs: DeltaInputs, chunks: int) -> PreparedChunks:
+        sizes, device = inputs.shape, inputs.state.device
+        keys, heads, half = sizes["HK"], sizes["HV"], torch.float16
+        pairs = (chunks, keys, 4, CHUNK_ROWS.value, sizes["DK"])
+        systems = (chunks, heads, 4, CHUNK_ROWS.value, CHUNK_ROWS.value)
+        factors = (chunks, heads, ROW_FACTORS.value, CHUNK_ROWS.value)
+        return cls(
+            torch.empty(pairs, dtype=half, device=device),
+            torch.empty(systems, dtype=half, device=device),
+            torch.empty(factors, dtype=torch.float32, device=device),
+        )
+
+    @property
+    def pointers(self) -> dict[str, torch.Tensor]:
+        names = ("pairs", "systems", "factors")
+        return {f"{name}_ptr": getattr(self, name) for name in names}
+
+
 def advance(
     inputs: DeltaInputs,
     out: torch.Tensor,
@@ -79,22 +117,83 @@ def advance(
     )
 
 
-def scan(inputs: DeltaInputs, out: torch.Tensor, rows: Rows, warps: int = SCAN_WARPS) -> Launch:
-    """The launch for certain segments of several rows, with up to ``warps`` warps a program."""
+def slices(
+    inputs: DeltaInputs,
+    out: torch.Tensor,
+    rows: Rows,
+    tile: ChunkTile,
+    most: int = MOST_CHUNKS,
+) -> Iterator[Launch]:
+    """The launches for certain segments of several rows, two for each ``most`` chunks that the step
+    may have."""
+    count, entries = inputs.v.shape[0], rows.layout.slices.shape[0]
+    # A slice has two rows or more, and may lie across the borders of two chunks that it does not
+    # fill.
+    chunks = min(count, count // CHUNK_ROWS.value + 2 * min(entries, count // 2))
+    prepared = PreparedChunks.empty(inputs, min(chunks, most))
+    for begin in range(0, chunks, most):
+        end = min(begin + most, chunks)
+        yield prepare(inputs, prepared, rows, begin, end, tile)
+        yield scan(inputs, prepared, out, rows, begin, end, tile)
+
+
+def prepare(
+    inputs: DeltaInputs, prepared: PreparedChunks, rows: Rows, begin: int, end: int, tile: ChunkTile
+) -> Launch:
+    """The launch that fills ``prepared`` for the chunks ``begin:end`` of the step."""
+    entries = rows.layout.slices.shape[0]
+    # As many as chunks of slices that fill the step, and not as many as it can have of short ones.
+    programs = min(end - begin, inputs.v.shape[0] // CHUNK_ROWS.value + MOST_SHORT)
+    return Launch(
+        prepare_kernel,
+        (inputs.shape["HK"], programs),
+        {
+            **inputs.pointers("q", "k", "g", "beta"),
+            **prepared.pointers,
+            **_table(rows, begin, end),
+            **inputs.strides("q", "k", "g", "beta"),
+        },
+        {
+            **{name: inputs.shape[name] for name in ("HK", "HV", "DK")},
+            "TABLE": _table_size(entries),
+        },
+        registers=tile.registers,
+    )
+
+
+def scan(
+    inputs: DeltaInputs,
+    prepared: PreparedChunks,
+    out: torch.Tensor,
+    rows: Rows,
+    begin: int,
+    end: int,
+    tile: ChunkTile,
+) -> Launch:
+    """The launch that carries states over the chunks ``begin:end`` of the step."""
     heads, width = inputs.state.shape[1:3]
-    warps = gcd(warps, width // HEIGHT)
+    values = gcd(width, tile.values)
+    entries = rows.layout.slices.shape[0]
+    programs = min(entries, SCAN_SLICES)
     return Launch(
         scan_kernel,
-        (heads * width // (HEIGHT * warps), rows.layout.slices.shape[0]),
+        (heads * width // values, programs),
         {
-            **inputs.pointers("q", "k", "v", "g", "beta", "state"),
+            **inputs.pointers("k", "v", "g", "beta", "state"),
             "out_ptr": out,
-            "slices": rows.layout.slices,
+            **prepared.pointers,
+            **_table(rows, begin, end),
             **_stores(rows),
-            **inputs.strides("q", "k", "v", "g", "beta"),
+            **inputs.strides("k", "v", "g", "beta"),
         },
-        {**inputs.shape, "ROWS": HEIGHT * warps, "STORES": rows.store_rows.shape[0] > 0},
-        warps,
+        {
+            **inputs.shape,
+            "BV": values,
+            "TABLE": _table_size(entries),
+            "STORES": rows.store_rows.shape[0] > 0,
+            "STAGES": tile.stages,
+        },
+        tile.warps,
     )
 
 
@@ -163,6 +262,22 @@ def commit(
         },
         tile.warps,
     )
+
+
+def _table(rows: Rows, begin: int, end: int) -> dict[str, torch.Tensor | int]:
+    slices = rows.layout.slices
+    return {
+        "positions": rows.positions,
+        "slices": slices,
+        "entries": slices.shape[0],
+        "begin": begin,
+        "end": end,
+    }
+
+
+def _table_size(entries: int) -> int:
+    """Few sizes, because each one is compiled."""
+    return 16 if entries <= 16 else max(128, 1 << (entries - 1).bit_length())
 
 
 def _stores(rows: Rows) -> dict[str, torch.Tensor | int]:

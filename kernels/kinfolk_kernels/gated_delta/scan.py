@@ -1,11 +1,12 @@
-"""The kernel of certain slices, row after row: the state stays in registers for the whole slice.
+"""The kernel that carries states over the chunks of certain slices, one chunk after the other.
 
-A warp holds four rows of a head's state [values, keys], each in eight lanes. It needs no data of
-other warps: a row of x costs four products with the state and two sums over eight lanes, without
-shared memory. The next four rows of x are prefetched; each load is issued when the registers it
-overwrites have been used, though the compiler may move it behind later products. The warps of a
-program share a head, so a row of x that one warp has loaded is in the cache for the others. The
-update by a row depends neither on where its slice begins nor on which checkpoints are stored.
+``prepare`` has computed what needs no state; see there for the formulas. A program has some values
+of a head. They are the rows of all its products, so that the state, x and d stay in registers as
+left operands, while the right ones, K, Q, T and M, are copied from memory a chunk ahead. Each
+left operand is split into a pair of float16 (see ``pairs``), each row with its own scale, so that
+the product is as precise for large and for small states.
+
+What a chunk computes depends on its own rows and on the state before it only.
 """
 
 from __future__ import annotations
@@ -14,82 +15,27 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.gated_delta.chunks import CHUNK_ROWS, chunks_of_slices, slice_at
+from kinfolk_kernels.gated_delta.pairs import add_product, halves, pair_of_rows, scale_of
+from kinfolk_kernels.gated_delta.prepare import ROW_FACTORS
 
-TILE_KEYS = tl.constexpr(32)
-"""Keys of a tile, four in each lane."""
-
-LANES = tl.constexpr(8)
-HEIGHT = 4
-"""Rows of the state that a warp holds."""
-
-AHEAD = tl.constexpr(4)
-"""Rows of the slice that are prefetched."""
+NEGLIGIBLE = tl.constexpr(2.0**-16)
+"""Updates are scaled as if they were at least this part of the state: their low parts are exact to
+2^-49 of it then."""
 
 
 @triton.jit
-def _keys(ROWS: tl.constexpr):
-    """[ROWS * LANES, 4]: keys of a tile, the same in each of its rows.
-
-    Rows and lanes form one dimension, here as everywhere, which forces Triton to give a row to
-    lanes of one warp.
-    """
-    return tl.arange(0, ROWS * LANES)[:, None] % LANES * 4 + tl.arange(0, 4)[None, :]
+def _load_pair(base, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """(high, low) [HEIGHT, WIDTH] float16."""
+    at = base + tl.arange(0, HEIGHT)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    return tl.load(at), tl.load(at + HEIGHT * WIDTH)
 
 
 @triton.jit
-def _vector(at, TILES: tl.constexpr):
-    """A tuple of tiles of one vector of keys, as they are stored."""
-    found = ()
-    for j in tl.static_range(TILES):
-        found = found + (tl.load(at + j * TILE_KEYS),)  # type: ignore[assignment]
-    return found
-
-
-@triton.jit
-def _row(at, there, TILES: tl.constexpr):
-    """The operands of a row, as stored, in one tuple: TILES tiles of k and of q, then v, decay and
-    rate. If the row is not ``there``, log decay and rate are 0, so that the state does not change.
-    """
-    k, q, v, g, beta = at
-    decay = tl.load(g, mask=there, other=0.0)
-    rate = tl.load(beta, mask=there, other=0.0)
-    return _vector(k, TILES) + _vector(q, TILES) + (tl.load(v), decay, rate)
-
-
-@triton.jit
-def _moved(at, steps, forward):
-    """Pointers to the next row if ``forward``, else to the same row."""
-    found = ()
-    for i in tl.static_range(5):
-        found = found + (at[i] + tl.where(forward, steps[i], 0),)
-    return found
-
-
-@triton.jit
-def _product(state, row, at: tl.constexpr, TILES: tl.constexpr):
-    """[ROWS * LANES]: the state times the tiles of ``row`` from ``at``, in each lane of a row."""
-    met = state[0] * row[at].to(tl.float32)
-    for j in tl.static_range(1, TILES):
-        met += state[j] * row[at + j].to(tl.float32)
-    parts = tl.reshape(tl.sum(met, 1), [met.shape[0] // LANES, LANES])
-    total = tl.broadcast_to(tl.sum(parts, 1)[:, None], parts.shape)
-    return tl.reshape(total, [met.shape[0]])
-
-
-@triton.jit
-def _state_at(
-    state_ptr, slot, head, first, ROWS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
-    HV: tl.constexpr,
-):  # fmt: skip
-    """Pointers to the first tile of a program's part of a state."""
-    value = first + tl.arange(0, ROWS * LANES)[:, None] // LANES
-    return state_ptr + (slot * HV + head) * (DV * DK) + value * DK + _keys(ROWS)
-
-
-@triton.jit
-def _leave(at, state, TILES: tl.constexpr):
-    for j in tl.static_range(TILES):
-        tl.store(at + j * TILE_KEYS, state[j])
+def _values(v_ptr, row, v_row, values, inside):
+    """[rows, values] of v as stored, 0 where not ``inside``."""
+    at = v_ptr + row.to(tl.int64)[:, None] * v_row + values[None, :]
+    return tl.load(at, mask=inside[:, None], other=0.0)
 
 
 @triton.jit
@@ -97,25 +43,63 @@ def _next_store(store_rows, stores, after, stop):
     """The first row after ``after`` whose state is stored as a checkpoint; ``stop`` if none is."""
     found = stop
     for index in range(stores):
-        row = tl.load(store_rows + index)
+        row = tl.load(store_rows + index).to(tl.int32)
         found = tl.where((row > after) & (row < found), row, found)
     return found
 
 
-@triton.jit(do_not_specialize=["stores"])
+@triton.jit
+def _store(state_ptr, store_rows, store_slots, stores, first, last, place, size, state):
+    """Store ``state`` as the checkpoint of every row in ``first:last``."""
+    for index in range(stores):
+        row = tl.load(store_rows + index)
+        if (row >= first) & (row < last):
+            slot = tl.load(store_slots + index).to(tl.int64)
+            tl.store(state_ptr + slot * size + place, state)
+
+
+@triton.jit
+def _chunk_of(row, base, start, stop, first, last):
+    """Of the chunk with a row: its first row, whether it is one of the slice's chunks
+    ``first:last``, and its last row."""
+    chunk = (row - base) // CHUNK_ROWS
+    among = (row >= start) & (row < stop) & (chunk >= first) & (chunk < last)
+    begun = base + chunk * CHUNK_ROWS
+    final = tl.minimum(begun + CHUNK_ROWS, stop) - 1
+    return tl.maximum(begun, start), among, final
+
+
+@triton.jit
+def _advance(
+    k_ptr, v_ptr, g_ptr, beta_ptr, row, k_row, v_row, g_row, beta_row, keys, values, state
+):
+    """The state after ``row``, by the definition."""
+    k = tl.load(k_ptr + row * k_row + keys).to(tl.float32)
+    v = tl.load(v_ptr + row * v_row + values).to(tl.float32)
+    state *= tl.exp(tl.load(g_ptr + row * g_row))
+    d = tl.load(beta_ptr + row * beta_row) * (v - tl.sum(state * k[None, :], 1))
+    return state + d[:, None] * k[None, :]
+
+
+@triton.jit(do_not_specialize=["entries", "begin", "end", "stores"])
 def scan_kernel(
-    q_ptr,
     k_ptr,
     v_ptr,
     g_ptr,
     beta_ptr,
     state_ptr,
     out_ptr,
+    pairs_ptr,
+    systems_ptr,
+    factors_ptr,
+    positions,
     slices,
     store_rows,
     store_slots,
+    entries,
+    begin,
+    end,
     stores,
-    q_row,
     k_row,
     v_row,
     g_row,
@@ -124,69 +108,122 @@ def scan_kernel(
     HV: tl.constexpr,
     DK: tl.constexpr,
     DV: tl.constexpr,
-    ROWS: tl.constexpr,
+    BV: tl.constexpr,
+    TABLE: tl.constexpr,
     STORES: tl.constexpr,
+    STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (HV * DV / ROWS, S): a program advances ROWS rows of one head's state over a slice."""
+    """Grid (HV * DV / BV, N): a program advances BV values of a head over a slice, and over every
+    N-th slice after it.
+
+    A checkpoint inside a chunk gets the state before the chunk first, and then the rows up to its
+    own, one by one.
+    """
     start_dependents(PDL)
-    TILES: tl.constexpr = DK // TILE_KEYS
-    PROGRAMS: tl.constexpr = DV // ROWS
-    head = tl.program_id(0) // PROGRAMS
-    first = tl.program_id(0) % PROGRAMS * ROWS
+    head = tl.program_id(0) // (DV // BV)
+    values = tl.program_id(0) % (DV // BV) * BV + tl.arange(0, BV)
+    keys = tl.arange(0, DK)
+    t = tl.arange(0, CHUNK_ROWS)
+    place = (head * DV + values)[:, None] * DK + keys[None, :]
+    pairs_ptr += head % HK * (4 * CHUNK_ROWS * DK)
+    systems_ptr += head * (4 * CHUNK_ROWS * CHUNK_ROWS)
+    factors_ptr += head * (ROW_FACTORS * CHUNK_ROWS)
+    k_ptr += head % HK * DK
+    v_ptr += head * DV
+    g_ptr += head
+    beta_ptr += head
     wait_for_producers(PDL)
-    entry = slices + 3 * tl.program_id(1)
-    start = tl.load(entry).to(tl.int64)
-    count = tl.load(entry + 1)
-    stop = start + count
-    slot = tl.load(entry + 2).to(tl.int64)
-    lane = tl.arange(0, ROWS * LANES)
-    at = (
-        k_ptr + start * k_row + head % HK * DK + _keys(ROWS),
-        q_ptr + start * q_row + head % HK * DK + _keys(ROWS),
-        v_ptr + start * v_row + head * DV + first + lane // LANES,
-        g_ptr + start * g_row + head,
-        beta_ptr + start * beta_row + head,
-    )
-    steps = (k_row, q_row, v_row, g_row, beta_row)
-    out_ptr += head * DV + first
-    mine = _state_at(state_ptr, slot, head, first, ROWS, DK, DV, HV)
-    state = ()
-    for j in tl.static_range(TILES):
-        state = state + (tl.load(mine + j * TILE_KEYS),)  # type: ignore[assignment]
-    rows = ()
-    for u in tl.static_range(AHEAD):
-        rows = rows + (_row(at, u < count, TILES),)  # type: ignore[assignment]
-        at = _moved(at, steps, u + 1 < count)
-    store = _next_store(store_rows, stores, start - 1, stop)
-    for done in range(0, count, AHEAD):
-        later = ()
-        for u in tl.static_range(AHEAD):
-            row = start + done + u
-            x = rows[u]  # type: ignore[var-annotated]
-            decay = tl.exp(x[2 * TILES + 1])
-            met = _product(state, x, 0, TILES)
-            d = x[2 * TILES + 2] * (x[2 * TILES].to(tl.float32) - decay * met)
-            moved = ()
-            for j in tl.static_range(TILES):
-                new = decay * state[j] + d[:, None] * x[j].to(tl.float32)
-                moved = moved + (new,)
-            state = moved
-            read = _product(state, x, TILES, TILES)
-            # Load before the store: it waits for the sum, and no load may pass it.
-            number = done + AHEAD + u
-            later = later + (_row(at, number < count, TILES),)
-            at = _moved(at, steps, number + 1 < count)
-            one = lane % LANES == tl.where(row < stop, 0, -1)
-            tl.store(out_ptr + row * (HV * DV) + lane // LANES, read, mask=one)
+    counts = chunks_of_slices(slices, positions, entries, TABLE)
+    ends = tl.cumsum(counts, 0)
+    # A slice belongs to this launch if some of its chunks do.
+    ours = (counts > 0) & (ends > begin) & (ends - counts < end)
+    ranks = tl.cumsum(ours.to(tl.int32), 0)
+    for rank in range(tl.program_id(1), tl.sum(ours.to(tl.int32), 0), tl.num_programs(1)):
+        index = tl.sum((ranks <= rank).to(tl.int32), 0)
+        before = tl.sum(tl.where(tl.arange(0, TABLE) < index, counts, 0), 0)
+        base, start, stop, slot, chunks = slice_at(slices, positions, index)
+        first = tl.maximum(begin - before, 0)
+        last = tl.minimum(end - before, chunks)
+        at = state_ptr + slot * (HV * DV * DK) + place
+        state = tl.load(at)
+        store = stop
+        if STORES:
+            store = _next_store(store_rows, stores, start - 1, stop)
+        row = base + first * CHUNK_ROWS + t
+        v = _values(v_ptr, row, v_row, values, (row >= start) & (row < stop))
+        for chunk in tl.range(first, last, num_stages=STAGES):
+            row = base + chunk * CHUNK_ROWS + t
+            inside = (row >= start) & (row < stop)
+            final = tl.minimum(base + (chunk + 1) * CHUNK_ROWS, stop) - 1
             if STORES:
-                due = (row == store) & (row < stop)
-                if due:
-                    for index in range(stores):
-                        if tl.load(store_rows + index) == row:
-                            target = tl.load(store_slots + index).to(tl.int64)
-                            there = _state_at(state_ptr, target, head, first, ROWS, DK, DV, HV)
-                            _leave(there, state, TILES)
-                    store = _next_store(store_rows, stores, row, stop)
-        rows = later
-    _leave(mine, state, TILES)
+                before_end = store < final
+                if before_end:
+                    begun = tl.maximum(base + chunk * CHUNK_ROWS, start)
+                    _store(
+                        state_ptr, store_rows, store_slots, stores, begun, final,
+                        place, HV * DV * DK, state,
+                    )  # fmt: skip
+            tile = tl.cast(before + chunk - begin, tl.int64)
+            pairs_at = pairs_ptr + tile * (HK * 4 * CHUNK_ROWS * DK)
+            system_at = systems_ptr + tile * (HV * 4 * CHUNK_ROWS * CHUNK_ROWS)
+            factors = factors_ptr + tile * (HV * ROW_FACTORS * CHUNK_ROWS)
+            zero = tl.zeros([BV, CHUNK_ROWS], tl.float32)
+
+            # Every right operand is loaded before its product, which is early enough where loads
+            # are pipelined, and saves registers elsewhere.
+            most = tl.max(tl.abs(state), 1)
+            scale, unscale = scale_of(most)
+            high, low = halves(state * scale[:, None])
+            high_k, low_k = _load_pair(pairs_at, CHUNK_ROWS, DK)
+            met = add_product(zero, high, low, tl.trans(high_k), tl.trans(low_k))
+            high_q, low_q = _load_pair(pairs_at + 2 * CHUNK_ROWS * DK, CHUNK_ROWS, DK)
+            out = add_product(zero, high, low, tl.trans(high_q), tl.trans(low_q))
+            rate = tl.load(factors + t)
+            seen = tl.load(factors + CHUNK_ROWS + t)
+            x = rate[None, :] * tl.trans(v).to(tl.float32) - met * unscale[:, None] * seen[None, :]
+            read = tl.load(factors + 2 * CHUNK_ROWS + t)
+            out *= unscale[:, None] * read[None, :]
+            high, low, unscale = pair_of_rows(x)
+            # T and M are the two halves of one right operand.
+            high_t, low_t = _load_pair(system_at, 2 * CHUNK_ROWS, CHUNK_ROWS)
+            both = tl.zeros([BV, 2 * CHUNK_ROWS], tl.float32)
+            both = add_product(both, high, low, tl.trans(high_t), tl.trans(low_t))
+            both = tl.permute(tl.reshape(both, [BV, 2, CHUNK_ROWS]), (0, 2, 1))
+            d, more = tl.split(both)
+            mixed = tl.load(factors + 3 * CHUNK_ROWS + t)
+            out += more * unscale[:, None] * mixed[None, :]
+            row_at = out_ptr + (row.to(tl.int64) * HV + head)[None, :] * DV + values[:, None]
+            tl.store(row_at, out, mask=inside[None, :])
+            rest = tl.load(factors + 4 * CHUNK_ROWS + t)
+            d *= unscale[:, None] * rest[None, :]
+            scale, unscale = scale_of(tl.maximum(tl.max(tl.abs(d), 1), NEGLIGIBLE * most))
+            high, low = halves(d * scale[:, None])
+            # In registers of its own, because copies to shared memory would be of single numbers.
+            v = _values(v_ptr, row + CHUNK_ROWS, v_row, values, row + CHUNK_ROWS < stop)
+            state *= tl.load(factors + 5 * CHUNK_ROWS) * scale[:, None]
+            state = add_product(state, high, low, high_k, low_k) * unscale[:, None]
+            if STORES:
+                passed = store <= final
+                if passed:
+                    _store(
+                        state_ptr, store_rows, store_slots, stores, final, final + 1,
+                        place, HV * DV * DK, state,
+                    )  # fmt: skip
+                    store = _next_store(store_rows, stores, final, stop)
+        tl.store(at, state)
+        if STORES:
+            # What is stored above is read by other threads of this program.
+            tl.debug_barrier()
+            for number in range(stores):
+                after = tl.load(store_rows + number).to(tl.int32)
+                begun, begins, final = _chunk_of(after, base, start, stop, first, last)
+                if begins & (after < final):
+                    target = tl.load(store_slots + number).to(tl.int64) * (HV * DV * DK) + place
+                    state = tl.load(state_ptr + target)
+                    for later in range(after + 1 - begun):
+                        state = _advance(
+                            k_ptr, v_ptr, g_ptr, beta_ptr, begun.to(tl.int64) + later,
+                            k_row, v_row, g_row, beta_row, keys, values, state,
+                        )  # fmt: skip
+                    tl.store(state_ptr + target, state)

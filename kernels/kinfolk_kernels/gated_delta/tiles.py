@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kinfolk_kernels.device import SMALL_SHARED
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaTile:
@@ -23,3 +25,28 @@ TILES = {
     "drafted": DeltaTile(values=32, warps=4),
     "commit": DeltaTile(values=16, warps=4),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTile:
+    """How chunks of slices are processed; nothing here changes the order of a sum.
+
+    A program that carries states over chunks has ``values`` rows of a head's state, ``warps``, and
+    ``stages`` chunks in shared memory. ``registers``: most registers of a thread that prepares
+    chunks.
+    """
+
+    values: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+
+def chunk_tile(shared: int) -> ChunkTile:
+    """The tile where a program may use ``shared`` bytes of shared memory.
+
+    With much of it there are instructions for products of 64 rows by four warps, and room for two
+    chunks of 96 KB."""
+    if shared > 2 * SMALL_SHARED:
+        return ChunkTile(values=64, warps=4, stages=2)
+    return ChunkTile(values=32, warps=8, stages=1)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import torch
 
-from kinfolk_kernels.device import refuses_device
+from kinfolk_kernels.device import refuses_device, shared_memory
 from kinfolk_kernels.gated_delta.advance import advance_kernel
 from kinfolk_kernels.gated_delta.launches import (
     DeltaInputs,
     advance,
     commit,
     draft,
-    scan,
+    slices,
 )
 from kinfolk_kernels.gated_delta.op import DeltaTrace, GatedDeltaArguments
+from kinfolk_kernels.gated_delta.tiles import chunk_tile
 from kinfolk_kernels.rows import Rows
 from kinfolk_kernels.verdict import YES, Verdict, no
 
@@ -58,7 +59,8 @@ def gated_delta(
     if layout.traits.single_rows:
         advance(inputs, out, rows).run()
     if layout.slices.shape[0]:
-        scan(inputs, out, rows).run()
+        for launch in slices(inputs, out, rows, chunk_tile(shared_memory(v.device))):
+            launch.run()
     if not layout.traits.draft_rows:
         return out, None
     trace = DeltaTrace(
