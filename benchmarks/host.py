@@ -3,6 +3,7 @@
     python benchmarks/host.py [--sequences 1,16] [--rows 1] [--steps 2000] [--temperature 0]
                               [--profile] [--prompt ROWS]
     python benchmarks/host.py --http [--sequences 16,64] [--step MILLISECONDS] [--busy MILLISECONDS]
+                                     [--here]
 
 A small model runs on the CPU. Its captured steps do nothing when replayed, so the rest is measured:
 planning, filling buffers, reading results, committing and sending events. Prints microseconds of
@@ -14,8 +15,10 @@ its launches, which the forward's time leaves out; the median each.
 
 With ``--http`` instead: as many streams of the server of ``kinfolk serve``, through real sockets,
 read by a client in a process of its own. A step takes ``--step`` milliseconds on a device that is
-simulated: the engine waits for it, without the interpreter's lock, as it waits for a GPU. Prints
-tokens a second of the engine alone and through the server; the second must not be smaller.
+simulated: the engine waits for it, without the interpreter's lock, as it waits for a GPU. To launch
+it, the engine's thread computes for ``--busy`` milliseconds. Prints tokens a second of the engine
+alone and through the server; the second must not be smaller. With ``--here`` the server is a thread
+beside the engine's, with ``--profile`` its profile follows.
 """
 
 from __future__ import annotations
@@ -40,8 +43,10 @@ from statistics import median
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+import psutil
 import torch
 
+from kinfolk.cli.http_process import HttpProcess, prepare_message
 from kinfolk.cli.http_streams import Address, play
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.bundled import bundled_model
@@ -278,15 +283,20 @@ class Streams:
 
 
 def measure_http(
-    streams: int, step: float, busy: float, tokens: int, profile: bool
+    streams: int, step: float, busy: float, tokens: int, here: bool, profile: bool
 ) -> tuple[Streams, Streams, float]:
-    """The engine alone, the server, and microseconds of the server's thread for a token."""
+    """The engine alone, the server, and microseconds of the server for a token.
+
+    ``here``: the server is in this process instead of its own.
+    """
     with simulated(step, busy, streams, SHORT_PROMPT + tokens) as runtime:
         alone = Streams.of(
             [play_alone(runtime, streams, tokens, seed) for seed in range(ROUNDS)][1:]
         )
-        with Served(runtime, streams, profile) as served:
-            command = [sys.executable, __file__, "--client", served.url]
+        served = Served(runtime, streams, profile) if here else ServedApart(runtime, streams)
+        with served:
+            host, port = served.socket.getsockname()
+            command = [sys.executable, __file__, "--client", f"http://{host}:{port}"]
             command += ["--sequences", str(streams), "--steps", str(tokens)]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     seconds = served.seconds / (ROUNDS * streams * tokens)
@@ -314,7 +324,8 @@ def play_alone(runtime: Runtime, streams: int, tokens: int, seed: int) -> list[S
 
 
 class Served(threading.Thread):
-    """The server of a runtime, with the seconds of its thread when it has ended."""
+    """The server of a runtime in a thread of this process, as a program that embeds it has it.
+    ``seconds`` is the time of the thread when it has ended."""
 
     def __init__(self, runtime: Runtime, slots: int, profile: bool) -> None:
         super().__init__(daemon=True)
@@ -331,11 +342,6 @@ class Served(threading.Thread):
             self.profile.runcall(work)
         self.seconds = time.thread_time()
 
-    @property
-    def url(self) -> str:
-        host, port = self.socket.getsockname()
-        return f"http://{host}:{port}"
-
     def __enter__(self) -> Served:
         self.start()
         while not self.server.started:
@@ -348,6 +354,28 @@ class Served(threading.Thread):
         self.socket.close()
         if self.profile is not None:
             pstats.Stats(self.profile).sort_stats("tottime").print_stats(35)
+
+
+class ServedApart(HttpProcess):
+    """The server of a runtime in a process of its own, as ``kinfolk serve`` has it. ``seconds`` is
+    the time of the process, without its start."""
+
+    def __init__(self, runtime: Runtime, slots: int) -> None:
+        self.socket = bind("127.0.0.1", 0)
+        prepare = prepare_message(runtime.loaded.file.path, load_settings(), tuple(BUILT_IN))
+        super().__init__(self.socket, prepare)
+        self.start(runtime, ServerOptions("bundled"), slots)
+        self.started = self._time()
+        self.seconds = 0.0
+
+    def _time(self) -> float:
+        times = psutil.Process(self.pid).cpu_times()
+        return times.user + times.system
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = self._time() - self.started
+        super().__exit__(*error)
+        self.socket.close()
 
 
 def client(url: str, streams: int, tokens: int) -> Streams:
@@ -398,6 +426,7 @@ def main() -> None:
     arguments.add_argument("--http", action="store_true", help="streams of the server instead")
     arguments.add_argument("--step", type=float, default=5.0, help="milliseconds, with --http")
     arguments.add_argument("--busy", type=float, default=0.0, help="milliseconds to launch a step")
+    arguments.add_argument("--here", action="store_true", help="with --http: in one process")
     arguments.add_argument("--client", metavar="URL", help=argparse.SUPPRESS)
     options = arguments.parse_args()
     torch.set_num_threads(1)
@@ -408,10 +437,15 @@ def main() -> None:
     if options.http:
         for streams in map(int, options.sequences.split(",")):
             alone, served, cost = measure_http(
-                streams, options.step / 1e3, options.busy / 1e3, options.steps, options.profile
+                streams,
+                options.step / 1e3,
+                options.busy / 1e3,
+                options.steps,
+                options.here,
+                options.profile,
             )
             sys.stdout.write(
-                f"{streams} streams, steps of {options.step:g} ms; the server's thread takes "
+                f"{streams} streams, steps of {options.step:g} ms; the server takes "
                 f"{cost:.0f} us a token\n"
             )
             for name, each in (("engine", alone), ("HTTP", served)):
