@@ -82,7 +82,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ShutDown:
     """The last message of a server that has shut down."""
 
 
@@ -152,7 +152,7 @@ class HttpProcess:
 
     def _handle(self, message: object) -> None:
         """Take a message of the process; ``None`` is the end of the connection."""
-        if isinstance(message, Ended):
+        if isinstance(message, ShutDown):
             self._ended = True
         elif not self._answered.is_set():
             self._answer = message
@@ -232,7 +232,7 @@ def _run(connection: Connection, sock: socket.socket) -> int:
         signal.signal(number, server.handle_exit)
     engine.start()
     server.run([sock])
-    engine.send(Ended())
+    engine.send(ShutDown())
     return server.exit_code
 
 

@@ -84,6 +84,7 @@ class EngineServer:
         self._engine = engine
         self._connection = connection
         self._handle = handle
+        self._sending = threading.Lock()
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         self._running: set[str] = set()
         for work in (self._read, self._write):
@@ -108,16 +109,17 @@ class EngineServer:
                 batch = [self._outbox.get()]
                 while not self._outbox.empty():
                     batch.append(self._outbox.get())
-                self._connection.send(batch)
+                with self._sending:
+                    self._connection.send(batch)
 
     def _read(self) -> None:
         with suppress(OSError, EOFError):
             while True:
                 message = self._connection.recv()
                 if isinstance(message, Submit):
-                    self.send(_reply(message.call, partial(self._submit, message.request)))
+                    self._answer(message.call, partial(self._submit, message.request))
                 elif isinstance(message, AskStats):
-                    self.send(_reply(message.call, self._engine.stats))
+                    self._answer(message.call, self._engine.stats)
                 elif isinstance(message, Cancel):
                     with suppress(EngineError):  # the engine has stopped, and its requests with it
                         self._engine.cancel(message.request_id, message.reason)
@@ -127,6 +129,12 @@ class EngineServer:
             with suppress(EngineError):
                 self._engine.cancel(request_id)
         self._handle(None)
+
+    def _answer(self, call: int, work: Callable[[], Any]) -> None:
+        """Reply at once: the first token of a request waits for it."""
+        reply = _reply(call, work)
+        with self._sending:
+            self._connection.send([reply])
 
     def _submit(self, request: Request) -> None:
         self._running.add(request.id)
