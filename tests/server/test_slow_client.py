@@ -7,6 +7,9 @@ import socket
 import time
 
 import httpx
+import pytest
+
+from kinfolk.server.lifecycle import bind
 
 STEPS, WORDS = 400, 150
 
@@ -23,13 +26,25 @@ def open_stream(running) -> socket.socket:
     return sock
 
 
+@pytest.fixture
+def small_buffers(monkeypatch, run_server):
+    """The kernel keeps little of what a server sends."""
+
+    def small(host, port):
+        sock = bind(host, port)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return sock
+
+    monkeypatch.setitem(run_server.__globals__, "bind", small)
+
+
 def make(make_service, make_engine, **options):
     engine = make_engine(*[" word" * WORDS, 0.001] * STEPS, stops=False)
     return engine, make_service(engine, runtime={"context": 2 * 10**6}, **options)
 
 
 def test_a_client_that_reads_nothing_is_given_up_and_others_go_on(
-    run_server, make_service, make_engine
+    run_server, small_buffers, make_service, make_engine
 ):
     engine, service = make(make_service, make_engine, write_timeout=1.0)
     running = run_server(service)
