@@ -9,6 +9,10 @@ it, and writes a JSON file to benchmarks/results. Every repeat and sequence has 
 so no prefix is reused. Figures are medians. Needs a GPU. A first run spends most of its time
 compiling kernels; ``--compile-only`` runs a few layers of all shapes in parallel, which fills the
 cache.
+
+The cases ``http`` measure ``kinfolk serve`` on the same file, in a process of its own, with the
+client of ``kinfolk bench --http``. Their first tokens and rates are to be read beside those of the
+engine: ``first token of N`` and ``N sequences``.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ import torch
 import triton
 
 from kinfolk.cli.bench import Workload, measure
+from kinfolk.cli.bench_http import Streams, measure_streams, percentiles, server_process
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime, scheduler_limits
@@ -71,6 +76,14 @@ class Case:
     wide: bool = False
 
 
+@dataclass(frozen=True)
+class HttpCase:
+    """Streams of ``kinfolk serve``."""
+
+    name: str
+    streams: Streams
+
+
 SHORT: dict[str, Any] = {"slots": 16, "context": 2050}
 MANY: dict[str, Any] = {"slots": 64, "context": 2050}
 LONG: dict[str, Any] = {"slots": 1, "context": DEEP_PROMPT + 128}
@@ -101,8 +114,16 @@ CASES = (
         True,
     ),
 )
+HTTP_CASES = (
+    HttpCase("http, first token of 16", Streams(1, 16, 2)),
+    HttpCase("http, first token of 128", Streams(1, 128, 2)),
+    HttpCase("http, first token of 512", Streams(1, 512, 2)),
+    HttpCase("http, 16 streams", Streams(16, 128, 256)),
+    HttpCase("http, 64 streams", Streams(64, 128, 256)),
+)
 WIDE_SHAPE = "qwen3.5-27b"
 SHAPES = (WIDE_SHAPE, "qwen3.5-35b-a3b", "laguna-xs.2", "gemma-4-26b-a4b", "qwen3-8b")
+HTTP_SHAPES = SHAPES[:4]
 
 
 def main() -> None:
@@ -140,7 +161,8 @@ def main() -> None:
     with slowed() if options.slow_host else nullcontext():
         for shape in options.shape or SHAPES:
             cases = cases_of(shape, options.case or ())
-            for row in rows_of(shape, cases, options.layers, options.repeats):
+            http = http_cases_of(shape, options.case or ())
+            for row in rows_of(shape, cases, options.layers, options.repeats, http):
                 result["rows"].append(row)
                 sys.stdout.write(f"{json.dumps(row)}\n")
                 sys.stdout.flush()
@@ -181,6 +203,13 @@ def cases_of(shape: str, names: Sequence[str]) -> list[Case]:
     return [case for case in CASES if shape == WIDE_SHAPE or not case.wide]
 
 
+def http_cases_of(shape: str, names: Sequence[str]) -> list[HttpCase]:
+    """The cases over HTTP with these names, or by default those for the shape."""
+    if names:
+        return [case for case in HTTP_CASES if case.name in names]
+    return list(HTTP_CASES) if shape in HTTP_SHAPES else []
+
+
 def by_settings(cases: Sequence[Case]) -> list[list[Case]]:
     """Groups of cases that can share an engine."""
     groups: dict[str, list[Case]] = {}
@@ -190,9 +219,15 @@ def by_settings(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def rows_of(
-    name: str, all_cases: Sequence[Case], layers: int, repeats: int, device: str = "cuda"
+    name: str,
+    all_cases: Sequence[Case],
+    layers: int,
+    repeats: int,
+    http: Sequence[HttpCase] = (),
+    device: str = "cuda",
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the table for cases on one shape; a file is loaded once for each set of settings."""
+    """Rows of the table for cases on one shape; a file is loaded once for each set of settings, and
+    by the server."""
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     plan = outline_of(name, layers)
     with scratch() as folder:
@@ -218,6 +253,23 @@ def rows_of(
                     }
             if device == "cuda":
                 torch.cuda.empty_cache()
+        if http:
+            shape = {"shape": name, "layers": plan.layers, "bytes": plan.nbytes}
+            for row in http_rows(path, http, repeats, device):
+                yield {**shape, **row}
+
+
+def http_rows(
+    path: Path, cases: Sequence[HttpCase], repeats: int, device: str
+) -> Iterator[dict[str, Any]]:
+    """Rows of the cases over HTTP, of one server with ``MANY`` slots."""
+    settings = {"device": device, "checkpoints": 0, **MANY}
+    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    with server_process(["-m", str(path), *flags, "--log-level", "warning"]) as address:
+        for case in cases:
+            (figures,) = measure_streams(address, [case.streams], repeats)
+            workload = {"workload": asdict(case.streams), "settings": MANY}
+            yield {"case": case.name, **workload, **figures, "clocks": clocks()}
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
@@ -272,7 +324,9 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
         "repeats": repeats,
         "prompt_tokens_per_second": round(statistics.median(prompts), 1),
         "generate_tokens_per_second": round(statistics.median(decodes), 1),
-        "first_token_milliseconds": round(1e3 * statistics.median(run.prompt for run in runs), 2),
+        "first_token_milliseconds": percentiles(
+            [seconds for run in runs for seconds in run.firsts], 50, 95
+        ),
         "step_milliseconds": round(
             statistics.median(1e3 * run.decode / max(1, run.steps) for run in runs), 4
         ),

@@ -176,10 +176,17 @@ def test_a_bench_measures_beside_it(kinfolk, wreck, model):
 
 
 def test_a_server_starts_beside_it(kinfolk, wreck, model, monkeypatch):
-    from kinfolk.server.lifecycle import GracefulServer
+    from kinfolk.cli.http_process import HttpProcess
 
-    served = []
-    monkeypatch.setattr(GracefulServer, "run", lambda server, sockets: served.append(sockets))
+    served, wait = [], HttpProcess.wait
+
+    def stop_and_wait(process):
+        """Called when clients can connect."""
+        served.append(process.pid)
+        process.stop()
+        return wait(process)
+
+    monkeypatch.setattr(HttpProcess, "wait", stop_and_wait)
     wreck()
     result = kinfolk("serve", "-m", model, "--port", 0)
     assert result.exit_code == 0, result.stderr

@@ -1,4 +1,4 @@
-"""``kinfolk bench``: prefill and decode speed of a model, measured through the engine."""
+"""``kinfolk bench``: prefill and decode speed of a model, through the engine or over HTTP."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from kinfolk.cli.bench_http import percentiles
 from kinfolk.cli.console import ProgressBar, print_json, table
-from kinfolk.cli.loading import Requirements, open_runtime, read_settings
+from kinfolk.cli.loading import (
+    Requirements,
+    check_model,
+    discover,
+    model_path,
+    open_runtime,
+    read_settings,
+)
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
@@ -23,12 +31,35 @@ from kinfolk.cli.options import (
     settings_options,
 )
 from kinfolk.errors import EngineError
+from kinfolk.settings import flag, typed_options
 from kinfolk.version import __version__
 
 if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
     from kinfolk.sched.events import Event
     from kinfolk.sched.request import Request
+
+
+ENGINE_ONLY: Final = frozenset({"prompt", "sequences", "temperature", "top_p", "rows"})
+HTTP_ONLY: Final = frozenset({"url", "api_key", "streams", "prompts"})
+ENGINE_ONLY_HINTS: Final = {"prompt": "; use --prompts", "sequences": "; use --streams"}
+
+
+class Counts(click.ParamType[Any]):
+    """Whole numbers of at least 1, separated by commas."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        try:
+            counts = tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            counts = ()
+        if not counts or min(counts) < 1:
+            self.fail(f"{value!r} is not a list like 1,4,16.", param, ctx)
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +88,13 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One repeat: seconds until all sequences have their first token, seconds from there to the
-    last measured token, and the most steps of a sequence in the latter."""
+    last measured token, and the most steps of a sequence in the latter. ``firsts``: seconds to the
+    first token of each sequence."""
 
     prompt: float
     decode: float
     steps: int
+    firsts: tuple[float, ...] = field(default=(), compare=False)
 
 
 @click.command(
@@ -71,7 +104,18 @@ Examples:
   kinfolk bench -m model.gguf --prompt 2048 --generate 128 --repeats 5 --json
   kinfolk bench -m model.gguf --prompt 128 --sequences 16
   kinfolk bench -m model.gguf --prompt 32768 --temperature 0.8 --top-p 0.95
-  kinfolk bench -m model.gguf --rows 16"""
+  kinfolk bench -m model.gguf --rows 16
+\b
+  kinfolk bench -m model.gguf --http
+  kinfolk bench -m model.gguf --http --streams 64 --prompts 128 --json
+  kinfolk bench --http --url http://127.0.0.1:8080 --streams 1,16
+\b
+With --http, a row for each length and number of streams, times in milliseconds:
+  tok/s          all tokens, from sending the requests to the end of the last answer
+  decode tok/s   while every stream generated; beside "generate" without --http
+  first p50 p95  from sending a request to its first text; beside "first token"
+  gap            between two pieces of text of a stream
+  errors         failed streams and the first reason; they are left out of the rest"""
 )
 @model_argument
 @click.option(
@@ -84,9 +128,7 @@ Examples:
 @click.option(
     "--generate",
     type=click.IntRange(min=2),
-    default=128,
-    show_default=True,
-    help="Tokens of an answer.",
+    help="Tokens of an answer. Default: 128, with --http 256.",
 )
 @click.option(
     "--sequences",
@@ -111,6 +153,26 @@ Examples:
     show_default=True,
     help="Rows of a sequence in a step; all but one are random drafts.",
 )
+@click.option("--http", is_flag=True, help="Measure streams of a server instead of the engine.")
+@click.option(
+    "--url",
+    help="With --http: a server that runs. Default: this command starts and stops its own.",
+)
+@click.option("--api-key", metavar="KEY", help="With --url: the key that the server requires.")
+@click.option(
+    "--streams",
+    type=Counts(),
+    default="1,4,16,64",
+    show_default=True,
+    help="With --http: numbers of streams at once.",
+)
+@click.option(
+    "--prompts",
+    type=Counts(),
+    default="16,128,512,2000",
+    show_default=True,
+    help="With --http: lengths of the prompts, in tokens.",
+)
 @json_option
 @settings_options(*LOADING, *ENGINE)
 @click.pass_context
@@ -119,12 +181,13 @@ def bench(
     /,
     model: str | None,
     prompt: int,
-    generate: int,
+    generate: int | None,
     sequences: int,
     repeats: int,
     temperature: float,
     top_p: float,
     rows: int,
+    http: bool,
     as_json: bool,
     **rest: Any,
 ) -> None:
@@ -133,8 +196,16 @@ def bench(
     Every sequence of every repeat has its own random prompt, so no prefix is reused; end-of-text
     tokens do not end an answer. The prompt's time ends when the first token is on the host. A
     warm-up repeat is not counted.
+
+    With --http, clients stream from 'kinfolk serve' in a process of its own, so that what HTTP adds
+    can be read: measure the same lengths with and without it.
     """
-    work = Workload(prompt, generate, sequences, temperature, top_p, rows)
+    _check_mode(ctx, model, http)
+    if http:
+        _bench_http(ctx, model, generate or 256, repeats, as_json, rest)
+        return
+    work = Workload(prompt, generate or 128, sequences, temperature, top_p, rows)
+    generate = work.generate
     drafts = {} if rows == 1 else {"drafter": "random", "draft_tokens": rows - 1}
     needed = prompt + work.max_new
     settings = read_settings(ctx, slots=sequences, checkpoints=0, context=needed, **drafts)
@@ -150,6 +221,61 @@ def bench(
         print_json(report)
     else:
         click.echo(_as_text(report))
+
+
+def _check_mode(ctx: click.Context, model: str | None, http: bool) -> None:
+    """Refuse options of the other way of measuring."""
+    typed = {
+        name
+        for name in ctx.params
+        if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    }
+    wrong = sorted(typed & (ENGINE_ONLY if http else HTTP_ONLY))
+    if wrong:
+        name = flag(wrong[0])
+        hint = ENGINE_ONLY_HINTS.get(wrong[0], "") if http else ""
+        raise click.UsageError(f"{name} {'does not go' if http else 'goes only'} with --http{hint}")
+    settings = sorted(typed & {*LOADING, *ENGINE})
+    if "url" in typed and (settings or model is not None):
+        what = flag(settings[0]) if settings else "a model"
+        raise click.UsageError(f"--url names a server that has its model already; leave {what} out")
+    if "api_key" in typed and "url" not in typed:
+        raise click.UsageError("--api-key goes only with --url")
+
+
+def _bench_http(
+    ctx: click.Context,
+    model: str | None,
+    generate: int,
+    repeats: int,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    from kinfolk.cli import bench_http
+    from kinfolk.cli.http_streams import Address
+
+    counts, prompts, url = options["streams"], options["prompts"], options["url"]
+    cases = [bench_http.Streams(count, prompt, generate) for prompt in prompts for count in counts]
+    if url is not None:
+        address = Address.parse(url, options["api_key"])
+        rows = bench_http.measure_streams(address, cases, repeats)
+    else:
+        needed = max(prompts) + generate
+        settings = read_settings(ctx, slots=max(counts), checkpoints=0, context=needed)
+        registry = discover(settings)
+        path = model_path(model, registry)
+        what = f"--prompts {max(prompts)} with --generate {generate}"
+        check_model(path, settings, registry, Requirements(positions=needed, what=what))
+        arguments = ["-m", str(path), *bench_http.flags_of(settings, typed_options(ctx))]
+        with bench_http.server_process(arguments) as address:
+            rows = bench_http.measure_streams(address, cases, repeats)
+    report = bench_http.full_report(address, model, rows)
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(bench_http.as_text(report))
+    if any(row["errors"] for row in rows):
+        ctx.exit(1)
 
 
 def measure(runtime: Runtime, work: Workload, seed: int) -> Run:
@@ -169,6 +295,7 @@ def watch(next_event: Callable[[], Event], work: Workload, started: float) -> Ru
     waiting = work.sequences
     emitted: dict[str, int] = {}
     steps: dict[str, int] = {}
+    firsts = []
     first = last = started
     while waiting:
         event = next_event()
@@ -180,12 +307,13 @@ def watch(next_event: Callable[[], Event], work: Workload, started: float) -> Ru
             continue
         if request not in emitted:
             first = last = now
+            firsts.append(now - started)
             emitted[request] = steps[request] = 0
         elif emitted[request] < work.generate:
             last = now
             steps[request] += 1
         emitted[request] += len(event.tokens)
-    return Run(first - started, last - first, max(steps.values()))
+    return Run(first - started, last - first, max(steps.values()), tuple(firsts))
 
 
 def _request(runtime: Runtime, work: Workload, seed: int, number: int) -> Request:
@@ -220,6 +348,9 @@ def _report(runtime: Runtime, work: Workload, runs: list[Run]) -> dict[str, Any]
         "prompt_tokens_per_second": round(statistics.median(prompts), 2),
         "generate_tokens_per_second": round(statistics.median(decodes), 2),
         "first_token_seconds": round(statistics.median(run.prompt for run in runs), 4),
+        "first_token_milliseconds": percentiles(
+            [seconds for run in runs for seconds in run.firsts], 50, 95
+        ),
         "step_milliseconds": round(
             statistics.median(1e3 * run.decode / max(1, run.steps) for run in runs), 4
         ),
@@ -249,7 +380,10 @@ def _as_text(report: dict[str, Any]) -> str:
         ("work", f"{work['sequences']} x ({work['prompt']} + {work['generate']}) tokens"),
         ("prompt", f"{report['prompt_tokens_per_second']} tok/s"),
         ("generate", f"{report['generate_tokens_per_second']} tok/s"),
-        ("first token", f"{report['first_token_seconds']} s"),
+        (
+            "first token",
+            "{p50:.4g} ms, p95 {p95:.4g} ms".format(**report["first_token_milliseconds"]),
+        ),
         ("step", f"{report['step_milliseconds']} ms, {work['rows']} rows per sequence"),
         ("steps", _engine_counters(report["engine"])),
         *((f"no graph: {name}", why) for name, why in report["uncapturable_ops"].items()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,12 +148,19 @@ def check_model(
 
 @contextmanager
 def open_runtime(
-    settings: Settings, model: str | None, need: Requirements | None = None
+    settings: Settings,
+    model: str | None,
+    need: Requirements | None = None,
+    before: Callable[[Path], None] = lambda path: None,
 ) -> Iterator[Runtime]:
-    """The model with its engine, loaded with a progress bar; ``None`` = the bundled model."""
+    """The model with its engine, loaded with a progress bar; ``None`` = the bundled model.
+
+    ``before`` gets the path when the file has been checked and before it is loaded.
+    """
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry, need)
+    before(path)
     with loading(path) as progress:
         from kinfolk.engine.runtime import Runtime
 

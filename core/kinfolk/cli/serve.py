@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ import click
 
 from kinfolk.cli.console import ProgressBar, note
 from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.main import BUILT_IN
 from kinfolk.cli.options import ENGINE, LOADING, model_argument, settings_options
 from kinfolk.errors import SettingsError
 
@@ -120,26 +122,32 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     if "log_level" not in settings.model_fields_set:
         logging.getLogger("kinfolk.server").setLevel(logging.INFO)
     keys = _keys(params["api_key"], params["api_key_file"])
-    from kinfolk.server.lifecycle import LOOPBACK, GracefulServer, bind
+    from kinfolk.cli.http_process import HttpProcess, prepare_message
+    from kinfolk.server.lifecycle import LOOPBACK, bind
 
     # A port that is taken is worth knowing before a model is loaded.
-    sock = bind(params["host"], params["port"])
-    with sock, open_runtime(settings, model) as runtime:
-        from kinfolk.server.service import Service
+    with ExitStack() as stack:
+        sock = stack.enter_context(bind(params["host"], params["port"]))
+        http: list[HttpProcess] = []
 
+        def before(path: Path) -> None:
+            prepare = prepare_message(path, settings, tuple(BUILT_IN))
+            http.append(stack.enter_context(HttpProcess(sock, prepare)))
+
+        runtime = stack.enter_context(open_runtime(settings, model, before=before))
         options = _options(params, keys, params["name"] or runtime.name or "kinfolk")
-        server = GracefulServer(Service(runtime, options, runtime.loaded.limits.slots), note)
         host, port = sock.getsockname()[:2]
-        if not keys and params["host"] not in LOOPBACK:
-            note("warning: anyone who can reach this address can send requests; set --api-key")
         if not params["no_warmup"]:
             _warm_up(runtime.engine)
+        http[0].start(runtime, options, runtime.loaded.limits.slots)
+        sock.close()  # that of the HTTP process alone decides who can connect
+        if not keys and params["host"] not in LOOPBACK:
+            note("warning: anyone who can reach this address can send requests; set --api-key")
         where = f"[{host}]" if ":" in host else host
         note(f"{options.model_name} at http://{where}:{port}/v1  (Ctrl-C to stop)")
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)
-        server.run([sock])
-    if server.exit_code:
-        ctx.exit(server.exit_code)
+        code = http[0].wait()
+    if code:
+        ctx.exit(code)
 
 
 def _warm_up(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Bridge from the engine's thread to the event loop, without blocking either."""
+"""Bridge from the thread that delivers events to the event loop, without blocking either."""
 
 from __future__ import annotations
 

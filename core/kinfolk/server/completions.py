@@ -35,7 +35,11 @@ def completions_router(service: Service) -> APIRouter:
         name = served_name(service, body.model)
         options = body.options(service.options.max_choices)
         service.check_count(len(body.prompts()), options.choices)
-        prompts = await run_in_threadpool(_prompts, service, body)
+        if any(isinstance(prompt, str) for prompt in body.prompts()):
+            # In a thread: tokenising a long text would stall every stream.
+            prompts = await run_in_threadpool(_prompts, service, body)
+        else:
+            prompts = _prompts(service, body)
         generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
         echoes = [echo if body.echo else "" for _, echo in prompts]
         active = await service.launch(request, generations)

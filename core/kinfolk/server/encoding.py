@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
+
+# ``json.dumps`` makes an encoder in each call that has options.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def encode_json(data: Any) -> bytes:
@@ -11,5 +14,4 @@ def encode_json(data: Any) -> bytes:
 
     A lone surrogate, which a client may send and an answer may repeat, becomes a question mark.
     """
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")
+    return _ENCODER.encode(data).encode("utf-8", "replace")

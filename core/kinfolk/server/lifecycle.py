@@ -62,9 +62,15 @@ class GracefulServer(uvicorn.Server):
     First signal: refuse new requests; running ones have ``grace`` seconds to finish and are then
     aborted. Second signal: abort them now, with an error to their clients; ``exit_code`` becomes
     128 + the signal's number. Third signal: exit immediately. ``notify`` gets a message for each.
+    ``listening`` is called when clients can connect.
     """
 
-    def __init__(self, service: Service, notify: Callable[[str], None] = logger.warning):
+    def __init__(
+        self,
+        service: Service,
+        notify: Callable[[str], None] = logger.warning,
+        listening: Callable[[], None] = lambda: None,
+    ):
         super().__init__(
             uvicorn.Config(
                 create_app(service),
@@ -82,6 +88,7 @@ class GracefulServer(uvicorn.Server):
         self.service = service
         self.exit_code = 0
         self.notify = notify
+        self._listening = listening
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -92,6 +99,7 @@ class GracefulServer(uvicorn.Server):
             # Another process may have begun to listen since the socket was bound.
             host, port = (sockets or [])[0].getsockname()[:2]
             raise _bind_error(host, port, error.strerror or str(error)) from None
+        self._listening()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Signal handler: sets flags only; everything else runs on the loop."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from kinfolk.server.service import Service
@@ -25,10 +26,11 @@ _TOKENS: Final = {
 
 
 class ServiceCollector(Collector):
-    """Reads the counters of the service and the engine at each scrape."""
+    """Reads the counters of the service at each scrape, and those of the engine from ``engine``."""
 
     def __init__(self, service: Service):
         self._service = service
+        self.engine: Mapping[str, int] = {}
 
     def collect(self) -> Iterator[Metric]:
         finished = CounterMetricFamily("kinfolk_answers", "finished answers", labels=["reason"])
@@ -42,7 +44,7 @@ class ServiceCollector(Collector):
         yield GaugeMetricFamily(
             "kinfolk_in_flight", "running and queued answers", value=self._service.in_flight
         )
-        for name, value in sorted(self._service.runtime.engine.stats().items()):
+        for name, value in sorted(self.engine.items()):
             if isinstance(value, int | float) and not isinstance(value, bool):
                 yield GaugeMetricFamily(f"kinfolk_engine_{name}", f"engine: {name}", value=value)
 
@@ -50,11 +52,14 @@ class ServiceCollector(Collector):
 def metrics_router(service: Service) -> APIRouter:
     # Not the global registry: a process may run several servers.
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ServiceCollector(service))
+    collector = ServiceCollector(service)
+    registry.register(collector)
     router = APIRouter()
 
     @router.get("/metrics")
     async def metrics() -> Response:
+        # In a thread: an engine in another process answers when it has the time.
+        collector.engine = await run_in_threadpool(service.runtime.engine.stats)
         headers: dict[str, Any] = {"Content-Type": CONTENT_TYPE_LATEST}
         return Response(generate_latest(registry), headers=headers)
 

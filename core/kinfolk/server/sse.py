@@ -59,45 +59,78 @@ class EventStream(Response):
         self.write_timeout = write_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send_all(send))
-        gone = asyncio.ensure_future(until_disconnect(receive))
+        # One task writes and one watches it. A timeout or a task for each chunk would take as long
+        # as the chunk itself.
+        writer = _Writer(send)
+        tasks = [
+            asyncio.ensure_future(self._send_all(writer)),
+            asyncio.ensure_future(self._watch(writer)),
+            asyncio.ensure_future(until_disconnect(receive)),
+        ]
+        sending, watching, _ = tasks
         try:
-            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in (sending, watching):
+                if task.done():
+                    task.result()
         finally:
             self.close()
-            await cancelled(sending)
-            await cancelled(gone)
+            for task in tasks:
+                await cancelled(task)
             await self.source.aclose()
 
-    async def _send_all(self, send: Send) -> None:
-        async def write(message: Message) -> None:
-            async with asyncio.timeout(self.write_timeout):
-                await send(message)
-
-        # A disconnected or stalled client is a normal end of a stream, not a server error.
-        with suppress(OSError, TimeoutError):
-            await write({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async with aclosing(with_pings(self.source, self.ping_after)) as chunks:
+    async def _send_all(self, writer: _Writer) -> None:
+        # A disconnected client is a normal end of a stream, not a server error.
+        with suppress(OSError):
+            await writer.write(
+                {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            )
+            async with aclosing(self.source) as chunks:
                 async for chunk in chunks:
-                    await write({"type": "http.response.body", "body": chunk, "more_body": True})
-            await write({"type": "http.response.body", "body": b"", "more_body": False})
+                    await writer.write(
+                        {"type": "http.response.body", "body": chunk, "more_body": True}
+                    )
+            await writer.write({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _watch(self, writer: _Writer) -> None:
+        """Send a comment after each silence; return when a write takes too long: a reader that has
+        stalled is a normal end of a stream too."""
+        clock = asyncio.get_running_loop().time
+        with suppress(OSError, TimeoutError):
+            while True:
+                if writer.writing:
+                    left = writer.since + self.write_timeout - clock()
+                    if left <= 0:
+                        return
+                else:
+                    left = writer.since + self.ping_after - clock()
+                    if left <= 0 and writer.begun:
+                        async with asyncio.timeout(self.write_timeout):
+                            await writer.write(
+                                {"type": "http.response.body", "body": PING, "more_body": True}
+                            )
+                        continue
+                await asyncio.sleep(max(0.001, min(left, self.write_timeout)))
 
 
-async def with_pings(source: AsyncGenerator[bytes], after: float) -> AsyncGenerator[bytes]:
-    """``source``, with a comment after every ``after`` seconds of silence."""
-    while True:
-        pending = asyncio.ensure_future(anext(source, None))
-        try:
-            while not (await asyncio.wait({pending}, timeout=after))[0]:
-                yield PING
-        finally:
-            await cancelled(pending)
-        chunk = pending.result()
-        if chunk is None:
-            return
-        yield chunk
+class _Writer:
+    """Sends messages one at a time; ``since``: when the last one was begun or, if none is being
+    written, ended."""
+
+    def __init__(self, send: Send):
+        self._send = send
+        self._clock = asyncio.get_running_loop().time
+        self._turn = asyncio.Lock()
+        self.writing = self.begun = False
+        self.since = self._clock()
+
+    async def write(self, message: Message) -> None:
+        async with self._turn:
+            self.writing, self.since = True, self._clock()
+            try:
+                await self._send(message)
+            finally:
+                self.writing, self.since, self.begun = False, self._clock(), True
 
 
 async def cancelled(task: asyncio.Future[Any]) -> None:
