@@ -53,16 +53,6 @@ def test_the_number_of_rows_decides(random_planes, numbers, rows, activations, b
         assert error(found, expected) > bound / 200
 
 
-@pytest.mark.parametrize(("rows", "bound"), [(65, HALF), (513, HALF / 2)])
-def test_many_rows_of_16_bits(random_planes, numbers, rows, bound):
-    """Up to 512 rows are multiplied by weights of eleven bits and sums of products of float32."""
-    planes = random_planes("Q4_K", 20, 256)
-    x = (numbers(rows, 256) * 1e-3).half()
-    found = product(x, planes)
-    assert found.dtype == x.dtype
-    assert error(found, x.double() @ unpack(planes).double().T) <= bound
-
-
 def test_matrices_that_read_the_same_rows(random_planes, numbers):
     names = ("Q4_K", "Q6_K", "Q8_0", "Q5_K", "Q4_0")
     weights = [random_planes(name, 8 + 3 * i, 256, seed=i) for i, name in enumerate(names)]

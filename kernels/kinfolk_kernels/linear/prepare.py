@@ -8,18 +8,10 @@ import torch
 
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.prepare_kernel import (
-    f16_kernel,
-    halves_kernel,
-    int8_kernel,
-    operand_kernel,
-)
+from kinfolk_kernels.linear.prepare_kernel import f16_kernel, halves_kernel, int8_kernel
 
 PREPARE_TILE_NUMBERS = 1024
 """Numbers that a program converts at a time."""
-
-OPERAND_WARP_NUMBERS = 2048
-"""Numbers of a row that a warp converts for ``OperandRows``."""
 
 F16_TILE = 8192
 """The same for float16; a row that is not longer is read once."""
@@ -50,28 +42,6 @@ class HalfRows:
         tiles = 1 << max(0, (rows - 1).bit_length() - 3)
         words = torch.empty(width // 64, tiles, 2, 32, 4, dtype=torch.int32, device=device)
         return HalfRows(words, torch.empty(8 * tiles, device=device), rows)
-
-
-@dataclass(frozen=True, slots=True)
-class OperandRows:
-    """Rows of K numbers as the right operand of products on tensor cores.
-
-    ``half`` float16 [padded rows, K]: a run of 16 columns is stored in the order 0, 1, 4, 5, 8, 9,
-    12, 13, 2, 3, 6, 7, 10, 11, 14, 15, because a lane passes weights of four neighbouring columns.
-    A row is its numbers times its ``factor``, float32 [padded rows], a power of two. Rows of
-    padding are zero.
-    """
-
-    half: torch.Tensor
-    factor: torch.Tensor
-    rows: int
-
-    @staticmethod
-    def make(rows: int, width: int, multiple: int, device: torch.device) -> OperandRows:
-        """Uninitialised memory for ``rows`` rows, padded to a ``multiple``."""
-        padded = -(-rows // multiple) * multiple
-        half = torch.empty(padded, width, dtype=torch.float16, device=device)
-        return OperandRows(half, torch.empty(padded, device=device), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +96,6 @@ def halve_rows(x: torch.Tensor, out: HalfRows) -> Launch:
     )
 
 
-def convert_rows(x: torch.Tensor, out: OperandRows) -> Launch:
-    """The launch that converts x [M, K] to an operand; any row stride, K a multiple of 64."""
-    columns = 1 << (x.shape[1] - 1).bit_length()
-    return Launch(
-        operand_kernel,
-        (out.half.shape[0],),
-        {
-            "x_ptr": x,
-            "half_ptr": out.half,
-            "factor_ptr": out.factor,
-            "rows": x.shape[0],
-            "x_row": x.stride(0),
-        },
-        {"K": x.shape[1], "COLUMNS": columns},
-        warps=max(1, min(16, columns // OPERAND_WARP_NUMBERS)),
-    )
-
-
 def round_rows(x: torch.Tensor, out: F16Rows) -> Launch:
     """The launch that converts x [M, K] to ``F16Rows``; any row stride, K a multiple of 64."""
     rows, room = out.numbers.shape
@@ -175,13 +127,6 @@ def half_rows(x: torch.Tensor) -> HalfRows:
     """x [M, K], M <= 64, as float16."""
     rows = HalfRows.make(x.shape[0], x.shape[1], x.device)
     halve_rows(x, rows).run()
-    return rows
-
-
-def operand_rows(x: torch.Tensor, multiple: int) -> OperandRows:
-    """x [M, K] as the right operand of products, padded to a ``multiple`` of rows."""
-    rows = OperandRows.make(x.shape[0], x.shape[1], multiple, x.device)
-    convert_rows(x, rows).run()
     return rows
 
 

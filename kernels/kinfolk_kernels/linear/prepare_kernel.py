@@ -112,26 +112,3 @@ def halves_kernel(
         c, which = pair // 2 % 4, pair % 2
         place = ((group * NT + row // 8) * 2 + half) * 32 + (row % 8) * 4 + c
         tl.store(words_ptr + place * 4 + run * 2 + which, word, mask=pair < K // 2)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def operand_kernel(
-    x_ptr, half_ptr, factor_ptr, rows, x_row,
-    K: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """Grid (padded rows,): a row divided by a power of two, as float16 [K], in whose runs of 16
-    columns pairs (2 c, 2 c + 1) come before pairs (2 c + 2, 2 c + 3), c in steps of two.
-
-    Rows beyond the last are zero. COLUMNS is a power of two from K on.
-    """
-    start_dependents(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, COLUMNS)
-    wait_for_producers(PDL)
-    x = tl.load(x_ptr + row * x_row + column, mask=column < tl.where(row < rows, K, 0), other=0.0)
-    x = x.to(tl.float32)
-    factor, inverse = _power_of_two(tl.max(tl.abs(x), 0))
-    tl.store(factor_ptr + row, inverse)
-    half = tl.reshape((x * factor).to(tl.float16), [COLUMNS // 16, 4, 2, 2])
-    half = tl.reshape(tl.permute(half, [0, 2, 1, 3]), [COLUMNS])
-    tl.store(half_ptr + row * K + column, half, mask=column < K)

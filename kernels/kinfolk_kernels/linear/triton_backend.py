@@ -2,10 +2,9 @@
 
 The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
 float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows are
-multiplied as float16 on tensor cores, and so are up to 512 rows of 16 bits, by another kernel. For
-more rows, slices of the matrix are dequantised and multiplied by cuBLAS. The order of sums depends
-on shapes only. Matrices that read the same rows share launches. Dense matrices are multiplied by
-cuBLAS.
+multiplied as float16 on tensor cores. For more rows, slices of the matrix are dequantised and
+multiplied by cuBLAS. The order of sums depends on shapes only. Matrices that read the same rows
+share launches. Dense matrices are multiplied by cuBLAS.
 """
 
 from __future__ import annotations
@@ -20,19 +19,15 @@ from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, made_int8
 from kinfolk_kernels.linear.gemm_f16 import MAX_F16_ROWS, gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_large import gemm_large
-from kinfolk_kernels.linear.gemm_medium import MAX_MEDIUM_GEMM_ROWS, gemm_medium, tile_for
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.op import LinearArguments, Matrix
-from kinfolk_kernels.linear.prepare import f16_rows, int8_rows, operand_rows
+from kinfolk_kernels.linear.prepare import f16_rows, int8_rows
 from kinfolk_kernels.linear.segments import MAX_MATRICES
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
-
-SIXTEEN_BITS = (torch.bfloat16, torch.float16)
-"""Types of rows that lose nothing, or no more than a matrix does, as float16 times a factor."""
 
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
@@ -70,8 +65,7 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     rows = x.shape[0]
     if x.stride(1) != 1:
         x = x.contiguous()
-    medium = rows <= MAX_MEDIUM_GEMM_ROWS and x.dtype in SIXTEEN_BITS
-    if rows > MAX_F16_ROWS and not medium:
+    if rows > MAX_F16_ROWS:
         groups = [
             matrices[first : first + MAX_MATRICES]
             for first in range(0, len(matrices), MAX_MATRICES)
@@ -81,12 +75,6 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     if not rows or not matrices:
         return outs
     pairs = list(zip(matrices, outs, strict=True))
-    if rows > MAX_F16_ROWS:
-        operand = operand_rows(x, tile_for(x.device).batch)
-        for part, results in _launches(pairs):
-            for launch in gemm_medium(part, operand, results, asm=not INTERPRETED):
-                launch.run()
-        return outs
     as_int8 = [pair for pair in pairs if _takes_int8(pair[0], rows)]
     as_half = [pair for pair in pairs if not _takes_int8(pair[0], rows)]
     if as_int8:
