@@ -65,7 +65,7 @@ def test_a_client_that_reads_nothing_is_given_up_and_others_go_on(
 
 
 def test_a_client_that_reads_later_gets_everything_in_few_pieces(
-    run_server, make_service, make_engine
+    run_server, small_buffers, make_service, make_engine
 ):
     engine, service = make(make_service, make_engine)
     running = run_server(service)
