@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from kinfolk.engine.buckets import largest_step
-from kinfolk.engine.memory import MemoryPlan, graph_bytes, plan_memory, work_bytes
+from kinfolk.engine.buckets import largest_step, wanted_captures
+from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
 from kinfolk.engine.preparing import LOGIT_ROWS, SLICE_ROWS
 from kinfolk.engine.sizing import GIB, LEAST_COUNTS
 from kinfolk.errors import CapacityError
@@ -75,11 +75,13 @@ class Model:
 
     def memory(self, usable: int, context: int | None = None) -> MemoryPlan:
         """How ``usable`` bytes of a GPU are divided. Raises :class:`CapacityError`."""
+        rows, slots, layers = 2 * SLICE_ROWS["cuda"], self.wanted.slots, len(self.plan.layers)
+        captures = most_captures(usable, layers, wanted_captures(slots, rows))
         return plan_memory(
             usable=usable,
             weights=self.weight_bytes,
-            work=work_bytes(self.weights, 2 * SLICE_ROWS["cuda"], LOGIT_ROWS),
-            graphs=graph_bytes(self.weights, *largest_step(self.wanted.slots)),
+            work=work_bytes(self.weights, rows, LOGIT_ROWS),
+            graphs=graph_bytes(self.weights, layers, captures, *largest_step(slots)),
             is_host=False,
             plan=self.plan,
             wanted=self.wanted,

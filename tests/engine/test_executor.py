@@ -141,6 +141,21 @@ def test_chunks_that_are_not_there(twins, text):
             pending |= pair.decode(pending)
 
 
+def test_the_least_recently_used_captured_step_is_dropped(model, text):
+    side = Side(replace(model("qwen35"), captures=2))
+    pair = Twins(side, side)
+    pair.both = lambda do: do(side)
+    lease, counts = pair.open(), []
+    token = pair.prefill(lease, text[:5])
+    for step in (1, 1, 10, 1, 20, 1):
+        tokens = (token, *text[:step]) if step > 1 else (token,)
+        kind = ItemKind.PREFILL if step > 1 else ItemKind.DECODE
+        token = pair.run([(lease, kind, tokens, None)])[lease]
+        counts.append(side.runner.counters["captures"])
+    assert counts == [2, 2, 3, 3, 4, 4]
+    assert len(side.runner.executor.buckets) == 2
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_mixtures_of_slices_decoding_and_drafts(twins, text, family):
     pair = twins(family)

@@ -7,7 +7,17 @@ import itertools
 import pytest
 import torch
 
-from kinfolk.engine.memory import GRAPHS, SCRATCH, graph_bytes, plan_memory, work_bytes
+from kinfolk.engine.buckets import wanted_captures
+from kinfolk.engine.memory import (
+    FEWEST_CAPTURES,
+    LAUNCH_BYTES,
+    LAYER_LAUNCHES,
+    SCRATCH,
+    graph_bytes,
+    most_captures,
+    plan_memory,
+    work_bytes,
+)
 from kinfolk.engine.sizing import (
     DEFAULT_CONTEXT,
     free_memory,
@@ -227,4 +237,11 @@ def test_work_space_grows_with_the_rows_of_a_step_and_of_logits():
     assert work_bytes(plan, 0, 0) == SCRATCH
     assert work_bytes(plan, 10, 0) - SCRATCH == 10 * 256 * 4 * 4
     assert work_bytes(plan, 0, 2) - SCRATCH == 2 * 1000 * 4 * 10
-    assert graph_bytes(plan, 10, 2) - GRAPHS == 10 * 256 * 4 * 8 + 2 * 1000 * 4 * 10
+    launches = 3 * 5 * LAYER_LAUNCHES * LAUNCH_BYTES
+    assert graph_bytes(plan, 5, 3, 10, 2) == launches + 10 * 256 * 4 * 8 + 2 * 1000 * 4 * 10
+
+
+def test_a_small_device_keeps_fewer_captured_steps():
+    counts = [most_captures(gib * 2**30, 64, 61) for gib in (1, 24, 48, 141)]
+    assert counts == [FEWEST_CAPTURES, FEWEST_CAPTURES, 17, 50]
+    assert wanted_captures(64, 4096) == 61

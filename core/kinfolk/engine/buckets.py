@@ -174,6 +174,14 @@ class Buckets:
         return list(groups)
 
 
+def wanted_captures(slots: int, step_tokens: int) -> int:
+    """The number of captured steps that these limits make likely, without drafts: steps of decoding
+    are captured twice, greedy and sampled."""
+    limits = SchedulerLimits(slots, 2, step_tokens, slice=1, max_draft=0)
+    kinds = [bucket.kind for bucket in Buckets().likely(limits)]
+    return len(kinds) + kinds.count("decode")
+
+
 def largest_step(slots: int) -> tuple[int, int]:
     """The most rows, and rows of logits without drafts, of captured steps for so many slots."""
     sequences = _next_size(min(slots, MIXED_SEQUENCES[-1]), MIXED_SEQUENCES)

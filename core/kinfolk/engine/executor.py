@@ -175,6 +175,7 @@ class GraphExecutor:
         self.sizes = sizes
         self._eager = eager
         self._policy_verifies = self.loaded.hooks.is_overruled("verify")
+        # In the order of their last use.
         self._steps: dict[StepKind, CapturedStep[DeviceOutputs]] = {}
         self._logits_steps: dict[Bucket, CapturedStep[LogitsOutputs]] = {}
         self._penalties: PenaltyState | None = None
@@ -220,9 +221,7 @@ class GraphExecutor:
     def _launch_whole(self, batch: ScheduledBatch, bucket: Bucket) -> DeviceOutputs:
         wants_logprobs = any(each.logprobs is not None for each in batch.samplings)
         kind = StepKind.of(bucket, batch.sampling_kind, keeps_logits=wants_logprobs)
-        step, sampling = self._steps.get(kind), kind.sampling
-        if step is None:
-            step = self._steps[kind] = self.capture_whole(kind)
+        step, sampling = self._step(kind), kind.sampling
         self._fill(step.buffers, batch)
         if not sampling.greedy or sampling.edited:
             fill_parameters(step.buffers.host, batch.parameters())
@@ -234,6 +233,15 @@ class GraphExecutor:
                     batch.fail(number, error)
         outputs = self.replay(step, batch.device_tokens)
         return outputs if outputs.logits is None else with_logprobs(outputs, batch, outputs.logits)
+
+    def _step(self, kind: StepKind) -> CapturedStep[DeviceOutputs]:
+        """The captured step of a kind. The least recently used one is dropped when there are too
+        many: a driver keeps memory for each launch of a graph."""
+        step = self._steps.pop(kind, None) or self.capture_whole(kind)
+        self._steps[kind] = step
+        if len(self._steps) > max(1, self.loaded.captures):
+            del self._steps[next(iter(self._steps))]
+        return step
 
     def _launch_to_logits(self, batch: ScheduledBatch, bucket: Bucket) -> DeviceOutputs:
         step = self._logits_steps.get(bucket)
@@ -273,10 +281,9 @@ class GraphExecutor:
             for sampling in samplings
             for bucket in self.sizes.likely(limits)
         )
-        kinds = list(dict.fromkeys(likely))
+        kinds = list(dict.fromkeys(likely))[: self.loaded.captures]
         for number, kind in enumerate(kinds, 1):
-            if kind not in self._steps:
-                self._steps[kind] = self.capture_whole(kind)
+            self._step(kind)
             yield number, len(kinds), str(kind.bucket)
 
     # -- capturing ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kinfolk.descriptors import Family
+from kinfolk.engine.memory import FEWEST_CAPTURES
 from kinfolk.engine.preparing import prepare_model
 from kinfolk.engine.step_ops import StepOps
 from kinfolk.errors import SettingsError
@@ -46,6 +47,8 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     slice_rows: int
+    captures: int = FEWEST_CAPTURES
+    """Most captured steps that are kept."""
     graphs: bool = False
     """Whether decoding runs in buckets, captured if the device supports graphs."""
     batch_invariant: bool = False
@@ -113,6 +116,7 @@ def load_model(
         device=ready.device,
         dtype=ready.dtype,
         slice_rows=ready.slice_rows,
+        captures=ready.captures,
         graphs=graphs,
         batch_invariant=settings.batch_invariant,
         packed=weights.packed,

@@ -11,8 +11,17 @@ from kinfolk.engine.sizing import GIB, size_state, state_bytes
 from kinfolk.errors import CapacityError
 from kinfolk.plans import StateLimits, StatePlan, WeightPlan
 
-GRAPHS = 192 * 2**20
-"""Bytes for the launches of all captured steps, on a device that supports graphs."""
+LAUNCH_BYTES = 64 * 2**10
+"""Bytes that a driver keeps for each launch of a captured step. Measured on an H200: 65 MB for a
+step of about 1000 launches."""
+
+LAYER_LAUNCHES = 18
+"""Launches of a layer, about."""
+
+CAPTURE_SHARE = 0.025
+"""Most of a device's memory for the launches of captured steps: with less, fewer are kept."""
+
+FEWEST_CAPTURES = 8
 
 SCRATCH = 64 * 2**20
 """Bytes for the work space of matrix libraries and for dequantised tiles."""
@@ -98,12 +107,22 @@ def work_bytes(weights: WeightPlan, rows: int, logit_rows: int) -> int:
     return rows * widest * 4 * _COPIES + logit_rows * vocabulary * 4 * _SAMPLING + SCRATCH
 
 
-def graph_bytes(weights: WeightPlan, rows: int, logit_rows: int) -> int:
-    """An estimate of the bytes of captured steps, which share their memory; the largest have
-    ``rows`` rows and ``logit_rows`` rows of logits."""
+def most_captures(usable: int, layers: int, wanted: int) -> int:
+    """How many captured steps of a model of ``layers`` layers are kept, at most ``wanted``."""
+    fitting = int(usable * CAPTURE_SHARE) // _capture_bytes(layers)
+    return min(wanted, max(FEWEST_CAPTURES, fitting))
+
+
+def graph_bytes(weights: WeightPlan, layers: int, captures: int, rows: int, logit_rows: int) -> int:
+    """An estimate of the bytes of ``captures`` captured steps. Their intermediate results share
+    memory; the largest have ``rows`` rows and ``logit_rows`` rows of logits."""
     widest, vocabulary = _widths(weights)
     pool = rows * widest * 4 * _CAPTURED_COPIES + logit_rows * vocabulary * 4 * _SAMPLING
-    return GRAPHS + pool
+    return captures * _capture_bytes(layers) + pool
+
+
+def _capture_bytes(layers: int) -> int:
+    return layers * LAYER_LAUNCHES * LAUNCH_BYTES
 
 
 def _widths(weights: WeightPlan) -> tuple[int, int]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from kinfolk.descriptors import Family
-from kinfolk.engine.buckets import largest_step
+from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.devices import missing_device
-from kinfolk.engine.memory import MemoryPlan, graph_bytes, plan_memory, work_bytes
+from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
 from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
@@ -65,6 +65,8 @@ class Prepared:
     device: torch.device
     dtype: torch.dtype
     slice_rows: int
+    captures: int
+    """Captured steps that are kept; the memory plan has room for them."""
 
 
 def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
@@ -113,11 +115,14 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     )
     if form == "blocks" and device.type == "cpu":
         _warn_of_blocks(settings.weights, weights(form="blocks"), weights(form="dense"), usable)
+    step_tokens = settings.step_tokens or 2 * slice_rows
+    layers = len(plan.layers)
+    captures = most_captures(usable, layers, wanted_captures(settings.slots, step_tokens))
     memory = plan_memory(
         usable=usable,
         weights=weights(form=form),
-        work=work_bytes(weight_plan, settings.step_tokens or 2 * slice_rows, LOGIT_ROWS),
-        graphs=graph_bytes(weight_plan, *largest_step(settings.slots)),
+        work=work_bytes(weight_plan, step_tokens, LOGIT_ROWS),
+        graphs=graph_bytes(weight_plan, layers, captures, *largest_step(settings.slots)),
         is_host=device.type == "cpu",
         plan=plan,
         wanted=wanted,
@@ -142,6 +147,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         device=device,
         dtype=dtype,
         slice_rows=slice_rows,
+        captures=captures,
     )
 
 

@@ -109,12 +109,12 @@ def gemm_f16(
 
 
 def tile_for(
-    matrices: Sequence[Planes], rows: int, warps: int = 4, stages: int = 0, resident: int = 3
+    matrices: Sequence[Planes], rows: int, warps: int = 4, stages: int = 3, resident: int = 0
 ) -> F16Tile:
-    """The tile for the shapes of the matrices and for ``rows`` rows of x; ``stages`` 0 is as many
-    as shared memory has room for."""
-    # Of 64 rows, three stages of every format would leave room for two programs only.
-    stages = stages or (3 if rows <= 32 else 2)
+    """The tile for the shapes of the matrices and for ``rows`` rows of x; ``resident`` 0 is as many
+    programs as shared memory has room for."""
+    # Measured for 64 rows: two programs with three stages are faster than three with two.
+    resident = resident or (3 if rows <= 32 else 2)
     programs = MULTIPROCESSORS * resident
     pairs = -(-matrices[0].columns // PAIR_COLUMNS)
     tiles = [_tiles(planes, warps) for planes in matrices]
