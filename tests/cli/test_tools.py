@@ -285,7 +285,7 @@ def test_bench_measures_steps_of_several_rows_in_fixed_sizes(kinfolk, model):
     report = json.loads(result.stdout)
     assert report["workload"]["rows"] == 4
     assert report["engine"]["replays"] >= 2 * 3
-    assert report["engine"]["eager_steps"] == 2, "one prompt in each repeat"
+    assert report["engine"]["eager_steps"] == 0
     assert report["uncapturable_ops"] == {}
     (run,) = report["runs"]
     assert 0 < run["steps"] <= 5

@@ -145,9 +145,8 @@ class Buckets:
         largest = _next_size(min(slots, SEQUENCES[-1]), SEQUENCES)
         sequences += [] if largest is None else [largest]
         yield from (Bucket("decode", n, n) for n in sequences)
-        for rows in MIXED_ROWS:
-            if rows > limits.step_tokens:
-                break
+        largest_rows = _next_size(min(limits.step_tokens, MIXED_ROWS[-1]), MIXED_ROWS)
+        for rows in MIXED_ROWS[: MIXED_ROWS.index(largest_rows or MIXED_ROWS[-1]) + 1]:
             sizes = [n for n in MIXED_SEQUENCES if n < min(slots, rows)]
             top = _next_size(min(slots, MIXED_SEQUENCES[-1]), MIXED_SEQUENCES)
             sizes += [] if top is None else [min(top, rows)]
