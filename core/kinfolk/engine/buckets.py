@@ -173,12 +173,12 @@ class Buckets:
         return list(groups)
 
 
-def wanted_captures(slots: int, step_tokens: int) -> int:
-    """The number of captured steps that these limits make likely, without drafts: steps of decoding
-    are captured twice, greedy and sampled."""
-    limits = SchedulerLimits(slots, 2, step_tokens, slice=1, max_draft=0)
+def wanted_captures(slots: int, step_tokens: int, max_draft: int = 0) -> int:
+    """The number of captured steps that these limits make likely: all but mixed ones are captured
+    twice, greedy and sampled."""
+    limits = SchedulerLimits(slots, 2, step_tokens, slice=1, max_draft=max_draft)
     kinds = [bucket.kind for bucket in Buckets().likely(limits)]
-    return len(kinds) + kinds.count("decode")
+    return 2 * len(kinds) - kinds.count("mixed")
 
 
 def largest_step(slots: int) -> tuple[int, int]:

@@ -67,6 +67,8 @@ class Engine:
     ) -> None:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
+        if drafter is None:
+            limits = replace(limits, max_draft=0)
         self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state)
         self._scheduler = Scheduler(

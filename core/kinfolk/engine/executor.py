@@ -278,8 +278,8 @@ class GraphExecutor:
         samplings = (SamplingKind(True, 0), SamplingKind(False, 0))
         likely = (
             StepKind.of(bucket, sampling)
-            for sampling in samplings
             for bucket in self.sizes.likely(limits)
+            for sampling in samplings
         )
         kinds = list(dict.fromkeys(likely))[: self.loaded.captures]
         for number, kind in enumerate(kinds, 1):

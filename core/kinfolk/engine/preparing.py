@@ -117,7 +117,9 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         _warn_of_blocks(settings.weights, weights(form="blocks"), weights(form="dense"), usable)
     step_tokens = settings.step_tokens or 2 * slice_rows
     layers = len(plan.layers)
-    captures = most_captures(usable, layers, wanted_captures(settings.slots, step_tokens))
+    drafts = 0 if settings.drafter is None else settings.draft_tokens
+    wanted_steps = wanted_captures(settings.slots, step_tokens, drafts)
+    captures = most_captures(usable, layers, wanted_steps)
     memory = plan_memory(
         usable=usable,
         weights=weights(form=form),
