@@ -48,8 +48,8 @@ def connect():
 
     yield connect
     for link in links:
-        for connection in (link.ours, link.theirs):
-            connection.close()
+        link.server.close()
+        link.client.close()
 
 
 class StubEngine:

@@ -106,6 +106,7 @@ class HttpProcess:
         self._answered = threading.Event()
         self._answer: object = None
         self._ended = False
+        self._server: EngineServer | None = None
 
     @property
     def pid(self) -> int:
@@ -116,7 +117,8 @@ class HttpProcess:
         :class:`KinfolkError` if they cannot."""
         sys.setswitchinterval(SWITCH_SECONDS)
         message = Serve(runtime.name, runtime.info, runtime.card, slots, options)
-        EngineServer(runtime.engine, self._connection, self._handle).send(message)
+        self._server = EngineServer(runtime.engine, self._connection, self._handle)
+        self._server.send(message)
         self._answered.wait()
         if isinstance(self._answer, Failed):
             raise self._answer.error
@@ -148,7 +150,10 @@ class HttpProcess:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        self._connection.close()
+        if self._server is None:
+            self._connection.close()
+        else:
+            self._server.close()
 
     def _handle(self, message: object) -> None:
         """Take a message of the process; ``None`` is the end of the connection."""

@@ -9,7 +9,9 @@ other: messages are pickled.
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -34,6 +36,9 @@ OnEvent = Callable[[Event], None]
 SWITCH_SECONDS: Final = 0.0005
 """The interpreter's switch interval of both processes: a thread that has a message to pass on waits
 so long for one that computes. Python's default is ten times that."""
+
+CLOSING_SECONDS: Final = 5.0
+"""Most time that closing a connection waits for its reader."""
 
 _LOST: Final = "the engine's process has ended"
 
@@ -87,12 +92,17 @@ class EngineServer:
         self._sending = threading.Lock()
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         self._running: set[str] = set()
-        for work in (self._read, self._write):
-            threading.Thread(target=work, name=f"kinfolk-{work.__name__}", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="kinfolk-read", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._write, name="kinfolk-write", daemon=True).start()
 
     def send(self, message: object) -> None:
         """Queue a message for the client. Never blocks."""
         self._outbox.put(message)
+
+    def close(self) -> None:
+        """End the connection and wait for its reader."""
+        _end(self._connection, self._reader)
 
     def _on_event(self, event: Event) -> None:
         """Called on the engine's thread."""
@@ -145,6 +155,18 @@ class EngineServer:
             raise
 
 
+def _end(connection: Connection, reader: threading.Thread) -> None:
+    """Close a connection after its reader has read its end. A reader of a closed connection would
+    read whatever the system gives its number to."""
+    if connection.closed:
+        return
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as both:
+        both.shutdown(socket.SHUT_RDWR)
+    if reader.is_alive():
+        reader.join(CLOSING_SECONDS)
+    connection.close()
+
+
 def _reply(call: int, work: Callable[[], Any]) -> Reply:
     try:
         return Reply(call, work())
@@ -184,10 +206,15 @@ class EngineClient:
         self._calls: dict[int, Future[Any]] = {}
         self._next_call = 0
         self._lost = False
+        self._reader = threading.Thread(target=self._read, name="kinfolk-events", daemon=True)
 
     def start(self) -> None:
         """Begin to read messages."""
-        threading.Thread(target=self._read, name="kinfolk-events", daemon=True).start()
+        self._reader.start()
+
+    def close(self) -> None:
+        """End the connection and wait for its reader."""
+        _end(self._connection, self._reader)
 
     def submit(self, request: Request, on_event: OnEvent) -> RemoteTicket:
         """Queue a request. Blocks until the engine has accepted it, and raises what it raises."""
