@@ -7,6 +7,7 @@ as asked is an error, never a skip: what was selected runs.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
@@ -155,6 +156,15 @@ def cuda_present() -> bool:
 def repo() -> Path:
     """The root of the repository."""
     return REPO
+
+
+@pytest.fixture(autouse=True)
+def log_level_of_others() -> Iterator[None]:
+    """Commands that run in the process of the tests set the level of all loggers."""
+    root = logging.getLogger()
+    before = root.level
+    yield
+    root.setLevel(before)
 
 
 @pytest.fixture(scope="session")

@@ -117,9 +117,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         _warn_of_blocks(settings.weights, weights(form="blocks"), weights(form="dense"), usable)
     step_tokens = settings.step_tokens or 2 * slice_rows
     layers = len(plan.layers)
-    drafts = 0 if settings.drafter is None else settings.draft_tokens
-    wanted_steps = wanted_captures(settings.slots, step_tokens, drafts)
-    captures = most_captures(usable, layers, wanted_steps)
+    captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens))
     memory = plan_memory(
         usable=usable,
         weights=weights(form=form),
@@ -151,6 +149,11 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         slice_rows=slice_rows,
         captures=captures,
     )
+
+
+def _wanted_captures(settings: Settings, step_tokens: int) -> int:
+    drafts = 0 if settings.drafter is None else settings.draft_tokens
+    return wanted_captures(settings.slots, step_tokens, drafts)
 
 
 def choose_device(name: str) -> torch.device:
