@@ -160,7 +160,8 @@ def repo() -> Path:
 
 @pytest.fixture(autouse=True)
 def log_level_of_others() -> Iterator[None]:
-    """Commands that run in the process of the tests set the level of all loggers."""
+    """A test may leave another level of the root logger, which changes what later ones see logged.
+    Seen in whole runs only; the test that leaves it is not known."""
     root = logging.getLogger()
     before = root.level
     yield
