@@ -46,7 +46,7 @@ class Driver:
         inputs = build_input_batch(items, self.state, all_logits=True)
         batch = inputs.batch
         forward = self.loaded.model.forward(batch, self.state)
-        logits = self.loaded.model.head(forward.hidden)
+        logits = self.loaded.model.logits(self.loaded.model.norm(forward.hidden))
         for item in items:
             if item.kind is not ItemKind.VERIFY:
                 self.kv_cache.tables.advance(item.lease, item.start + len(item.tokens))
