@@ -30,8 +30,8 @@ class Edits(Protocol):
     def apply(self, logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
         """The changed logits float32 [n, V], a copy."""
 
-    def note(self, tokens: torch.Tensor) -> None:
-        """Count the chosen ``tokens`` int64 [n]; called in steps without drafts."""
+    def note(self, emitted: torch.Tensor) -> None:
+        """Count the tokens that the step emits, int64 [L, T], padded with -1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from kinfolk.engine import score
 from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.spec.ngram import PromptLookup
+from kinfolk.spec.sampling import sample
+from kinfolk.testing.row_sampling import RowContext, row_sampling
 
 # Random weights do not repeat themselves; a bias of 60 leaves them a handful of tokens.
 BIASED_TOKENS = tuple((token, 60.0) for token in (11, 12, 13, 14))
@@ -49,6 +52,39 @@ def test_prompt_lookup_changes_no_token(engine, solo, collect, sampling):
         accepted += usage.accepted
     assert accepted > 0
     assert running.stats()["draft_failures"] == 0
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize("sampling", SAMPLINGS[5:], ids=str)
+def test_drafted_rows_are_penalised_as_a_host_counts(
+    engine, load, loaded, collect, prophet, sampling, graphs
+):
+    """Wrong drafts between right ones, in padded steps and in steps of their own size."""
+    many = [repetitive(sampling, index) for index in range(4)]
+    plain = engine(model=load(graphs=graphs))
+    futures = [
+        [*request.prompt, *collect(ticket).tokens]
+        for request, ticket in [(request, plain.submit(request)) for request in many]
+    ]
+    running = engine(prophet(futures, wrong=4), model=load(graphs=graphs), max_draft=7)
+    tickets = [running.submit(request) for request in many]
+    for request, future, ticket in zip(many, futures, tickets, strict=True):
+        outcome, prompt = collect(ticket), len(request.prompt)
+        assert outcome.end.usage.accepted > 0
+        assert [*request.prompt, *outcome.tokens] == future
+        rows = [
+            RowContext(
+                request.sampling,
+                position,
+                frozenset(request.prompt),
+                Counter(future[prompt:position]),
+            )
+            for position in range(prompt, len(future))
+        ]
+        logits = torch.cat(list(score.logits(loaded, future)))[prompt - 1 : -1]
+        assert sample(logits, row_sampling(rows, logits.device)).tolist() == outcome.tokens
+    if graphs == "on":
+        assert running.stats()["eager_steps"] == 0
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2, 3])

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from kinfolk.engine import scheduled_batch
 from kinfolk.engine.history import History
 from kinfolk.errors import KinfolkError, RequestError
 from kinfolk.sched.request import FinishReason, Request, Sampling
@@ -122,14 +123,14 @@ def test_an_id_that_is_none_is_refused_where_it_is_said(engine, name):
 def test_a_request_whose_rows_cannot_be_made_ends_alone(
     beside, solo, text, monkeypatch, caplog, after
 ):
-    made, left = History.rows, itertools.count(after, -1)
+    made, left = scheduled_batch.sampled_positions, itertools.count(after, -1)
 
-    def rows(self, item):
+    def positions(item):
         if item.request_id == "bad" and next(left) <= 0:
             raise ZeroDivisionError("no such row")
-        return made(self, item)
+        return made(item)
 
-    monkeypatch.setattr(History, "rows", rows)
+    monkeypatch.setattr(scheduled_batch, "sampled_positions", positions)
     bad = victim(text)
     outcome = beside(bad)
     assert outcome.end.error == "ZeroDivisionError: no such row"
@@ -142,16 +143,14 @@ def test_a_request_whose_rows_cannot_be_made_ends_alone(
 def test_a_request_whose_penalties_cannot_be_entered_ends_alone(beside, text, monkeypatch):
     enter = PenaltyState.enter
 
-    def entered(self, slot, row):
-        if row.sampling.seed == 666:
+    def entered(self, slot, sampling, prompt, output):
+        if sampling.seed == 666:
             raise ZeroDivisionError("no such slot")
-        enter(self, slot, row)
+        enter(self, slot, sampling, prompt, output)
 
     monkeypatch.setattr(PenaltyState, "enter", entered)
     bad = victim(text, replace(PENALISED, seed=666))
-    outcome = beside(bad)
-    # Steps of their own size do not use it.
-    assert outcome.end.error in (None, "ZeroDivisionError: no such slot")
+    assert beside(bad).end.error == "ZeroDivisionError: no such slot"
 
 
 def test_a_request_that_cannot_be_put_in_line_ends_alone(beside, text, monkeypatch):

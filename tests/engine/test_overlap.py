@@ -134,7 +134,7 @@ EDITED = [
 
 @pytest.mark.parametrize("limits", [{"slots": 5}, {"slots": 2, "quantum": 3}])
 def test_penalties_are_counted_on_the_device(engine, recorded, load, text, collect, limits):
-    """The counts equal those of the host in steps without recording; slots are reused meanwhile."""
+    """They equal those of steps that wait for each other; slots are reused meanwhile."""
     requests = [
         Request(str(n), tuple(text[n : n + 20 + 7 * n]), 25 - 2 * n, sampling)
         for n, sampling in enumerate(EDITED * 2)

@@ -93,9 +93,9 @@ class WorkedStep:
         histories = {name: History(request) for name, request in self.requests.items()}
         scheduled = ScheduledBatch(self.plan.items, histories)
         sampling = uploaded_sampling(
-            scheduled.parameters(),
-            scheduled.entries(),
+            scheduled.parameters,
             scheduled.sampling_kind,
+            None,
             CPU,
             REFERENCE_DRAW,
         )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import executor_scenes as scenes
 import numpy as np
+import prefix_scenes
 import pytest
 import torch
 
@@ -138,6 +139,12 @@ def test_a_prompt_of_any_length_is_replayed_bit_for_bit(load, text):
         pair.prefill(lease, (text * 2)[:length])
         pair.release(lease)
     assert pair.sides[0].runner.counters["eager_steps"] == 0
+
+
+def test_a_prefix_of_every_length_is_reused(load, text):
+    """Bit for bit where reuse begins on the grid of slices, else within what bf16 rounds."""
+    loaded, plain = (load("case", slots=1, checkpoints=checkpoints) for checkpoints in (2, 0))
+    prefix_scenes.prefixes(loaded, plain, text, range(1, 301), near=0.15)
 
 
 def test_buckets_are_near_steps_of_their_own_size(synthetic, text):

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from kinfolk.sched.request import Sampling
-from kinfolk.spec.sampling import RowContext, row_sampling, sample
+from kinfolk.spec.sampling import sample
+from kinfolk.testing.row_sampling import RowContext, row_sampling
 from kinfolk_kernels.sample.op import argmax, candidates
 from kinfolk_kernels.sample.philox import uniforms
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from kinfolk.sched.request import Sampling
-from kinfolk.spec.sampling import RowContext, row_sampling, sample
+from kinfolk.spec.sampling import sample
 from kinfolk.spec.verify import NO_ROW, REFERENCE_ACCEPT_DRAFTS, verify
+from kinfolk.testing.row_sampling import RowContext, row_sampling
 from kinfolk.verify_api import Draft, VerifyStep
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from kinfolk.sched.request import Sampling
-from kinfolk.spec.sampling import RowContext, row_sampling
 from kinfolk.spec.verify import NO_ROW, REFERENCE_ACCEPT_DRAFTS, accept_drafts, verify
+from kinfolk.testing.row_sampling import RowContext, row_sampling
 from kinfolk.verify_api import Draft, VerifyStep
 
 

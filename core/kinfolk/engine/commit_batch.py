@@ -14,7 +14,7 @@ from kinfolk.model_api import CommitBatch, StepBatch
 from kinfolk.spec.verify import NO_ROW
 from kinfolk.state.state import State
 from kinfolk.types import DUMMY
-from kinfolk.verify_api import AcceptDrafts, Draft, RowSampling, VerifyStep
+from kinfolk.verify_api import AcceptDrafts, Draft, Kept, RowSampling, VerifyStep
 
 
 def sample_and_commit(
@@ -36,9 +36,15 @@ def sample_and_commit(
         loaded.model.commit(outputs.forward.trace, commit, state)
         if sampled.trees:
             commit_tree_rows(state, batch, sampled, commit)
-    if sampling.edits is not None and not drafts:
-        sampling.edits.note(kept.next)
+    if sampling.edits is not None:
+        sampling.edits.note(emitted_tokens(draft, kept))
     return pack_sampled(loaded, outputs, step.rows, kept)
+
+
+def emitted_tokens(draft: Draft, kept: Kept) -> torch.Tensor:
+    """The tokens that each of L sequences emits, int64 [L, T]: -1 where it emits fewer than T."""
+    drafted = draft.tokens.gather(1, kept.path.clamp_min(0))
+    return torch.cat([torch.where(kept.path < 0, -1, drafted)[:, 1:], kept.next[:, None]], 1)
 
 
 def commit_batch(

@@ -8,7 +8,7 @@ and decoding. Steps that fit no bucket run eagerly.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -40,6 +40,7 @@ from kinfolk.state.state import State
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 MAX_WARMUP_SIZE_LOG2 = 7
 """Steps of two to this power rows or more launch the same kernels."""
@@ -80,6 +81,15 @@ class EagerExecutor:
         self.loaded, self.state, self.kernel_warmup = loaded, state, kernel_warmup
         self.counters = ExecutorCounters()
         self._steps: dict[GraphShape, StepFn] = {}
+        self._penalties: PenaltyState | None = None
+
+    @property
+    def penalties(self) -> PenaltyState:
+        """Tokens counted in each slot; created by the first step that has penalties."""
+        if self._penalties is None:
+            slots, vocabulary = self.state.limits.slots + 1, self.loaded.info.vocabulary
+            self._penalties = PenaltyState(slots, vocabulary, self.state.device)
+        return self._penalties
 
     def launch(self, batch: ScheduledBatch) -> DeviceOutputs:
         if batch.device_tokens is not None:
@@ -110,10 +120,12 @@ class EagerExecutor:
     ) -> DeviceOutputs:
         """Sampling, verification and commit, from the logits on."""
         self.counters.uploads += 1
-        loaded, parameters = self.loaded, batch.parameters()
-        sampling = uploaded_sampling(
-            parameters, batch.entries(), batch.sampling_kind, loaded.device, loaded.step_ops.sample
-        )
+        loaded, parameters, kind = self.loaded, batch.parameters, batch.sampling_kind
+        edits = None
+        if kind.edited:
+            batch.enter_penalties(self.penalties)
+            edits = self.penalties.edits(outputs.batch, sampled.slot, len(parameters))
+        sampling = uploaded_sampling(parameters, kind, edits, loaded.device, loaded.step_ops.sample)
         # Drop the logits of padding rows.
         outputs = replace(outputs, logits=outputs.logits[: len(parameters)])
         packed = sample_and_commit(
@@ -123,7 +135,8 @@ class EagerExecutor:
         return with_logprobs(done, batch, outputs.logits)
 
     def invalidate(self) -> None:
-        """Assumes nothing about the device's memory, so drops nothing."""
+        if self._penalties is not None:
+            self._penalties.forget()
 
     def warm_up(self, limits: SchedulerLimits) -> Iterator[tuple[int, int, str]]:
         """Eager steps have nothing to prepare."""
@@ -165,9 +178,9 @@ class StepKind:
 class GraphExecutor:
     """Replays the captured step of a batch's bucket; runs batches that fit no bucket eagerly.
 
-    A captured step includes sampling and commit, unless these cannot be captured: with a policy
-    that verifies, or with drafts and penalties, it ends at the logits and the rest is launched
-    eagerly. Log-probabilities are launched after it, from logits that it keeps.
+    A captured step includes sampling and commit, unless a policy verifies: then it ends at the
+    logits and the rest is launched eagerly. Log-probabilities are launched after it, from logits
+    that it keeps.
     """
 
     def __init__(self, eager: EagerExecutor, capture: Capture, sizes: Buckets) -> None:
@@ -179,45 +192,23 @@ class GraphExecutor:
         # In the order of their last use.
         self._steps: dict[StepKind, CapturedStep[DeviceOutputs]] = {}
         self._logits_steps: dict[Bucket, CapturedStep[LogitsOutputs]] = {}
-        self._penalties: PenaltyState | None = None
 
     @property
     def buckets(self) -> frozenset[Bucket]:
         """The buckets that have a captured step."""
         return frozenset(self._logits_steps).union(kind.bucket for kind in self._steps)
 
-    @property
-    def penalties(self) -> PenaltyState:
-        """Tokens counted in each slot; created by the first step that has penalties."""
-        if self._penalties is None:
-            slots, vocabulary = self.state.limits.slots + 1, self.loaded.info.vocabulary
-            self._penalties = PenaltyState(slots, vocabulary, self.state.device)
-        return self._penalties
-
     def launch(self, batch: ScheduledBatch) -> DeviceOutputs:
         """Raises :class:`EngineError` if a graph cannot be captured."""
         bucket = self.sizes.smallest(batch.items)
         if bucket is None:
-            self._forget_penalties(batch)
             return self._eager.launch(batch)
-        if self._ends_at_logits(batch):
-            self._forget_penalties(batch)
+        if self._policy_verifies:
             return self._launch_to_logits(batch, bucket)
         return self._launch_whole(batch, bucket)
 
     def invalidate(self) -> None:
-        if self._penalties is not None:
-            self._penalties.forget(range(self.state.limits.slots + 1))
-
-    def _forget_penalties(self, batch: ScheduledBatch) -> None:
-        """Mark the penalty counts of ``batch`` as stale: they will lack its tokens."""
-        if self._penalties is not None:
-            self._penalties.forget(item.lease.slot for item in batch.sampled)
-
-    def _ends_at_logits(self, batch: ScheduledBatch) -> bool:
-        return self._policy_verifies or any(
-            batch.has_drafts and sampling.is_edited for sampling in batch.samplings
-        )
+        self._eager.invalidate()
 
     def _launch_whole(self, batch: ScheduledBatch, bucket: Bucket) -> DeviceOutputs:
         wants_logprobs = any(each.logprobs is not None for each in batch.samplings)
@@ -225,29 +216,28 @@ class GraphExecutor:
         step, sampling = self._step(kind), kind.sampling
         self._fill(step.buffers, batch)
         if not sampling.greedy or sampling.edited:
-            fill_parameters(step.buffers.host, batch.parameters())
+            fill_parameters(step.buffers.host, batch.parameters)
         if sampling.edited:
-            for number, item, (row,) in batch.rows():
-                try:
-                    self.penalties.enter(item.lease.slot, row)
-                except Exception as error:
-                    batch.fail(number, error)
+            batch.enter_penalties(self._eager.penalties)
         outputs = self.replay(step, batch.device_tokens)
         return outputs if outputs.logits is None else with_logprobs(outputs, batch, outputs.logits)
 
     def _step(self, kind: StepKind) -> CapturedStep[DeviceOutputs]:
-        """The captured step of a kind. The least recently used one is dropped when there are too
+        return self._kept(self._steps, kind, self.capture_whole)
+
+    def _kept(
+        self, steps: dict[K, CapturedStep[T]], key: K, capture: Callable[[K], CapturedStep[T]]
+    ) -> CapturedStep[T]:
+        """The captured step of a key. The least recently used one is dropped when there are too
         many: a driver keeps memory for each launch of a graph."""
-        step = self._steps.pop(kind, None) or self.capture_whole(kind)
-        self._steps[kind] = step
-        if len(self._steps) > max(1, self.loaded.captures):
-            del self._steps[next(iter(self._steps))]
+        step = steps.pop(key, None) or capture(key)
+        steps[key] = step
+        if len(steps) > max(1, self.loaded.captures):
+            del steps[next(iter(steps))]
         return step
 
     def _launch_to_logits(self, batch: ScheduledBatch, bucket: Bucket) -> DeviceOutputs:
-        step = self._logits_steps.get(bucket)
-        if step is None:
-            step = self._logits_steps[bucket] = self.capture_to_logits(bucket)
+        step = self._kept(self._logits_steps, bucket, self.capture_to_logits)
         self._fill(step.buffers, batch)
         outputs = self.replay(step, batch.device_tokens)
         if not batch.sampled:
@@ -337,7 +327,9 @@ class GraphExecutor:
 
         def body() -> DeviceOutputs:
             outputs, sampled = to_logits(), buffers.sampled(bucket.traits)
-            edits = self.penalties.of(sampled.slot) if sampling.edited else None
+            edits = None
+            if sampling.edited:
+                edits = self._eager.penalties.edits(outputs.batch, sampled.slot)
             rows = sampling_over(buffers.device, sampling, edits, loaded.step_ops.sample)
             drafts = bucket.drafted > 0
             packed = sample_and_commit(loaded, state, outputs, sampled, rows, drafts=drafts)

@@ -15,15 +15,14 @@ import numpy as np
 import torch
 
 from kinfolk.engine.failures import explain
-from kinfolk.engine.history import History
+from kinfolk.engine.history import History, sampled_positions
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.sched.request import Sampling
+from kinfolk.spec.penalties import PenaltyState
 from kinfolk.spec.sampling import (
     PARAMETER_ROW,
     Records,
-    RowContext,
     SamplingKind,
-    entries_of,
     kind_of,
     write_parameters,
 )
@@ -56,37 +55,22 @@ class ScheduledBatch:
         self.sampling_kind: SamplingKind = kind_of(self.samplings)
 
     @cached_property
-    def _rows(self) -> tuple[Records, list[list[RowContext]]]:
-        """Parameters of all sampled rows, and the rows of each sampled item."""
-        counts = [sampled_rows(item) for item in self.sampled]
-        parameters, first = np.empty(sum(counts), PARAMETER_ROW), 0
-        rows: list[list[RowContext]] = []
-        for number, count in enumerate(counts):
-            rows.append(self._make(number, parameters[first : first + count]))
-            first += count
-        return parameters, rows
-
     def parameters(self) -> Records:
         """``PARAMETER_ROW`` of all sampled rows."""
-        return self._rows[0]
+        counts = [sampled_rows(item) for item in self.sampled]
+        parameters, first = np.empty(sum(counts), PARAMETER_ROW), 0
+        for number, count in enumerate(counts):
+            self._write(number, parameters[first : first + count])
+            first += count
+        return parameters
 
-    def entries(self) -> Records:
-        """Changes of logits, as ``entries_of`` returns them."""
-        entries, first = [], 0
-        for number, rows in enumerate(self._rows[1]):
+    def enter_penalties(self, penalties: PenaltyState) -> None:
+        """Fill the slots of the sampled items with the counts and bias of their requests."""
+        for number, (item, history) in enumerate(zip(self.sampled, self._histories, strict=True)):
             try:
-                own = entries_of(rows)
+                penalties.enter(item.lease.slot, history.sampling, history.prompt, history.output)
             except Exception as error:
                 self.fail(number, error)
-                own = entries_of(())
-            own["row"] += first
-            entries.append(own)
-            first += len(rows)
-        return np.concatenate(entries) if len(entries) > 1 else entries[0]
-
-    def rows(self) -> Iterator[tuple[int, Item, list[RowContext]]]:
-        """Each sampled item with its number and its rows."""
-        return zip(range(len(self.sampled)), self.sampled, self._rows[1], strict=True)
 
     def wanted_logprobs(self) -> Iterator[tuple[int, slice]]:
         """The numbers of sampled items that ask for log-probabilities, and their rows of logits."""
@@ -105,16 +89,14 @@ class ScheduledBatch:
             log.exception("request %r ends: a step cannot be prepared for it", name)
             self.errors[number] = explain(error)
 
-    def _make(self, number: int, parameters: Records) -> list[RowContext]:
-        """The rows of a sampled item; its parameters are written to ``parameters``."""
+    def _write(self, number: int, parameters: Records) -> None:
+        """Write the parameters of a sampled item's rows."""
         try:
-            rows = self._histories[number].rows(self.sampled[number])
-            write_parameters(parameters, rows)
+            positions = sampled_positions(self.sampled[number])
+            write_parameters(parameters, self.samplings[number], positions)
         except Exception as error:
             self.fail(number, error)
-            rows = [RowContext(_GREEDY, 0)] * len(parameters)
-            write_parameters(parameters, rows)
-        return rows
+            write_parameters(parameters, _GREEDY, [0] * len(parameters))
 
 
 def sampled_rows(item: Item) -> int:

@@ -48,57 +48,8 @@ PARAMETER_ROW: Final = np.dtype(list(PARAMETERS.items()))
 
 PENALTIES: Final = ("repetition", "presence", "frequency")
 
-_ENTRIES = {
-    "row": "int64",
-    "token": "int64",
-    "seen": "int64",
-    "count": "float32",
-    "bias": "float32",
-}
-_ENTRY: Final = np.dtype(list(_ENTRIES.items()))
-
 Records = npt.NDArray[np.void]
-"""An array of structures: of ``PARAMETER_ROW``, or of changes of logits."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowContext:
-    """Sampling parameters and history of one row.
-
-    ``position`` is that of the token to be chosen. ``prompt`` holds the ids of the prompt,
-    ``output`` counts those emitted or drafted before this row; both are read only if the row's
-    sampling has penalties. Without drafts, all rows of a request share one ``output`` object,
-    which identifies the request.
-    """
-
-    sampling: Sampling
-    position: int
-    prompt: frozenset[int] = frozenset()
-    output: Mapping[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """Sparse changes of E logits, all fields [E]: ``row`` and ``token`` of each, whether the
-    request has ``seen`` the token, its ``count`` in the output, and its ``bias``. The host builds
-    them for every step."""
-
-    row: torch.Tensor
-    token: torch.Tensor
-    seen: torch.Tensor
-    count: torch.Tensor
-    bias: torch.Tensor
-
-    def apply(self, logits: torch.Tensor, rows: RowSampling) -> torch.Tensor:
-        changed = logits.clone()
-        penalties = (getattr(rows, name)[self.row] for name in PENALTIES)
-        changed[self.row, self.token] = edited(
-            logits[self.row, self.token], self.seen > 0, self.count, self.bias, *penalties
-        )
-        return changed
-
-    def note(self, tokens: torch.Tensor) -> None:
-        """The host counts the tokens itself, when it reads them."""
+"""An array of structures ``PARAMETER_ROW``."""
 
 
 def edited(
@@ -126,32 +77,14 @@ class SamplingKind:
     edited: bool = False
 
 
-def row_sampling(
-    rows: Sequence[RowContext], device: torch.device, draw: Draw = REFERENCE_DRAW
-) -> RowSampling:
-    """Upload the parameters of ``rows`` in a copy of their own."""
-    kind = kind_of([row.sampling for row in rows])
-    return uploaded_sampling(parameters_of(rows), entries_of(rows), kind, device, draw)
-
-
 def uploaded_sampling(
-    parameters: Records, entries: Records, kind: SamplingKind, device: torch.device, draw: Draw
+    parameters: Records, kind: SamplingKind, edits: Edits | None, device: torch.device, draw: Draw
 ) -> RowSampling:
-    """Upload the results of :func:`parameters_of` and :func:`entries_of`."""
-    count, changed = (len(parameters),), (len(entries),)
-    transfer = Transfer(
-        {
-            **{name: (kind, count) for name, kind in PARAMETERS.items()},
-            **{name: (kind, changed) for name, kind in _ENTRIES.items()},
-        },
-        device,
-    )
+    """Upload ``PARAMETER_ROW`` [n] in a copy of their own."""
+    count = (len(parameters),)
+    transfer = Transfer({name: (kind, count) for name, kind in PARAMETERS.items()}, device)
     fill_parameters(transfer.host, parameters)
-    for name in _ENTRIES:
-        transfer.host[name][:] = entries[name]
     transfer.upload()
-    changes = (transfer.device[name] for name in _ENTRIES)
-    edits = _Entries(*changes) if len(entries) else None
     return sampling_over(transfer.device, kind, edits, draw)
 
 
@@ -189,29 +122,22 @@ def kind_of(samplings: Sequence[Sampling]) -> SamplingKind:
     return SamplingKind(greedy=False, largest_top_k=size, edited=is_edited)
 
 
-def parameters_of(rows: Sequence[RowContext]) -> Records:
-    """``PARAMETER_ROW`` [n]. Raises NumPy's error for a value that does not fit its dtype."""
-    records = np.empty(len(rows), PARAMETER_ROW)
-    write_parameters(records, rows)
-    return records
-
-
-def write_parameters(records: Records, rows: Sequence[RowContext]) -> None:
-    """Write the parameters of ``rows`` to ``records``, ``PARAMETER_ROW`` [n]; raises as
-    ``parameters_of`` does."""
-    for index, row in enumerate(rows):
-        params = row.sampling
-        records[index] = (
-            params.temperature and max(params.temperature, COLDEST),
-            params.top_k,
-            params.top_p,
-            params.min_p,
-            _signed(params.seed),
-            row.position,
-            params.repetition_penalty,
-            params.presence_penalty,
-            params.frequency_penalty,
-        )
+def write_parameters(records: Records, sampling: Sampling, positions: Sequence[int]) -> None:
+    """Write the parameters of a request's rows to ``records``, ``PARAMETER_ROW`` [n]. ``positions``
+    are those of the tokens to be chosen. Raises NumPy's error for a value that does not fit its
+    dtype."""
+    records[...] = (
+        sampling.temperature and max(sampling.temperature, COLDEST),
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        _signed(sampling.seed),
+        0,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+    )
+    records["position"] = positions
 
 
 def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], parameters: Records) -> None:
@@ -240,20 +166,3 @@ def sample_checked(
     if rows.edits is not None:
         return rows.draw(rows.edits.apply(logits, rows), rows)[0], None
     return rows.draw(logits, rows)
-
-
-def entries_of(rows: Sequence[RowContext]) -> Records:
-    """The entries of :class:`_Entries` as structures [E]; ``row`` counts from 0."""
-    entries: list[tuple[int, int, bool, int, float]] = []
-    for index, row in enumerate(rows):
-        params = row.sampling
-        bias = dict(params.logit_bias)
-        output = row.output or {}
-        touched = set(bias)
-        if params.has_penalties:
-            touched |= row.prompt | output.keys()
-        for token in touched:
-            count = output.get(token, 0) if params.has_penalties else 0
-            seen = params.has_penalties and (count > 0 or token in row.prompt)
-            entries.append((index, token, seen, count, bias.get(token, 0.0)))
-    return np.array(entries, _ENTRY)

@@ -9,10 +9,10 @@ from kinfolk_policy_demo.lenient import LIKELIEST, Lenient
 from kinfolk.engine.runtime import Runtime
 from kinfolk.registry import Registry
 from kinfolk.sched.events import Emitted
-from kinfolk.sched.request import Request
+from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
-from kinfolk.spec.sampling import RowContext, Sampling, row_sampling
 from kinfolk.spec.verify import REFERENCE_ACCEPT_DRAFTS, verify
+from kinfolk.testing.row_sampling import RowContext, row_sampling
 from kinfolk.verify_api import Draft, VerifyStep
 
 
