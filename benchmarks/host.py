@@ -183,7 +183,7 @@ def measure_prompt(rows: int, rounds: int) -> tuple[float, float, float, int]:
 
     def forward() -> None:
         hidden = loaded.model.forward(step, state).hidden
-        loaded.model.head(hidden[step.logit_rows])
+        loaded.model.logits(loaded.model.norm(hidden[step.logit_rows]))
 
     launches: list[Launch] = []
     with (

@@ -199,8 +199,13 @@ def alias(kind: Any) -> str:
 def signature_of(function: Callable[..., Any]) -> str:
     signature = inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
-    arguments = ", ".join(f"{p.name}: {p.annotation}" for p in parameters)
-    return f"({arguments}) -> {signature.return_annotation}"
+    arguments: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in arguments:
+            arguments.append("*")
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        arguments.append(f"{parameter.name}: {parameter.annotation}{default}")
+    return f"({', '.join(arguments)}) -> {signature.return_annotation}"
 
 
 # -- text -----------------------------------------------------------------------------------------

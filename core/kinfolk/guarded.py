@@ -242,7 +242,7 @@ def _has(kind: str, *methods: str) -> Misfit:
     return misfit
 
 
-_model = _has("kinfolk.model_api.Model", "forward", "commit", "embed", "head", "features")
+_model = _has("kinfolk.model_api.Model", "forward", "commit", "embed", "norm", "logits")
 _drafter = _has("kinfolk.descriptors.Drafter", "propose", "release")
 
 

@@ -121,14 +121,16 @@ class StateView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Result of a forward: hidden states before the head, and the trace that a commit reads.
+    """Result of a forward: hidden states, the trace that a commit reads, and features.
 
-    ``hidden`` [R, width], floating point; ``trace`` has one opaque entry a layer, ``None`` if the
-    layer has nothing to commit.
+    ``hidden`` [R, width], floating point, before the last norm; ``trace`` has one opaque entry a
+    layer, ``None`` if the layer has nothing to commit; ``features`` bfloat16 [R, N * width] as
+    :meth:`Model.features` asked for them, ``None`` if it did not.
     """
 
     hidden: torch.Tensor
     trace: tuple[Any, ...]
+    features: torch.Tensor | None = None
 
 
 class Model(Protocol):
@@ -147,12 +149,23 @@ class Model(Protocol):
         """Token ids int64 [R] -> embeddings [R, width]."""
         ...
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, width] hidden states -> [n, vocabulary] float32 logits."""
+    def norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The last norm: [n, width] hidden states -> [n, width] in the dtype that :meth:`logits`
+        takes."""
         ...
 
-    def features(self, layers: Sequence[int]) -> None:
-        """Let the next forwards keep the residual stream after each of ``layers``."""
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """[n, width] normed rows -> [n, vocabulary] float32 logits."""
+        ...
+
+    def features(self, layers: Sequence[int], *, final: bool = False) -> None:
+        """Let every forward return the residual stream after each of ``layers``, counted from 0,
+        side by side in this order, and behind them the output of the last norm if ``final``.
+
+        Called at most once, before the first step, because a captured step keeps its features.
+        Raises :class:`ValueError` for a layer that is named twice or does not exist. A model may
+        lack this method: it runs, but no drafter that reads features can draft for it.
+        """
         ...
 
 

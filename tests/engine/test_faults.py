@@ -214,12 +214,12 @@ def test_logits_that_overflow_fail_their_request_alone(
     trigger = solo(victim).tokens[6]
     assert trigger not in solo(other).tokens + solo(victim).tokens[:6]
 
-    def head(hidden):
-        logits = loaded.model.head(hidden)
+    def overflowing(normed):
+        logits = loaded.model.logits(normed)
         logits[logits.argmax(1) == trigger, 3] = bad
         return logits
 
-    running = engine(model=altered(loaded, head=head))
+    running = engine(model=altered(loaded, logits=overflowing))
     tickets = [running.submit(request) for request in (victim, other)]
     failed, well = map(collect, tickets)
     assert "not finite" in failed.end.error

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 
 from kinfolk.convert.driver import convert
 from kinfolk.gguf.file import GGUFFile
+from kinfolk.testing.driver import Driver
 
 WINDOW = 72
 CHUNK_LENGTHS = (1, 63, 64, 65, 127, 128, 129)
@@ -386,6 +388,34 @@ def pair(converted):
 )
 def test_logits_equal_transformers(pair, same_logits, family, variant, length):
     same_logits(*pair(family, variant), length, FAMILIES[family].vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("family", "variant"),
+    [
+        ("qwen35", "heads 1:2, untied"),
+        ("qwen35moe", "heads 1:1, 2 of 8"),
+        ("gemma4", "26B-A4B"),
+        ("gemma4", "E2B"),
+        ("laguna", "XS.2"),
+        ("laguna", "M.1"),
+    ],
+)
+def test_features_equal_the_hidden_states_of_transformers(pair, row_error, family, variant):
+    """``hidden_states[i + 1]`` is the output of layer i, with experts, embeddings of the layer and
+    its scale; the last entry is normed."""
+    model, loaded = pair(family, variant)
+    ours = copy(loaded.model)
+    tokens = torch.randint(0, FAMILIES[family].vocabulary, (WINDOW + 33,))
+    with torch.inference_mode():
+        *states, normed = model(tokens[None], output_hidden_states=True).hidden_states[1:]
+    ours.features(range(len(states)), final=True)
+    driver = Driver(replace(loaded, model=ours))
+    driver.feed({driver.open(): tokens.tolist()})
+    found = driver.features()[0].float().split(normed.shape[-1], 1)
+    for theirs, features in zip((*states, normed), found, strict=True):
+        # Half a unit in the last place of 8 bits, and what float32 sums differ by.
+        assert row_error(features, theirs[0]) < 2**-8 + 2e-4
 
 
 ON_DISK_ALONE = {

@@ -1,4 +1,4 @@
-"""The decoder around its layers: residual sums, features and traces."""
+"""The decoder around its layers: residual sums, logits and traces."""
 
 from __future__ import annotations
 
@@ -44,25 +44,6 @@ def batch(*tokens):
     return SimpleNamespace(tokens=torch.tensor(tokens))
 
 
-def test_features_are_the_stream_after_the_layers_asked_for(decoder):
-    """Layer i adds 2^i, so a value tells after which layer it was taken."""
-    model = decoder([Adds(2.0**i) for i in range(5)])
-    model.features([0, 2, 4])
-    model.forward(batch(1, 2, 3), None)
-    assert sorted(model.captured) == [0, 2, 4]
-    for layer, value in ((0, 1), (2, 7), (4, 31)):
-        assert torch.equal(model.captured[layer], torch.full((3, WIDTH), float(value)))
-
-
-def test_features_are_kept_only_while_they_are_asked_for(decoder):
-    model = decoder([Adds(1.0), Adds(1.0)])
-    model.features([1])
-    model.forward(batch(1), None)
-    model.features([])
-    model.forward(batch(1), None)
-    assert model.captured == {}
-
-
 def test_the_embedding_is_scaled(decoder):
     table = torch.arange(36.0).view(VOCABULARY, WIDTH)
     model = decoder([], embedding=table, embedding_scale=0.5)
@@ -71,13 +52,15 @@ def test_the_embedding_is_scaled(decoder):
 
 def test_logits_are_normed_float32_and_capped(decoder):
     hidden = torch.tensor([[3.0, 0, 0, 0], [0, 0, -5, 0]])
-    plain = decoder([]).head(hidden)
+    model = decoder([])
+    plain = model.logits(model.norm(hidden))
     assert plain.dtype == torch.float32
     assert plain.shape == (2, VOCABULARY)
     expected = torch.zeros(2, VOCABULARY)
     expected[0, 0], expected[1, 2] = 2, -2  # one of four numbers: the norm makes it sqrt(4)
     torch.testing.assert_close(plain, expected)
-    capped = decoder([], softcap=1.5).head(hidden)
+    model = decoder([], softcap=1.5)
+    capped = model.logits(model.norm(hidden))
     torch.testing.assert_close(capped, 1.5 * (expected / 1.5).tanh())
 
 
@@ -140,4 +123,7 @@ def test_logits_of_a_quantised_head_are_rounded_to_no_narrow_type(context):
     values = {"embedding": torch.zeros(9, 4), "layers": [], "norm": RMSNorm(context, None, 0.0)}
     hidden = torch.tensor([[0.3, -2.0, 1.7, 0.1]])
     exact = torch.nn.functional.rms_norm(hidden, (4,), eps=0.0) @ head.T
-    assert torch.allclose(Decoder(context, head=packed, **values).head(hidden), exact, rtol=1e-5)
+    model = Decoder(context, head=packed, **values)
+    normed = model.norm(hidden)
+    assert normed.dtype == torch.float32
+    assert torch.allclose(model.logits(normed), exact, rtol=1e-5)

@@ -88,17 +88,20 @@ def layers(norm, weights):
 def test_layers_of_all_kinds_follow_one_another(context, norm, layers, weights):
     """Layers that leave a branch pending, and layers that do not."""
     table = weights(VOCABULARY, WIDTH)
-    model = Decoder(context, embedding=table, layers=layers, norm=norm(), head=torch.eye(9, 4))
+    tables = {"embedding": table, "head": torch.eye(9, 4)}
+    model = Decoder(context, layers=layers, norm=norm(), **tables)
+    alone = model.forward(SimpleNamespace(tokens=torch.tensor([2, 5])), None)
     model.features(range(len(layers)))
     forward = model.forward(SimpleNamespace(tokens=torch.tensor([2, 5])), None)
     x = table[[2, 5]]
-    for index, layer in enumerate(layers):
-        x = plain(layer, x)
-        torch.testing.assert_close(model.captured[index], x, rtol=1e-5, atol=1e-5)
-    model.features([])
-    alone = model.forward(SimpleNamespace(tokens=torch.tensor([2, 5])), None)
+    for index, features in enumerate(forward.features.split(WIDTH, 1)):
+        x = plain(layers[index], x)
+        first = Decoder(context, layers=layers[: index + 1], norm=norm(), **tables)
+        hidden = first.forward(SimpleNamespace(tokens=torch.tensor([2, 5])), None).hidden
+        torch.testing.assert_close(hidden, x, rtol=1e-5, atol=1e-5)
+        assert torch.equal(features, hidden.bfloat16())
     torch.testing.assert_close(forward.hidden, x, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(alone.hidden, x, rtol=1e-5, atol=1e-5)
+    assert torch.equal(alone.hidden, forward.hidden)
 
 
 def test_a_layer_called_by_itself_gives_the_stream(layers, weights):

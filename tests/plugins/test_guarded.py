@@ -36,7 +36,7 @@ CONVERSION = Conversion("sound", {"n": 1}, (RECIPE,), 9, lambda folder: {"k": fo
 CONFIG = ModelConfig(
     architecture="sound", layers=1, width=1, vocabulary=1, context=1, norm_eps=1e-6
 )
-MODEL = SimpleNamespace(**dict.fromkeys(("forward", "commit", "embed", "head", "features"), len))
+MODEL = SimpleNamespace(**dict.fromkeys(("forward", "commit", "embed", "norm", "logits"), len))
 WEIGHTS = WeightPlan((WeightSpec("a", (1, 2)),), MappingProxyType({"b": "not needed"}))
 
 ARGUMENTS = {"read_config": 1, "weight_plan": 2, "build": 3, "hooks": 1, "chat": 1, "convert": 1}
@@ -58,7 +58,7 @@ BAD = [
     ("read_config", None, "None, which is no ModelConfig"),
     ("weight_plan", [], "which is no WeightPlan"),
     ("build", None, "None, which is no kinfolk.model_api.Model: it has no forward, commit, embed"),
-    ("build", SimpleNamespace(forward=len, commit=len, head=len), "it has no embed, features"),
+    ("build", SimpleNamespace(forward=len, commit=len, norm=len), "it has no embed, logits"),
     ("chat", "chatml", "'chatml', which is no ChatFormat"),
     ("pretokenizers", None, "None, which is no tuple[PreTokenizer, ...]"),
     ("pretokenizers", "x", "'x', which is no tuple[PreTokenizer, ...]"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,11 +15,11 @@ from kinfolk.descriptors import ChatFormat, PreTokenizer, TinyModel
 from kinfolk.errors import KinfolkError, ModelFormatError
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.gguf.values import Value
-from kinfolk.model_api import Forward
 from kinfolk.nn.decoder import Decoder
 from kinfolk.nn.dense.state import DenseHooks
 from kinfolk.plans import Paged, StatePlan, WeightPlan, WeightSpec
 from kinfolk.testing.conformance import FamilyConformance
+from kinfolk.testing.facts import facts_of
 from kinfolk.testing.kit import Kit
 
 
@@ -40,7 +41,7 @@ class Changed(Decoder):
 
     def forward(self, batch, view):
         result = super().forward(batch, view)
-        return Forward(self.change(result.hidden, batch, view), result.trace)
+        return replace(result, hidden=self.change(result.hidden, batch, view))
 
 
 def changed(change):
@@ -183,6 +184,167 @@ def test_a_slot_that_survives_its_release_is_found(kit_of, monkeypatch):
         "kinfolk.state.sequence_tables.SequenceTables.release", lambda tables, lease: None
     )
     fails(kit_of(), "test_released_sequences_are_gone", "DID NOT RAISE")
+
+
+# -- features -------------------------------------------------------------------------------------
+
+
+class Features(Decoder):
+    """The sound model with other features: ``ask`` changes what is asked for, ``change`` the
+    result of a forward."""
+
+    def __init__(self, model, ask=None, change=None):
+        self.__dict__.update(model.__dict__)
+        self.ask, self.change = ask, change
+
+    def features(self, layers, *, final=False):
+        layers = list(layers)
+        super().features(self.ask(layers, len(self.layers)) if self.ask else layers, final=final)
+
+    def forward(self, batch, view):
+        result = super().forward(batch, view)
+        if self.change is None or result.features is None:
+            return result
+        return self.change(self, result, batch)
+
+
+def features(ask=None, change=None):
+    return {"build": lambda build, *arguments: Features(build(*arguments), ask, change)}
+
+
+def ascending(layers, count):
+    return sorted(layers)
+
+
+def another_if_alone(layers, count):
+    return layers if len(layers) > 1 else [(layers[0] + 1) % count]
+
+
+def one_too_early(layers, count):
+    return [(layer - 1) % count for layer in layers]
+
+
+def one_too_late(layers, count):
+    """The outputs of the next layers, and those of the last one for the last."""
+    return [(layer + 1) % count for layer in layers]
+
+
+def without_repetition(layers, count):
+    return list(dict.fromkeys(layers))
+
+
+def within_range(layers, count):
+    return [layer for layer in layers if layer < count]
+
+
+def from_behind(layers, count):
+    return [layer % count for layer in layers]
+
+
+def rounded_stream(model, result, batch):
+    return replace(result, hidden=result.hidden.bfloat16().float())
+
+
+def wider(model, result, batch):
+    return replace(result, features=result.features.float())
+
+
+def final_without_norm(model, result, batch):
+    """Asked for ``final``, the hidden states; else the sound features."""
+    width = result.hidden.shape[1]
+    if model._features.final:
+        result.features[:, -width:] = result.hidden
+    return result
+
+
+def repeated_layer(model, result, batch):
+    """Features of layer 0 in the place of those of layer 1."""
+    first, second = (
+        model._features.layers.index(layer) if layer in model._features.layers else None
+        for layer in (0, 1)
+    )
+    if first is not None and second is not None:
+        parts = result.features.split(result.hidden.shape[1], 1)
+        parts[second].copy_(parts[first])
+    return result
+
+
+def of_the_first_step(model, result, batch):
+    """Features of the first step of so many rows."""
+    kept = model.__dict__.setdefault("kept", {})
+    features = kept.setdefault(batch.rows, result.features)
+    return replace(result, features=features)
+
+
+def of_padded_steps(model, result, batch):
+    """Features are moved by a row if the step has padding."""
+    rows = sum(segment.rows for segment in batch.layout.segments)
+    return replace(result, features=result.features.roll(int(rows < batch.rows), 0))
+
+
+def of_the_row_before(model, result, batch):
+    """Features of drafted rows are those of the row before, whatever their parent is."""
+    rows = torch.arange(batch.rows)
+    drafted = torch.zeros(batch.rows, dtype=torch.bool)
+    for segment in batch.layout.segments:
+        drafted[segment.start : segment.stop] = segment.drafted
+    before = torch.where(drafted & (rows > 0), rows - 1, rows)
+    return replace(result, features=result.features[before])
+
+
+def of_trees_by_place(model, result, batch):
+    """Rows of a tree whose parent is not the row before have the features of that row."""
+    rows = torch.arange(batch.rows)
+    branch = (batch.arena_row > 0) & (batch.parent_row != rows - 1)
+    return replace(result, features=result.features[torch.where(branch, rows - 1, rows)])
+
+
+STAND = "test_features_are_those_of_their_layers"
+SLICES = "test_slices_and_decoding_have_the_features_of_one_pass"
+DRAFTED = "test_drafts_have_the_features_of_one_pass"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name", "message", "arguments"),
+    [
+        (
+            features(change=rounded_stream),
+            "test_features_change_no_logits",
+            "change the logits",
+            {},
+        ),
+        (features(ascending), STAND, "of the last layer are not|differ by place", {}),
+        (features(another_if_alone), STAND, r"layer \d differ by place", {}),
+        (features(one_too_early), STAND, "of the last layer are not", {}),
+        (features(one_too_late), STAND, "of the last layer are not", {}),
+        (features(change=wider), STAND, "float32, not bfloat16", {}),
+        (features(change=final_without_norm), STAND, r"final is not norm\(hidden\)", {}),
+        (features(change=repeated_layer), STAND, "layers 0 and 1 are the same", {}),
+        (features(change=of_the_first_step), SLICES, DIFFERENT, {"replays": False}),
+        (features(change=of_padded_steps), SLICES, DIFFERENT, {"replays": True}),
+        (features(change=of_the_row_before), DRAFTED, DIFFERENT, {"replays": False}),
+        (features(change=of_trees_by_place), DRAFTED, DIFFERENT, {"replays": False}),
+        (features(change=of_trees_by_place), DRAFTED, DIFFERENT, {"replays": True}),
+        (features(without_repetition), "test_features_of_no_layer_are_refused", "DID NOT", {}),
+        (features(within_range), "test_features_of_no_layer_are_refused", "DID NOT", {}),
+        (features(from_behind), "test_features_of_no_layer_are_refused", "DID NOT", {}),
+    ],
+)
+def test_features_that_are_wrong_are_found(kit_of, wrong, name, message, arguments):
+    fails(kit_of(**wrong), name, message, **arguments)
+
+
+def test_a_model_without_features_is_not_checked_for_them(kit_of):
+    def build(build, *arguments):
+        model = build(*arguments)
+        names = ("forward", "commit", "embed", "norm", "logits")
+        return SimpleNamespace(**{name: getattr(model, name) for name in names})
+
+    bare = facts_of(kit_of(build=build))
+    assert bare.missing["features"] == (
+        "the model has no features, so no drafter that reads them can draft for it"
+    )
+    assert "features" not in facts_of(kit_of()).missing
 
 
 # -- windows and experts --------------------------------------------------------------------------

@@ -109,7 +109,8 @@ class EagerExecutor:
 
         def to_logits() -> LogitsOutputs:
             forward = step_fn(step, self.state)
-            return LogitsOutputs(step, forward, model.head(forward.hidden[step.logit_rows]))
+            normed = model.norm(forward.hidden[step.logit_rows])
+            return LogitsOutputs(step, forward, model.logits(normed))
 
         self.kernel_warmup.before((size, kinds), to_logits)
         return self.sample(batch, to_logits(), inputs.sampled)
@@ -315,7 +316,7 @@ class GraphExecutor:
             hidden = forward.hidden
             if bucket.kind == "mixed":  # else all rows have logits
                 hidden = hidden[batch.logit_rows]
-            return LogitsOutputs(batch, forward, model.head(hidden))
+            return LogitsOutputs(batch, forward, model.logits(model.norm(hidden)))
 
         return body
 

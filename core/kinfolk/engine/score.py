@@ -39,8 +39,8 @@ def logits(
         state.apply(kv_cache.take_operations())
         item = Item(lease, "score", ItemKind.PREFILL, part, start)
         batch = build_input_batch([item], state, all_logits=True).batch
-        forward = loaded.model.forward(batch, state)
-        yield loaded.model.head(forward.hidden)
+        hidden = loaded.model.forward(batch, state).hidden
+        yield loaded.model.logits(loaded.model.norm(hidden))
         kv_cache.tables.advance(lease, start + len(part))
         if progress is not None:
             progress(start + len(part), len(tokens))

@@ -9,6 +9,7 @@ import torch
 
 from kinfolk.model_api import CommitBatch, Forward, StateView, StepBatch
 from kinfolk.nn.context import BuildContext
+from kinfolk.nn.features import FeatureLayers
 from kinfolk.nn.layer_inputs import LayerInputs
 from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
@@ -87,35 +88,37 @@ class Decoder:
         )
         self.layers = tuple(layers)
         # A quantised head returns logits in the dtype of its input: float32 loses nothing.
-        self.norm = (
+        self.final_norm = (
             norm if isinstance(head, torch.Tensor) else norm.with_output_dtype(torch.float32)
         )
-        self.output = Linear(context, head, self.norm.dtype)
-        self.captured: dict[int, torch.Tensor] = {}
-        self._capture: frozenset[int] = frozenset()
+        self.output = Linear(context, head, self.final_norm.dtype)
+        self._features = FeatureLayers()
+
+    def features(self, layers: Sequence[int], *, final: bool = False) -> None:
+        self._features = FeatureLayers.of(layers, final, len(self.layers))
 
     def forward(self, batch: StepBatch, view: StateView) -> Forward:
         x = self.embed(batch.tokens)
         inputs = None if self.layer_inputs is None else self.layer_inputs(batch.tokens, x)
         step = Step(batch, view, inputs)
-        stream, trace = Residual(x), []
+        stream, trace, features = Residual(x), [], self._features.of_step(x)
         for index, layer in enumerate(self.layers):
             stream, entry = layer(stream, step)
             trace.append(entry)
-            if index in self._capture:
-                stream = Residual(stream.tensor())
-                self.captured[index] = stream.total
-        return Forward(stream.tensor(), tuple(trace))
+            if features is not None:
+                stream = features.tap(index, stream)
+        hidden = stream.tensor()
+        found = None if features is None else features.finish(hidden, self.final_norm)
+        return Forward(hidden, tuple(trace), found)
 
     def commit(self, trace: Sequence[Any], kept: CommitBatch, view: StateView) -> None:
         for layer, entry in zip(self.layers, trace, strict=True):
             if entry is not None:
                 layer.commit(entry, kept, view)
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = self.output(self.norm(hidden)).float()
-        return logits if self.softcap is None else self.softcap(logits)
+    def norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.final_norm(hidden)
 
-    def features(self, layers: Sequence[int]) -> None:
-        self._capture = frozenset(layers)
-        self.captured = {}
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        logits = self.output(normed).float()
+        return logits if self.softcap is None else self.softcap(logits)

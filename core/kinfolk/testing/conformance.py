@@ -7,6 +7,7 @@ import pytest
 from kinfolk.testing.checks.contract import ContractChecks
 from kinfolk.testing.checks.drafts import DraftChecks
 from kinfolk.testing.checks.engine import EngineChecks
+from kinfolk.testing.checks.features import FeatureChecks
 from kinfolk.testing.checks.files import FileChecks
 from kinfolk.testing.checks.numbers import NumberChecks
 from kinfolk.testing.checks.ranges import RangeChecks
@@ -17,8 +18,8 @@ from kinfolk.testing.checks.text import TextChecks
 @pytest.mark.cpu
 class FamilyConformance(
     # pytest runs the last base first.
-    EngineChecks, TextChecks, DraftChecks, StateChecks, NumberChecks, RangeChecks, FileChecks,
-    ContractChecks,
+    EngineChecks, TextChecks, FeatureChecks, DraftChecks, StateChecks, NumberChecks, RangeChecks,
+    FileChecks, ContractChecks,
 ):  # fmt: skip
     """All checks, on the installed family that ``family`` names.
 

@@ -8,13 +8,19 @@ from dataclasses import replace
 
 import torch
 
+from kinfolk.engine.buckets import Bucket, Buckets
 from kinfolk.engine.commit_batch import commit_batch, commit_tree_rows
-from kinfolk.engine.input_batch import InputBatch, build_input_batch
+from kinfolk.engine.cuda_graph import capture_for
+from kinfolk.engine.executor import CapturedStep, EagerExecutor, GraphExecutor
+from kinfolk.engine.input_batch import InputBatch, build_input_batch, fill, take_changes
+from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.outputs import LogitsOutputs
 from kinfolk.model_api import Forward
 from kinfolk.plans import PoolRule, SlotMapping
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.chunks import SlotLease
+from kinfolk.state.state import State
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
 Parents = Sequence[int] | None
@@ -24,14 +30,17 @@ class Driver:
     """Runs sequences of one model by explicit steps, and checks integrity after every step.
 
     Any sealed chunk may be evicted, even one that the model's ``evict`` hook would protect.
+    ``replays``: steps are padded and captured as the engine's are; on the CPU, a replay runs them
+    again.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, *, replays: bool = False) -> None:
         free = tuple(PoolRule(window, sink=0, tail=0) for window in loaded.plan.windows)
         loaded = replace(loaded, mapping=SlotMapping(free))
         self.loaded = loaded
         self.kv_cache, self.state = loaded.new_state()
-        self._drafted: tuple[list[Item], InputBatch, Forward] | None = None
+        self._replays = Replays(loaded, self.state) if replays else None
+        self._last: tuple[list[Item], InputBatch, Forward] | None = None
 
     def open(self, positions: int = 512) -> SlotLease:
         return self.kv_cache.open(positions)
@@ -43,16 +52,36 @@ class Driver:
         for item in items:
             self.kv_cache.tables.extend(item.lease, item.start + len(item.tokens))
         self.state.apply(self.kv_cache.take_operations())
-        inputs = build_input_batch(items, self.state, all_logits=True)
-        batch = inputs.batch
-        forward = self.loaded.model.forward(batch, self.state)
-        logits = self.loaded.model.head(forward.hidden)
+        if self._replays is None:
+            inputs = build_input_batch(items, self.state, all_logits=True)
+            forward = self.loaded.model.forward(inputs.batch, self.state)
+        else:
+            inputs, forward = self._replays.run(items)
+        logits = self.loaded.model.logits(self.loaded.model.norm(forward.hidden))
         for item in items:
             if item.kind is not ItemKind.VERIFY:
                 self.kv_cache.tables.advance(item.lease, item.start + len(item.tokens))
-        self._drafted = (list(items), inputs, forward)
+        self._last = (list(items), inputs, forward)
         self.check_integrity()
-        return [logits[segment.start : segment.stop] for segment in batch.layout.segments]
+        return self._by_item(logits)
+
+    @property
+    def forward(self) -> Forward:
+        """The result of the last step, which may be padded."""
+        assert self._last is not None
+        return self._last[2]
+
+    def features(self) -> list[torch.Tensor]:
+        """Features [rows, N * width] of each item of the last step."""
+        features = self.forward.features
+        assert features is not None, "the forward returned no features"
+        return self._by_item(features)
+
+    def _by_item(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """Rows [R, ...] of the last step, without padding, of each of its items."""
+        assert self._last is not None
+        counts = [len(item.tokens) for item in self._last[0]]
+        return list(rows[: sum(counts)].split(counts))
 
     def feed(
         self, sequences: Mapping[SlotLease, Sequence[int]], *, rows: int = 512
@@ -99,8 +128,8 @@ class Driver:
     @torch.inference_mode()
     def keep(self, paths: Mapping[SlotLease, Sequence[int]]) -> None:
         """Commit rows of the last draft, given as indices within each sequence's rows."""
-        assert self._drafted is not None
-        items, inputs, forward = self._drafted
+        assert self._last is not None
+        items, inputs, forward = self._last
         width = inputs.sampled.width
         kept = [list(paths[item.lease]) for item in items]
         path = torch.tensor([rows + [-1] * (width - len(rows)) for rows in kept])
@@ -152,3 +181,27 @@ class Driver:
     def check_integrity(self) -> None:
         self.kv_cache.check_integrity()
         self.state.check_integrity()
+
+
+class Replays:
+    """Runs steps of one state as replays of captured steps, each captured at its first use."""
+
+    def __init__(self, loaded: LoadedModel, state: State) -> None:
+        eager = EagerExecutor(loaded, state, KernelWarmup(loaded.ops, loaded.device))
+        self.executor = GraphExecutor(eager, capture_for(loaded.device), Buckets.of(state, None))
+        self._steps: dict[Bucket, CapturedStep[LogitsOutputs]] = {}
+
+    def run(self, items: Sequence[Item]) -> tuple[InputBatch, Forward]:
+        """The step with its padding. The results are those of the last run of its bucket."""
+        bucket = self.executor.sizes.smallest(items)
+        assert bucket is not None, "no captured step is so large"
+        if bucket not in self._steps:
+            self._steps[bucket] = self.executor.capture_to_logits(bucket)
+        step = self._steps[bucket]
+        step.buffers.clear()
+        step.buffers.put_changes(take_changes(self.executor.state))
+        fill(step.buffers, items)
+        outputs = self.executor.replay(step)
+        drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
+        sampled = step.buffers.sampled(bucket.traits, len(items), max(drafted, default=1))
+        return InputBatch(outputs.batch, sampled), outputs.forward

@@ -62,6 +62,9 @@ def _missing(kit: Kit) -> Mapping[str, str]:
         "chat template": ""
         if TEMPLATE in kit.file.metadata
         else "the tiny model has no chat template",
+        "features": ""
+        if hasattr(kit.loaded.model, "features")
+        else "the model has no features, so no drafter that reads them can draft for it",
     }
     return {need: reason for need, reason in reasons.items() if reason}
 

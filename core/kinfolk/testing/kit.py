@@ -195,8 +195,14 @@ class Kit:
         )
         return replace(loaded, model=self.family.build(loaded.config, weights, context))
 
-    def driver(self, loaded: LoadedModel | None = None) -> Driver:
-        return Driver(loaded or self.loaded)
+    def with_features(self, layers: Sequence[int], *, final: bool = False) -> LoadedModel:
+        """The tiny model, loaded once more, with these features."""
+        loaded = load_model(self.path, self.settings(context=self._context()), self.registry)
+        loaded.model.features(layers, final=final)
+        return loaded
+
+    def driver(self, loaded: LoadedModel | None = None, *, replays: bool = False) -> Driver:
+        return Driver(loaded or self.loaded, replays=replays)
 
     def logits(self, loaded: LoadedModel, tokens: Sequence[int]) -> torch.Tensor:
         """Logits float32 [tokens, vocabulary] of a text in one step without other sequences."""
@@ -241,8 +247,8 @@ class Kit:
 
 
 def assert_same(found: torch.Tensor, expected: torch.Tensor, bound: float = BOUND) -> None:
-    """Assert that rows of logits are equal within ``bound``; the message names the first wrong row
-    and the worst."""
+    """Assert that rows of logits, or others, are equal within ``bound``; the message names the
+    first wrong row and the worst."""
     assert found.shape == expected.shape
     errors = (found - expected).abs().amax(1) / expected.abs().amax(1).clamp_min(1e-30)
     errors = errors.nan_to_num(float("inf"))
@@ -251,5 +257,5 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor, bound: float = BOUN
         worst = int(errors.argmax())
         raise AssertionError(
             f"{len(wrong)} of {len(errors)} rows differ, the first is row {wrong[0]}; row {worst} "
-            f"is off by {float(errors[worst]):.1e} of its largest logit, allowed is {bound:.0e}"
+            f"is off by {float(errors[worst]):.1e} of its largest number, allowed is {bound:.0e}"
         )

@@ -8,7 +8,7 @@ import pytest
 
 Need = Literal[
     "tiny", "reference", "checkpoint", "row order", "eviction", "windows", "experts",
-    "chat template",
+    "chat template", "features",
 ]  # fmt: skip
 NEEDS = "kinfolk_needs"
 EACH_TINY = "kinfolk_each_tiny"
