@@ -155,7 +155,8 @@ def weights_from_shared_memory(text: str) -> int:
 def products_left_pending(text: str) -> int:
     """The most products of warpgroups that are still running where the program's code waits.
 
-    The left operand of a product is in registers, which the code behind the wait may write.
+    The left operand of a product is in registers, which the code behind the wait may write. Zero is
+    needed and does not suffice: a product may also run on to the next wait.
     """
     waits = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d+)", text)
     assert waits
