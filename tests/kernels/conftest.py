@@ -11,7 +11,6 @@ __all__ = ["assert_near", "drafted_sequences", "memories", "numbers", "random_pl
 NEED_TRITON = [
     "test_dependent_launches.py",
     "test_gemm_f16.py",
-    "test_gemm_small.py",
     "test_gemv.py",
     "test_interpreter_tier.py",
 ]
