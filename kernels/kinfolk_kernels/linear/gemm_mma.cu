@@ -202,7 +202,7 @@ struct Factors {
 // Two bytes of a word, as 1024 more in float16.
 DEVICE u32 thousands(u32 word, u32 thousand, bool upper) { return __byte_perm(word, thousand, upper ? 0x5352 : 0x5150); }
 
-template <int FORMAT> DEVICE Factors factors_of(u32 scales, u32 supers, u32 thousand) {
+template <int FORMAT, bool LARGE> DEVICE Factors factors_of(u32 scales, u32 supers, u32 thousand) {
   using L = Layout<FORMAT>;
   if (L::SMALL) {
     u32 low = low_twice(supers), top = high_twice(supers);
@@ -217,7 +217,9 @@ template <int FORMAT> DEVICE Factors factors_of(u32 scales, u32 supers, u32 thou
   }
   u32 both = mul_pairs(sub_pairs(thousands(scales, thousand, false), 0x64006400u), d);
   u32 least = mul_pairs(sub_pairs(thousands(scales, thousand, true), 0x64006400u), high_twice(supers) ^ 0x80008000u);
-  if (FORMAT == Q4_K) both = mul_pairs(both, 0x78007800u), least = mul_pairs(least, 0x28002800u);  // see unpack
+  if (FORMAT == Q4_K) {  // 2^-5 or 2^15, and 2^-5; see unpack
+    both = mul_pairs(both, LARGE ? 0x28002800u : 0x78007800u), least = mul_pairs(least, 0x28002800u);
+  }
   u32 low = low_twice(both), top = high_twice(both);
   return {low, low, top, top, low_twice(least), high_twice(least)};
 }
@@ -235,13 +237,14 @@ DEVICE u32 looked_up(u32 codes) {
 // A word of a row -> four pairs of weights: two of its low nibbles, two of its high nibbles.
 // top: of 8-bit codes, the word 32 columns on; shift: to the group's bits in the word high; later: whether
 // the word is in the second half of its group.
-template <int FORMAT>
+template <int FORMAT, bool LARGE>
 DEVICE void unpack(u32 *w, u32 q, u32 top, u32 high, int shift, const Factors &f, bool later, u32 thousand) {
   using L = Layout<FORMAT>;
   u32 a = later ? f.b : f.a, b = later ? f.d : f.c;
-  if (FORMAT == Q4_K) {
+  if (FORMAT == Q4_K && !LARGE) {
     // A nibble n in bits 4 to 7 is the float16 n / 2^20, a number below the normal ones. The factor times
-    // 2^15 makes it n / 32 times the factor, with one rounding; y is multiplied by 32 in the end.
+    // 2^15 makes it n / 32 times the factor, with one rounding; y is multiplied by 32 in the end. A factor
+    // of 2 or more would overflow: then codes are made numbers first, as in other formats.
     w[0] = fma_pairs((q << 4) & 0x00F000F0u, a, f.low_least), w[1] = fma_pairs((q >> 4) & 0x00F000F0u, a, f.low_least);
     w[2] = fma_pairs(q & 0x00F000F0u, b, f.top_least), w[3] = fma_pairs((q >> 8) & 0x00F000F0u, b, f.top_least);
     return;
@@ -271,7 +274,8 @@ DEVICE u32 row_of(const uint4 &v, int r) { return r == 0 ? v.x : r == 1 ? v.y : 
 
 // Adds the products of a pair. Lane 4 g + c has rows 4 g to 4 g + 3 of the warp's; sums[j] are of rows 4 g and
 // 4 g + 1 times rows 8 j + 2 c and 8 j + 2 c + 1 of x, sums[ROW_TILES + j] of the two rows that follow.
-template <int FORMAT> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand) {
+template <int FORMAT, bool LARGE>
+DEVICE void add_pair_as(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand) {
   using L = Layout<FORMAT>;
   const int g = lane >> 2, c = lane & 3;
   // Lanes 0 and 1 have words of the first group of the pair, lanes 2 and 3 of the second, if there is one.
@@ -281,7 +285,7 @@ template <int FORMAT> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, i
   if (!L::SMALL) supers = load16(stage + L::SUPERS_AT + g * 16);
   Factors f[4];
 #pragma unroll
-  for (int r = 0; r < 4; r++) f[r] = factors_of<FORMAT>(row_of(scales, r), row_of(supers, r), thousand);
+  for (int r = 0; r < 4; r++) f[r] = factors_of<FORMAT, LARGE>(row_of(scales, r), row_of(supers, r), thousand);
   const int shift = L::TWO_BITS ? 4 * group : 2 * (group + 2 * (pair & 1));
   const u32 q_at = stage + g * L::CHUNKS * 16, turn = g & 1 ? L::TURN * 16 : 0;
 #pragma unroll
@@ -301,7 +305,7 @@ template <int FORMAT> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, i
 #pragma unroll
     for (int r = 0; r < 4; r++) {
       u32 w[4];
-      unpack<FORMAT>(w, row_of(q, r), row_of(top, r), row_of(high, r), shift, f[r], word >= 2, thousand);
+      unpack<FORMAT, LARGE>(w, row_of(q, r), row_of(top, r), row_of(high, r), shift, f[r], word >= 2, thousand);
       a[r / 2][0][r % 2] = w[0], a[r / 2][0][2 + r % 2] = w[1];
       a[r / 2][1][r % 2] = w[2], a[r / 2][1][2 + r % 2] = w[3];
     }
@@ -314,6 +318,18 @@ template <int FORMAT> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, i
       multiply(sums[ROW_TILES + j], a[1][1], b.z, b.w);
     }
   }
+}
+
+template <int FORMAT> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand) {
+  bool large = false;
+  if (FORMAT == Q4_K) {
+    // Scales are below 64, so factors are below 2 if d is below 2^-5.
+    uint4 d = load16(stage + Layout<FORMAT>::SUPERS_AT + (lane >> 2) * 16);
+    u32 most = max(max(d.x & 0x7FFF, d.y & 0x7FFF), max(d.z & 0x7FFF, d.w & 0x7FFF));
+    large = __any_sync(~0u, most >= 0x2800);
+  }
+  if (large) add_pair_as<FORMAT, true>(sums, stage, x, pair, lane, thousand);
+  else add_pair_as<FORMAT, false>(sums, stage, x, pair, lane, thousand);
 }
 
 // The rounds of a program: COLUMN_WARPS pairs each, tile after tile of its share.
