@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kinfolk_kernels.launch import compilers_of, pending_kernels
+from kinfolk_kernels import launch as launches
 
 CAPABILITY = (9, 0)
 """The compute capability that the sources are written for: its instructions and shared memory."""
@@ -72,7 +72,7 @@ class CudaLaunch:
 
     def run(self) -> None:
         key = (self.source, self.shared, self.device)
-        pending = pending_kernels()
+        pending = launches.pending_kernels()
         if pending is not None:
             if key not in _LOADED and key not in pending:
                 pending[key] = _Compiling.begin(key)
@@ -91,7 +91,7 @@ class _Compiling:
 
     @staticmethod
     def begin(key: _Key) -> _Compiling:
-        threads = compilers_of()
+        threads = launches.compilers_of()
         if threads is not None:
             return _Compiling(key, threads.submit(_cached, key[0]))
         done: Future[bytes] = Future()
@@ -270,7 +270,7 @@ def _launch(launch: CudaLaunch, function: ctypes.c_void_p) -> None:
         launch.shared,
         torch.cuda.current_stream(launch.device).cuda_stream,
         ctypes.pointer(early),
-        1,
+        int(launches.overlaps(launch.device)),
     )
     _driver_ok(
         _driver().cuLaunchKernelEx(
