@@ -114,7 +114,9 @@ def test_is_the_tree_of_a_heap(candidates, depths, ranks, nodes, chain_seeded):
     for seed in range(3):
         tokens, scores, budgets = candidates(seed, depths, ranks, nodes)
         found = build(tokens, scores, budgets, nodes=nodes, chain_seeded=chain_seeded)
-        for at, (trees, parents, count) in enumerate(zip(*map(torch.Tensor.tolist, found))):
+        for at, (trees, parents, count) in enumerate(
+            zip(*(x.tolist() for x in found), strict=True)
+        ):
             budget = min(int(budgets[at]), nodes)
             right = heap_tree(tokens[at], scores[at].numpy(), budget, chain_seeded)
             assert count == len(right)

@@ -83,7 +83,7 @@ def one_slot(tokens, parents, pending=9):
 
 
 TREE = one_slot([10, 11, 20, 30, 21, 20, 30], [0, 0, 1, 3, 1, 2, 5])
-VISIBLE = "10000000 11000000 10100000 11010000 11011000 11000100 10100010 11000101".split()
+VISIBLE = [0b1, 0b11, 0b101, 0b1011, 0b11011, 0b100011, 0b1000101, 0b10100011]
 """Of a published example: which rows each row sees."""
 
 
@@ -98,7 +98,7 @@ def placed(stored, count, *, context=100, start=64, drafted=1, rows=None):
 def test_a_tree_of_any_width(count):
     rows = placed(TREE, count)
     rest = slice(1, 1 + count)
-    seen = [int(row[::-1], 2) for row in VISIBLE[:count]]
+    seen = VISIBLE[:count]
     assert rows.tokens.tolist() == [-77, *[9, 10, 11, 20, 30, 21, 20, 30][:count], -77]
     assert rows.positions[rest].tolist() == [100, 101, 101, 102, 103, 102, 102, 103][:count]
     assert rows.parent_row[rest].tolist() == [-1, 1, 1, 2, 4, 2, 3, 6][:count]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kinfolk_kernels.accept_drafts.op import NO_ROW
-from kinfolk_kernels.place_drafts.op import DraftedRows, StoredDrafts
 from kinfolk_kernels.packing import pack
+from kinfolk_kernels.place_drafts.op import DraftedRows, StoredDrafts
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
 from kinfolk_kernels.row_layout import RowLayout, Segment
 from kinfolk_kernels.rows import CHUNK_POSITIONS

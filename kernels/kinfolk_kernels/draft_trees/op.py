@@ -18,8 +18,8 @@ class DraftTreesArguments:
 
     Operands, for L sequences, contiguous: ``tokens`` int64 and ``scores`` float32 [L, D, K], K
     candidates at each of D depths with their log-probabilities, which do not rise from one
-    candidate to the next; -inf and NaN = there is none. ``budget`` int64 [L], the most nodes of each
-    tree. Results, N = ``nodes``: tokens and parents int64 [L, N], and the number of nodes [L].
+    candidate to the next; -inf and NaN = there is none. ``budget`` int64 [L], the most nodes of
+    each tree. Results, N = ``nodes``: tokens and parents int64 [L, N], and the number of nodes [L].
 
     Node i is row i + 1 of its sequence, and row 0 is the pending token, the root. Parents are such
     rows, as ``accept_drafts`` takes them; padding has token 0 and parent ``NO_ROW``. Nodes stand in

@@ -40,8 +40,8 @@ class StoredDrafts:
 
 @dataclass(frozen=True, slots=True)
 class DraftedRows:
-    """The tables of a step that drafts decide, each int64 [R], as in a step batch and (``path``) its
-    row layout."""
+    """The tables of a step that drafts decide, each int64 [R], as in a step batch and, ``path``, in
+    its row layout."""
 
     tokens: torch.Tensor
     positions: torch.Tensor
@@ -64,9 +64,8 @@ class PlaceDraftsArguments:
     A sequence gets the rows that ``spans`` says, whatever is stored: if that is fewer, the first
     ones, which are a tree too. A row is spare if nothing is stored for it, if its parent does not
     precede it (in a chain: is not the row before it), or if ``vocabulary`` tokens do not include
-    its own. Spare rows have token 0 (or that of the pending token), follow the context, see no
-    other drafted row of a tree, and have no parent, so neither they nor their children can be
-    accepted.
+    its own. Spare rows have token 0, follow the context, see no other row of a tree, and have no
+    parent, so neither they nor their children can be accepted.
 
     These are tables of the step: run it before the first product with a matrix.
     """
@@ -118,7 +117,7 @@ def place_drafts(
 def _stored_rows(
     arguments: PlaceDraftsArguments, stored: StoredDrafts, slot: torch.Tensor, tree: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token and parent of each row [B, ``MAX_DRAFT_ROWS``]; spare rows, and the first, have none."""
+    """Token, 0 for spare rows, and parent, -1 for those and the first: [B, ``MAX_DRAFT_ROWS``]."""
     place = torch.arange(MAX_DRAFT_ROWS, device=slot.device)
     room = (1, MAX_DRAFT_ROWS - 1 - stored.tokens.shape[1])
     tokens = pad(stored.tokens[slot], room)
