@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.accept_drafts.op import NO_ROW, AcceptDraftsArguments, accept_drafts
+from kinfolk_kernels.draft_trees import torch_backend
 from kinfolk_kernels.draft_trees.op import DraftTreesArguments, draft_trees
 
 CPU = torch.device("cpu")
@@ -136,6 +137,20 @@ def test_every_size_is_the_tree_of_a_heap(candidates, chain_seeded):
         right = heap_tree(tokens[1], scores[1].numpy(), nodes, chain_seeded)
         assert counts[1] == nodes
         assert list(zip(trees[1].tolist(), parents[1].tolist(), strict=True)) == right
+
+
+@pytest.mark.parametrize("chain_seeded", [False, True])
+@pytest.mark.parametrize(("depths", "ranks"), [(1, 1), (4, 1), (7, 5), (15, 63)])
+def test_the_form_for_the_cpu_equals_the_reference(candidates, depths, ranks, chain_seeded):
+    for nodes in range(1, 64, 2):
+        given = candidates(nodes, depths, ranks, nodes)
+        arguments = DraftTreesArguments(nodes, chain_seeded, CPU)
+        found, expected = (
+            torch_backend.draft_trees(arguments, *given),
+            draft_trees(arguments, *given),
+        )
+        for part, right in zip(found, expected, strict=True):
+            assert torch.equal(part, right)
 
 
 def all_trees(depths, ranks, size):

@@ -34,6 +34,7 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("causal_conv_commit", "causal_conv", "supports_commit"),
     _torch("delta_inputs", "causal_conv"),
     _triton("delta_inputs", "causal_conv", "supports_inputs"),
+    _torch("draft_trees", "draft_trees"),
     _triton("draft_trees", "draft_trees"),
     _triton("embedding", "embedding"),
     _torch("experts", "experts"),

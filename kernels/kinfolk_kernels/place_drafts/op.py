@@ -56,9 +56,9 @@ class DraftedRows:
 class PlaceDraftsArguments:
     """Fills the rows of a step's drafted sequences from what their slots have stored.
 
-    Operands, for B sequences: a :class:`StoredDrafts`; ``spans`` int32 [B, 4] of the row layout;
-    ``context`` int64 [B], committed positions; ``arena_start`` int64 [B], arena row of the first
-    row, -1 = the sequence is a chain, and its rows are written to the pools; the
+    Operands, for B sequences, contiguous: a :class:`StoredDrafts`; ``spans`` int32 [B, 4] of the
+    row layout; ``context`` int64 [B], committed positions; ``arena_start`` int64 [B], arena row of
+    the first row, -1 = the sequence is a chain, and its rows are written to the pools; the
     :class:`DraftedRows` to change. Rows of other sequences and padding stay as they are.
 
     A sequence gets the rows that ``spans`` says, whatever is stored: if that is fewer, the first
