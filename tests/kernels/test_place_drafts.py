@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments, accept_drafts
 from kinfolk_kernels.place_drafts.op import (
     DraftedRows,
     PlaceDraftsArguments,
@@ -144,6 +145,19 @@ def test_tokens_that_do_not_exist_are_not_placed(token):
     rows = placed(one_slot([3, token, 5], [0, 1, 2]), 4)
     assert rows.tokens[1:5].tolist() == [9, 3, 0, 5]
     assert rows.parent_row[1:5].tolist() == [-1, 1, -1, 3]
+
+
+@pytest.mark.parametrize(("start", "kept"), [(64, [0, 1, 5]), (-1, [0, 1])])
+def test_neither_spare_rows_nor_their_children_are_accepted(start, kept):
+    """Every row chooses token 0, which spare rows have."""
+    stored = one_slot([0, 60, 0, 0, 0], [0, 1, 2, 9, 1], pending=0)
+    rows = placed(stored, 8, start=start)
+    parents = torch.where(rows.parent_row < 0, -1, rows.parent_row - 1)[None, 1:9]
+    zeros = torch.zeros(1, 8, dtype=torch.int64)
+    path, n_keep, _ = accept_drafts(
+        AcceptDraftsArguments(CPU.device), zeros, rows.tokens[None, 1:9], parents, torch.tensor([8])
+    )
+    assert path[0, : int(n_keep)].tolist() == kept
 
 
 def test_rows_of_sequences_without_drafts_stay():
