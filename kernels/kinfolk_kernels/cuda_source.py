@@ -270,7 +270,7 @@ def _launch(launch: CudaLaunch, function: ctypes.c_void_p) -> None:
         launch.shared,
         torch.cuda.current_stream(launch.device).cuda_stream,
         ctypes.pointer(early),
-        int(launches.overlaps(launch.device)),
+        int(launches.begins_early(launch.device)),
     )
     _driver_ok(
         _driver().cuLaunchKernelEx(

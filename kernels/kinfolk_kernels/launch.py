@@ -42,6 +42,11 @@ def pending_kernels() -> dict[tuple[Any, ...], Any] | None:
     return _asked_for.get()
 
 
+def begins_early(device: torch.device) -> bool:
+    """Whether a launch on ``device`` may start before the launches before it have ended."""
+    return overlaps(device)
+
+
 def compilers_of() -> Executor | None:
     """The ``compilers`` of the ``compiled_only`` that this thread is in."""
     return _compilers.get()
