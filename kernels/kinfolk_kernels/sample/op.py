@@ -11,6 +11,10 @@ from kinfolk_kernels.op import Op
 from kinfolk_kernels.sample.philox import gumbel
 
 
+CACHED = 16384
+"""Tokens whose noise is made at once on a CPU: some arrays of 128 KB."""
+
+
 @dataclass(frozen=True, slots=True)
 class SampleArguments:
     """Samples tokens: temperature, then top-k, top-p and min-p, then a draw by Gumbel-max: the
@@ -72,12 +76,18 @@ def sample(
         width = max(1, int(kept.sum(1).max()))
         kept, tokens = kept[:, :width], tokens[:, :width]
     scores = _scaled(logits, rows).gather(1, tokens).double()
-    noise = gumbel(rows.seed[:, None], rows.position[:, None], tokens)
-    keys = torch.where(kept, scores - scores[:, :1] + noise, -torch.inf)
+    keys = torch.where(kept, scores - scores[:, :1] + _noise(tokens, rows), -torch.inf)
     vocabulary = logits.shape[1]
     largest = torch.where(keys == keys.amax(1, keepdim=True), tokens, vocabulary)
     drawn = largest.amin(1).clamp_max(vocabulary - 1)
     return torch.where(rows.temperature == 0, best, drawn), finite
+
+
+def _noise(tokens: torch.Tensor, rows: Parameters) -> torch.Tensor:
+    """The noise of candidates [n, C], in parts whose words a CPU's cache holds."""
+    size = CACHED if tokens.device.type == "cpu" else tokens.shape[1]
+    parts = tokens.split(size, 1)
+    return torch.cat([gumbel(rows.seed[:, None], rows.position[:, None], x) for x in parts], 1)
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
