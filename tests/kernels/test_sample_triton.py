@@ -150,11 +150,10 @@ def test_noise_of_kernels_is_that_of_the_reference(seed, position):
 
 
 def test_extreme_words_have_noise_within_its_error():
-    near_1 = [2**32 - 1 - (1 << i) for i in range(32)]
-    edges = [0, 1, 2, 2**31, 2**32 - 1, 2**32 - 2**25, 2**32 - 2**25 - 1, *near_1]
-    edges += [1 << i for i in range(32)]
+    edges = [0, 2**31, 2**32 - 1]
+    edges += [1 << i for i in range(31)] + [2**32 - 1 - (1 << i) for i in range(30)]
     lows = [0, 1 << 11, 5 << 11, 2**31, 2**32 - 2**11, 2**32 - 1, 2047, 2**20]
-    high, low = torch.cartesian_prod(torch.tensor(edges[:64]), torch.tensor(lows)).T.contiguous()
+    high, low = torch.cartesian_prod(torch.tensor(edges), torch.tensor(lows)).T.contiguous()
     exact, rough = torch.empty(512, dtype=torch.float64), torch.empty(512)
     words_kernel[(1,)](high, low, exact, rough, 512)
     u = ((high << 21) | (low >> 11)).double().clamp_min(0.5) * 2.0**-53

@@ -2,13 +2,13 @@
 
 The target draws the token with the largest log p + g, where the noise g of a token depends on the
 seed, the position and the token alone (op ``sample``). A drafter that ranks by log q + g shares
-that noise, and where q is near p, its first proposal is nearly always what will be drawn: it is
-drawn with each chance that q gives, and together with the target's draw. By log q alone, the first
-proposal is the drafter's most probable token, whatever the noise, and is kept with the chance that
-p gives this one token. Verification is the same for both, so the output is too.
+that noise: its first proposal is itself a draw from q, and where q is near p nearly always the
+draw from p. By log q alone, the first proposal is the drafter's most probable token, and is kept
+with the chance that p gives to this one token. What is drawn is the same for both.
 
-This coupling is Gumbel-max with common random numbers (Daliri et al., "Coupling without
-Communication and Drafter-Invariant Speculative Decoding", 2024).
+The chance that both draws agree is the sum over i of 1 / sum_j max(p_j / p_i, q_j / q_i), at least
+(1 - d) / (1 + d) with d the total variation distance of p and q (Daliri et al., "Coupling without
+Communication and Drafter-Invariant Speculative Decoding", 2024); rejection sampling has 1 - d.
 """
 
 from __future__ import annotations
@@ -49,5 +49,6 @@ def ranked(
     noise = gumbel(seed[..., None], position[..., None], tokens)
     keys = log_q.double() / divisor + torch.where(warm, noise, 0)
     by_id = tokens.argsort(-1)
-    order = by_id.gather(-1, keys.gather(-1, by_id).argsort(-1, descending=True, stable=True))
+    place = keys.gather(-1, by_id).argsort(dim=-1, descending=True, stable=True)
+    order = by_id.gather(-1, place)
     return Ranked(tokens.gather(-1, order), log_q.gather(-1, order), keys.gather(-1, order))

@@ -10,7 +10,6 @@ import torch
 from kinfolk_kernels.op import Op
 from kinfolk_kernels.sample.philox import gumbel
 
-
 CACHED = 16384
 """Tokens whose noise is made at once on a CPU: some arrays of 128 KB."""
 
