@@ -69,13 +69,9 @@ def sample(
     if rows.greedy:
         return best, finite
     probabilities, tokens = candidates(logits, rows)
-    kept = probabilities > 0
-    if logits.device.type == "cpu":
-        # No noise for what truncation removes in every row; a GPU cannot read how much that is.
-        width = max(1, int(kept.sum(1).max()))
-        kept, tokens = kept[:, :width], tokens[:, :width]
     scores = _scaled(logits, rows).gather(1, tokens).double()
-    keys = torch.where(kept, scores - scores[:, :1] + _noise(tokens, rows), -torch.inf)
+    keys = scores - scores[:, :1] + _noise(tokens, rows)
+    keys = torch.where(probabilities > 0, keys, -torch.inf)
     vocabulary = logits.shape[1]
     largest = torch.where(keys == keys.amax(1, keepdim=True), tokens, vocabulary)
     drawn = largest.amin(1).clamp_max(vocabulary - 1)
