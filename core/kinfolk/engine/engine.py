@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
 
-from kinfolk.descriptors import Drafter
+from kinfolk.draft_api import Drafter
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinfolk.descriptors import Drafter, ModelCard
+from kinfolk.descriptors import ModelCard
+from kinfolk.draft_api import Drafter
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.engine import Engine

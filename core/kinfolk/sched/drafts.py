@@ -6,7 +6,7 @@ import logging
 import operator
 from itertools import islice
 
-from kinfolk.descriptors import Drafter
+from kinfolk.draft_api import Drafter
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Sequence
 

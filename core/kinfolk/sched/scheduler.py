@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from kinfolk.descriptors import Drafter
+from kinfolk.draft_api import Drafter
 from kinfolk.errors import EngineError, SettingsError
 from kinfolk.sched.admission import Admission
 from kinfolk.sched.checkpoints import Checkpoints
