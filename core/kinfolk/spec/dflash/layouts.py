@@ -96,7 +96,9 @@ LAYOUT_A: Final = Layout(
             CONTEXT_NORM: ("dflash.hidden_norm.weight", "dflash_hidden_norm.weight"),
         }
     ),
-    in_block=MappingProxyType({"ffn_norm.weight": ("ffn_norm.weight", "post_attention_norm.weight")}),
+    in_block=MappingProxyType(
+        {"ffn_norm.weight": ("ffn_norm.weight", "post_attention_norm.weight")}
+    ),
     capture_norms="dflash.aux_hidden_norm.{}.weight",
 )
 

@@ -256,7 +256,7 @@ class _Builder:
 
     def context_inputs(self) -> list[Linears]:
         """The key and value projections of all layers, in one launch if they read the same rows."""
-        matrices = [
+        matrices: list[list[Any]] = [
             [self.weights[f"blk.{layer}.attn_{name}.weight"] for name in ("k", "v")]
             for layer in range(len(self.config.layers))
         ]
@@ -333,7 +333,8 @@ class _Builder:
         applied = getattr(self.target, "embedding_scale", None)
         if self.config.own_embedding:
             scale = applied or 1.0 if scale is None else scale
-            arguments = EmbeddingArguments(self.weights[EMBEDDING], scale)
+            table: Any = self.weights[EMBEDDING]
+            arguments = EmbeddingArguments(table, scale)
             return self.context.ops.bind(EMBEDDING_OP, arguments)
         if scale is None or applied is None or isclose(scale, applied, rel_tol=_SAME):
             return self.target.embed
@@ -347,7 +348,7 @@ class _Builder:
             self.check_target_head()
             nothing = torch.zeros(1, config.width, device=context.device)
             return self.scaled(self.target.logits, capped=True), self.target.norm(nothing).dtype
-        weight = self.weights[HEAD]
+        weight: Any = self.weights[HEAD]
         dtype = context.dtype if isinstance(weight, torch.Tensor) else torch.float32
         return self.scaled(Linear(context, weight, dtype), capped=False), dtype
 

@@ -8,8 +8,9 @@ from kinfolk.draft_api import DraftPlan, TargetFacts
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.plans import Codec, Paged, Section
-from kinfolk.spec.dflash.config import DFlashConfig, captured_layers, read_config
+from kinfolk.spec.dflash.config import DFlashConfig, captured_layers
 from kinfolk.spec.dflash.layouts import FC, layout_of
+from kinfolk.spec.dflash.reader import read_config
 from kinfolk.spec.dflash.weights import weight_plan
 
 CANDIDATES: Final = 8

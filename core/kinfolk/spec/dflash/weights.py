@@ -7,7 +7,7 @@ from typing import Final
 
 from kinfolk.gguf.inventory import Inventory
 from kinfolk.gguf.metadata import Metadata
-from kinfolk.plans import WeightPlan, WeightSpec
+from kinfolk.plans import Role, WeightPlan, WeightSpec
 from kinfolk.spec.dflash.config import DFlashConfig
 from kinfolk.spec.dflash.layouts import (
     CAPTURE_NORMS,
@@ -53,7 +53,7 @@ def _ignored(inventory: Inventory) -> Mapping[str, str]:
     return {name: reason for name, reason in _IGNORED.items() if name in inventory}
 
 
-def _role(name: str, is_vector: bool) -> str:
+def _role(name: str, is_vector: bool) -> Role:
     if is_vector or name.endswith("_conv_base"):
         return "vector"
     return "embedding" if name in (EMBEDDING, *SELECTOR) else "matrix"
