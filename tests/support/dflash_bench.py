@@ -38,6 +38,7 @@ from kinfolk.weights.loader import load_weights
 F32, I64 = 0, 27
 TARGET_LAYERS = 6
 CONTEXT = 512
+EXACT = Codec("f32")
 
 SHAPES = {
     "full": Shape(),
@@ -242,14 +243,14 @@ class TableTarget:
 
 
 def facts(
-    shape: Shape, *, layers: int = TARGET_LAYERS, codec: str = "f32", **changes: Any
+    shape: Shape, *, layers: int = TARGET_LAYERS, codec: Codec = EXACT, **changes: Any
 ) -> TargetFacts:
     """A target that the shape is for; ``changes`` are fields of its configuration."""
     fields = {"width": shape.width, "vocabulary": shape.vocabulary, **changes}
     config = ModelConfig(
         architecture="some", layers=layers, context=CONTEXT, norm_eps=1e-6, **fields
     )
-    section = Section("k", 1, 32, Codec(codec))
+    section = Section("k", 1, 32, codec)
     meta = Metadata.from_dict({"tokenizer.ggml.tokens": vocabulary(shape)}, Path("target.gguf"))
     state = StatePlan((Paged((section, replace(section, name="v"))),))
     return TargetFacts(Path("target.gguf"), "some", meta, config, state, CONTEXT)
@@ -263,7 +264,7 @@ class Bench:
     read: that makes a drafter with a mistake."""
 
     def __init__(
-        self, path: Path, target: Any, shape: Shape, *, codec: str = "f32", **config: Any
+        self, path: Path, target: Any, shape: Shape, *, codec: Codec = EXACT, **config: Any
     ) -> None:
         self.file = GGUFFile.open(path)
         about = facts(shape, codec=codec)
@@ -280,7 +281,7 @@ class Bench:
         pools = len(self.state_plan.windows)
         self.limits = StateLimits(
             slots=4, checkpoints=0, blocks=(40,) * pools, context=CONTEXT + 64, step_rows=512,
-            tree_rows=256, codec=Codec(codec),
+            tree_rows=256, codec=codec,
         )  # fmt: skip
         device = torch.device("cpu")
         weights = load_weights(self.plan.weights, self.file.inventory, QuantFormats())

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from dflash_bench import SHAPES, Bench, TableTarget, random_features, write_drafter
+from dflash_bench import EXACT, SHAPES, Bench, TableTarget, random_features, write_drafter
 from dflash_reference import Reference, Shape, random_tensors
+
+from kinfolk.plans import Codec
 
 @dataclass
 class Pair:
@@ -31,7 +33,7 @@ def make(tmp_path: Path) -> Callable[..., Pair]:
     """``make(shape, layout, config…)``: a pair; keywords make a drafter with a mistake."""
 
     def pair(
-        shape: Shape, layout: str = "B", *, codec: str = "f32", target: Any = None, **config: Any
+        shape: Shape, layout: str = "B", *, codec: Codec = EXACT, target: Any = None, **config: Any
     ) -> Pair:
         tensors = random_tensors(shape)
         path = write_drafter(tmp_path / f"{layout}.gguf", shape, tensors, layout)
