@@ -285,9 +285,7 @@ class Bench:
         )  # fmt: skip
         device = torch.device("cpu")
         weights = load_weights(self.plan.weights, self.file.inventory, QuantFormats())
-        context = BuildContext(
-            Ops(OP_BACKENDS), device, torch.float32, self.state_plan, CONTEXT
-        )
+        context = BuildContext(Ops(OP_BACKENDS), device, torch.float32, self.state_plan, CONTEXT)
         self.drafter: DFlash = build(self.plan, weights, context, target)
         self.kv_cache = KVCacheManager(self.state_plan.windows, self.limits, recurrent=False)
         self.state = State(self.state_plan, self.limits, device)
@@ -392,7 +390,7 @@ class Bench:
 
 
 def random_features(shape: Shape, rows: int, seed: int = 3) -> torch.Tensor:
-    """[rows, captures * width], which bfloat16 holds exactly, of unequal sizes as in real models."""
+    """[rows, captures * width] that bfloat16 holds exactly, larger for later layers."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(rows, len(shape.captures), shape.width, generator=generator)
     sizes = torch.arange(1, len(shape.captures) + 1)[:, None]

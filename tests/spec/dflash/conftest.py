@@ -14,6 +14,7 @@ from dflash_reference import Reference, Shape, random_tensors
 
 from kinfolk.plans import Codec
 
+
 @dataclass
 class Pair:
     """The drafter and the plain implementation of the same weights."""
