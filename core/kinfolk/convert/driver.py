@@ -321,7 +321,10 @@ def _read(
         yield np.stack([checkpoint.read(s.name) for s in recipe.sources[start:stop]])
         return
     for source in recipe.sources:
-        yield checkpoint.read(source.name, start, stop)
+        if recipe.transform.rowwise:
+            yield checkpoint.read(source.name, start, stop)
+        else:
+            yield checkpoint.read(source.name)
 
 
 def encode(numbers: FloatArray, format_: QuantFormat) -> ByteArray:

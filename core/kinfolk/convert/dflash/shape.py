@@ -61,7 +61,6 @@ _FROM_TENSORS: Final = dict.fromkeys(
 _UNUSED: Final = {
     "vocab_size": "the target's vocabulary is written",
     "max_window_layers": "'layer_types' says which layers have windows",
-    "head_dim": "the tensors show it",
 }
 
 
@@ -118,7 +117,10 @@ class ShapeReader:
         hidden, inputs = self.shapes["fc.weight"]
         head_dim = self.shapes["layers.0.self_attn.q_norm.weight"][0]
         heads, kv_heads = self.heads(head_dim)
+        feed_forward = self.shapes["layers.0.mlp.gate_proj.weight"][0]
         self.compare("hidden_size", hidden, "fc.weight")
+        self.compare("head_dim", head_dim, "layers.0.self_attn.q_norm.weight")
+        self.compare("intermediate_size", feed_forward, "layers.0.mlp.gate_proj.weight")
         self.compare("num_attention_heads", heads, "layers.0.self_attn")
         self.compare("num_key_value_heads", kv_heads, "layers.0.self_attn")
         layers = self.layers()
@@ -133,7 +135,7 @@ class ShapeReader:
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            feed_forward=self.shapes["layers.0.mlp.gate_proj.weight"][0],
+            feed_forward=feed_forward,
             context=self.sizes.integer(
                 "max_position_embeddings", self.default("max_position_embeddings", 0) or None
             ),
