@@ -62,6 +62,7 @@ def pack_outputs_kernel(
         tl.store(out, path, mask=inside)
         drafted = place + 1 < kept
         row = tl.load(path_ptr + index * WIDTH + place + 1, mask=drafted, other=0)
+        row = tl.maximum(row, 0)  # a path that is shorter than it says
         emitted = tl.load(tokens_ptr + index * WIDTH + row, mask=drafted, other=-1)
         emitted = tl.where(place + 1 == kept, following, emitted)
         tl.store(out + sampled * WIDTH, emitted, mask=inside)
