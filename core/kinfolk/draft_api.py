@@ -19,13 +19,13 @@ chosen token of each lane, a sequence that is to be drafted for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kinfolk.checked import Checked
 from kinfolk.config import ModelConfig
-from kinfolk.plans import LayerState, StatePlan, WeightPlan
+from kinfolk.plans import Codec, LayerState, StatePlan, WeightPlan
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,8 @@ class TargetFacts:
 
     ``path`` and ``metadata`` are those of the target's file, with its vocabulary and special
     tokens; ``config`` has layers, width, size of the vocabulary and whatever else its family reads.
-    ``state`` is the target's state; ``context`` the positions that a sequence may have.
+    ``state`` is the target's state; ``context`` the positions that a sequence may have; ``codec``
+    the storage of keys and values that the user wants.
 
     There is no embedding scale and no softcap here: ``Model.embed`` and ``Model.logits`` apply the
     target's own.
@@ -77,6 +78,7 @@ class TargetFacts:
     config: ModelConfig
     state: StatePlan
     context: int
+    codec: Codec = field(default_factory=Codec)
 
     @property
     def first_layer(self) -> int:
@@ -96,6 +98,8 @@ class DraftPlan(Checked):
     block         rows of a lane in one draft, the last chosen token's row included; at most 64
     depth         tokens that it can propose one after another, at most ``MAX_PROPOSED``
     columns       candidates for each of them, the best first
+    width         numbers of a row of the target that it is made for, and
+    vocabulary    its number of tokens; the core refuses another target. ``None`` = any
     fill          token of the block's rows behind the first, such as a mask
     config        whatever ``build`` needs
     """
@@ -104,6 +108,8 @@ class DraftPlan(Checked):
     state: tuple[LayerState, ...] = ()
     features: tuple[int, ...] = ()
     final: bool = False
+    width: int | None = None
+    vocabulary: int | None = None
     block: int = 1
     depth: int = 1
     columns: int = 1

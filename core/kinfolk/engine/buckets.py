@@ -106,9 +106,9 @@ class Buckets:
 
     def smallest(self, items: Sequence[Item]) -> Bucket | None:
         """The smallest bucket for ``items``; ``None`` if there is none."""
-        drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
-        rows = sum(len(item.tokens) for item in items)
-        trees = any(item.parents is not None for item in items)
+        drafted = [item.rows for item in items if item.kind is ItemKind.VERIFY]
+        rows = sum(item.rows for item in items)
+        trees = any(item.is_tree for item in items)
         width = _next_size(max(drafted), WIDTHS) if drafted else 1
         if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
             return self._mixed(items, rows, width, trees, sum(drafted))
@@ -130,7 +130,7 @@ class Buckets:
         bucket_drafted = _next_size(drafted, ROWS) if drafted else 0
         if bucket_rows is None or sequences is None or width is None or bucket_drafted is None:
             return None
-        long = sum(len(item.tokens) > MAX_SHORT_ROWS for item in items)
+        long = sum(item.rows > MAX_SHORT_ROWS for item in items)
         most_long = min(self.most_long, bucket_rows // (MAX_SHORT_ROWS + 1))
         if long > most_long or sum(len(item.stores) for item in items) > STORES:
             return None
@@ -152,13 +152,14 @@ class Buckets:
             sizes += [] if top is None else [min(top, rows)]
             most_long = min(self.most_long, rows // (MAX_SHORT_ROWS + 1))
             yield from (Bucket("mixed", rows, n, long=most_long) for n in dict.fromkeys(sizes))
-        if limits.max_draft:
-            width = _next_size(limits.max_draft + 1, WIDTHS) or WIDTHS[-1]
+        if limits.most_drafted:
+            width = _next_size(limits.most_drafted + 1, WIDTHS) or WIDTHS[-1]
             widths = [each for each in WIDTHS if each <= width]
+            trees = limits.proposes_trees
             for n in sequences:
                 for rows in ROWS:
-                    if rows > 1 and n <= rows <= 2 * n * (limits.max_draft + 1):
-                        yield from (Bucket("verify", rows, n, w, drafted=rows) for w in widths)
+                    if rows > 1 and n <= rows <= 2 * n * (limits.most_drafted + 1):
+                        yield from (Bucket("verify", rows, n, w, trees, rows) for w in widths)
 
     def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
         """``items`` in groups that each fit a bucket, in order; one group, which runs in its own
@@ -179,6 +180,16 @@ def wanted_captures(slots: int, step_tokens: int, max_draft: int = 0) -> int:
     limits = SchedulerLimits(slots, 2, step_tokens, slice=1, max_draft=max_draft)
     kinds = [bucket.kind for bucket in Buckets().likely(limits)]
     return 2 * len(kinds) - kinds.count("mixed")
+
+
+def draft_lanes(count: int) -> int | None:
+    """The lanes of the captured draft that has room for so many; ``None`` if there is none."""
+    return _next_size(count, SEQUENCES)
+
+
+def likely_lanes(slots: int) -> list[int]:
+    """The lanes of all captured drafts for up to so many sequences."""
+    return sorted({draft_lanes(count) or SEQUENCES[-1] for count in range(1, slots + 1)})
 
 
 def largest_step(slots: int) -> tuple[int, int]:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from kinfolk.descriptors import Family
+from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.devices import missing_device
 from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
+from kinfolk.engine.preparing_drafter import PreparedDrafter, prepare_drafter
 from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
@@ -67,6 +69,7 @@ class Prepared:
     slice_rows: int
     captures: int
     """Captured steps that are kept; the memory plan has room for them."""
+    drafter: PreparedDrafter | None = None
 
 
 def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
@@ -102,27 +105,39 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     hooks = hooks.with_policies(policy_providers(registry, settings.policy, info))
     plan = _state_plan(hooks, config, wanted, settings)
     pool_layouts(plan)  # raises if a section cannot be stored
+    facts = TargetFacts(
+        path=file.path,
+        family=family.name,
+        metadata=file.metadata,
+        config=config,
+        state=plan,
+        context=wanted.context,
+        codec=wanted.codec or Codec(),
+    )
+    drafter = prepare_drafter(settings, registry, formats, file, facts)
+    if drafter is not None:
+        plan = drafter.behind(plan)
+        wanted = replace(wanted, tree_rows=max(wanted.tree_rows, wanted.slots * drafter.arena_rows))
     ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
     usable = usable_memory(device, settings.memory)
-    form = choose_form(settings.weights, weight_plan, dtype, device, usable)
-    weights = partial(
-        weight_bytes,
-        weight_plan,
-        file.inventory,
-        formats,
-        dtype=dtype,
-        activations=settings.activations,
-    )
+    both = weight_plan if drafter is None else drafter.beside(weight_plan)
+    form = choose_form(settings.weights, both, dtype, device, usable)
+    nbytes = partial(weight_bytes, formats=formats, dtype=dtype, activations=settings.activations)
+    weights = partial(nbytes, weight_plan, file.inventory)
     if form == "blocks" and device.type == "cpu":
         _warn_of_blocks(settings.weights, weights(form="blocks"), weights(form="dense"), usable)
     step_tokens = settings.step_tokens or 2 * slice_rows
     layers = len(plan.layers)
-    captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens))
+    captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafter))
+    features = 0 if drafter is None else drafter.plan.feature_width(config.width)
     memory = plan_memory(
         usable=usable,
         weights=weights(form=form),
-        work=work_bytes(weight_plan, step_tokens, LOGIT_ROWS),
-        graphs=graph_bytes(weight_plan, layers, captures, *largest_step(settings.slots)),
+        drafter=0
+        if drafter is None
+        else nbytes(drafter.plan.weights, drafter.file.inventory, form=form),
+        work=work_bytes(both, step_tokens, LOGIT_ROWS, features),
+        graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features),
         is_host=device.type == "cpu",
         plan=plan,
         wanted=wanted,
@@ -148,11 +163,14 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         dtype=dtype,
         slice_rows=slice_rows,
         captures=captures,
+        drafter=drafter,
     )
 
 
-def _wanted_captures(settings: Settings, step_tokens: int) -> int:
+def _wanted_captures(settings: Settings, step_tokens: int, drafter: PreparedDrafter | None) -> int:
     drafts = 0 if settings.drafter is None else settings.draft_tokens
+    if drafter is not None:
+        drafts = drafter.rows
     return wanted_captures(settings.slots, step_tokens, drafts)
 
 
