@@ -234,22 +234,14 @@ REFUSED = {
     "a layer twice": ({"keys": {"target_layers": [2, 2, 4]}}, ("[2, 2, 4]", "from 1 on")),
     "the input of the first layer": ({"keys": {"target_layers": [0, 2, 4]}}, ("[0, 2, 4]",)),
     "no captures": ({"keys": NO_CAPTURES}, ("'dflash.target_layers' is missing",)),
-    "a layer beyond the target": (
-        {"keys": {"target_layers": [2, 4, 62]}},
-        ("layer 61", "target.gguf has 6 layers"),
+    "no captures, and too few layers to spread them": (
+        {"layout": "A", "keys": {"dflash.target_layer_ids": None}, "layers": 4},
+        ("dflash.target_layer_ids' is missing", "3 captured layers", "over the 4"),
     ),
     "another width": ({"width": 512}, ("'fc.weight' takes 3·64 numbers", "have 512")),
-    "another vocabulary": (
-        {"vocabulary": 99},
-        ("'tokenizer.ggml.tokens' tells of 101 tokens", "target.gguf has 99"),
-    ),
-    "another vocabulary in layout A": (
-        {"layout": "A", "vocabulary": 99},
-        ("vocab_size' tells of 101 tokens", "has 99"),
-    ),
-    "a token that differs": (
-        {"keys": {"tokenizer.ggml.tokens": [f"t{n}" for n in range(100)] + ["x"]}},
-        ("token 100 is 'x'", "'t100'"),
+    "a mask beyond the target's vocabulary": (
+        {"layout": "A", "keys": {"vocab_size": None}, "vocabulary": 99},
+        ("token 100", "target.gguf has 99"),
     ),
     "no mask": (
         {"keys": {"tokenizer.ggml.mask_token_id": None}},

@@ -9,14 +9,12 @@ from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.plans import Codec, Paged, Section
 from kinfolk.spec.dflash.config import DFlashConfig, captured_layers
-from kinfolk.spec.dflash.layouts import FC, layout_of
+from kinfolk.spec.dflash.layouts import FC, LAYOUT_A, layout_of
 from kinfolk.spec.dflash.reader import read_config
 from kinfolk.spec.dflash.weights import weight_plan
 
 CANDIDATES: Final = 8
 """Candidates for each token: trees seldom have more siblings."""
-
-_TOKENS: Final = "tokenizer.ggml.tokens"
 
 
 def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan:
@@ -28,19 +26,18 @@ def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan:
     """
     config = read_config(file.metadata, file.inventory)
     _check_width(file, config, target)
-    _check_vocabulary(file.metadata, config, target)
-    config = config.model_copy(
-        update={
-            "captures": _captures(file, config, target),
-            "vocabulary": target.config.vocabulary,
-        }
-    )
+    _check_mask(file.metadata, config, target)
+    captures = config.captures or _spread_captures(file.metadata, config, target)
+    vocabulary = config.vocabulary or target.config.vocabulary
+    config = config.model_copy(update={"captures": captures, "vocabulary": vocabulary})
     codec = _codec(target, config.head_dim)
     sections = tuple(Section(name, config.kv_heads, config.head_dim, codec) for name in ("k", "v"))
     return DraftPlan(
         weights=weight_plan(config, file.metadata, file.inventory),
         state=tuple(Paged(sections, layer.window) for layer in config.layers),
         features=config.captures,
+        width=config.width,
+        vocabulary=config.vocabulary,
         block=config.block,
         depth=config.block - 1,
         columns=min(CANDIDATES, config.head_rows or CANDIDATES, _candidates(config)),
@@ -65,47 +62,25 @@ def _check_width(file: GGUFFile, config: DFlashConfig, target: TargetFacts) -> N
     )
 
 
-def _captures(file: GGUFFile, config: DFlashConfig, target: TargetFacts) -> tuple[int, ...]:
-    layers = target.config.layers
-    captures = config.captures or captured_layers(config.capture_count, layers)
-    beyond = [layer for layer in captures if not 0 <= layer < layers]
-    if beyond or len(set(captures)) < len(captures):
-        layout = layout_of(file.metadata, file.inventory)
-        key = file.metadata.arch_key(layout.captures)
-        stated = f"key {key!r} lists" if config.captures else f"key {key!r} is missing, so it reads"
-        what = f"layer {beyond[0]}" if beyond else f"{list(captures)}, a layer twice,"
-        raise file.metadata.fail(
-            f"{stated} the output of {what} of a model, but {target.path} has {layers} layers, "
-            f"0 to {layers - 1}: the drafter is for another model",
+def _spread_captures(meta: Metadata, config: DFlashConfig, target: TargetFacts) -> tuple[int, ...]:
+    """The captured layers of a file that does not list them."""
+    captures = captured_layers(config.capture_count, target.config.layers)
+    if len(set(captures)) < len(captures):
+        key = meta.arch_key(LAYOUT_A.captures)
+        raise meta.fail(
+            f"key {key!r} is missing, and {config.capture_count} captured layers cannot be spread "
+            f"over the {target.config.layers} of the model {target.path}",
             key,
         )
     return captures
 
 
-def _check_vocabulary(meta: Metadata, config: DFlashConfig, target: TargetFacts) -> None:
-    size = target.config.vocabulary
-    key = _TOKENS if _TOKENS in meta else meta.arch_key("vocab_size")
-    if config.vocabulary not in (None, size):
-        raise meta.fail(
-            f"key {key!r} tells of {config.vocabulary} tokens, but the model {target.path} has "
-            f"{size}: the drafter is for another model",
-            key,
+def _check_mask(meta: Metadata, config: DFlashConfig, target: TargetFacts) -> None:
+    if config.mask_token >= target.config.vocabulary:
+        raise meta.unsupported(
+            f"masked rows have the token {config.mask_token}, but the model {target.path} has "
+            f"{target.config.vocabulary} tokens: the drafter is for another model"
         )
-    for token in (config.mask_token, *config.draft_ids):
-        if token >= size:
-            raise meta.fail(
-                f"token {token} of the drafter does not exist: the model {target.path} has {size}",
-                key,
-            )
-    if _TOKENS in meta and _TOKENS in target.metadata:
-        own, others = meta.strings(_TOKENS), target.metadata.strings(_TOKENS)
-        for token, (one, other) in enumerate(zip(own, others, strict=True)):
-            if one != other:
-                raise meta.fail(
-                    f"key {_TOKENS!r}: token {token} is {one!r}, but in the model {target.path} "
-                    f"{other!r}: the drafter is for another model",
-                    _TOKENS,
-                )
 
 
 def _codec(target: TargetFacts, head_dim: int) -> Codec:
