@@ -253,7 +253,7 @@ def facts(
     section = Section("k", 1, 32, codec)
     meta = Metadata.from_dict({"tokenizer.ggml.tokens": vocabulary(shape)}, Path("target.gguf"))
     state = StatePlan((Paged((section, replace(section, name="v"))),))
-    return TargetFacts(Path("target.gguf"), "some", meta, config, state, CONTEXT)
+    return TargetFacts(Path("target.gguf"), "some", meta, config, state, CONTEXT, codec)
 
 
 # -- driving --------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ STORED = {
 
 
 @pytest.mark.parametrize(("codec", "bound"), STORED.items(), ids=str)
-def test_keys_and_values_are_stored_as_the_targets_are(codec, bound, make, features):
+def test_keys_and_values_are_stored_as_asked_for(codec, bound, make, features):
     pair = make(Shape((40, None), (True, False), dim=32), codec=codec)
     assert pair.bench.plan.state[0].section("k").codec == codec
     assert worst(pair, features) <= bound

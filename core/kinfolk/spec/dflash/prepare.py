@@ -7,7 +7,7 @@ from typing import Final
 from kinfolk.draft_api import DraftPlan, TargetFacts
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.metadata import Metadata
-from kinfolk.plans import Codec, Paged, Section
+from kinfolk.plans import Paged, Section
 from kinfolk.spec.dflash.config import DFlashConfig, captured_layers
 from kinfolk.spec.dflash.layouts import FC, LAYOUT_A, layout_of
 from kinfolk.spec.dflash.reader import read_config
@@ -30,8 +30,9 @@ def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan:
     captures = config.captures or _spread_captures(file.metadata, config, target)
     vocabulary = config.vocabulary or target.config.vocabulary
     config = config.model_copy(update={"captures": captures, "vocabulary": vocabulary})
-    codec = _codec(target, config.head_dim)
-    sections = tuple(Section(name, config.kv_heads, config.head_dim, codec) for name in ("k", "v"))
+    sections = tuple(
+        Section(name, config.kv_heads, config.head_dim, target.codec) for name in ("k", "v")
+    )
     return DraftPlan(
         weights=weight_plan(config, file.metadata, file.inventory),
         state=tuple(Paged(sections, layer.window) for layer in config.layers),
@@ -81,14 +82,3 @@ def _check_mask(meta: Metadata, config: DFlashConfig, target: TargetFacts) -> No
             f"masked rows have the token {config.mask_token}, but the model {target.path} has "
             f"{target.config.vocabulary} tokens: the drafter is for another model"
         )
-
-
-def _codec(target: TargetFacts, head_dim: int) -> Codec:
-    """The storage of the target's keys, if heads of the drafter's size can be stored so."""
-    paged = next((layer for layer in target.state.layers if isinstance(layer, Paged)), None)
-    codec = Codec() if paged is None else paged.sections[0].codec
-    power = head_dim & (head_dim - 1) == 0
-    fits = (codec.format in ("f32", "f16", "bf16") or head_dim % 32 == 0) and (
-        codec.rotation == "none" or power
-    )
-    return codec if fits else Codec()

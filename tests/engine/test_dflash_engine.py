@@ -1,0 +1,188 @@
+"""DFlash in the engine: output is that without it, and every draft is what the plain implementation
+drafts from the model's features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from dflash_bench import file_keys, file_tensors, write_file
+from dflash_reference import Reference, Shape, random_tensors
+
+from kinfolk.errors import ModelFormatError, SettingsError, UnsupportedModelError
+from kinfolk.sched.request import Request, Sampling
+from kinfolk.testing.driver import Driver
+
+SHAPES = {
+    "windowed layers, then full": Shape(
+        (20, 20, None), (True, True, False), vocabulary=768, mask=767, captures=(0, 2, 3), dim=32
+    ),
+    "gates": Shape(
+        (24, 24), (True, True), vocabulary=768, mask=767, captures=(1, 3), block=8, dim=32,
+        capture_norms=True, context_norm=True, gate="head",
+    ),
+    "DFlash 2": Shape(
+        (70, None), (True, False), vocabulary=768, mask=767, captures=(1, 2), block=8, dim=32,
+        conv=(2, 16), selector=(12, 8),
+    ),
+}  # fmt: skip
+SAMPLINGS = [
+    Sampling(),
+    Sampling(temperature=0.9, top_p=0.95, seed=11),
+    Sampling(temperature=1.2, repetition_penalty=1.2, seed=3),
+]
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES)
+def shape(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def tokens(loaded):
+    return list(loaded.file.metadata.strings("tokenizer.ggml.tokens"))
+
+
+@pytest.fixture
+def drafter_file(tokens, tmp_path):
+    """``drafter_file(shape, **keys)``: a drafter of random weights for the model of the case."""
+
+    def write(shape, **keys):
+        found = file_keys(shape, "B") | {"tokenizer.ggml.tokens": tokens} | keys
+        arrays = file_tensors(random_tensors(shape), "B")
+        return write_file(tmp_path / "case-draft.gguf", found, arrays)
+
+    return write
+
+
+@dataclass
+class Draft:
+    """One lane of a draft."""
+
+    slot: int
+    anchor: int
+    start: int
+    tokens: torch.Tensor
+    scores: torch.Tensor
+
+
+@pytest.fixture
+def drafted(load, drafter_file):
+    """``drafted(shape, **settings)``: the model with a drafter, and the list of its drafts."""
+
+    def open_model(shape, **settings):
+        options = {"graphs": "off", "draft_model": drafter_file(shape), **settings}
+        loaded = load(**options)
+        drafts: list[Draft] = []
+        drafter = loaded.drafter.drafter
+        draft = drafter.draft
+
+        def noting(block: Any, view: Any) -> Any:
+            proposals = draft(block, view)
+            lanes = zip(block.slots.tolist(), block.tokens.tolist(), block.positions.tolist(),
+                        proposals.tokens, proposals.scores, strict=True)  # fmt: skip
+            drafts.extend(Draft(*lane) for lane in lanes if lane[0])
+            return proposals
+
+        drafter.draft = noting
+        return loaded, drafts
+
+    return open_model
+
+
+def several(text, count, new=24):
+    return [
+        Request(f"r{i}", tuple(text[: 11 + 17 * i]), new, SAMPLINGS[i % len(SAMPLINGS)])
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("mode", "graphs"), [("chain", "off"), ("chain", "on"), ("tree", "on")])
+def test_output_is_that_without_a_drafter(
+    shape, mode, graphs, engine, text, solo, collect, drafted
+):
+    loaded, _ = drafted(shape, draft_mode=mode, draft_budget=12, graphs=graphs)
+    running, many = engine(model=loaded), several(text, 4)
+    tickets = [running.submit(request) for request in many]
+    for request, ticket in zip(many, tickets, strict=True):
+        assert collect(ticket).tokens == solo(request).tokens
+    assert running.stats()["draft_failures"] == 0
+    assert running.stats()["drafts"] > 0
+
+
+def features_of(loaded, shape, tokens):
+    """Features bfloat16 of a text, by a forward of all of it."""
+    driver = Driver(loaded)
+    lease = driver.open()
+    driver.feed({lease: tokens})
+    (found,) = driver.features()
+    assert found.shape == (len(tokens), len(shape.captures) * shape.width)
+    return found.float()
+
+
+@torch.inference_mode()
+def test_every_draft_is_that_of_the_plain_implementation(
+    shape, engine, text, collect, drafted, load
+):
+    """From slices of a prompt, decoded and kept rows, in several lanes."""
+    loaded, drafts = drafted(shape)
+    many = [replace(request, sampling=Sampling()) for request in several(text, 3)]
+    running = engine(model=loaded)
+    outcomes = [collect(ticket) for ticket in [running.submit(request) for request in many]]
+    plain = load()
+    plain.model.features(shape.captures)
+    everything = torch.arange(shape.vocabulary)
+    table = plain.model.embed(everything).float()
+    nothing = torch.zeros(0, shape.width)
+    checked = 0
+    for request, outcome in zip(many, outcomes, strict=True):
+        known = [*request.prompt, *outcome.tokens]
+        features = features_of(plain, shape, known)
+        for draft in drafts:
+            if draft.start >= len(known) or known[draft.start] != draft.anchor:
+                continue
+            reference = Reference(shape, random_tensors(shape), table, nothing)
+            reference.extend(features[: draft.start])
+            scores = scores_of(reference, plain.model, draft.anchor)
+            if not torch.allclose(draft.scores, scores, rtol=0, atol=2e-3):
+                continue  # the draft of another sequence with the same token there
+            checked += 1
+    # Drafts for the last steps of a request are not for tokens of its output.
+    assert checked >= len(drafts) - 2 * len(many) > 20
+
+
+def scores_of(reference, model, anchor):
+    if reference.shape.selector is None:
+        logits = model.logits(reference.hidden(anchor)[1:])
+        return logits.log_softmax(-1).topk(8, -1).values
+    reference.head = logits_table(model, reference.shape)
+    return torch.tensor(reference.walk(anchor)[1])
+
+
+def logits_table(model, shape):
+    """The head as a matrix, for a model without a softcap."""
+    return model.logits(torch.eye(shape.width)).T
+
+
+# -- what does not fit ----------------------------------------------------------------------------
+
+
+def test_a_drafter_of_another_model_is_refused(load, drafter_file):
+    shape = SHAPES["gates"]
+    with pytest.raises(UnsupportedModelError, match="layer 61, the model has"):
+        load(draft_model=drafter_file(shape, **{"dflash.target_layers": [2, 62]}))
+    with pytest.raises(ModelFormatError, match=r"takes 2·32 numbers.*have 64"):
+        load(draft_model=drafter_file(replace(shape, width=32)))
+
+
+def test_a_token_that_differs_is_named(load, drafter_file, tokens):
+    other = [*tokens[:5], "other", *tokens[6:]]
+    with pytest.raises(UnsupportedModelError, match="'other' as token 5"):
+        load(draft_model=drafter_file(SHAPES["gates"], **{"tokenizer.ggml.tokens": other}))
+
+
+def test_more_tokens_than_the_trained_block_are_refused(load, drafter_file):
+    with pytest.raises(SettingsError, match=r"--draft-tokens 9.*at most 7 tokens"):
+        load(draft_model=drafter_file(SHAPES["gates"]), draft_tokens=9)
