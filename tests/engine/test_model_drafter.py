@@ -313,7 +313,7 @@ def test_errors_name_file_and_numbers(drafted, text, load, drafters, cases, tmp_
     futures = [list(text[:9])]
     for keys, options, kind, words in (
         ({"feature": 61}, {}, UnsupportedModelError, "layer 61, the model has 5 layers"),
-        ({"width": 999}, {}, UnsupportedModelError, "rows of 999, the model has"),
+        ({"target_width": 999}, {}, UnsupportedModelError, "rows of 999, the model has"),
         ({"vocabulary": 99}, {}, UnsupportedModelError, "a vocabulary of 99, the model has"),
         ({"depth": 3}, {"width": 4}, SettingsError, "--draft-tokens 4: .* at most 3 tokens"),
     ):

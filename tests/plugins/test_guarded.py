@@ -226,7 +226,7 @@ def test_a_drafter_is_asked_through_the_door(drafter):
     ("create", "said"),
     [
         (lambda info: {}[info.name], "made_drafter:create failed: KeyError"),
-        (lambda info: None, "made_drafter:create returned None, which is no kinfolk.descriptors"),
+        (lambda info: None, "made_drafter:create returned None, which is no kinfolk.draft_api"),
         (lambda info: SimpleNamespace(propose=len), "Drafter: it has no release"),
         (7, "made_drafter:create failed: TypeError"),
     ],

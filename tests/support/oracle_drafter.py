@@ -101,7 +101,7 @@ def prepare(file, facts):
         block=depth + 1,
         depth=depth,
         columns=columns,
-        width=number("width", 0) or None,
+        width=number("target_width", 0) or None,
         vocabulary=number("vocabulary", 0) or None,
         config=config,
     )

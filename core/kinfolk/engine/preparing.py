@@ -20,6 +20,7 @@ from kinfolk.engine.preparing_drafter import PreparedDrafter, prepare_drafter
 from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
+from kinfolk.guarded import GuardedFamily
 from kinfolk.hooks import CoreHooks, ModelHookCaller, family_provider, policy_providers
 from kinfolk.model_api import ModelInfo
 from kinfolk.ops.binding import Ops
@@ -85,35 +86,14 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     weight_plan = family.weight_plan(config, file.inventory)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
-    hooks = ModelHookCaller(
-        family_provider(family, config),
-        (CoreHooks(), DefaultMapping(), DefaultPlacement(), DefaultVerify()),
-        trace=settings.trace_plugins,
-    )
     slice_rows = SLICE_ROWS[device.type]
     if settings.asked("context"):
         _check_context(settings.context, config.context)
     wanted = _wanted(settings, dtype, slice_rows, config.context)
-    info = ModelInfo(
-        config.name,
-        family.name,
-        config.architecture,
-        _state_plan(hooks, config, wanted, settings),
-        config.vocabulary,
-        wanted.context,
-    )
-    hooks = hooks.with_policies(policy_providers(registry, settings.policy, info))
+    hooks, info = _hooks(family, config, wanted, settings, registry)
     plan = _state_plan(hooks, config, wanted, settings)
     pool_layouts(plan)  # raises if a section cannot be stored
-    facts = TargetFacts(
-        path=file.path,
-        family=family.name,
-        metadata=file.metadata,
-        config=config,
-        state=plan,
-        context=wanted.context,
-        codec=wanted.codec or Codec(),
-    )
+    facts = _target_facts(file, family, config, plan, wanted)
     drafter = prepare_drafter(settings, registry, formats, file, facts)
     if drafter is not None:
         plan = drafter.behind(plan)
@@ -122,20 +102,20 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     usable = usable_memory(device, settings.memory)
     both = weight_plan if drafter is None else drafter.beside(weight_plan)
     form = choose_form(settings.weights, both, dtype, device, usable)
-    nbytes = partial(weight_bytes, formats=formats, dtype=dtype, activations=settings.activations)
-    weights = partial(nbytes, weight_plan, file.inventory)
+    nbytes = partial(
+        weight_bytes, formats=formats, dtype=dtype, activations=settings.activations, form=form
+    )
     if form == "blocks" and device.type == "cpu":
-        _warn_of_blocks(settings.weights, weights(form="blocks"), weights(form="dense"), usable)
+        dense = nbytes(weight_plan, file.inventory, form="dense")
+        _warn_of_blocks(settings.weights, nbytes(weight_plan, file.inventory), dense, usable)
     step_tokens = settings.step_tokens or 2 * slice_rows
     layers = len(plan.layers)
     captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafter))
     features = 0 if drafter is None else drafter.plan.feature_width(config.width)
     memory = plan_memory(
         usable=usable,
-        weights=weights(form=form),
-        drafter=0
-        if drafter is None
-        else nbytes(drafter.plan.weights, drafter.file.inventory, form=form),
+        weights=nbytes(weight_plan, file.inventory),
+        drafter=0 if drafter is None else nbytes(drafter.plan.weights, drafter.file.inventory),
         work=work_bytes(both, step_tokens, LOGIT_ROWS, features),
         graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features),
         is_host=device.type == "cpu",
@@ -164,6 +144,44 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         slice_rows=slice_rows,
         captures=captures,
         drafter=drafter,
+    )
+
+
+def _hooks(
+    family: GuardedFamily,
+    config: Any,
+    wanted: StateLimits,
+    settings: Settings,
+    registry: Registry,
+) -> tuple[ModelHookCaller, ModelInfo]:
+    """The hooks of the model, with the policies switched on, and what these were told."""
+    hooks = ModelHookCaller(
+        family_provider(family, config),
+        (CoreHooks(), DefaultMapping(), DefaultPlacement(), DefaultVerify()),
+        trace=settings.trace_plugins,
+    )
+    info = ModelInfo(
+        config.name,
+        family.name,
+        config.architecture,
+        _state_plan(hooks, config, wanted, settings),
+        config.vocabulary,
+        wanted.context,
+    )
+    return hooks.with_policies(policy_providers(registry, settings.policy, info)), info
+
+
+def _target_facts(
+    file: GGUFFile, family: Family, config: Any, plan: StatePlan, wanted: StateLimits
+) -> TargetFacts:
+    return TargetFacts(
+        path=file.path,
+        family=family.name,
+        metadata=file.metadata,
+        config=config,
+        state=plan,
+        context=wanted.context,
+        codec=wanted.codec or Codec(),
     )
 
 
