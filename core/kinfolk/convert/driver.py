@@ -37,7 +37,7 @@ from kinfolk.text.vocabulary import TOKENS
 if TYPE_CHECKING:
     from kinfolk.gguf.values import ByteArray
 
-INTEGERS: Final = 27
+TYPE_I64: Final = 27
 """The tensor type I64."""
 
 PIECE_VALUES: Final = 1 << 22
@@ -178,7 +178,7 @@ class _Writing:
         plan = _plan(conversion, self.mix, self.formats)
         layouts = [_layout(recipe, plan[recipe.name]) for recipe in conversion.tensors]
         layouts += [
-            OutputTensor(name, array.shape, INTEGERS, array.nbytes)
+            OutputTensor(name, array.shape, TYPE_I64, array.nbytes)
             for name, array in conversion.integers.items()
         ]
         with GGUFOutput(path, keys, layouts, overwrite=overwrite) as output:

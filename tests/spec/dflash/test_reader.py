@@ -287,7 +287,7 @@ REFUSED = {
     "an activation": ({"keys": {"hidden_activation": "relu"}}, ("'relu'", "silu")),
     "tokens without a head": (
         {"tensors": {"d2t": np.arange(5)}},
-        ("'d2t' lists 5 tokens", "no 'output.weight'"),
+        ("'d2t' lists 5 tokens", "is no 'output.weight'"),
     ),
     "tokens twice": (
         {"tensors": {"d2t": np.array([3, 3]), "output.weight": np.ones((2, 64), np.float32)}},

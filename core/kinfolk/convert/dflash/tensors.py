@@ -43,8 +43,8 @@ _TOP: Final = {
     layouts.FC: "fc.weight",
     layouts.CONTEXT_NORM: "hidden_norm.weight",
     layouts.OUTPUT_NORM: "norm.weight",
-    layouts.EMBEDDING: "embed_tokens.weight",
-    layouts.HEAD: "lm_head.weight",
+    layouts.EMBEDDING_TENSOR: "embed_tokens.weight",
+    layouts.HEAD_TENSOR: "lm_head.weight",
     "selector_predecessor.weight": "candidate_selector.predecessor_codebook",
     "selector_successor.weight": "candidate_selector.successor_codebook",
     layouts.SELECTOR_HIDDEN: "candidate_selector.hidden_projection.weight",
@@ -74,7 +74,7 @@ def _recipes(shape: DFlashShape, stored: Mapping[str, Shape]) -> Iterator[Tensor
         layouts.CONTEXT_NORM: (h,),
         layouts.OUTPUT_NORM: (h,),
     }
-    for name in (layouts.EMBEDDING, layouts.HEAD):
+    for name in (layouts.EMBEDDING_TENSOR, layouts.HEAD_TENSOR):
         # A table that is there counts; its number of rows is checked against d2t and the target.
         if _TOP[name] in stored:
             sizes[name] = (stored[_TOP[name]][0], h)

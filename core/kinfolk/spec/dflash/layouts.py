@@ -25,8 +25,8 @@ FC: Final = "fc.weight"
 CONTEXT_NORM: Final = "enc.output_norm.weight"
 CAPTURE_NORMS: Final = "enc.aux_norm.weight"
 OUTPUT_NORM: Final = "output_norm.weight"
-EMBEDDING: Final = "token_embd.weight"
-HEAD: Final = "output.weight"
+EMBEDDING_TENSOR: Final = "token_embd.weight"
+HEAD_TENSOR: Final = "output.weight"
 DRAFT_IDS: Final = "d2t"
 ROPE_DIVISORS: Final = "rope_freqs.weight"
 SELECTOR: Final = ("selector_predecessor.weight", "selector_successor.weight")
@@ -37,7 +37,7 @@ _IN_BLOCK: Final = re.compile(r"(blk\.\d+\.)(.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """``prefix`` stands before the keys that only drafters have. ``tensors`` are the names in files
     of tensors that layout B calls otherwise; ``in_block`` those after ``blk.N.``.
 
@@ -77,14 +77,14 @@ class Layout:
         return found
 
 
-LAYOUT_B: Final = Layout(
+LAYOUT_B: Final = FileLayout(
     name="llama.cpp",
     prefix="",
     captures="target_layers",
     mask_token="tokenizer.ggml.mask_token_id",
     counts_inputs=True,
 )
-LAYOUT_A: Final = Layout(
+LAYOUT_A: Final = FileLayout(
     name="older",
     prefix="dflash.",
     captures="dflash.target_layer_ids",
@@ -103,7 +103,7 @@ LAYOUT_A: Final = Layout(
 )
 
 
-def layout_of(meta: Metadata, inventory: Inventory) -> Layout:
+def layout_of(meta: Metadata, inventory: Inventory) -> FileLayout:
     """The layout of a file. Raises :class:`UnsupportedModelError` for a file of something else."""
     if meta.architecture == ARCHITECTURE:
         return LAYOUT_B
@@ -125,7 +125,7 @@ _OTHER_LAYERS: Final = re.compile(
 )
 
 
-def refuse_other_drafters(inventory: Inventory, layout: Layout) -> None:
+def refuse_other_drafters(inventory: Inventory, layout: FileLayout) -> None:
     """Refuse, by the name of a tensor, drafters that compute something else.
 
     Raises :class:`UnsupportedModelError`. Without the parts that are refused the drafter would

@@ -35,9 +35,9 @@ from kinfolk.spec.dflash.convolution import (
 )
 from kinfolk.spec.dflash.layouts import (
     CONTEXT_NORM,
-    EMBEDDING,
+    EMBEDDING_TENSOR,
     FC,
-    HEAD,
+    HEAD_TENSOR,
     OUTPUT_NORM,
     ROPE_DIVISORS,
     SELECTOR,
@@ -46,8 +46,7 @@ from kinfolk.spec.dflash.layouts import (
 from kinfolk.spec.dflash.ranking import CandidateSelector, Independent, Ranking
 from kinfolk.spec.dflash.weights import capture_norm
 from kinfolk.weights.loader import Weights
-from kinfolk_kernels.embedding.op import EMBEDDING as EMBEDDING_OP
-from kinfolk_kernels.embedding.op import EmbeddingArguments
+from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
 from kinfolk_kernels.qk_rope_write.op import QK_ROPE_WRITE, QKRopeWriteArguments
 from kinfolk_kernels.softcap.op import SOFTCAP, SoftcapArguments
@@ -61,7 +60,7 @@ Embed = Callable[[torch.Tensor], torch.Tensor]
 
 def build(plan: DraftPlan, weights: Weights, context: BuildContext, target: Model) -> DFlash:
     """The drafter over loaded weights, for the built target."""
-    return _Builder(plan, weights, context, target).drafter()
+    return _DrafterBuilder(plan, weights, context, target).drafter()
 
 
 class ContextKeys:
@@ -208,7 +207,7 @@ class DFlash:
         return stream.normed(self.norm)[1]
 
 
-class _Builder:
+class _DrafterBuilder:
     """Builds the drafter's parts; weights have their names in layout B."""
 
     def __init__(
@@ -255,7 +254,7 @@ class _Builder:
         )
 
     def context_inputs(self) -> list[Linears]:
-        """The key and value projections of all layers, in one launch if they read the same rows."""
+        """The key and value projections of all layers, side by side if they read the same rows."""
         matrices: list[list[Any]] = [
             [self.weights[f"blk.{layer}.attn_{name}.weight"] for name in ("k", "v")]
             for layer in range(len(self.config.layers))
@@ -333,9 +332,9 @@ class _Builder:
         applied = getattr(self.target, "embedding_scale", None)
         if self.config.own_embedding:
             scale = applied or 1.0 if scale is None else scale
-            table: Any = self.weights[EMBEDDING]
+            table: Any = self.weights[EMBEDDING_TENSOR]
             arguments = EmbeddingArguments(table, scale)
-            return self.context.ops.bind(EMBEDDING_OP, arguments)
+            return self.context.ops.bind(EMBEDDING, arguments)
         if scale is None or applied is None or isclose(scale, applied, rel_tol=_SAME):
             return self.target.embed
         factor = scale / applied
@@ -348,7 +347,7 @@ class _Builder:
             self.check_target_head()
             nothing = torch.zeros(1, config.width, device=context.device)
             return self.scaled(self.target.logits, capped=True), self.target.norm(nothing).dtype
-        weight: Any = self.weights[HEAD]
+        weight: Any = self.weights[HEAD_TENSOR]
         dtype = context.dtype if isinstance(weight, torch.Tensor) else torch.float32
         return self.scaled(Linear(context, weight, dtype), capped=False), dtype
 

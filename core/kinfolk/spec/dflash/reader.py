@@ -28,14 +28,14 @@ from kinfolk.spec.dflash.config import (
 from kinfolk.spec.dflash.layouts import (
     CAPTURE_NORMS,
     DRAFT_IDS,
-    EMBEDDING,
+    EMBEDDING_TENSOR,
     FC,
-    HEAD,
+    HEAD_TENSOR,
     LAYOUT_A,
     ROPE_DIVISORS,
     SELECTOR,
     SELECTOR_HIDDEN,
-    Layout,
+    FileLayout,
     layout_of,
     refuse_other_drafters,
 )
@@ -66,7 +66,7 @@ def read_config(meta: Metadata, inventory: Inventory) -> DFlashConfig:
 class _Reader:
     """Reads one file; a method for each part of the configuration."""
 
-    def __init__(self, meta: Metadata, inventory: Inventory, layout: Layout) -> None:
+    def __init__(self, meta: Metadata, inventory: Inventory, layout: FileLayout) -> None:
         self.meta, self.inventory, self.layout = meta, inventory, layout
         self.fc = self.tensor(FC)
         self.width = self.fc.shape[0]
@@ -98,8 +98,8 @@ class _Reader:
             captures=self.captures(),
             capture_count=self.capture_count(),
             vocabulary=vocabulary,
-            own_embedding=self.has(EMBEDDING),
-            own_head=self.has(HEAD),
+            own_embedding=self.has(EMBEDDING_TENSOR),
+            own_head=self.has(HEAD_TENSOR),
             draft_ids=self.draft_ids(vocabulary),
             embedding_scale=self.optional("embedding_scale"),
             logit_scale=self.number("logit_scale", default=1.0),
@@ -299,7 +299,7 @@ class _Reader:
             return len(self.meta.strings("tokenizer.ggml.tokens"))
         if key in self.meta:
             return self.meta.integer(key, minimum=1)
-        embedding = self.layout.find(self.inventory, EMBEDDING)
+        embedding = self.layout.find(self.inventory, EMBEDDING_TENSOR)
         return None if embedding is None else embedding.shape[0]
 
     def mask_token(self, vocabulary: int | None) -> int:
@@ -325,10 +325,10 @@ class _Reader:
             )
         if info.type_name not in ("I32", "I64"):
             raise self.misshapen(info, f"is of type {info.type_name}, expected I64 or I32")
-        if not self.has(HEAD):
+        if not self.has(HEAD_TENSOR):
             raise self.misshapen(
                 info,
-                f"lists {info.shape[-1]} tokens of a reduced head, but the file has no {HEAD!r}",
+                f"lists {info.shape[-1]} tokens of a head, but there is no {HEAD_TENSOR!r}",
             )
         kind = np.int64 if info.type_name == "I64" else np.int32
         tokens = self.inventory.bytes(info.name).reshape(-1).view(kind)

@@ -13,14 +13,14 @@ from kinfolk.spec.dflash.layouts import (
     CAPTURE_NORMS,
     CONTEXT_NORM,
     DRAFT_IDS,
-    EMBEDDING,
+    EMBEDDING_TENSOR,
     FC,
-    HEAD,
+    HEAD_TENSOR,
     OUTPUT_NORM,
     ROPE_DIVISORS,
     SELECTOR,
     SELECTOR_HIDDEN,
-    Layout,
+    FileLayout,
     layout_of,
 )
 
@@ -56,7 +56,7 @@ def _ignored(inventory: Inventory) -> Mapping[str, str]:
 def _role(name: str, is_vector: bool) -> Role:
     if is_vector or name.endswith("_conv_base"):
         return "vector"
-    return "embedding" if name in (EMBEDDING, *SELECTOR) else "matrix"
+    return "embedding" if name in (EMBEDDING_TENSOR, *SELECTOR) else "matrix"
 
 
 def _shapes(config: DFlashConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -66,10 +66,10 @@ def _shapes(config: DFlashConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield OUTPUT_NORM, (h,)
     if config.own_embedding:
         assert config.vocabulary is not None
-        yield EMBEDDING, (config.vocabulary, h)
+        yield EMBEDDING_TENSOR, (config.vocabulary, h)
     if config.own_head:
         assert config.head_rows is not None
-        yield HEAD, (config.head_rows, h)
+        yield HEAD_TENSOR, (config.head_rows, h)
     if config.rope_divisors:
         yield ROPE_DIVISORS, (config.rope.dims // 2,)
     for layer in range(len(config.layers)):
@@ -104,7 +104,7 @@ def _layer(config: DFlashConfig, block: str) -> Iterator[tuple[str, tuple[int, .
             yield f"{block}{part}_conv_proj.weight", (2 * taps * groups, h)
 
 
-def _capture_norms(config: DFlashConfig, layout: Layout) -> Iterator[WeightSpec]:
+def _capture_norms(config: DFlashConfig, layout: FileLayout) -> Iterator[WeightSpec]:
     """One norm for each captured layer; layout B stores them as rows of one tensor."""
     if not config.capture_norms:
         return
