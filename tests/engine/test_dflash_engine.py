@@ -17,14 +17,15 @@ from kinfolk.testing.driver import Driver
 
 SHAPES = {
     "windowed layers, then full": Shape(
-        (20, 20, None), (True, True, False), vocabulary=768, mask=767, captures=(0, 2, 3), dim=32
+        (20, 20, None), (True, True, False), vocabulary=768, mask=767, dim=32,
+        feature_layers=(0, 2, 3),
     ),
     "gates": Shape(
-        (24, 24), (True, True), vocabulary=768, mask=767, captures=(1, 3), block=8, dim=32,
-        capture_norms=True, context_norm=True, gate="head",
+        (24, 24), (True, True), vocabulary=768, mask=767, feature_layers=(1, 3), block=8, dim=32,
+        feature_norms=True, context_norm=True, gate="head",
     ),
     "DFlash 2": Shape(
-        (70, None), (True, False), vocabulary=768, mask=767, captures=(1, 2), block=8, dim=32,
+        (70, None), (True, False), vocabulary=768, mask=767, feature_layers=(1, 2), block=8, dim=32,
         conv=(2, 16), selector=(12, 8),
     ),
 }  # fmt: skip
@@ -118,7 +119,7 @@ def features_of(loaded, shape, tokens):
     lease = driver.open()
     driver.feed({lease: tokens})
     (found,) = driver.features()
-    assert found.shape == (len(tokens), len(shape.captures) * shape.width)
+    assert found.shape == (len(tokens), len(shape.feature_layers) * shape.width)
     return found.float()
 
 
@@ -132,7 +133,7 @@ def test_every_draft_is_that_of_the_plain_implementation(
     running = engine(model=loaded)
     outcomes = [collect(ticket) for ticket in [running.submit(request) for request in many]]
     plain = load()
-    plain.model.features(shape.captures)
+    plain.model.features(shape.feature_layers)
     everything = torch.arange(shape.vocabulary)
     table = plain.model.embed(everything).float()
     nothing = torch.zeros(0, shape.width)

@@ -47,16 +47,16 @@ SHAPES = {
     "all causal": Shape((None, None), (True, True)),
     "yarn": Shape(dim=64, heads=2, kv_heads=1, theta=1e7, yarn=(64.0, 4096, 32.0, 1.0)),
     "gates of heads": Shape(
-        (12, 12), (True, True), block=8, capture_norms=True, context_norm=True, gate="head"
+        (12, 12), (True, True), block=8, feature_norms=True, context_norm=True, gate="head"
     ),
     "gates of elements": Shape(
-        block=8, capture_norms=True, context_norm=True, gate="element", captures=(1, 4)
+        block=8, feature_norms=True, context_norm=True, gate="element", feature_layers=(1, 4)
     ),
     "context norm alone": Shape(context_norm=True),
     "convolutions": Shape((9, None), (True, False), conv=(3, 16), block=8),
     "convolutions and selector": Shape(conv=(2, 8), selector=(12, 5)),
     "scales": Shape(scale=0.4, value_scale=0.7, logit_scale=1.5, activation="gelu_pytorch_tanh"),
-    "one captured layer, one key head": Shape(captures=(2,), kv_heads=1, block=2),
+    "one feature layer, one key head": Shape(feature_layers=(2,), kv_heads=1, block=2),
 }
 """What drafters of files can be, one by one."""
 
@@ -157,20 +157,20 @@ def file_keys(shape: Shape, layout: str) -> dict[str, Any]:
             "vocab_size": shape.vocabulary,
             "dflash.block_size": shape.block,
             "dflash.mask_token_id": shape.mask,
-            "dflash.n_target_layers": len(shape.captures),
-            "dflash.target_layer_ids": list(shape.captures),
+            "dflash.n_target_layers": len(shape.feature_layers),
+            "dflash.target_layer_ids": list(shape.feature_layers),
             "dflash.context_kv_layer_norm": int(shape.context_norm),
         }
         return {"general.architecture": arch} | {f"{arch}.{k}": v for k, v in keys.items()}
     keys |= {
         "block_size": shape.block,
-        "target_layers": [layer + 1 for layer in shape.captures],
+        "target_layers": [layer + 1 for layer in shape.feature_layers],
         "embedding_scale": shape.embedding_scale,
         "logit_scale": shape.logit_scale,
         "attention.value_scale": shape.value_scale,
         "hidden_activation": shape.activation,
     }
-    if shape.context_norm != shape.capture_norms:
+    if shape.context_norm != shape.feature_norms:
         keys["context_kv_layer_norm"] = shape.context_norm
     if shape.scale is not None:
         keys["attention.scale"] = shape.scale
@@ -390,10 +390,10 @@ class Bench:
 
 
 def random_features(shape: Shape, rows: int, seed: int = 3) -> torch.Tensor:
-    """[rows, captures * width] that bfloat16 holds exactly, larger for later layers."""
+    """[rows, feature_layers * width] that bfloat16 holds exactly, larger for later layers."""
     generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(rows, len(shape.captures), shape.width, generator=generator)
-    sizes = torch.arange(1, len(shape.captures) + 1)[:, None]
+    values = torch.randn(rows, len(shape.feature_layers), shape.width, generator=generator)
+    sizes = torch.arange(1, len(shape.feature_layers) + 1)[:, None]
     return (values * sizes).flatten(1).bfloat16().float()
 
 

@@ -34,9 +34,9 @@ def sizes(shape: Shape) -> dict[str, Any]:
 
 
 def authors_config(shape: Shape, **nested: Any) -> dict[str, Any]:
-    """As the authors write it today: captures, mask and block in a section of their own."""
+    """As the authors write it today: feature_layers, mask and block in a section of their own."""
     section: dict[str, Any] = {
-        "target_layer_ids": list(shape.captures),
+        "target_layer_ids": list(shape.feature_layers),
         "mask_token_id": shape.mask,
         "block_size": shape.block,
         **nested,
@@ -56,7 +56,7 @@ def authors_config(shape: Shape, **nested: Any) -> dict[str, Any]:
 
 
 def library_config(shape: Shape, **changes: Any) -> dict[str, Any]:
-    """As the speculators library writes it: captured layers count from 1."""
+    """As the speculators library writes it: feature layers count from 1."""
     inner = {**sizes(shape), "model_type": "any", "rope_theta": shape.theta}
     return {
         "architectures": ["DFlashSpeculator"],
@@ -64,7 +64,7 @@ def library_config(shape: Shape, **changes: Any) -> dict[str, Any]:
         "speculators_version": "0.5.0",
         "speculators_config": {"algorithm": "dflash"},
         "transformer_layer_config": inner,
-        "aux_hidden_state_layer_ids": [layer + 1 for layer in shape.captures],
+        "aux_hidden_state_layer_ids": [layer + 1 for layer in shape.feature_layers],
         "mask_token_id": shape.mask,
         "block_size": shape.block,
         "draft_vocab_size": len(shape.d2t) or shape.vocabulary,

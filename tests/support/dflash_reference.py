@@ -26,14 +26,14 @@ class Shape:
     dim: int = 16
     ff: int = 96
     vocabulary: int = 101
-    captures: tuple[int, ...] = (1, 3, 4)
+    feature_layers: tuple[int, ...] = (1, 3, 4)
     block: int = 6
     mask: int = 100
     theta: float = 10000.0
     eps: float = 1e-6
     yarn: tuple[float, int, float, float] | None = None
     context_norm: bool = False
-    capture_norms: bool = False
+    feature_norms: bool = False
     gate: str = ""
     conv: tuple[int, int] | None = None
     selector: tuple[int, int] | None = None
@@ -50,12 +50,12 @@ def shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """The drafter's tensors without embedding and head."""
     h, q, kv = shape.width, shape.heads * shape.dim, shape.kv_heads * shape.dim
     found: dict[str, tuple[int, ...]] = {
-        "fc.weight": (h, len(shape.captures) * h),
+        "fc.weight": (h, len(shape.feature_layers) * h),
         "hidden_norm.weight": (h,),
         "norm.weight": (h,),
     }
-    if shape.capture_norms:
-        for index in range(len(shape.captures)):
+    if shape.feature_norms:
+        for index in range(len(shape.feature_layers)):
             found[f"aux_hidden_norms.{index}.weight"] = (h,)
     if shape.selector:
         rank = shape.selector[0]
@@ -159,14 +159,14 @@ class Reference:
 
     def fused(self, features: torch.Tensor) -> torch.Tensor:
         shape = self.shape
-        if shape.capture_norms:
+        if shape.feature_norms:
             parts = features.split(shape.width, 1)
             normed = [self.norm(x, f"aux_hidden_norms.{k}.weight") for k, x in enumerate(parts)]
             features = torch.cat(normed, 1)
         return self.norm(features @ self.w["fc.weight"].T, "hidden_norm.weight")
 
     def extend(self, features: torch.Tensor) -> None:
-        """features [rows, captures * width] of the next positions."""
+        """features [rows, feature_layers * width] of the next positions."""
         fused = self.fused(features)
         positions = list(range(self.length, self.length + len(features)))
         for layer in range(len(self.shape.windows)):

@@ -21,8 +21,8 @@ BOUND = 2e-5
 SLIDING = Shape((9, 9, None), (True, True, False))
 ONE_WINDOW = Shape((12, 12), (False, False))
 DFLASH2 = Shape((9, None), (True, False), conv=(2, 16), selector=(12, 5), block=8)
-GATED = Shape((12, 12), (True, True), capture_norms=True, context_norm=True, gate="head", block=8)
-ELEMENTS = Shape((12, 12), (True, True), capture_norms=True, context_norm=True, gate="element")
+GATED = Shape((12, 12), (True, True), feature_norms=True, context_norm=True, gate="head", block=8)
+ELEMENTS = Shape((12, 12), (True, True), feature_norms=True, context_norm=True, gate="element")
 
 
 def opened(path, shape) -> DFlashConfig:
@@ -46,7 +46,7 @@ def stored(path) -> dict[str, np.ndarray]:
 
 def assert_is(config: DFlashConfig, shape: Shape) -> None:
     """Every field of the configuration that a shape has."""
-    assert config.captures == shape.captures
+    assert config.feature_layers == shape.feature_layers
     assert config.layers == tuple(
         BlockLayer(window=window, causal=causal)
         for window, causal in zip(shape.windows, shape.causal, strict=True)
@@ -60,7 +60,7 @@ def assert_is(config: DFlashConfig, shape: Shape) -> None:
     assert config.rope.base == pytest.approx(shape.theta)
     assert (config.rope.yarn is None) == (shape.yarn is None)
     assert config.gate == (shape.gate or "none")
-    assert (config.context_norm, config.capture_norms) == (shape.context_norm, shape.capture_norms)
+    assert (config.context_norm, config.feature_norms) == (shape.context_norm, shape.feature_norms)
     conv = None if shape.conv is None else Convolution(taps=shape.conv[0], group=shape.conv[1])
     assert config.convolution == conv
     picks = shape.selector
@@ -70,11 +70,11 @@ def assert_is(config: DFlashConfig, shape: Shape) -> None:
 
 
 def older_config(shape):
-    """Of the first releases: everything beside the sizes, captured layers by the formula."""
+    """Of the first releases: everything beside the sizes, feature layers by the formula."""
     return {
         **sizes(shape),
         "num_target_layers": 6,
-        "target_layer_ids": list(shape.captures),
+        "target_layer_ids": list(shape.feature_layers),
         "mask_token_id": shape.mask,
         "block_size": shape.block,
         "rope_theta": shape.theta,

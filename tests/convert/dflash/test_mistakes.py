@@ -28,12 +28,12 @@ REFUSED = {
         {},
         ("dflash_config.mask_token_id", "is missing"),
     ),
-    "captures of another number": (
+    "feature layers of another number": (
         authors_config(SHAPE, target_layer_ids=[1, 3]),
         {},
         ("'target_layer_ids' lists 2 layers", "takes 192 numbers", "64"),
     ),
-    "captures before the first layer": (
+    "feature layers before the first layer": (
         library_config(SHAPE, aux_hidden_state_layer_ids=[0, 2, 4]),
         {},
         ("aux_hidden_state_layer_ids", "[-1, 1, 3]"),

@@ -16,7 +16,9 @@ BOUND = 1e-5
 STEPS = (9, 3, 1, 6, 14)
 FULL, SLIDING = "full_attention", "sliding_attention"
 LAYERS = {"full": [FULL, FULL], "sliding": [SLIDING, SLIDING], "both": [SLIDING, FULL]}
-SHAPE = Shape((None, None), dim=16, heads=4, kv_heads=2, captures=(1, 3, 4), block=6, eps=1e-5)
+SHAPE = Shape(
+    (None, None), dim=16, heads=4, kv_heads=2, feature_layers=(1, 3, 4), block=6, eps=1e-5
+)
 
 
 @pytest.fixture(params=LAYERS.values(), ids=LAYERS)
@@ -34,7 +36,7 @@ def model(request):
         sliding_window=11,
         block_size=SHAPE.block,
         mask_token_id=SHAPE.mask,
-        target_layer_ids=list(SHAPE.captures),
+        target_layer_ids=list(SHAPE.feature_layers),
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         attn_implementation="eager",
     )
@@ -82,7 +84,7 @@ def test_steps_are_those_of_transformers(model, tmp_path, converted):
 
 def test_what_transformers_leaves_out_has_its_defaults(save, converted):
     """A configuration is saved without values that its class has anyway."""
-    shape = Shape((9,) * 5, (False,) * 5, captures=(1, 13, 25, 37, 49), mask=0)
+    shape = Shape((9,) * 5, (False,) * 5, feature_layers=(1, 13, 25, 37, 49), mask=0)
     sizes = {
         "model_type": "muse_glimmer_assistant",
         "hidden_size": shape.width,
@@ -95,7 +97,7 @@ def test_what_transformers_leaves_out_has_its_defaults(save, converted):
     path = converted(save(sizes, random_tensors(shape)), vocabulary).path
     with GGUFFile.open(path) as file:
         config = read_config(file.metadata, file.inventory)
-    assert config.captures == (1, 13, 25, 37, 49)
+    assert config.feature_layers == (1, 13, 25, 37, 49)
     assert (config.block, config.mask_token) == (16, 201818)
     assert {(layer.window, layer.causal) for layer in config.layers} == {(2049, False)}
     assert config.rope.base == 500000.0

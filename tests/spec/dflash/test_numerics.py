@@ -141,7 +141,7 @@ MISTAKES = {
     "all layers causal": (SLIDING, lambda c: {"layers": layers(SLIDING, causal=True)}),
     "no norm of context": (GATED, lambda c: {"context_norm": False}),
     "norm of context": (Shape(), lambda c: {"context_norm": True}),
-    "no norms of captured layers": (GATED, lambda c: {"capture_norms": False}),
+    "no norms of feature layers": (GATED, lambda c: {"feature_norms": False}),
     "no gates": (GATED, lambda c: {"gate": "none"}),
     "base of the rotation": (Shape(), lambda c: {"rope": c.rope.model_copy(update={"base": 2e4})}),
     "no yarn": (SHAPES["yarn"], lambda c: {"rope": c.rope.model_copy(update={"yarn": None})}),
@@ -174,7 +174,7 @@ def in_other_order(shape, features):
     return torch.cat(parts[::-1], 1)
 
 
-def test_another_order_of_captured_layers_is_seen(make, features):
+def test_another_order_of_feature_layers_is_seen(make, features):
     pair = make(Shape())
     lease = pair.bench.open()
     rows = features(pair.shape, 20)

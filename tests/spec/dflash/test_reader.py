@@ -25,7 +25,7 @@ from kinfolk.errors import ModelFormatError, UnsupportedModelError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.nn.rope import frequencies, magnitude
 from kinfolk.plans import Paged
-from kinfolk.spec.dflash.config import DFlashConfig, captured_layers
+from kinfolk.spec.dflash.config import DFlashConfig, spread_layers
 from kinfolk.spec.dflash.prepare import prepare
 from kinfolk.spec.dflash.reader import read_config
 
@@ -61,7 +61,7 @@ def config_of(plan: DraftPlan) -> DFlashConfig:
     return plan.config
 
 
-# -- captured layers ------------------------------------------------------------------------------
+# -- feature layers ------------------------------------------------------------------------------
 
 SPREAD = {
     (64, 5): (1, 16, 31, 46, 61),
@@ -79,19 +79,19 @@ SPREAD = {
 
 
 @pytest.mark.parametrize(("size", "expected"), SPREAD.items(), ids=str)
-def test_captured_layers_that_no_list_states(size, expected):
+def test_feature_layers_that_no_list_states(size, expected):
     layers, count = size
-    assert captured_layers(count, layers) == expected
+    assert spread_layers(count, layers) == expected
 
 
 def test_both_conventions_mean_outputs_of_layers(plan):
-    shape = Shape(captures=(0, 2, 5))
+    shape = Shape(feature_layers=(0, 2, 5))
     assert plan(shape, "A").features == plan(shape, "B").features == (0, 2, 5)
 
 
 def test_a_file_of_layout_a_without_a_list_reads_layers_that_are_spread(plan):
     found = plan(layout="A", keys={"dflash.target_layer_ids": None}, layers=9)
-    assert found.features == (1, 4, 6) == captured_layers(3, 9)
+    assert found.features == (1, 4, 6) == spread_layers(3, 9)
 
 
 # -- the plan -------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_old_names_of_layout_a(plan):
     assert sources["blk.0.ffn_norm.weight"] == "blk.0.post_attention_norm.weight"
 
 
-def test_a_wrong_number_of_captured_layers_in_layout_a_does_not_count(plan):
+def test_a_wrong_number_of_feature_layers_in_layout_a_does_not_count(plan):
     """A converter writes the depth of the target there."""
     assert len(plan(layout="A", keys={"dflash.n_target_layers": 60}).features) == 3
 
@@ -225,18 +225,18 @@ def test_a_key_that_contradicts_a_tensor_is_mentioned(plan, caplog):
 # -- refusals -------------------------------------------------------------------------------------
 
 SMALL = np.ones((2, 2), np.float32)
-NO_CAPTURES = {"target_layers": None}
+NO_LIST = {"target_layers": None}
 REFUSED = {
-    "captures of another number": (
+    "feature layers of another number": (
         {"keys": {"target_layers": [2, 4]}},
         ("'dflash.target_layers' lists 2 layers", "'fc.weight' takes 3·64 numbers"),
     ),
     "a layer twice": ({"keys": {"target_layers": [2, 2, 4]}}, ("[2, 2, 4]", "from 1 on")),
     "the input of the first layer": ({"keys": {"target_layers": [0, 2, 4]}}, ("[0, 2, 4]",)),
-    "no captures": ({"keys": NO_CAPTURES}, ("'dflash.target_layers' is missing",)),
-    "no captures, and too few layers to spread them": (
+    "no feature layers": ({"keys": NO_LIST}, ("'dflash.target_layers' is missing",)),
+    "no feature layers, and too few layers to spread them": (
         {"layout": "A", "keys": {"dflash.target_layer_ids": None}, "layers": 4},
-        ("dflash.target_layer_ids' is missing", "3 captured layers", "over the 4"),
+        ("dflash.target_layer_ids' is missing", "3 feature layers", "over the 4"),
     ),
     "another width": ({"width": 512}, ("'fc.weight' takes 3·64 numbers", "have 512")),
     "a mask beyond the target's vocabulary": (
@@ -358,4 +358,4 @@ def test_the_reader_knows_nothing_of_the_target(tmp_path):
     with GGUFFile.open(path) as file:
         config = read_config(file.metadata, file.inventory)
     assert config.vocabulary == shape.vocabulary
-    assert max(config.captures) < TARGET_LAYERS
+    assert max(config.feature_layers) < TARGET_LAYERS

@@ -14,7 +14,7 @@ from kinfolk.convert.dflash.shape import DFlashShape, ShapeReader
 from kinfolk.convert.dflash.tensors import (
     DRAFT_IDS,
     DROPPED,
-    has_capture_norms,
+    has_feature_norms,
     recipes,
     source_name,
 )
@@ -53,7 +53,7 @@ def convert(checkpoint: HFCheckpoint) -> Conversion | None:
 
     return Conversion(
         architecture=ARCHITECTURE,
-        metadata=_metadata(shape, has_capture_norms(stored)),
+        metadata=_metadata(shape, has_feature_norms(stored)),
         tensors=recipes(shape, stored),
         vocabulary=shape.vocabulary,
         tokenizer=tokenizer,
@@ -102,7 +102,7 @@ def _draft_ids(
     return tokens
 
 
-def _metadata(shape: DFlashShape, capture_norms: bool) -> Mapping[str, object]:
+def _metadata(shape: DFlashShape, feature_norms: bool) -> Mapping[str, object]:
     """Keys in file order, without the architecture's prefix."""
     keys: dict[str, object] = {
         "block_count": shape.layers,
@@ -118,7 +118,7 @@ def _metadata(shape: DFlashShape, capture_norms: bool) -> Mapping[str, object]:
         "rope.freq_base": float(shape.rope_base),
         **yarn_keys(shape.yarn),
         "block_size": shape.block,
-        "target_layers": np.array([layer + 1 for layer in shape.captures], np.int32),
+        "target_layers": np.array([layer + 1 for layer in shape.feature_layers], np.int32),
     }
     windows = {window for window in shape.windows if window is not None}
     if windows:
@@ -126,7 +126,7 @@ def _metadata(shape: DFlashShape, capture_norms: bool) -> Mapping[str, object]:
         keys["attention.sliding_window_pattern"] = [w is not None for w in shape.windows]
     if shape.causal is not None:
         keys["attention.causal"] = shape.causal
-    if capture_norms:
+    if feature_norms:
         keys["context_kv_layer_norm"] = True
     if shape.activation != "silu":
         keys["hidden_activation"] = shape.activation

@@ -15,7 +15,7 @@ from kinfolk.convert.checkpoint import Config
 from kinfolk.convert.config_keys import pass_over_common
 from kinfolk.convert.plan import Shape
 from kinfolk.convert.rope import read_yarn, rope_base, rope_kind, rope_section, rotary_dims
-from kinfolk.spec.dflash.config import captured_layers
+from kinfolk.spec.dflash.config import spread_layers
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class DFlashShape:
     causal: bool | None
     block: int
     mask_token: int
-    captures: tuple[int, ...]
+    feature_layers: tuple[int, ...]
     vocabulary: int
     activation: str = "silu"
     scales: Mapping[str, float] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class ShapeReader:
             causal=self.causal(),
             block=self.of("block_size", Config.integer, 8 if self.by_library else 16),
             mask_token=self.mask_token(),
-            captures=self.captures(inputs, hidden),
+            feature_layers=self.feature_layers(inputs, hidden),
             vocabulary=self.vocabulary(),
             activation=self.sizes.choice("hidden_act", _ACTIVATIONS, "silu"),
             scales=self.scales(),
@@ -222,7 +222,7 @@ class ShapeReader:
         token: int = self.of(key, lambda part, k, *usual: part.integer(k, *usual, minimum=0), None)
         return token
 
-    def captures(self, inputs: int, hidden: int) -> tuple[int, ...]:
+    def feature_layers(self, inputs: int, hidden: int) -> tuple[int, ...]:
         """Outputs of layers, from 0."""
         count = inputs // hidden
         key, library = "target_layer_ids", "aux_hidden_state_layer_ids"
@@ -235,8 +235,8 @@ class ShapeReader:
             key = library
             found = tuple(layer - 1 for layer in self.config.items(library, int))
         else:
-            return captured_layers(count, self.of("num_target_layers", Config.integer, None))
-        reason = f"'{key}' lists the captured layers"
+            return spread_layers(count, self.of("num_target_layers", Config.integer, None))
+        reason = f"'{key}' lists the feature layers"
         for part in (self.config, self.nested):
             part.ignore({"num_target_layers": reason})
         if len(found) != count or inputs % hidden:

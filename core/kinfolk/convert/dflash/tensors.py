@@ -38,7 +38,7 @@ _RENAMED: Final = (
     (re.compile(r"^aux_hidden_norm\."), "aux_hidden_norms."),
     (re.compile(r"_codebook\.weight$"), "_codebook"),
 )
-_CAPTURE_NORM: Final = "aux_hidden_norms.{}.weight"
+_FEATURE_NORM: Final = "aux_hidden_norms.{}.weight"
 _TOP: Final = {
     layouts.FC: "fc.weight",
     layouts.CONTEXT_NORM: "hidden_norm.weight",
@@ -58,8 +58,8 @@ def source_name(name: str) -> str:
     return name
 
 
-def has_capture_norms(stored: Mapping[str, Shape]) -> bool:
-    return _CAPTURE_NORM.format(0) in stored
+def has_feature_norms(stored: Mapping[str, Shape]) -> bool:
+    return _FEATURE_NORM.format(0) in stored
 
 
 def recipes(shape: DFlashShape, stored: Mapping[str, Shape]) -> tuple[TensorRecipe, ...]:
@@ -70,7 +70,7 @@ def recipes(shape: DFlashShape, stored: Mapping[str, Shape]) -> tuple[TensorReci
 def _recipes(shape: DFlashShape, stored: Mapping[str, Shape]) -> Iterator[TensorRecipe]:
     h = shape.hidden
     sizes: dict[str, Shape] = {
-        layouts.FC: (h, len(shape.captures) * h),
+        layouts.FC: (h, len(shape.feature_layers) * h),
         layouts.CONTEXT_NORM: (h,),
         layouts.OUTPUT_NORM: (h,),
     }
@@ -85,10 +85,10 @@ def _recipes(shape: DFlashShape, stored: Mapping[str, Shape]) -> Iterator[Tensor
         sizes[layouts.SELECTOR_HIDDEN] = (rank, h)
     for name, size in sizes.items():
         yield recipe(name, _TOP[name], *size)
-    if has_capture_norms(stored):
-        sources = [Source(_CAPTURE_NORM.format(k), (h,)) for k in range(len(shape.captures))]
+    if has_feature_norms(stored):
+        sources = [Source(_FEATURE_NORM.format(k), (h,)) for k in range(len(shape.feature_layers))]
         size = (len(sources), h)
-        yield TensorRecipe(layouts.CAPTURE_NORMS, size, tuple(sources), stacked=True)
+        yield TensorRecipe(layouts.FEATURE_NORMS, size, tuple(sources), stacked=True)
     for layer in range(shape.layers):
         yield from _layer(shape, stored, f"blk.{layer}.", f"layers.{layer}.")
 

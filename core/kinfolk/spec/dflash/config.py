@@ -38,13 +38,13 @@ class Selector(Frozen):
 class DFlashConfig(Frozen):
     """A DFlash drafter.
 
-    ``captures`` are the layers of the target whose outputs it reads, from 0, in the order of the
-    columns of ``fc``; empty if the file does not say. There are ``capture_count``.
+    ``feature_layers`` are the layers of the target whose outputs it reads, from 0, in the order of
+    the columns of ``fc``; empty if the file does not say. There are ``feature_count``.
     ``embedding_scale`` and ``softcap`` are ``None`` if the file leaves them to the target.
     ``vocabulary`` is that of the target as the file states it, ``None`` if it does not;
     ``draft_ids`` maps rows of a reduced head to tokens of the target. ``own_embedding`` and
     ``own_head``: the file has one, otherwise the target's is used. ``context_norm``: a layer's
-    first norm applies to features too. ``capture_norms``: the features of every captured layer
+    first norm applies to features too. ``feature_norms``: the features of every feature layer
     have a norm of their own before ``fc``.
     """
 
@@ -61,8 +61,8 @@ class DFlashConfig(Frozen):
     rope_divisors: bool
     block: int
     mask_token: int
-    captures: tuple[int, ...]
-    capture_count: int
+    feature_layers: tuple[int, ...]
+    feature_count: int
     vocabulary: int | None
     own_embedding: bool
     own_head: bool
@@ -75,7 +75,7 @@ class DFlashConfig(Frozen):
     activation: Activation = "silu"
     gate: GateKind = "none"
     context_norm: bool = False
-    capture_norms: bool = False
+    feature_norms: bool = False
     convolution: Convolution | None = None
     selector: Selector | None = None
 
@@ -85,8 +85,8 @@ class DFlashConfig(Frozen):
         return len(self.draft_ids) or self.vocabulary
 
 
-def captured_layers(count: int, layers: int) -> tuple[int, ...]:
-    """The ``count`` captured layers of a target of ``layers`` layers, if no list states them.
+def spread_layers(count: int, layers: int) -> tuple[int, ...]:
+    """The ``count`` feature layers of a target of ``layers`` layers, if no list states them.
 
     They are spread evenly from the second layer to the third last. Halves are rounded to even, as
     by the authors' ``build_target_layer_ids``.

@@ -23,7 +23,7 @@ ARCHITECTURE: Final = "dflash"
 
 FC: Final = "fc.weight"
 CONTEXT_NORM: Final = "enc.output_norm.weight"
-CAPTURE_NORMS: Final = "enc.aux_norm.weight"
+FEATURE_NORMS: Final = "enc.aux_norm.weight"
 OUTPUT_NORM: Final = "output_norm.weight"
 EMBEDDING_TENSOR: Final = "token_embd.weight"
 HEAD_TENSOR: Final = "output.weight"
@@ -41,19 +41,19 @@ class FileLayout:
     """``prefix`` stands before the keys that only drafters have. ``tensors`` are the names in files
     of tensors that layout B calls otherwise; ``in_block`` those after ``blk.N.``.
 
-    ``counts_inputs``: the list of captured layers counts from 1, so that a number is that of the
-    layer that reads the features. ``capture_norms`` is the name of one of several norms that
+    ``counts_inputs``: the list of feature layers counts from 1, so that a number is that of the
+    layer that reads the features. ``feature_norms`` is the name of one of several norms that
     layout B has in one tensor.
     """
 
     name: str
     prefix: str
-    captures: str
+    feature_layers: str
     mask_token: str
     counts_inputs: bool
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     in_block: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    capture_norms: str = ""
+    feature_norms: str = ""
 
     def find(self, inventory: Inventory, name: str) -> TensorInfo | None:
         """The tensor that layout B calls ``name``; ``None`` if the file lacks it."""
@@ -80,14 +80,14 @@ class FileLayout:
 LAYOUT_B: Final = FileLayout(
     name="llama.cpp",
     prefix="",
-    captures="target_layers",
+    feature_layers="target_layers",
     mask_token="tokenizer.ggml.mask_token_id",
     counts_inputs=True,
 )
 LAYOUT_A: Final = FileLayout(
     name="older",
     prefix="dflash.",
-    captures="dflash.target_layer_ids",
+    feature_layers="dflash.target_layer_ids",
     mask_token="",
     counts_inputs=False,
     tensors=MappingProxyType(
@@ -99,7 +99,7 @@ LAYOUT_A: Final = FileLayout(
     in_block=MappingProxyType(
         {"ffn_norm.weight": ("ffn_norm.weight", "post_attention_norm.weight")}
     ),
-    capture_norms="dflash.aux_hidden_norm.{}.weight",
+    feature_norms="dflash.aux_hidden_norm.{}.weight",
 )
 
 

@@ -44,7 +44,7 @@ from kinfolk.spec.dflash.layouts import (
     SELECTOR_HIDDEN,
 )
 from kinfolk.spec.dflash.ranking import CandidateSelector, Independent, Ranking
-from kinfolk.spec.dflash.weights import capture_norm
+from kinfolk.spec.dflash.weights import feature_norm
 from kinfolk.weights.loader import Weights
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
 from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
@@ -111,7 +111,7 @@ class ContextKeys:
 
 
 class FusedFeatures:
-    """norm(W features), one row for all layers; ``norms`` are those of each captured layer."""
+    """norm(W features), one row for all layers; ``norms`` are those of each feature layer."""
 
     def __init__(
         self, context: BuildContext, fc: Any, norm: RMSNorm, norms: Sequence[RMSNorm]
@@ -245,12 +245,12 @@ class _DrafterBuilder:
     # -- context ------------------------------------------------------------------------------
 
     def fused(self) -> FusedFeatures:
-        norms = range(self.config.capture_count) if self.config.capture_norms else ()
+        norms = range(self.config.feature_count) if self.config.feature_norms else ()
         return FusedFeatures(
             self.context,
             self.weights[FC],
             self.norm(CONTEXT_NORM),
-            [self.norm(capture_norm(index)) for index in norms],
+            [self.norm(feature_norm(index)) for index in norms],
         )
 
     def context_inputs(self) -> list[Linears]:

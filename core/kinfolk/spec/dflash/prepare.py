@@ -8,7 +8,7 @@ from kinfolk.draft_api import DraftPlan, TargetFacts
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.plans import Paged, Section
-from kinfolk.spec.dflash.config import DFlashConfig, captured_layers
+from kinfolk.spec.dflash.config import DFlashConfig, spread_layers
 from kinfolk.spec.dflash.layouts import FC, LAYOUT_A, layout_of
 from kinfolk.spec.dflash.reader import read_config
 from kinfolk.spec.dflash.weights import weight_plan
@@ -27,16 +27,16 @@ def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan:
     config = read_config(file.metadata, file.inventory)
     _check_width(file, config, target)
     _check_mask(file.metadata, config, target)
-    captures = config.captures or _spread_captures(file.metadata, config, target)
+    feature_layers = config.feature_layers or _spread(file.metadata, config, target)
     vocabulary = config.vocabulary or target.config.vocabulary
-    config = config.model_copy(update={"captures": captures, "vocabulary": vocabulary})
+    config = config.model_copy(update={"feature_layers": feature_layers, "vocabulary": vocabulary})
     sections = tuple(
         Section(name, config.kv_heads, config.head_dim, target.codec) for name in ("k", "v")
     )
     return DraftPlan(
         weights=weight_plan(config, file.metadata, file.inventory),
         state=tuple(Paged(sections, layer.window) for layer in config.layers),
-        features=config.captures,
+        features=config.feature_layers,
         width=config.width,
         vocabulary=config.vocabulary,
         block=config.block,
@@ -57,23 +57,23 @@ def _check_width(file: GGUFFile, config: DFlashConfig, target: TargetFacts) -> N
         return
     fc = layout_of(file.metadata, file.inventory).tensor(file.inventory, FC)
     raise file.metadata.fail(
-        f"tensor {fc.name!r} takes {config.capture_count}·{config.width} numbers, but the rows of "
+        f"tensor {fc.name!r} takes {config.feature_count}·{config.width} numbers, but the rows of "
         f"the model {target.path} have {width}: the drafter is for another model",
         fc.name,
     )
 
 
-def _spread_captures(meta: Metadata, config: DFlashConfig, target: TargetFacts) -> tuple[int, ...]:
-    """The captured layers of a file that does not list them."""
-    captures = captured_layers(config.capture_count, target.config.layers)
-    if len(set(captures)) < len(captures):
-        key = meta.arch_key(LAYOUT_A.captures)
+def _spread(meta: Metadata, config: DFlashConfig, target: TargetFacts) -> tuple[int, ...]:
+    """The feature layers of a file that does not list them."""
+    feature_layers = spread_layers(config.feature_count, target.config.layers)
+    if len(set(feature_layers)) < len(feature_layers):
+        key = meta.arch_key(LAYOUT_A.feature_layers)
         raise meta.fail(
-            f"key {key!r} is missing, and {config.capture_count} captured layers cannot be spread "
+            f"key {key!r} is missing, and {config.feature_count} feature layers cannot be spread "
             f"over the {target.config.layers} of the model {target.path}",
             key,
         )
-    return captures
+    return feature_layers
 
 
 def _check_mask(meta: Metadata, config: DFlashConfig, target: TargetFacts) -> None:

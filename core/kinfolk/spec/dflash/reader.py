@@ -26,10 +26,10 @@ from kinfolk.spec.dflash.config import (
     Selector,
 )
 from kinfolk.spec.dflash.layouts import (
-    CAPTURE_NORMS,
     DRAFT_IDS,
     EMBEDDING_TENSOR,
     FC,
+    FEATURE_NORMS,
     HEAD_TENSOR,
     LAYOUT_A,
     ROPE_DIVISORS,
@@ -95,8 +95,8 @@ class _Reader:
             rope_divisors=self.has(ROPE_DIVISORS),
             block=self.own_integer("block_size", DEFAULT_BLOCK, 2, MAX_PROPOSED + 1),
             mask_token=self.mask_token(vocabulary),
-            captures=self.captures(),
-            capture_count=self.capture_count(),
+            feature_layers=self.feature_layers(),
+            feature_count=self.feature_count(),
             vocabulary=vocabulary,
             own_embedding=self.has(EMBEDDING_TENSOR),
             own_head=self.has(HEAD_TENSOR),
@@ -109,7 +109,7 @@ class _Reader:
             activation=self.activation(),
             gate=self.gate(heads, head_dim),
             context_norm=self.context_norm(),
-            capture_norms=self.has_capture_norms(),
+            feature_norms=self.has_feature_norms(),
             convolution=self.convolution(),
             selector=self.selector(),
         )
@@ -133,9 +133,9 @@ class _Reader:
     def misshapen(self, info: TensorInfo, message: str) -> ModelFormatError:
         return ModelFormatError(f"tensor {info.name!r} {message}", path=info.path, key=info.name)
 
-    # -- captures -----------------------------------------------------------------------------
+    # -- features -----------------------------------------------------------------------------
 
-    def capture_count(self) -> int:
+    def feature_count(self) -> int:
         inputs = self.fc.shape[-1]
         if inputs % self.width:
             raise self.misshapen(
@@ -144,12 +144,12 @@ class _Reader:
             )
         return inputs // self.width
 
-    def captures(self) -> tuple[int, ...]:
-        key = self.meta.arch_key(self.layout.captures)
+    def feature_layers(self) -> tuple[int, ...]:
+        key = self.meta.arch_key(self.layout.feature_layers)
         if key not in self.meta and self.layout is LAYOUT_A:
             return ()
         stated = self.meta.integers(key).tolist()
-        count = self.capture_count()
+        count = self.feature_count()
         if len(stated) != count:
             raise self.meta.fail(
                 f"key {key!r} lists {len(stated)} layers, but tensor {self.fc.name!r} takes "
@@ -164,10 +164,10 @@ class _Reader:
             )
         return tuple(int(layer) - first for layer in stated)
 
-    def has_capture_norms(self) -> bool:
-        if not self.layout.capture_norms:
-            return self.has(CAPTURE_NORMS)
-        names = [self.layout.capture_norms.format(k) for k in range(self.capture_count())]
+    def has_feature_norms(self) -> bool:
+        if not self.layout.feature_norms:
+            return self.has(FEATURE_NORMS)
+        names = [self.layout.feature_norms.format(k) for k in range(self.feature_count())]
         there = [name in self.inventory for name in names]
         if any(there) and not all(there):
             missing = names[there.index(False)]
@@ -185,7 +185,7 @@ class _Reader:
         if self.layout is not LAYOUT_A:
             key = self.meta.arch_key("context_kv_layer_norm")
         if key not in self.meta:
-            return self.has_capture_norms()
+            return self.has_feature_norms()
         value = self.meta.value(key)
         is_flag = not value.is_array and value.type == "bool"
         return self.meta.boolean(key) if is_flag else bool(self.meta.integer(key, allowed=(0, 1)))

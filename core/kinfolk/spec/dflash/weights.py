@@ -10,11 +10,11 @@ from kinfolk.gguf.metadata import Metadata
 from kinfolk.plans import Role, WeightPlan, WeightSpec
 from kinfolk.spec.dflash.config import DFlashConfig
 from kinfolk.spec.dflash.layouts import (
-    CAPTURE_NORMS,
     CONTEXT_NORM,
     DRAFT_IDS,
     EMBEDDING_TENSOR,
     FC,
+    FEATURE_NORMS,
     HEAD_TENSOR,
     OUTPUT_NORM,
     ROPE_DIVISORS,
@@ -27,9 +27,9 @@ from kinfolk.spec.dflash.layouts import (
 _IGNORED: Final = {DRAFT_IDS: "read with the configuration, as integers"}
 
 
-def capture_norm(index: int) -> str:
-    """The name of the norm of the features of captured layer ``index``."""
-    return f"{CAPTURE_NORMS}.{index}"
+def feature_norm(index: int) -> str:
+    """The name of the norm of the features of feature layer ``index``."""
+    return f"{FEATURE_NORMS}.{index}"
 
 
 def weight_plan(config: DFlashConfig, meta: Metadata, inventory: Inventory) -> WeightPlan:
@@ -46,7 +46,7 @@ def weight_plan(config: DFlashConfig, meta: Metadata, inventory: Inventory) -> W
         )
         for name, shape in shapes.items()
     ]
-    return WeightPlan((*weights, *_capture_norms(config, layout)), _ignored(inventory))
+    return WeightPlan((*weights, *_feature_norms(config, layout)), _ignored(inventory))
 
 
 def _ignored(inventory: Inventory) -> Mapping[str, str]:
@@ -61,7 +61,7 @@ def _role(name: str, is_vector: bool) -> Role:
 
 def _shapes(config: DFlashConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     h = config.width
-    yield FC, (h, config.capture_count * h)
+    yield FC, (h, config.feature_count * h)
     yield CONTEXT_NORM, (h,)
     yield OUTPUT_NORM, (h,)
     if config.own_embedding:
@@ -104,14 +104,14 @@ def _layer(config: DFlashConfig, block: str) -> Iterator[tuple[str, tuple[int, .
             yield f"{block}{part}_conv_proj.weight", (2 * taps * groups, h)
 
 
-def _capture_norms(config: DFlashConfig, layout: FileLayout) -> Iterator[WeightSpec]:
-    """One norm for each captured layer; layout B stores them as rows of one tensor."""
-    if not config.capture_norms:
+def _feature_norms(config: DFlashConfig, layout: FileLayout) -> Iterator[WeightSpec]:
+    """One norm for each feature layer; layout B stores them as rows of one tensor."""
+    if not config.feature_norms:
         return
-    for index in range(config.capture_count):
-        name, shape = capture_norm(index), (config.width,)
-        if layout.capture_norms:
-            yield WeightSpec(name, shape, "vector", source=layout.capture_norms.format(index))
+    for index in range(config.feature_count):
+        name, shape = feature_norm(index), (config.width,)
+        if layout.feature_norms:
+            yield WeightSpec(name, shape, "vector", source=layout.feature_norms.format(index))
         else:
             rows = (index, index + 1)
-            yield WeightSpec(name, (1, *shape), "vector", source=CAPTURE_NORMS, rows=rows)
+            yield WeightSpec(name, (1, *shape), "vector", source=FEATURE_NORMS, rows=rows)
