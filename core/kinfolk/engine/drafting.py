@@ -45,9 +45,12 @@ class Drafting:
     ``failures`` counts drafts that raised; the first is logged, and its lanes go on without one.
     """
 
-    def __init__(self, loaded: LoadedDrafter, state: State, kernel_warmup: KernelWarmup) -> None:
+    def __init__(
+        self, loaded: LoadedDrafter, vocabulary: int, state: State, kernel_warmup: KernelWarmup
+    ) -> None:
         self.loaded, self.state = loaded, state
-        self.store = ProposalStore(state.limits.slots + 1, loaded.rows, state.device)
+        slots = state.limits.slots + 1
+        self.store = ProposalStore(slots, loaded.rows, vocabulary, state.device)
         self.failures = 0
         self._kernel_warmup = kernel_warmup
 

@@ -95,8 +95,10 @@ class EagerExecutor:
         self.counters = ExecutorCounters()
         self._steps: dict[GraphShape, StepFn] = {}
         self._penalties: PenaltyState | None = None
-        drafter = loaded.drafter
-        self.drafting = None if drafter is None else Drafting(drafter, state, kernel_warmup)
+        self.drafting: Drafting | None = None
+        if loaded.drafter is not None:
+            vocabulary = loaded.info.vocabulary
+            self.drafting = Drafting(loaded.drafter, vocabulary, state, kernel_warmup)
 
     @property
     def penalties(self) -> PenaltyState:

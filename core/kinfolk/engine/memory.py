@@ -41,6 +41,9 @@ _COPIES = 4
 _CAPTURED_COPIES = 8
 """The same in a captured step, with the partial results of attention."""
 
+_DRAFTING = 3
+"""float32 copies of the logits that a drafter makes to rank its candidates."""
+
 _SAMPLING = 10
 """float32 copies of the logits that sampling makes when every parameter is used."""
 
@@ -106,12 +109,15 @@ def plan_memory(
     return MemoryPlan(usable, fixed | state_bytes(plan, limits), limits, others)
 
 
-def work_bytes(weights: WeightPlan, rows: int, logit_rows: int, features: int = 0) -> int:
+def work_bytes(
+    weights: WeightPlan, rows: int, logit_rows: int, features: int = 0, draft: int = 0
+) -> int:
     """An estimate of the bytes of a step's intermediate results, for ``rows`` rows and
-    ``logit_rows`` rows of logits. ``features``: numbers of a row of features."""
+    ``logit_rows`` rows of logits. ``features``: numbers of a row of features; ``draft``: bytes of
+    the draft behind the step."""
     widest, vocabulary = _widths(weights)
-    kept = rows * features * FEATURE_BYTES
-    return kept + rows * widest * 4 * _COPIES + logit_rows * vocabulary * 4 * _SAMPLING + SCRATCH
+    step = rows * features * FEATURE_BYTES + rows * widest * 4 * _COPIES
+    return max(step + logit_rows * vocabulary * 4 * _SAMPLING, draft) + SCRATCH
 
 
 def most_captures(usable: int, layers: int, wanted: int) -> int:
@@ -127,17 +133,23 @@ def graph_bytes(
     rows: int,
     logit_rows: int,
     features: int = 0,
+    draft: int = 0,
 ) -> int:
     """An estimate of the bytes of ``captures`` captured steps. Their intermediate results share
     memory; the largest have ``rows`` rows with so many ``features``, and ``logit_rows`` rows of
-    logits."""
+    logits. ``draft`` are the bytes of the largest draft."""
     widest, vocabulary = _widths(weights)
     pool = (
         rows * features * FEATURE_BYTES
         + rows * widest * 4 * _CAPTURED_COPIES
         + logit_rows * vocabulary * 4 * _SAMPLING
     )
-    return captures * _capture_bytes(layers) + pool
+    return captures * _capture_bytes(layers) + max(pool, draft)
+
+
+def draft_bytes(vocabulary: int, rows: int) -> int:
+    """An estimate of the bytes of a draft's intermediate results, for ``rows`` rows of blocks."""
+    return rows * vocabulary * 4 * _DRAFTING
 
 
 def _capture_bytes(layers: int) -> int:

@@ -15,7 +15,14 @@ from kinfolk.descriptors import Family
 from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.devices import missing_device
-from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
+from kinfolk.engine.memory import (
+    MemoryPlan,
+    draft_bytes,
+    graph_bytes,
+    most_captures,
+    plan_memory,
+    work_bytes,
+)
 from kinfolk.engine.preparing_drafter import PreparedDrafter, prepare_drafter
 from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.experts.placement import DefaultPlacement
@@ -112,12 +119,14 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     layers = len(plan.layers)
     captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafter))
     features = 0 if drafter is None else drafter.plan.feature_width(config.width)
+    rows = 0 if drafter is None else wanted.slots * drafter.plan.block
+    drafts = draft_bytes(config.vocabulary, rows)
     memory = plan_memory(
         usable=usable,
         weights=nbytes(weight_plan, file.inventory),
         drafter=0 if drafter is None else nbytes(drafter.plan.weights, drafter.file.inventory),
-        work=work_bytes(both, step_tokens, LOGIT_ROWS, features),
-        graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features),
+        work=work_bytes(both, step_tokens, LOGIT_ROWS, features, drafts),
+        graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features, drafts),
         is_host=device.type == "cpu",
         plan=plan,
         wanted=wanted,

@@ -24,7 +24,8 @@ class ProposalStore:
     depth, path    [S, N]   tokens up to each one, itself included, and bits of the rows on its path
     """
 
-    def __init__(self, slots: int, nodes: int, device: torch.device) -> None:
+    def __init__(self, slots: int, nodes: int, vocabulary: int, device: torch.device) -> None:
+        self._vocabulary = vocabulary
         self.pending = torch.zeros(slots, dtype=torch.int64, device=device)
         self.length = torch.zeros_like(self.pending)
         self.tokens = torch.zeros(slots, nodes, dtype=torch.int64, device=device)
@@ -37,9 +38,11 @@ class ProposalStore:
         self.length[slots] = length
 
     def put(self, slots: torch.Tensor, trees: Trees) -> None:
-        """Store what is proposed for slots int64 [L]."""
+        """Store what is proposed for slots int64 [L]. A token that does not exist ends its path."""
         tokens, parents, _ = trees
-        self.tokens[slots], self.parents[slots] = tokens, parents
+        exists = (tokens >= 0) & (tokens < self._vocabulary)
+        parents = torch.where(exists, parents, NO_ROW)
+        self.tokens[slots], self.parents[slots] = torch.where(exists, tokens, 0), parents
         self.depth[slots], self.path[slots] = _paths(parents)
 
     def place(self, batch: StepBatch) -> None:

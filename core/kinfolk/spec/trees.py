@@ -38,7 +38,7 @@ def best_first_trees(proposals: Proposals, nodes: int) -> Trees:
     """
     if proposals.parents is not None:
         return _stated_trees(proposals, nodes)
-    scores = proposals.scores.float().nan_to_num(nan=-torch.inf).clamp_max(0)
+    scores = proposals.scores.float().nan_to_num(-torch.inf, neginf=-torch.inf).clamp_max(0)
     above = torch.zeros_like(scores[:, 0, :1])
     sums, tokens, parents = [], [], []
     first = 0
@@ -68,8 +68,8 @@ def _stated_trees(proposals: Proposals, nodes: int) -> Trees:
     tokens, scores = proposals.tokens.flatten(1)[:, :nodes], proposals.scores.flatten(1)[:, :nodes]
     assert proposals.parents is not None
     parents = proposals.parents[:, :nodes] + 1
-    # What follows a candidate that is none is none either.
-    there = (scores > -torch.inf).cummin(1).values
+    before = torch.arange(parents.shape[1], device=parents.device)
+    there = (scores > -torch.inf) & (parents >= 0) & (parents <= before)
     return _padded(tokens, parents, there, nodes)
 
 
