@@ -386,7 +386,9 @@ def test_every_reference_of_the_core_leads_somewhere():
     from kinfolk.descriptors import resolve
 
     registry = Registry.build({})
-    references = [item.value.create for item in registry.drafters.values()]
+    specs = [item.value for item in registry.drafters.values()]
+    fields = ("create", "prepare", "build", "convert")
+    references = [getattr(spec, name) for spec in specs for name in fields if getattr(spec, name)]
     references += [item.value.function for item in registry.op_backends]
     references += [item.value.dequantize for item in registry.quant_formats]
     references += [item.value.quantize for item in registry.quant_formats if item.value.quantize]

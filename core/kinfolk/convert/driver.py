@@ -78,6 +78,7 @@ def convert(
     """
     check_target(path, overwrite)
     formats = formats or QuantFormats()
+    mix = _mix(outtype, formats)
     with HFCheckpoint(directory) as checkpoint:
         family, conversion = find_conversion(checkpoint, families)
         if tokenizer:
@@ -85,9 +86,7 @@ def convert(
         else:
             size = {f"{conversion.architecture}.vocab_size": conversion.vocabulary}
             vocabulary = size | {"tokenizer.ggml.model": "none"}
-        writing = _Writing(
-            checkpoint, who_is(family), conversion, _mix(outtype, formats), formats, name
-        )
+        writing = _Writing(checkpoint, who_is(family), conversion, mix, formats, name)
         writing.check()
         keys = writing.keys(vocabulary)
         _check_readable(family, keys, path)
@@ -116,13 +115,12 @@ def convert_drafter(
     """
     check_target(path, overwrite)
     formats = formats or QuantFormats()
+    mix = _mix(outtype, formats)
     with HFCheckpoint(directory) as checkpoint:
         drafter, conversion = find_conversion(checkpoint, drafters, "drafter")
         tokenizer = dict(target_tokenizer(target, families))
         _check_vocabulary(conversion, checkpoint, tokenizer, target)
-        writing = _Writing(
-            checkpoint, drafter.who, conversion, _mix(outtype, formats), formats, name
-        )
+        writing = _Writing(checkpoint, drafter.who, conversion, mix, formats, name)
         writing.check()
         keys = writing.keys(tokenizer | dict(conversion.tokenizer(directory)))
         types = writing.write(path, keys, overwrite=overwrite, progress=progress, workers=workers)
