@@ -358,7 +358,7 @@ def test_an_unknown_drafter_or_policy_is_an_error_that_lists_the_names(of_source
     with pytest.raises(SettingsError) as caught:
         registry.policy("lazy")
     assert str(caught.value) == ("--policy lazy: no such policy; installed: 'eager' (plugin 'a')")
-    with pytest.raises(SettingsError, match=r"--drafter x: no such drafter; installed: 'dflash'.*'ngram'"):
+    with pytest.raises(SettingsError, match=r"no such drafter; installed: 'dflash'.*'ngram'"):
         registry.drafter("x")
     with pytest.raises(SettingsError, match=r"--policy x: no such policy; installed: none"):
         Registry.build({}).policy("x")
