@@ -10,6 +10,7 @@ import pytest
 import torch
 from dflash_bench import file_keys, file_tensors, write_file
 from dflash_reference import Reference, Shape, random_tensors
+from dflash_training import Trainer
 
 from kinfolk.errors import ModelFormatError, SettingsError, UnsupportedModelError
 from kinfolk.sched.request import Request, Sampling
@@ -50,9 +51,9 @@ def tokens(loaded):
 def drafter_file(tokens, tmp_path):
     """``drafter_file(shape, **keys)``: a drafter of random weights for the model of the case."""
 
-    def write(shape, **keys):
+    def write(shape, tensors=None, **keys):
         found = file_keys(shape, "B") | {"tokenizer.ggml.tokens": tokens} | keys
-        arrays = file_tensors(random_tensors(shape), "B")
+        arrays = file_tensors(tensors or random_tensors(shape), "B")
         return write_file(tmp_path / "case-draft.gguf", found, arrays)
 
     return write
@@ -165,6 +166,58 @@ def scores_of(reference, model, anchor):
 def logits_table(model, shape):
     """The head as a matrix, for a model without a softcap."""
     return model.logits(torch.eye(shape.width)).T
+
+
+# -- a trained drafter ----------------------------------------------------------------------------
+
+
+FEW_STEPS = 1 + 60 // 5
+"""Six tokens in a step at best; the prompt's step has one."""
+
+
+@pytest.fixture(scope="module")
+def trained(text, solo, load):
+    """A request, and a drafter that was trained on its text by the definition of training."""
+    shape = Shape(
+        (20, None), (True, False), vocabulary=768, mask=767, dim=16, feature_layers=(0, 2, 3)
+    )
+    request = Request("r", tuple(text[:30]), 60, Sampling())
+    known = [*request.prompt, *solo(request).tokens]
+    plain = load()
+    plain.model.features(shape.feature_layers)
+    with torch.inference_mode():
+        tables = plain.model.embed(torch.arange(768)), logits_table(plain.model, shape)
+        features = features_of(plain, shape, known)
+    copies = [table.float().clone() for table in (features, *tables)]
+    trainer = Trainer(shape, copies[0], known, *copies[1:], first=len(request.prompt) - 1)
+    return request, shape, trainer.run(250)
+
+
+def test_a_trained_drafter_has_most_of_its_tokens_kept(
+    trained, engine, solo, collect, load, drafter_file
+):
+    """Any confusion of rows, positions or layers between training and the engine would show."""
+    request, shape, tensors = trained
+    running = engine(model=load(draft_model=drafter_file(shape, tensors), draft_mode="chain"))
+    outcome = collect(running.submit(request))
+    assert outcome.tokens == solo(request).tokens
+    assert outcome.end.usage.steps <= FEW_STEPS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"dflash.target_layers": [2, 4, 5]}, {"dflash.rope.freq_base": 500.0}],
+    ids=["layers counted from another number", "another base"],
+)
+def test_a_trained_drafter_loses_tokens_by_mistakes_that_nothing_else_shows(
+    wrong, trained, engine, solo, collect, load, drafter_file
+):
+    request, shape, tensors = trained
+    path = drafter_file(shape, tensors, **wrong)
+    running = engine(model=load(draft_model=path, draft_mode="chain"))
+    outcome = collect(running.submit(request))
+    assert outcome.tokens == solo(request).tokens
+    assert outcome.end.usage.steps > FEW_STEPS
 
 
 # -- what does not fit ----------------------------------------------------------------------------
