@@ -12,9 +12,12 @@ from dataclasses import replace
 import oracle_drafter
 import pytest
 import torch
+from executor_scenes import Side, assert_flat, assert_same, counted
 
 from kinfolk.engine import score
+from kinfolk.engine.history import History
 from kinfolk.errors import SettingsError, UnsupportedModelError
+from kinfolk.sched.plan import Item, ItemKind, StepPlan
 from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.spec.sampling import sample
 from kinfolk.testing.row_sampling import RowContext, row_sampling
@@ -281,6 +284,119 @@ def test_requests_without_drafts_overlap_and_share_steps(engine, text, solo, col
     assert one.tokens == other.tokens == solo(fast).tokens
     assert one.end.usage.steps < 10
     assert (other.end.usage.drafted, other.end.usage.steps) == (0, 39)
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+class Lanes:
+    """Sequences of one model runner, each step given by hand."""
+
+    def __init__(self, loaded):
+        self.side, self.tree = Side(loaded), loaded.drafter.tree
+        self.steps = 0
+        self.pending = {}
+
+    def open(self, tokens):
+        lease = self.side.kv_cache.open(300)
+        self.enter(lease)
+        self.run({lease: (ItemKind.PREFILL, tuple(tokens), 0)})
+        return lease
+
+    def enter(self, lease):
+        request = Request(str(lease), (1,), 500)
+        self.side.histories[request.id] = History(request)
+
+    def fork(self, lease):
+        forked = self.side.kv_cache.tables.fork(lease, 300)
+        self.enter(forked)
+        self.pending[forked] = self.pending[lease]
+        return forked
+
+    def verify(self, widths):
+        """A step of leases with these numbers of proposed rows; returns the tokens of each."""
+        kinds = {
+            lease: (ItemKind.VERIFY if width else ItemKind.DECODE, (self.pending[lease],), width)
+            for lease, width in widths.items()
+        }
+        return self.run(kinds)
+
+    def run(self, kinds):
+        tables, items = self.side.kv_cache.tables, []
+        self.steps += 1
+        for lease, (kind, tokens, width) in kinds.items():
+            start = tables.length(lease)
+            common = {"budget": 40, "proposed": width, "tree": self.tree, "propose": True}
+            items.append(Item(lease, str(lease), kind, tokens, start, **common))
+            tables.extend(lease, start + items[-1].rows)
+        plan = StepPlan(self.steps, tuple(items), self.side.kv_cache.take_operations())
+        emitted = {}
+        for item, result in zip(
+            items, self.side.runner.run(plan, self.side.histories).results, strict=True
+        ):
+            assert result.error is None
+            assert result.proposed
+            tables.advance(item.lease, item.start + result.kept)
+            self.side.histories[item.request_id].extend(result.emitted)
+            emitted[item.lease] = list(result.emitted)
+            self.pending[item.lease] = result.emitted[-1]
+        self.side.kv_cache.check_integrity()
+        return emitted
+
+
+def test_a_fork_has_the_drafters_state_and_its_own_proposals(text, solo, drafted):
+    request = Request("a", tuple(text[:70]), 40)
+    tokens = solo(request).tokens
+    lanes = Lanes(drafted([[*request.prompt, *tokens]]))
+    lease = lanes.open(request.prompt)
+    assert lanes.verify({lease: 7})[lease] == tokens[1:9]
+    forked = lanes.fork(lease)
+    # Nothing is proposed for the fork, whose slot is another one.
+    assert lanes.verify({forked: 0})[forked] == tokens[9:10]
+    assert lanes.verify({forked: 7, lease: 3}) == {forked: tokens[10:18], lease: tokens[9:13]}
+    lanes.side.kv_cache.tables.release(lease)
+    again = lanes.fork(forked)
+    assert lanes.verify({again: 0, forked: 2}) == {again: tokens[18:19], forked: tokens[18:21]}
+
+
+@pytest.mark.parametrize("budget", [None, 20])
+def test_padded_steps_and_steps_of_their_own_size_are_equal(text, solo, drafted, budget):
+    """Tokens, kept rows, and the state of model and drafter, with slices beside the drafts."""
+    requests = several(text, 3, Sampling())
+    futures = futures_of(requests, solo)
+    sides = [
+        Lanes(drafted(futures, budget=budget, columns=2, wrong=5, settings={"graphs": graphs}))
+        for graphs in ("on", "off")
+    ]
+    width = 7 if budget is None else budget
+    opened = []
+    for request in requests:
+        leases = [lanes.open(request.prompt) for lanes in sides]
+        assert leases[0].slot == leases[1].slot
+        opened.append(leases)
+        for rows in (width, 0, 3, width):
+            found = [
+                lanes.verify({pair[side]: max(0, rows - i) for i, pair in enumerate(opened)})
+                for side, lanes in enumerate(sides)
+            ]
+            assert list(found[0].values()) == list(found[1].values())
+            for one, other in opened:
+                pairs = zip(sides[0].side.kept(one), sides[1].side.kept(other), strict=True)
+                for mine, theirs in pairs:
+                    assert_same(mine, theirs)
+    assert sides[0].side.runner.counters["eager_steps"] == 0
+    assert sides[1].side.runner.counters["captures"] == 0
+
+
+@pytest.mark.parametrize("budget", [None, 12])
+def test_no_step_captures_or_waits_again(engine, text, solo, drafted, budget):
+    known = [[*text, *text]]
+    loaded = drafted(known, budget=budget, settings={"graphs": "on", "slots": 4})
+    loaded = replace(loaded, captures=500)
+    running = engine(model=loaded, slots=4)
+    before, after = counted(running, text, 200)
+    assert_flat(before, after)
+    assert after["drafts"] > before["drafts"]
 
 
 # -- faults ---------------------------------------------------------------------------------------

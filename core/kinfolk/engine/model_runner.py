@@ -87,7 +87,8 @@ class ModelRunner:
         if loaded.graphs:
             self.uncapturable_ops = uncapturable_ops(loaded)
             if not self.uncapturable_ops:
-                self._buckets = Buckets.of(state, self._max_sequences)
+                proposed = 0 if loaded.drafter is None else loaded.drafter.rows
+                self._buckets = Buckets.of(state, self._max_sequences, proposed)
                 self.executor = GraphExecutor(eager, capture_for(loaded.device), self._buckets)
         if self.uncapturable_ops:
             reasons = "; ".join(f"{op}: {why}" for op, why in self.uncapturable_ops.items())

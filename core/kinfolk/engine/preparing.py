@@ -195,9 +195,11 @@ def _target_facts(
 
 
 def _wanted_captures(settings: Settings, step_tokens: int, drafter: PreparedDrafter | None) -> int:
-    drafts = 0 if settings.drafter is None else settings.draft_tokens
     if drafter is not None:
-        drafts = drafter.rows
+        return wanted_captures(
+            settings.slots, step_tokens, proposed=drafter.rows, trees=drafter.tree
+        )
+    drafts = 0 if settings.drafter is None else settings.draft_tokens
     return wanted_captures(settings.slots, step_tokens, drafts)
 
 
