@@ -16,9 +16,11 @@ from executor_scenes import Side, assert_flat, assert_same, counted
 
 from kinfolk.engine import score
 from kinfolk.engine.history import History
+from kinfolk.engine.loading import load_model
 from kinfolk.errors import SettingsError, UnsupportedModelError
 from kinfolk.sched.plan import Item, ItemKind, StepPlan
 from kinfolk.sched.request import FinishReason, Request, Sampling
+from kinfolk.settings import load_settings
 from kinfolk.spec.sampling import sample
 from kinfolk.testing.row_sampling import RowContext, row_sampling
 
@@ -126,6 +128,51 @@ def test_requests_of_other_lengths_share_steps(engine, text, solo, collect, draf
         assert outcome.end.usage.accepted > 0
 
 
+@pytest.mark.parametrize("family", ["qwen35moe", "gemma4", "gemma4moe", "laguna"])
+@pytest.mark.parametrize("budget", [None, 24])
+def test_every_family_gives_the_same_tokens(
+    engine, registry, drafters, cases, text, collect, tmp_path, family, budget
+):
+    """Windowed layers, shared ones and experts: beyond a window too."""
+    options = {"device": "cpu", "dtype": "f32", "context": 512, "slots": 4, "graphs": "on"}
+    plain = load_model(cases / f"{family}.gguf", load_settings(**options), registry)
+    known = [token % plain.info.vocabulary for token in text]
+    many = [
+        Request(f"r{i}", tuple(known[: 20 + 60 * i]), 40, (Sampling(), WARM)[i % 2])
+        for i in range(3)
+    ]
+    expected = run(engine(model=plain, slots=4), many, collect)
+    futures = [[*one.prompt, *other.tokens] for one, other in zip(many, expected, strict=True)]
+    options["draft_model"] = oracle_drafter.write(
+        tmp_path / "draft.gguf", futures, wrong=5, columns=2, chain=budget is None
+    )
+    options |= {"draft_mode": "chain" if budget is None else "tree", "draft_budget": budget or 1}
+    loaded = load_model(cases / f"{family}.gguf", load_settings(**options), drafters)
+    running = engine(model=loaded, slots=4)
+    for one, other in zip(run(running, many, collect), expected, strict=True):
+        assert one.tokens == other.tokens
+        assert one.end.usage.accepted > 10
+    assert running.stats()["draft_failures"] == running.stats()["eager_steps"] == 0
+
+
+def test_a_drafter_may_be_part_of_the_models_own_file(
+    engine, load, registry, text, solo, collect, caplog
+):
+    spec = oracle_drafter.spec(
+        architectures=(),
+        prepare="oracle_drafter:prepare_own",
+        build="oracle_drafter:OwnDrafter",
+    )
+    registry = replace(registry, drafters={"oracle": spec})
+    loaded = load(registry=registry, drafter="oracle")
+    assert loaded.drafter.file is loaded.file
+    assert "not used" not in caplog.text
+    (request,) = several(text, 1, Sampling())
+    (outcome,) = run(engine(model=loaded), [request], collect)
+    assert outcome.tokens == solo(request).tokens
+    assert outcome.end.usage.drafted > 0
+
+
 def test_a_tree_finds_what_a_chain_misses(engine, text, solo, collect, drafted):
     """The right token is in the second column at every other depth."""
     (request,) = several(text, 1, Sampling())
@@ -211,10 +258,14 @@ def test_proposed_rows_are_penalised_as_a_host_counts(
         assert sample(logits, row_sampling(rows, logits.device)).tolist() == outcome.tokens
 
 
+@pytest.mark.parametrize("graphs", ["on", "off"])
 @pytest.mark.parametrize("budget", [None, 12])
-def test_logprobs_are_those_without_drafts(engine, text, solo, collect, drafted, budget):
+def test_logprobs_are_those_without_drafts(engine, text, solo, collect, drafted, budget, graphs):
     many = several(text, 2, replace(WARM, logprobs=3))
-    running = engine(model=drafted(futures_of(many, solo), wrong=4, budget=budget))
+    settings = {"graphs": graphs}
+    running = engine(
+        model=drafted(futures_of(many, solo), wrong=4, budget=budget, settings=settings)
+    )
     for request, outcome in zip(many, run(running, many, collect), strict=True):
         expected = solo(request)
         assert outcome.tokens == expected.tokens

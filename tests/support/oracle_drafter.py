@@ -107,6 +107,36 @@ def prepare(file, facts):
     )
 
 
+def prepare_own(file, facts):
+    """The plan of a drafter in the target's own file, which knows no future."""
+    weight = WeightSpec("norm", (facts.config.width,), "vector", "output_norm.weight")
+    config = Oracle(facts.first_layer, 4, 1, 0, True, None)
+    entry = (Recurrent((RecurrentTensor("seen", (2,)),)),)
+    return DraftPlan(WeightPlan((weight,)), entry, final=True, block=5, depth=4, config=config)
+
+
+class OwnDrafter:
+    """Proposes the last chosen token again."""
+
+    def __init__(self, plan, weights, context, target):
+        assert weights.tensor("norm").shape == context_shape(target)
+        self.depth = plan.depth
+
+    def extend(self, features, batch, view):
+        return ()
+
+    def commit(self, trace, kept, view):
+        """There is nothing to advance."""
+
+    def draft(self, block, view):
+        tokens = block.tokens[:, None, None].expand(-1, self.depth, 1)
+        return Proposals(tokens, torch.zeros(tokens.shape))
+
+
+def context_shape(target):
+    return target.embed(torch.tensor([0])).shape[1:]
+
+
 class OracleDrafter:
     def __init__(self, plan, weights, context, target):
         self.oracle: Oracle = plan.config

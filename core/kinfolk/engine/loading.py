@@ -149,7 +149,8 @@ def _load_drafter(
                 f"{ready.family.name!r} has none (Model.features)"
             )
         features(plan.features, final=plan.final)
-    weights = _load(ready, plan.weights, found.file, progress)
+    wanted = found.weights_in(ready.file, ready.weights)
+    weights = _load(ready, wanted, found.file, progress)
     drafter = build_drafter(found.spec, found.source, plan, weights, context, model)
     return LoadedDrafter(name, plan, drafter, found.rows, found.tree, found.file)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kinfolk.descriptors import DrafterSpec
@@ -36,6 +36,14 @@ class PreparedDrafter:
     def arena_rows(self) -> int:
         """Rows of a lane in the arena: those of its block, and those of its tree."""
         return max(self.plan.block, self.rows + 1 if self.tree else 0)
+
+    def weights_in(self, file: GGUFFile, target: WeightPlan) -> WeightPlan:
+        """What to load. In the target's own ``file``, the target's weights are no strangers."""
+        mine = self.plan.weights
+        if self.file is not file:
+            return mine
+        others = {spec.tensor: "the model's own" for spec in target}
+        return replace(mine, ignored={**others, **target.ignored, **mine.ignored})
 
     def beside(self, weights: WeightPlan) -> WeightPlan:
         """The weights of the target and of the drafter, to reckon with both."""
