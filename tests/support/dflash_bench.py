@@ -264,7 +264,14 @@ class Bench:
     read: that makes a drafter with a mistake."""
 
     def __init__(
-        self, path: Path, target: Any, shape: Shape, *, codec: Codec = EXACT, **config: Any
+        self,
+        path: Path,
+        target: Any,
+        shape: Shape,
+        *,
+        codec: Codec = EXACT,
+        ops: Ops | None = None,
+        **config: Any,
     ) -> None:
         self.file = GGUFFile.open(path)
         about = facts(shape, codec=codec)
@@ -285,7 +292,9 @@ class Bench:
         )  # fmt: skip
         device = torch.device("cpu")
         weights = load_weights(self.plan.weights, self.file.inventory, QuantFormats())
-        context = BuildContext(Ops(OP_BACKENDS), device, torch.float32, self.state_plan, CONTEXT)
+        context = BuildContext(
+            ops or Ops(OP_BACKENDS), device, torch.float32, self.state_plan, CONTEXT
+        )
         self.drafter: DFlash = build(self.plan, weights, context, target)
         self.kv_cache = KVCacheManager(self.state_plan.windows, self.limits, recurrent=False)
         self.state = State(self.state_plan, self.limits, device)
