@@ -18,7 +18,7 @@ from kinfolk.nn.linear import Linear
 from kinfolk.spec.gumbel import ranked
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
 
-CANDIDATES: Final = 64
+MOST_RANKED: Final = 64
 """Tokens of a row that are ranked: the noise seldom lifts others to the first places."""
 
 
@@ -41,7 +41,7 @@ class Independent:
         self.columns, self.tokens = columns, tokens
 
     def __call__(self, block: DraftBlock, logits: torch.Tensor, hidden: torch.Tensor) -> Proposals:
-        best, rows = logits.topk(min(CANDIDATES, logits.shape[-1]), -1)
+        best, rows = logits.topk(min(MOST_RANKED, logits.shape[-1]), -1)
         log_q = best - logits.logsumexp(-1, keepdim=True)
         candidates = rows if self.tokens is None else self.tokens[rows]
         depth = torch.arange(1, logits.shape[1] + 1, device=logits.device)
