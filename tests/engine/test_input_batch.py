@@ -13,6 +13,12 @@ from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
+from kinfolk_kernels.place_drafts.op import (
+    DraftedRows,
+    PlaceDraftsArguments,
+    StoredDrafts,
+    place_drafts,
+)
 from kinfolk_kernels.row_layout import LaunchTraits
 
 KV = (Section("k", 2, 4, Codec("f32")),)
@@ -72,6 +78,48 @@ def test_rows_of_every_kind(toy):
     ]
     assert batch.logit_rows.tolist() == [3, 4, 5, 6, 7, 8, 9, 10]
     assert [segment.drafted for segment in batch.layout.segments] == [False, False, True, True]
+
+
+def stored_drafts(items, slots):
+    """What the slots of drafted items would have stored if drafts were made on the device."""
+    stored = StoredDrafts(
+        torch.zeros(slots, dtype=torch.int64),
+        torch.full((slots, 12), 99),
+        torch.full((slots, 12), -2),
+        torch.zeros(slots, dtype=torch.int64),
+    )
+    for item in items:
+        if item.kind is ItemKind.VERIFY:
+            slot, drafts = item.lease.slot, len(item.tokens) - 1
+            parents = item.parents or range(-1, drafts)
+            stored.pending[slot], stored.counts[slot] = item.tokens[0], drafts
+            stored.tokens[slot, :drafts] = torch.tensor(item.tokens[1:])
+            stored.parents[slot, :drafts] = torch.tensor(parents[1:])
+    return stored
+
+
+def test_drafts_placed_on_the_device_are_the_rows_that_the_host_fills(toy):
+    items = [
+        toy.item(ItemKind.PREFILL, (1, 2, 3), 0, sample=False),
+        toy.item(ItemKind.VERIFY, (7, 8, 9, 10, 11), 130, parents=TREE),
+        toy.item(ItemKind.VERIFY, (5, 6, 7), 63),
+        toy.item(ItemKind.VERIFY, (3, 4, 5), 0, parents=(-1, 0, 0)),
+    ]
+    batch = build_input_batch(items, toy.state).batch
+    tables = (*(getattr(batch, name) for name in DraftedRows.__slots__[:-1]), batch.layout.path)
+    rows = DraftedRows(*(table.clone() for table in tables))
+    for name in DraftedRows.__slots__:
+        getattr(rows, name)[3:] = 77
+    place_drafts(
+        PlaceDraftsArguments(50, toy.state.device),
+        stored_drafts(items, 5),
+        batch.layout.spans,
+        batch.context_len,
+        batch.arena_start,
+        rows,
+    )
+    for name, table in zip(DraftedRows.__slots__, tables, strict=True):
+        assert torch.equal(getattr(rows, name), table), name
 
 
 def test_logits_of_all_rows_on_request(toy):

@@ -9,9 +9,25 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_inputs import assert_near, drafted_sequences, numbers, random_planes, steps
+from kernel_inputs import (
+    assert_near,
+    candidates,
+    drafted_sequences,
+    numbers,
+    placements,
+    random_planes,
+    steps,
+)
 
-__all__ = ["assert_near", "drafted_sequences", "numbers", "random_planes", "steps"]
+__all__ = [
+    "assert_near",
+    "candidates",
+    "drafted_sequences",
+    "numbers",
+    "placements",
+    "random_planes",
+    "steps",
+]
 
 
 @pytest.fixture

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from kernel_inputs import assert_near, drafted_sequences, memories, numbers, random_planes, steps
+from kernel_inputs import (
+    assert_near,
+    candidates,
+    drafted_sequences,
+    memories,
+    numbers,
+    placements,
+    random_planes,
+    steps,
+)
 
-__all__ = ["assert_near", "drafted_sequences", "memories", "numbers", "random_planes", "steps"]
+__all__ = [
+    "assert_near",
+    "candidates",
+    "drafted_sequences",
+    "memories",
+    "numbers",
+    "placements",
+    "random_planes",
+    "steps",
+]
 
 NEED_TRITON = [
     "test_dependent_launches.py",

@@ -1,4 +1,5 @@
-"""Sampling, walks and reports compile for every GPU we name, for the largest vocabulary.
+"""Sampling, drafts and the outputs of a step compile for every GPU we name, for the largest
+vocabulary.
 
 They are compiled in a process of their own, as this tier's interprets kernels.
 """
@@ -26,11 +27,36 @@ def empty(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def draft_launches():
+    from kinfolk_kernels.draft_trees.op import DraftTreesArguments
+    from kinfolk_kernels.draft_trees.triton_backend import build
+    from kinfolk_kernels.place_drafts.op import DraftedRows, PlaceDraftsArguments, StoredDrafts
+    from kinfolk_kernels.place_drafts.triton_backend import place
+
+    sequences, rows = 4, 64
+    of_sequence = empty(sequences, dtype=torch.int64)
+    spans = empty(sequences, 4, dtype=torch.int32)
+    tables = DraftedRows(*[empty(rows, dtype=torch.int64)] * 7)
+    for depths, candidates, nodes in ((7, 4, 8), (15, 8, 22), (15, 63, 63)):
+        scores, drafts = (
+            empty(sequences, depths, candidates),
+            empty(sequences, nodes, dtype=torch.int64),
+        )
+        for chain_seeded in (False, True):
+            arguments = DraftTreesArguments(nodes, chain_seeded, scores.device)
+            given = scores.long(), scores, of_sequence
+            yield build(arguments, *given, drafts, drafts, of_sequence)
+        stored = StoredDrafts(of_sequence, drafts, drafts, of_sequence)
+        arguments = PlaceDraftsArguments(262144, scores.device)
+        yield place(arguments, stored, spans, of_sequence, of_sequence, tables)
+
+
 def all_launches():
     from kinfolk_kernels.accept_drafts.triton_backend import steps
     from kinfolk_kernels.pack_outputs.triton_backend import pack
     from kinfolk_kernels.sample import triton_backend as kernel
 
+    yield from draft_launches()
     for n in (1, 16):
         ids = empty(n, dtype=torch.int64)
         logits = empty(n, 262144)

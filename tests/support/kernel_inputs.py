@@ -11,6 +11,7 @@ import torch
 
 from kinfolk_kernels.accept_drafts.op import NO_ROW
 from kinfolk_kernels.packing import pack
+from kinfolk_kernels.place_drafts.op import DraftedRows, StoredDrafts
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
 from kinfolk_kernels.row_layout import RowLayout, Segment
 from kinfolk_kernels.rows import CHUNK_POSITIONS
@@ -375,5 +376,69 @@ def drafted_sequences() -> Callable[[int, int], DraftedSequences]:
         parents = padded([tree[:n] for tree, n in zip(trees, sizes, strict=True)], NO_ROW)
         budget = torch.tensor([rng.choice((0, 1, 3, most_rows, 999)) for _ in sizes])
         return ids(), ids(), parents, budget
+
+    return make
+
+
+Candidates = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(scope="session")
+def candidates() -> Callable[..., Candidates]:
+    """``candidates(seed, depths, ranks, nodes)``: operands of the op ``draft_trees`` for six
+    sequences of many budgets. Scores of every other one are multiples of 1/2, so that many sums are
+    equal, and one has fewer candidates than there is room for."""
+
+    def make(seed: int, depths: int, ranks: int, nodes: int) -> Candidates:
+        generator = torch.Generator().manual_seed(seed)
+        numbers = 2 * torch.randn(6, depths, ranks + 5, generator=generator)
+        scores, tokens = numbers.log_softmax(2).topk(ranks, 2)
+        scores[::2] = (2 * scores[::2]).round() / 2
+        scores[3, :, ranks // 2 + 1 :] = -torch.inf
+        scores[3, -1, -1] = torch.nan
+        budgets = torch.randint(1, nodes + 1, (6,), generator=generator)
+        budgets[0], budgets[1], budgets[5] = nodes, 0, nodes + 7
+        return tokens, scores, budgets
+
+    return make
+
+
+Placement = tuple[StoredDrafts, torch.Tensor, torch.Tensor, torch.Tensor, DraftedRows]
+
+
+@pytest.fixture(scope="session")
+def placements() -> Callable[[int, int], Placement]:
+    """``placements(seed, most)``: operands of the op ``place_drafts`` for twelve slots of at most
+    ``most`` drafts: trees and chains, stored as such and not, narrower, as wide and wider than what
+    is stored, and parents and tokens that cannot be; certain sequences and padding among them."""
+
+    def make(seed: int, most: int) -> Placement:
+        rng = random.Random(seed)
+        slots, vocabulary = 12, 50
+        parents = torch.tensor(
+            [
+                [rng.randrange(i + 1) if slot % 2 else i for i in range(most)]
+                for slot in range(slots)
+            ]
+        )
+        tokens = torch.randint(
+            0, vocabulary, parents.shape, generator=torch.Generator().manual_seed(seed)
+        )
+        for _ in range(most // 4):
+            parents[rng.randrange(slots), rng.randrange(most)] = rng.choice((-7, -2, -1, most, 99))
+            tokens[rng.randrange(slots), rng.randrange(most)] = rng.choice((-1, vocabulary, 10**12))
+        counts = torch.tensor([rng.choice((0, most // 2, most, most + 3)) for _ in range(slots)])
+        pending = torch.tensor([rng.randrange(vocabulary) for _ in range(slots)])
+        order = rng.sample(range(slots), 9)
+        widths = [rng.choice((0, 1, most // 2 + 1, most + 1, 64)) for _ in order]
+        drafted = [int(number % 4 != 3) for number in range(len(order))]
+        first = [3 + sum(widths[:number]) for number in range(len(order))]
+        spans = torch.tensor(list(zip(first, widths, order, drafted, strict=True)))
+        context = torch.tensor([rng.randrange(1000) for _ in order])
+        start = torch.tensor([64 * number if number % 2 else -1 for number in range(len(order))])
+        total = 3 + sum(widths) + 5
+        tables = (torch.full((total,), -(12345 + number)) for number in range(7))
+        stored = StoredDrafts(pending, tokens, parents, counts)
+        return stored, spans.int(), context, start, DraftedRows(*tables)
 
     return make

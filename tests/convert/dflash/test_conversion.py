@@ -99,7 +99,8 @@ CONFIGS = {
     "authors, root is_causal": (ONE_WINDOW, authors_config(ONE_WINDOW) | {"is_causal": False}),
     "authors, windows of use_swa": (
         Shape((30, 30), (True, True)),
-        authors_config(Shape(), use_swa=True, swa_window_size=30) | {"layer_types": None},
+        authors_config(Shape(), use_swa=True, swa_window_size=30)
+        | {"layer_types": None, "use_sliding_window": False},
     ),
     "windows that are not used": (
         Shape(),

@@ -42,7 +42,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
 
 _TRAINING: Final = dict.fromkeys(
     (
-        *("max_anchors", "num_anchors", "loss_decay_gamma", "auf", "lambda_base_start"),
+        *("max_anchors", "auf", "lambda_base_start"),
         *("lambda_base_decay_ratio", "emb_dim", "gru_hidden_dim", "pure_draft_prefix_len"),
     ),
     "counts in training, or for the heads of other drafters",
@@ -50,12 +50,12 @@ _TRAINING: Final = dict.fromkeys(
 _NAMES: Final = dict.fromkeys(
     (
         *("model_type", "speculators_config", "speculators_model_type", "speculators_version"),
-        *("config_class", "auto_map", "speculative_config"),
+        "config_class",
     ),
     "names of software and of the model",
 )
 _FROM_TENSORS: Final = dict.fromkeys(
-    ("gating", "draft_vocab_size", "tie_word_embeddings", "num_aux_layers"),
+    ("gating", "draft_vocab_size", "tie_word_embeddings"),
     "the tensors show it",
 )
 _UNUSED: Final = {
@@ -254,7 +254,8 @@ class ShapeReader:
     def windows(self, layers: int) -> tuple[int | None, ...]:
         window = self.window()
         if self.of("use_swa", Config.flag, False):
-            self.sizes.ignore({"layer_types": "'use_swa' gives all layers a window"})
+            reason = "'use_swa' gives all layers a window"
+            self.sizes.ignore({"layer_types": reason, "use_sliding_window": reason})
             return (self.of("swa_window_size", Config.integer, window),) * layers
         default = [_SLIDING if self.defaults else _FULL] * layers
         kinds = self.sizes.items("layer_types", str, default)
