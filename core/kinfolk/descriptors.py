@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -121,33 +122,51 @@ class OpBackend(Checked):
         check_references(self, "function", optional=("supports",))
 
 
-class Drafter(Protocol):
-    """Proposes tokens for verification, which keeps only those that sampling would have chosen.
-
-    ``known`` is the prompt and all emitted tokens. A request keeps one list, which only grows, so
-    the identity of the list identifies the request.
-    """
-
-    def propose(self, known: list[int], limit: int) -> list[int]:
-        """At most ``limit`` tokens to follow ``known``."""
-        ...
-
-    def release(self, known: list[int]) -> None:
-        """The request has ended: drop the state kept for it, if there is any."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class DrafterSpec(Checked):
-    """A drafter by name; ``create`` references ``(ModelInfo) -> Drafter``."""
+    """A drafter by name: of the host, or with weights of its own.
+
+    A drafter of the host has ``create``, a reference to ``(ModelInfo) -> Drafter``. One with
+    weights has ``prepare`` and ``build`` instead, see :mod:`kinfolk.draft_api`. ``prepare``
+    references ``(GGUFFile, TargetFacts) -> DraftPlan | None``, which imports no torch; ``None`` =
+    the file has no such drafter. ``build`` references ``(DraftPlan, weights, BuildContext, Model)
+    -> ModelDrafter``. ``architectures`` are patterns, as of ``fnmatch``, for
+    ``general.architecture`` of its files; without any, it is part of the target's own file.
+    ``convert``, which may be empty, references a function from
+    :class:`kinfolk.convert.checkpoint.HFCheckpoint` to :class:`kinfolk.convert.plan.Conversion`,
+    ``None`` for a checkpoint of another kind.
+    """
 
     name: str
-    create: str
+    create: str = ""
     summary: str = ""
+    architectures: tuple[str, ...] = ()
+    prepare: str = ""
+    build: str = ""
+    convert: str = ""
 
     def check(self) -> None:
         check_name(self)
-        check_references(self, "create")
+        if self.create:
+            check_references(self, "create")
+            for name in ("architectures", "prepare", "build", "convert"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"DrafterSpec.{name}: a drafter has weights (prepare, build) or is one of "
+                        "the host (create), not both"
+                    )
+        elif not (self.prepare or self.build):
+            raise ValueError("DrafterSpec: state create, or prepare and build")
+        else:
+            check_references(self, "prepare", "build", optional=("convert",))
+
+    @property
+    def has_weights(self) -> bool:
+        return bool(self.prepare)
+
+    def reads(self, architecture: str) -> bool:
+        """Whether files of this ``general.architecture`` hold such a drafter."""
+        return any(fnmatchcase(architecture, pattern) for pattern in self.architectures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,7 +478,6 @@ _REQUIRED: Final = {
 __all__ = [
     "YES",
     "ChatFormat",
-    "Drafter",
     "DrafterSpec",
     "Family",
     "FamilyBase",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kinfolk.checked import is_a
 from kinfolk.config import ModelConfig
 from kinfolk.descriptors import (
-    Drafter,
     DrafterSpec,
     Family,
     ModelCard,
@@ -26,6 +25,7 @@ from kinfolk.descriptors import (
     resolve,
 )
 from kinfolk.door import REFUSALS, Misfit, ask, behind
+from kinfolk.draft_api import Drafter, DraftPlan
 from kinfolk.errors import PluginError
 from kinfolk.plans import WeightPlan
 from kinfolk.text.formats import ChatFormat, PreTokenizer
@@ -33,6 +33,8 @@ from kinfolk.text.formats import ChatFormat, PreTokenizer
 if TYPE_CHECKING:
     import click
 
+    from kinfolk.draft_api import ModelDrafter, TargetFacts
+    from kinfolk.gguf.file import GGUFFile
     from kinfolk.gguf.inventory import Inventory
     from kinfolk.gguf.metadata import Metadata
     from kinfolk.model_api import Model, ModelInfo
@@ -218,6 +220,32 @@ class GuardedDrafter:
         ask(self.who, "release", lambda: self.drafter.release(known), passing=())
 
 
+def prepare_drafter(
+    spec: DrafterSpec, source: str, file: GGUFFile, facts: TargetFacts
+) -> DraftPlan | None:
+    """Ask a drafter with weights what it needs. Its refusal of file or target passes unchanged."""
+    plan: DraftPlan | None = ask(
+        f"drafter {spec.name!r} of {source}",
+        spec.prepare,
+        lambda: resolve(spec.prepare)(file, facts),
+        is_a(DraftPlan | None),
+    )
+    return plan
+
+
+def build_drafter(
+    spec: DrafterSpec, source: str, plan: DraftPlan, weights: Any, context: Any, target: Model
+) -> ModelDrafter:
+    """Build a drafter over loaded weights, for a built target."""
+    drafter: ModelDrafter = ask(
+        f"drafter {spec.name!r} of {source}",
+        spec.build,
+        lambda: resolve(spec.build)(plan, weights, context, target),
+        _model_drafter,
+    )
+    return drafter
+
+
 def _errors(*questions: Callable[[], object]) -> tuple[PluginError, ...]:
     """The errors of the questions that fail."""
     found = []
@@ -243,7 +271,10 @@ def _has(kind: str, *methods: str) -> Misfit:
 
 
 _model = _has("kinfolk.model_api.Model", "forward", "commit", "embed", "norm", "logits")
-_drafter = _has("kinfolk.descriptors.Drafter", "propose", "release")
+_drafter = _has("kinfolk.draft_api.Drafter", "propose", "release")
+
+
+_model_drafter = _has("kinfolk.draft_api.ModelDrafter", "extend", "commit", "draft")
 
 
 def _conversion(value: object) -> str:

@@ -206,6 +206,12 @@ class Registry:
                     f"{architecture!r} is a drafter of family {item.value.name!r}: it speeds up "
                     "another model and cannot answer by itself"
                 )
+        for drafter in self.drafters.values():
+            if drafter.value.reads(architecture):
+                return UnsupportedModelError(
+                    f"{architecture!r} is a drafter, {drafter.value.name!r}: it speeds up another "
+                    "model and cannot answer by itself; pass it with --draft-model"
+                )
         there = ", ".join(
             f"{name} ({', '.join(item.value.architectures) or 'drafters only'})"
             for name, item in sorted(self.families.items())

@@ -187,8 +187,19 @@ class Settings(BaseSettings):
         "a step of one token for each sequence is launched earlier, which changes only the speed",
     )
     drafter: OptionalText = Field(None, description="drafter for speculative decoding")
+    draft_model: Path | None = Field(
+        None, description="file of a drafter with weights, which drafts for the model"
+    )
     draft_tokens: int = Field(
         8, ge=1, le=63, description="most tokens drafted for a sequence in a step"
+    )
+    draft_mode: Literal["chain", "tree"] = Field(
+        "chain",
+        description="what a drafter with weights proposes: one chain of --draft-tokens, or a tree "
+        "of --draft-budget tokens with its best candidates",
+    )
+    draft_budget: int = Field(
+        32, ge=1, le=63, description="tokens of a drafted tree: a path has room for 63"
     )
 
     _defaults: frozenset[str] = PrivateAttr(default=frozenset())

@@ -308,7 +308,7 @@ def test_the_smallest_bucket_has_room_for_all():
     assert Buckets().smallest([decode, draft]) == Bucket("verify", 8, 2, 16, drafted=8)
     slice = replace(decode, kind=ItemKind.PREFILL, tokens=(1,) * 70)
     assert Buckets().smallest([decode, slice]) == Bucket("mixed", 96, 2, long=1)
-    assert Buckets().smallest([draft, slice]) == Bucket("mixed", 96, 2, 16, drafted=8, long=1)
+    assert Buckets().smallest([draft, slice]) == Bucket("mixed", 96, 2, 16, drafted=32, long=1)
     stored = replace(decode, stores=((1, 5),))
     assert Buckets().smallest([stored]) == Bucket("mixed", 8, 2)
 

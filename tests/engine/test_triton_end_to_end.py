@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import attending_drafter
 import numpy as np
 import pytest
 import torch
@@ -147,6 +148,18 @@ def test_what_needs_the_host_is_seen(act):
         act(torch.arange(3))
 
 
+class Watching(EagerCapture):
+    """A capture that runs the body once, where it may need nothing of the host."""
+
+    def __init__(self):
+        self.captured = []
+
+    def capture(self, body):
+        with NothingFromTheHost():
+            self.captured.append(body())
+        return body
+
+
 @pytest.mark.parametrize(
     "bucket",
     [
@@ -167,24 +180,83 @@ def test_the_body_of_a_recording_needs_nothing_of_the_host(model, bucket, sampli
     if sampling is not None and bucket.drafted:
         sampling = replace(sampling, edited=False)
     _, state = model.new_state()
-    captured = []
-
-    class Watching(EagerCapture):
-        def capture(self, body):
-            with NothingFromTheHost():
-                captured.append(body())
-            return body
-
+    watching = Watching()
     eager = EagerExecutor(model, state, KernelWarmup(model.ops, model.device))
-    executor = GraphExecutor(eager, Watching(), Buckets())
+    executor = GraphExecutor(eager, watching, Buckets())
     with torch.inference_mode():
         if sampling is None:
             executor.capture_to_logits(bucket)
         else:
             executor.capture_whole(StepKind(bucket, sampling))
-    (outputs,) = captured
+    (outputs,) = watching.captured
     if sampling is None:
         assert len(outputs.logits) == bucket.shape.logits
     else:
         assert outputs.sequences == bucket.shape.sequences
         assert outputs.sampled == bucket.shape.sampled
+
+
+# -- drafters with weights ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drafted(model, registry, cases, tmp_path_factory):
+    """``drafted(tree, **settings)``: the model with a drafter that has a layer of attention."""
+    drafters = {**registry.drafters, "attending": attending_drafter.spec()}
+    path = tmp_path_factory.mktemp("drafter") / "draft.gguf"
+    attending_drafter.write(path, model.config.width, window=40)
+
+    def open_model(tree, **settings):
+        mode = {"draft_mode": "tree", "draft_budget": 5} if tree else {"draft_tokens": 3}
+        options = {"device": "cpu", "dtype": "f32", "context": 128, "slots": 3, "graphs": "on"}
+        options |= {"draft_model": path, **mode, **settings}
+        return load_model(
+            cases / "qwen35.gguf", load_settings(**options), replace(registry, drafters=drafters)
+        )
+
+    return open_model
+
+
+TRITON = {"op": ",".join(f"{op}=triton" for op in OPS)}
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
+def test_the_bodies_of_steps_and_drafts_need_nothing_of_the_host(drafted, tree):
+    model = drafted(tree, **TRITON)
+    _, state = model.new_state()
+    watching = Watching()
+    eager = EagerExecutor(model, state, KernelWarmup(model.ops, model.device))
+    executor = GraphExecutor(eager, watching, Buckets(proposed=model.drafter.rows))
+    kinds = [
+        Bucket("decode", 2, 2),
+        Bucket("verify", 8, 2, 16, tree, 8),
+        Bucket("mixed", 16, 2, 16, tree, 16),
+    ]
+    with torch.inference_mode():
+        for bucket in kinds:
+            executor.capture_whole(StepKind(bucket, SamplingKind(False, 0)))
+        executor.capture_draft(eager.drafting, 2)
+    assert len(watching.captured) == len(kinds) + 1
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
+def test_drafts_by_kernels_are_those_of_the_cpu(drafted, reference, tree):
+    """What is proposed, and what is emitted, beside a longer neighbour beyond the window."""
+    tokens, _ = reference
+
+    def answers(loaded):
+        limits = SchedulerLimits(slots=3, context=100, step_tokens=96, slice=64, quantum=4)
+        with Engine(loaded, limits) as engine:
+            requests = [Request("a", tuple(tokens[:70]), 4), Request("b", tuple(tokens[:9]), 4)]
+            tickets = [engine.submit(request) for request in requests]
+            found = []
+            for ticket in tickets:
+                *events, end = list(ticket)
+                assert end.error is None
+                found.append([token for event in events for token in event.tokens])
+            stats, store = engine.stats(), engine._runner.executor.drafting.store
+            assert stats["draft_failures"] == 0
+            assert stats["drafts"] > 1
+            return found, store.tokens[1:].tolist(), store.parents[1:].tolist()
+
+    assert answers(drafted(tree, **TRITON)) == answers(drafted(tree))

@@ -235,7 +235,8 @@ def test_packed_outputs(poisoned, dtype, sampled, width):
         hidden.to("cuda", dtype),
         spans.cuda(),
         (torch.rand(n, generator=generator) < 0.8).cuda(),
-        *(draw(sampled, width), draw(sampled), draw(sampled), draw(sampled, width)),
+        *(draw(sampled, width), draw(sampled, width), draw(sampled), draw(sampled)),
+        draw(sampled, width).clamp_max(width - 1),
     )
     with poisoned():
         found = pack_outputs_kernel.pack_outputs(PACK_ON_GPU, *arguments)

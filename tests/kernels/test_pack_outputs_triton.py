@@ -35,6 +35,7 @@ def case(sampled, width, sequences, hidden, seed=0):
         spans_of(draw(rows, sequences).clamp_min(0)),
         torch.rand(n, generator=generator) < 0.8,
         draw(n, sampled, width),
+        draw(10**6, sampled, width),
         draw(width + 1, sampled),
         draw(10**6, sampled),
         draw(width, sampled, width),

@@ -21,7 +21,13 @@ from kinfolk.descriptors import (
     VocabularyOutline,
 )
 from kinfolk.errors import PluginError, UnsupportedModelError
-from kinfolk.guarded import GuardedCommand, GuardedDrafter, GuardedFamily
+from kinfolk.guarded import (
+    GuardedCommand,
+    GuardedDrafter,
+    GuardedFamily,
+    build_drafter,
+    prepare_drafter,
+)
 from kinfolk.plans import WeightPlan, WeightSpec
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
@@ -226,7 +232,7 @@ def test_a_drafter_is_asked_through_the_door(drafter):
     ("create", "said"),
     [
         (lambda info: {}[info.name], "made_drafter:create failed: KeyError"),
-        (lambda info: None, "made_drafter:create returned None, which is no kinfolk.descriptors"),
+        (lambda info: None, "made_drafter:create returned None, which is no kinfolk.draft_api"),
         (lambda info: SimpleNamespace(propose=len), "Drafter: it has no release"),
         (7, "made_drafter:create failed: TypeError"),
     ],
@@ -243,6 +249,57 @@ def test_proposals_that_are_no_tokens_are_an_error_that_names_the_drafter(drafte
     found = drafter(lambda info: proposing(tokens))
     with pytest.raises(PluginError, match=r"^drafter 'mine' of plugin 'p': propose returned .* no"):
         found.propose([1], 2)
+
+
+# -- drafters with weights ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_weights(monkeypatch):
+    """``with_weights(prepare=..., build=...)``: the spec of a drafter of these functions."""
+
+    def make(**functions):
+        monkeypatch.setitem(sys.modules, "made_drafter", SimpleNamespace(**functions))
+        return DrafterSpec("mine", prepare="made_drafter:prepare", build="made_drafter:build")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (lambda file, facts: file.path, "made_drafter:prepare failed: AttributeError"),
+        (lambda file, facts: 7, "made_drafter:prepare returned 7, which is no DraftPlan"),
+        (lambda file: None, "made_drafter:prepare failed: TypeError"),
+    ],
+)
+def test_a_drafter_that_cannot_plan_is_an_error_that_names_it(with_weights, prepare, said):
+    with pytest.raises(PluginError) as caught:
+        prepare_drafter(with_weights(prepare=prepare), "plugin 'p'", None, None)
+    assert str(caught.value).startswith("drafter 'mine' of plugin 'p': ")
+    assert said in str(caught.value)
+
+
+def test_a_drafter_may_refuse_a_file_or_know_nothing_of_it(with_weights):
+    def refuse(file, facts):
+        raise UnsupportedModelError("not this one")
+
+    with pytest.raises(UnsupportedModelError, match=r"^not this one$"):
+        prepare_drafter(with_weights(prepare=refuse), "plugin 'p'", None, None)
+    nothing = with_weights(prepare=lambda file, facts: None)
+    assert prepare_drafter(nothing, "plugin 'p'", None, None) is None
+
+
+def test_what_is_built_has_the_methods_of_a_drafter(with_weights):
+    methods = {"extend": len, "commit": len, "draft": len}
+    whole = SimpleNamespace(**methods)
+    spec = with_weights(build=lambda plan, weights, context, target: whole)
+    assert build_drafter(spec, "plugin 'p'", None, None, None, None) is whole
+    for name in methods:
+        part = SimpleNamespace(**{each: len for each in methods if each != name})
+        spec = with_weights(build=lambda plan, weights, context, target, part=part: part)
+        with pytest.raises(PluginError, match=f"is no kinfolk.draft_api.*: it has no {name}$"):
+            build_drafter(spec, "plugin 'p'", None, None, None, None)
 
 
 # -- commands -------------------------------------------------------------------------------------

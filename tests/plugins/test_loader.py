@@ -224,6 +224,12 @@ def test_an_optional_hook_of_another_version_is_left_alone(record_of):
             "[DrafterSpec('d', len)]",
             "DrafterSpec.create: Input should be a valid string, not <built-in function len>",
         ),
+        ("[DrafterSpec('d')]", "DrafterSpec: state create, or prepare and build"),
+        ("[DrafterSpec('d', prepare='m:f')]", "DrafterSpec.build: ''; a reference is a string"),
+        (
+            "[DrafterSpec('d', 'm:f', architectures=('a',))]",
+            "DrafterSpec.architectures: a drafter has weights (prepare, build) or is one of the",
+        ),
         ("[DrafterSpec('d', 'm.f')]", """'m.f'; a reference is a string "module:attribute\""""),
         (
             "[DrafterSpec('d', 'm:f', 7)]",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.descriptors import Drafter
+from kinfolk.draft_api import Drafter
 from kinfolk.spec import ngram
 from kinfolk.spec.ngram import MAX_N, MIN_N, PromptLookup
 

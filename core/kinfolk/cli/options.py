@@ -28,7 +28,8 @@ LOADING: Final = (
     *("dtype", "weights", "activations", "op"),
 )
 ENGINE: Final = (
-    *("context", "slots", "kv_codec", "v_codec", "drafter", "draft_tokens", "step_tokens"),
+    *("context", "slots", "kv_codec", "v_codec", "step_tokens"),
+    *("drafter", "draft_model", "draft_mode", "draft_tokens", "draft_budget"),
     *("graphs", "batch_invariant", "no_overlap"),
 )
 _REPEATED: Final = frozenset({"op"})

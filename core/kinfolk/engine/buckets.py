@@ -19,7 +19,10 @@ MIXED_SEQUENCES = (2, 8, 32, 128)
 """Sequences of steps with slices of prompts: fewer sizes, as their rows have many."""
 
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-"""Rows of steps that verify, and drafted rows of mixed steps: each has logits."""
+"""Rows of steps that verify: each has logits."""
+
+MIXED_DRAFTED = (32, 128)
+"""Drafted rows of mixed steps, which have as many rows at least."""
 
 MIXED_ROWS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Rows of steps with slices of prompts."""
@@ -89,27 +92,29 @@ class Buckets:
 
     ``least``: buckets for fewer sequences are not used for decoding, so that a row's numbers do not
     depend on the number of sequences. ``most_long``: most slices of more than ``MAX_SHORT_ROWS``
-    rows in a step.
+    rows in a step. ``proposed``: rows that a drafter with weights proposes for a sequence; all
+    steps that verify some have room for as many, which makes fewer captures.
     """
 
     least: int = 1
     most_long: int = MIXED_ROWS[-1] // (MAX_SHORT_ROWS + 1)
+    proposed: int = 0
 
     @classmethod
-    def of(cls, state: State, invariant_sequences: int | None) -> Buckets:
+    def of(cls, state: State, invariant_sequences: int | None, proposed: int = 0) -> Buckets:
         """The buckets of a model with this state. ``invariant_sequences``: the most sequences of a
         decode step with --batch-invariant."""
         least = min(state.limits.slots, invariant_sequences or 1)
         # Attention decodes the whole context of a slice from a quantised format to plain numbers,
         # so the memory of a captured step has room for one context.
-        return cls(least, 1) if state.coded else cls(least)
+        return cls(least, 1, proposed) if state.coded else cls(least, proposed=proposed)
 
     def smallest(self, items: Sequence[Item]) -> Bucket | None:
         """The smallest bucket for ``items``; ``None`` if there is none."""
-        drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
-        rows = sum(len(item.tokens) for item in items)
-        trees = any(item.parents is not None for item in items)
-        width = _next_size(max(drafted), WIDTHS) if drafted else 1
+        drafted = [item.rows for item in items if item.kind is ItemKind.VERIFY]
+        rows = sum(item.rows for item in items)
+        trees = any(item.is_tree for item in items)
+        width = _next_size(max(*drafted, self.proposed + 1), WIDTHS) if drafted else 1
         if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
             return self._mixed(items, rows, width, trees, sum(drafted))
         sequences = _next_size(max(len(items), self.least), SEQUENCES)
@@ -127,10 +132,11 @@ class Buckets:
     ) -> Bucket | None:
         bucket_rows = _next_size(rows, MIXED_ROWS)
         sequences = _next_size(len(items), MIXED_SEQUENCES)
-        bucket_drafted = _next_size(drafted, ROWS) if drafted else 0
+        bucket_drafted = _next_size(drafted, MIXED_DRAFTED) if drafted else 0
         if bucket_rows is None or sequences is None or width is None or bucket_drafted is None:
             return None
-        long = sum(len(item.tokens) > MAX_SHORT_ROWS for item in items)
+        bucket_drafted = min(bucket_drafted, bucket_rows)
+        long = sum(item.rows > MAX_SHORT_ROWS for item in items)
         most_long = min(self.most_long, bucket_rows // (MAX_SHORT_ROWS + 1))
         if long > most_long or sum(len(item.stores) for item in items) > STORES:
             return None
@@ -139,26 +145,47 @@ class Buckets:
 
     def likely(self, limits: SchedulerLimits) -> Iterator[Bucket]:
         """The buckets of steps with up to ``limits.slots`` sequences and up to
-        ``limits.step_tokens`` rows, drafted chains included; the most frequent first."""
+        ``limits.step_tokens`` rows, drafts included; the most frequent first."""
         slots = max(limits.slots, self.least)
         sequences = [n for n in SEQUENCES if self.least <= n < slots]
         largest = _next_size(min(slots, SEQUENCES[-1]), SEQUENCES)
         sequences += [] if largest is None else [largest]
         yield from (Bucket("decode", n, n) for n in sequences)
+        if limits.proposed:
+            yield from self._likely_verify(limits, sequences)
+        yield from self._likely_mixed(limits, slots)
+        if limits.max_draft:
+            yield from self._likely_verify(limits, sequences)
+
+    def _likely_verify(self, limits: SchedulerLimits, sequences: Sequence[int]) -> Iterator[Bucket]:
+        most = limits.most_drafted + 1
+        width = _next_size(most, WIDTHS) or WIDTHS[-1]
+        widths = [each for each in WIDTHS if each <= width]
+        if limits.proposed:
+            widths = widths[-1:]
+        trees = limits.proposes_trees
+        for n in sequences:
+            for rows in ROWS:
+                if rows > 1 and n <= rows <= 2 * n * most:
+                    yield from (Bucket("verify", rows, n, w, trees, rows) for w in widths)
+
+    def _likely_mixed(self, limits: SchedulerLimits, slots: int) -> Iterator[Bucket]:
         largest_rows = _next_size(min(limits.step_tokens, MIXED_ROWS[-1]), MIXED_ROWS)
         for rows in MIXED_ROWS[: MIXED_ROWS.index(largest_rows or MIXED_ROWS[-1]) + 1]:
             sizes = [n for n in MIXED_SEQUENCES if n < min(slots, rows)]
             top = _next_size(min(slots, MIXED_SEQUENCES[-1]), MIXED_SEQUENCES)
             sizes += [] if top is None else [min(top, rows)]
-            most_long = min(self.most_long, rows // (MAX_SHORT_ROWS + 1))
-            yield from (Bucket("mixed", rows, n, long=most_long) for n in dict.fromkeys(sizes))
-        if limits.max_draft:
-            width = _next_size(limits.max_draft + 1, WIDTHS) or WIDTHS[-1]
-            widths = [each for each in WIDTHS if each <= width]
-            for n in sequences:
-                for rows in ROWS:
-                    if rows > 1 and n <= rows <= 2 * n * (limits.max_draft + 1):
-                        yield from (Bucket("verify", rows, n, w, drafted=rows) for w in widths)
+            long = min(self.most_long, rows // (MAX_SHORT_ROWS + 1))
+            sizes = list(dict.fromkeys(sizes))
+            yield from (Bucket("mixed", rows, n, long=long) for n in sizes)
+            if limits.proposed and slots > 1:
+                width = _next_size(limits.proposed + 1, WIDTHS) or WIDTHS[-1]
+                trees = limits.proposes_trees
+                most = _next_size(slots * (limits.proposed + 1), MIXED_DRAFTED)
+                used = [n for n in MIXED_DRAFTED if n <= (most or MIXED_DRAFTED[-1])]
+                for drafted in dict.fromkeys(min(n, rows) for n in used):
+                    for n in sizes:
+                        yield Bucket("mixed", rows, n, width, trees, drafted, long)
 
     def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
         """``items`` in groups that each fit a bucket, in order; one group, which runs in its own
@@ -173,12 +200,32 @@ class Buckets:
         return list(groups)
 
 
-def wanted_captures(slots: int, step_tokens: int, max_draft: int = 0) -> int:
+def wanted_captures(
+    slots: int, step_tokens: int, max_draft: int = 0, proposed: int = 0, trees: bool = False
+) -> int:
     """The number of captured steps that these limits make likely: all but mixed ones are captured
     twice, greedy and sampled."""
-    limits = SchedulerLimits(slots, 2, step_tokens, slice=1, max_draft=max_draft)
+    limits = SchedulerLimits(
+        slots,
+        2,
+        step_tokens,
+        slice=1,
+        max_draft=max_draft,
+        proposed=proposed,
+        proposes_trees=trees,
+    )
     kinds = [bucket.kind for bucket in Buckets().likely(limits)]
     return 2 * len(kinds) - kinds.count("mixed")
+
+
+def draft_lanes(count: int) -> int | None:
+    """The lanes of the captured draft that has room for so many; ``None`` if there is none."""
+    return _next_size(count, SEQUENCES)
+
+
+def likely_lanes(slots: int) -> list[int]:
+    """The lanes of all captured drafts for up to so many sequences."""
+    return sorted({draft_lanes(count) or SEQUENCES[-1] for count in range(1, slots + 1)})
 
 
 def largest_step(slots: int) -> tuple[int, int]:

@@ -5,8 +5,11 @@ The host reads no tensor here, so all of it can be captured in a graph.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from kinfolk.engine.drafting import Drafting
 from kinfolk.engine.input_buffers import SampledSequences
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.outputs import LogitsOutputs, pack_sampled
@@ -25,20 +28,29 @@ def sample_and_commit(
     sampling: RowSampling,
     *,
     drafts: bool,
+    drafting: Drafting | None = None,
 ) -> torch.Tensor:
     """Choose tokens, and advance drafted sequences along the rows that are kept. Returns the result
     of the op ``pack_outputs``, int64. ``drafts``: whether the step has drafted rows."""
     batch, logits = outputs.batch, outputs.logits
     step, draft = _drafts(batch, sampled, logits, loaded.step_ops.accept_drafts)
+    if drafting is not None and sampled.trees:
+        # The host does not know at which depth a proposed row stands.
+        position = batch.positions[batch.logit_rows[: logits.shape[0]]] + 1
+        sampling = replace(sampling, position=position)
     kept = loaded.hooks.verify(step, draft, sampling)
     if drafts:
         commit = commit_batch(sampled, kept.path, kept.n_keep)
         loaded.model.commit(outputs.forward.trace, commit, state)
+        if drafting is not None:
+            drafting.commit(outputs.draft_trace, commit)
         if sampled.trees:
             commit_tree_rows(state, batch, sampled, commit)
     if sampling.edits is not None:
         sampling.edits.note(emitted_tokens(draft, kept))
-    return pack_sampled(loaded, outputs, step.rows, kept)
+    if drafting is not None:
+        drafting.note(batch, sampled, kept)
+    return pack_sampled(loaded, outputs, step.rows, draft.tokens, kept)
 
 
 def emitted_tokens(draft: Draft, kept: Kept) -> torch.Tensor:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
 
-from kinfolk.descriptors import Drafter
+from kinfolk.draft_api import Drafter
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
@@ -67,8 +67,18 @@ class Engine:
     ) -> None:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
+        with_weights = loaded.drafter
+        if drafter is not None and with_weights is not None:
+            raise EngineError(
+                f"{drafter!r} and {with_weights.name!r} cannot draft for one model at once"
+            )
         if drafter is None:
             limits = replace(limits, max_draft=0)
+        limits = replace(
+            limits,
+            proposed=0 if with_weights is None else with_weights.rows,
+            proposes_trees=with_weights is not None and with_weights.tree,
+        )
         self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state)
         self._scheduler = Scheduler(
@@ -136,7 +146,7 @@ class Engine:
             **self._runner.counters,
             "running": self._scheduler.running,
             "waiting": self._scheduler.waiting,
-            "draft_failures": self._scheduler.draft_failures,
+            "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,
         }
 
     def uncapturable_ops(self) -> Mapping[str, str]:

@@ -8,15 +8,17 @@ and decoding. Steps that fit no bucket run eagerly.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from kinfolk.engine.buckets import Bucket, Buckets
+from kinfolk.engine.buckets import Bucket, Buckets, draft_lanes, likely_lanes
 from kinfolk.engine.commit_batch import sample_and_commit
 from kinfolk.engine.cuda_graph import Capture
+from kinfolk.engine.draft_buffers import DraftBuffers, Lane
+from kinfolk.engine.drafting import Drafting
 from kinfolk.engine.input_batch import build_input_batch, fill, take_changes
 from kinfolk.engine.input_buffers import InputBuffers, SampledSequences
 from kinfolk.engine.kernel_warmup import KernelWarmup
@@ -25,7 +27,7 @@ from kinfolk.engine.logprobs import send_logprobs
 from kinfolk.engine.outputs import DeviceOutputs, LogitsOutputs, pack_unsampled
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
-from kinfolk.model_api import GraphShape, StepFn
+from kinfolk.model_api import Forward, GraphShape, StepBatch, StepFn
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import ItemKind
 from kinfolk.spec.penalties import PenaltyState
@@ -48,12 +50,14 @@ MAX_WARMUP_SIZE_LOG2 = 7
 
 @dataclass(slots=True)
 class ExecutorCounters:
-    """Counts since the start; ``uploads`` are copies of a step's inputs to the device."""
+    """Counts since the start; ``uploads`` are copies of a step's inputs to the device, ``drafts``
+    launches of a drafter with weights."""
 
     captures: int = 0
     replays: int = 0
     eager_steps: int = 0
     uploads: int = 0
+    drafts: int = 0
 
 
 class Executor(Protocol):
@@ -63,6 +67,15 @@ class Executor(Protocol):
 
     def launch(self, batch: ScheduledBatch) -> DeviceOutputs:
         """Run a batch up to its packed outputs; the host does not wait for the device."""
+        ...
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """The drafter with weights, if there is one."""
+        ...
+
+    def draft(self, lanes: Sequence[Lane]) -> bool:
+        """Launch a draft behind the last step; the host does not wait. False if it failed."""
         ...
 
     def invalidate(self) -> None:
@@ -82,6 +95,10 @@ class EagerExecutor:
         self.counters = ExecutorCounters()
         self._steps: dict[GraphShape, StepFn] = {}
         self._penalties: PenaltyState | None = None
+        self.drafting: Drafting | None = None
+        if loaded.drafter is not None:
+            vocabulary = loaded.info.vocabulary
+            self.drafting = Drafting(loaded.drafter, vocabulary, state, kernel_warmup)
 
     @property
     def penalties(self) -> PenaltyState:
@@ -103,17 +120,26 @@ class EagerExecutor:
         # Up to a limit, the kernels that are launched depend on the number of rows.
         size = min((step.rows - 1).bit_length(), MAX_WARMUP_SIZE_LOG2)
         if not batch.sampled:
-            self.kernel_warmup.before((size, kinds), lambda: step_fn(step, self.state))
-            forward = step_fn(step, self.state)
+            self.kernel_warmup.before((size, kinds), lambda: self.forward(step_fn, step))
+            forward, _ = self.forward(step_fn, step)
             return DeviceOutputs(pack_unsampled(self.loaded, step, forward), len(batch.items), 0)
 
         def to_logits() -> LogitsOutputs:
-            forward = step_fn(step, self.state)
+            forward, draft_trace = self.forward(step_fn, step)
             normed = model.norm(forward.hidden[step.logit_rows])
-            return LogitsOutputs(step, forward, model.logits(normed))
+            return LogitsOutputs(step, forward, model.logits(normed), draft_trace)
 
         self.kernel_warmup.before((size, kinds), to_logits)
         return self.sample(batch, to_logits(), inputs.sampled)
+
+    def forward(self, step_fn: StepFn, step: StepBatch) -> tuple[Forward, Sequence[Any]]:
+        """A forward of the model with proposed rows filled, and the drafter's state behind it.
+        Returns the drafter's trace too."""
+        if self.drafting is None:
+            return step_fn(step, self.state), ()
+        self.drafting.place(step)
+        forward = step_fn(step, self.state)
+        return forward, self.drafting.extend(forward, step)
 
     def sample(
         self, batch: ScheduledBatch, outputs: LogitsOutputs, sampled: SampledSequences
@@ -129,10 +155,32 @@ class EagerExecutor:
         # Drop the logits of padding rows.
         outputs = replace(outputs, logits=outputs.logits[: len(parameters)])
         packed = sample_and_commit(
-            loaded, self.state, outputs, sampled, sampling, drafts=batch.has_drafts
+            loaded,
+            self.state,
+            outputs,
+            sampled,
+            sampling,
+            drafts=batch.has_drafts,
+            drafting=self.drafting,
         )
         done = DeviceOutputs(packed, outputs.batch.slot_of_sequence.shape[0], len(sampled.count))
-        return with_logprobs(done, batch, outputs.logits)
+        return with_logprobs(done, batch, outputs.logits, outputs.batch.tokens)
+
+    def draft(self, lanes: Sequence[Lane]) -> bool:
+        return self.launch_draft(lambda drafting: drafting.launch(lanes))
+
+    def launch_draft(self, launch: Callable[[Drafting], None]) -> bool:
+        """Launch a draft in whatever way; one that fails is counted, and false is returned."""
+        drafting = self.drafting
+        if drafting is None:
+            raise EngineError("a draft was asked for, and there is no drafter with weights")
+        self.counters.drafts += 1
+        try:
+            launch(drafting)
+        except Exception:
+            drafting.note_failure()
+            return False
+        return True
 
     def invalidate(self) -> None:
         if self._penalties is not None:
@@ -156,6 +204,14 @@ class CapturedStep(Generic[T]):
 
     buffers: InputBuffers
     replay: Callable[[], T]
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedDraft:
+    """A captured draft of a number of lanes: its buffers and its replay."""
+
+    buffers: DraftBuffers
+    replay: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +248,7 @@ class GraphExecutor:
         # In the order of their last use.
         self._steps: dict[StepKind, CapturedStep[DeviceOutputs]] = {}
         self._logits_steps: dict[Bucket, CapturedStep[LogitsOutputs]] = {}
+        self._draft_steps: dict[int, CapturedDraft] = {}
 
     @property
     def buckets(self) -> frozenset[Bucket]:
@@ -207,6 +264,23 @@ class GraphExecutor:
             return self._launch_to_logits(batch, bucket)
         return self._launch_whole(batch, bucket)
 
+    @property
+    def drafting(self) -> Drafting | None:
+        return self._eager.drafting
+
+    def draft(self, lanes: Sequence[Lane]) -> bool:
+        return self._eager.launch_draft(lambda drafting: self._launch_draft(drafting, lanes))
+
+    def _launch_draft(self, drafting: Drafting, lanes: Sequence[Lane]) -> None:
+        size = draft_lanes(len(lanes))
+        if size is None:
+            drafting.launch(lanes)
+            return
+        step = self._draft_steps.get(size) or self.capture_draft(drafting, size)
+        step.buffers.put(lanes)
+        step.buffers.upload()
+        step.replay()
+
     def invalidate(self) -> None:
         self._eager.invalidate()
 
@@ -220,7 +294,9 @@ class GraphExecutor:
         if sampling.edited:
             batch.enter_penalties(self._eager.penalties)
         outputs = self.replay(step, batch.device_tokens)
-        return outputs if outputs.logits is None else with_logprobs(outputs, batch, outputs.logits)
+        if outputs.logits is None or outputs.tokens is None:
+            return outputs
+        return with_logprobs(outputs, batch, outputs.logits, outputs.tokens)
 
     def _step(self, kind: StepKind) -> CapturedStep[DeviceOutputs]:
         return self._kept(self._steps, kind, self.capture_whole)
@@ -243,7 +319,7 @@ class GraphExecutor:
         if not batch.sampled:
             packed = pack_unsampled(self.loaded, outputs.batch, outputs.forward)
             return DeviceOutputs(packed, bucket.shape.sequences, 0)
-        drafted = [len(item.tokens) for item in batch.items if item.kind is ItemKind.VERIFY]
+        drafted = [item.rows for item in batch.items if item.kind is ItemKind.VERIFY]
         sampled = step.buffers.sampled(bucket.traits, len(batch.sampled), max(drafted, default=1))
         return self._eager.sample(batch, outputs, sampled)
 
@@ -273,9 +349,16 @@ class GraphExecutor:
             for sampling in samplings
         )
         kinds = list(dict.fromkeys(likely))[: self.loaded.captures]
+        drafting = self.drafting
+        lanes = [] if drafting is None else likely_lanes(limits.slots)
+        total = len(kinds) + len(lanes)
         for number, kind in enumerate(kinds, 1):
             self._step(kind)
-            yield number, len(kinds), str(kind.bucket)
+            yield number, total, str(kind.bucket)
+        for number, count in enumerate(lanes, 1 + len(kinds)):
+            if drafting is not None:
+                self.capture_draft(drafting, count)
+            yield number, total, f"draft: {count} lanes"
 
     # -- capturing ----------------------------------------------------------------------------
 
@@ -292,6 +375,16 @@ class GraphExecutor:
         self._eager.kernel_warmup.before(bucket, body)
         return self._captured(buffers, body, f"{bucket} up to its logits")
 
+    def capture_draft(self, drafting: Drafting, lanes: int) -> CapturedDraft:
+        buffers = drafting.buffers(lanes, stages=2)
+        buffers.upload()  # warm-ups must see padding
+        self._eager.kernel_warmup.before(("draft", lanes), lambda: drafting.draft(buffers))
+        step = CapturedDraft(buffers, self.capture.capture(lambda: drafting.draft(buffers)))
+        self._draft_steps[lanes] = step
+        self.counters.captures += 1
+        log.info("captured a draft of %d lanes", lanes)
+        return step
+
     def _captured(self, buffers: InputBuffers, body: Callable[[], T], name: str) -> CapturedStep[T]:
         step = CapturedStep(buffers, self.capture.capture(body))
         self.counters.captures += 1
@@ -305,18 +398,19 @@ class GraphExecutor:
         return buffers
 
     def _to_logits(self, buffers: InputBuffers, bucket: Bucket) -> Callable[[], LogitsOutputs]:
-        model, state, traits = self.loaded.model, self.state, bucket.traits
+        model, traits = self.loaded.model, bucket.traits
         shape = GraphShape(bucket.kind, bucket.rows, bucket.sequences)
         step_fn = self.loaded.hooks.build_graph(model, shape)
 
         def body() -> LogitsOutputs:
             buffers.enter_changes()
             batch = buffers.batch(traits, full_width=True)
-            forward = step_fn(batch, state)
+            forward, draft_trace = self._eager.forward(step_fn, batch)
             hidden = forward.hidden
             if bucket.kind == "mixed":  # else all rows have logits
                 hidden = hidden[batch.logit_rows]
-            return LogitsOutputs(batch, forward, model.logits(model.norm(hidden)))
+            logits = model.logits(model.norm(hidden))
+            return LogitsOutputs(batch, forward, logits, draft_trace)
 
         return body
 
@@ -332,16 +426,26 @@ class GraphExecutor:
                 edits = self._eager.penalties.edits(outputs.batch, sampled.slot)
             rows = sampling_over(buffers.device, sampling, edits, loaded.step_ops.sample)
             drafts = bucket.drafted > 0
-            packed = sample_and_commit(loaded, state, outputs, sampled, rows, drafts=drafts)
-            logits = outputs.logits if kind.keeps_logits else None
-            return DeviceOutputs(packed, shape.sequences, shape.sampled, True, logits)
+            packed = sample_and_commit(
+                loaded,
+                state,
+                outputs,
+                sampled,
+                rows,
+                drafts=drafts,
+                drafting=self._eager.drafting,
+            )
+            done = DeviceOutputs(packed, shape.sequences, shape.sampled, True)
+            if not kind.keeps_logits:
+                return done
+            return replace(done, logits=outputs.logits, tokens=outputs.batch.tokens)
 
         return body
 
 
 def with_logprobs(
-    outputs: DeviceOutputs, batch: ScheduledBatch, logits: torch.Tensor
+    outputs: DeviceOutputs, batch: ScheduledBatch, logits: torch.Tensor, tokens: torch.Tensor
 ) -> DeviceOutputs:
     """``outputs`` with the log-probabilities that ``batch`` asks for."""
-    logprobs = send_logprobs(batch, logits, outputs.next_tokens(len(batch.sampled)))
+    logprobs = send_logprobs(batch, logits, tokens, outputs.next_tokens(len(batch.sampled)))
     return replace(outputs, logprobs=logprobs)

@@ -29,11 +29,12 @@ class History:
 
 def sampled_positions(item: Item) -> list[int]:
     """Positions of the tokens that an item's sampled rows choose: of all rows of a drafted item,
-    else of the last one."""
+    else of the last one. Those of a proposed tree are known to the device only; here they are those
+    of a chain."""
     if item.kind is not ItemKind.VERIFY:
         return [item.start + len(item.tokens)]
     if item.parents is None:
-        return list(range(item.start + 1, item.start + 1 + len(item.tokens)))
+        return list(range(item.start + 1, item.start + 1 + item.rows))
     positions: list[int] = []
     for parent in item.parents:
         positions.append(item.start + 1 if parent < 0 else positions[parent] + 1)

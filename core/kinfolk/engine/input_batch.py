@@ -54,7 +54,7 @@ def build_input_batch(
     fill(buffers, items, all_logits=all_logits)
     buffers.upload()
     buffers.enter_changes()
-    trees = any(item.parents is not None for item in items)
+    trees = any(item.is_tree for item in items)
     traits = LaunchTraits.of(buffers.segments, trees=trees)
     return InputBatch(buffers.batch(traits, full_width=False), buffers.sampled(traits))
 
@@ -74,7 +74,7 @@ def take_changes(state: State) -> Changes:
 
 def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> BucketShape:
     """The buffer sizes of one step, without padding."""
-    counts = [len(item.tokens) for item in items]
+    counts = [item.rows for item in items]
     logits = [_logit_rows(item, all_logits) for item in items]
     long = [n for n in counts if n > MAX_SHORT_ROWS]
     return BucketShape(
@@ -104,7 +104,7 @@ def fill(buffers: InputBuffers, items: Sequence[Item], *, all_logits: bool = Fal
         _fill_sequences(buffers, slots, starts, rows, 1)
         _fill_sampled(buffers, items, slots, rows, 1, rows)
         return
-    counts = [len(item.tokens) for item in items]
+    counts = [item.rows for item in items]
     stops = list(accumulate(counts))
     first = [stop - count for stop, count in zip(stops, counts, strict=True)]
     _fill_rows(buffers, items, slots, starts, first, counts)
@@ -149,11 +149,13 @@ def _fill_rows(
     arena_rows = 0
     for number, (item, slot) in enumerate(zip(items, slots, strict=True)):
         rows = slice(first[number], first[number] + counts[number])
-        host["tokens"][rows] = item.tokens
-        if item.parents is not None:
+        host["tokens"][rows.start : rows.start + len(item.tokens)] = item.tokens
+        if item.is_tree:
             host["arena_start"][number] = arena_rows
-            _fill_tree(buffers, item, item.parents, slot, rows, arena_rows)
-            arena_rows += len(item.parents)
+            # The device knows the parents of proposed rows; until then they are a chain.
+            parents = item.parents or tuple(range(NO_PARENT, item.rows - 1))
+            _fill_tree(buffers, item, parents, slot, rows, arena_rows)
+            arena_rows += item.rows
             continue
         if _drafted(item):
             host["path"][rows] = CHAIN_PATHS[: counts[number]]
@@ -195,7 +197,9 @@ def _fill_tree(
     host["arena"][rows] = np.arange(arena_start, arena_start + len(parents))
     for index, pool in enumerate(buffers.state.pools):
         targets = host["targets"][index, rows]
-        _fill_places(targets[: max(depth) + 1], pool, slot, item.start)
+        # No more rows are kept than tokens may be emitted.
+        reach = min(max(depth) + 1, item.budget) if item.proposed else max(depth) + 1
+        _fill_places(targets[:reach], pool, slot, item.start)
 
 
 def _fill_sequences(
@@ -307,4 +311,4 @@ def _drafted(item: Item) -> bool:
 
 def _logit_rows(item: Item, all_logits: bool) -> int:
     """The number of rows of an item that need logits."""
-    return len(item.tokens) if all_logits or _drafted(item) else int(item.sample)
+    return item.rows if all_logits or _drafted(item) else int(item.sample)

@@ -10,21 +10,23 @@ from typing import Any
 import torch
 
 from kinfolk.descriptors import Family
+from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
-from kinfolk.engine.preparing import prepare_model
+from kinfolk.engine.preparing import Prepared, prepare_model
 from kinfolk.engine.step_ops import StepOps
-from kinfolk.errors import SettingsError
+from kinfolk.errors import SettingsError, UnsupportedModelError
 from kinfolk.gguf.file import GGUFFile
+from kinfolk.guarded import build_drafter
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.model_api import Model, ModelInfo
 from kinfolk.nn.context import BuildContext
 from kinfolk.ops.binding import Ops
-from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan
+from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan, WeightPlan
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
-from kinfolk.weights.loader import load_weights
+from kinfolk.weights.loader import Weights, load_weights
 
 Progress = Callable[[int, int, str], None]
 
@@ -57,6 +59,7 @@ class LoadedModel:
     """Number of packed tensors, by format."""
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of tensors that cannot be packed, by format and reason: they are stored dense."""
+    drafter: LoadedDrafter | None = None
 
     def new_state(self) -> tuple[KVCacheManager, State]:
         """Empty state, and the manager of its blocks, tables and checkpoints."""
@@ -83,16 +86,7 @@ def load_model(
         # The limit covers this process only: not other programs, nor the driver's memory.
         share = ready.memory.usable / torch.cuda.get_device_properties(ready.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), ready.device)
-    weights = load_weights(
-        ready.weights,
-        ready.file.inventory,
-        ready.formats,
-        dtype=ready.dtype,
-        device=ready.device,
-        keep_quantised=ready.form == "blocks",
-        activations=ready.activations if ready.form == "packed" else None,
-        progress=progress,
-    )
+    weights = _load(ready, ready.weights, ready.file, progress)
     config, limits = ready.config, ready.memory.limits
     placement = None
     if any(config.experts):
@@ -101,12 +95,13 @@ def load_model(
     context = BuildContext(
         ready.ops, ready.device, ready.dtype, ready.plan, limits.context, placement
     )
+    model = ready.family.build(config, weights, context)
     return LoadedModel(
         file=ready.file,
         family=ready.family,
         config=config,
         info=ready.info,
-        model=ready.family.build(config, weights, context),
+        model=model,
         hooks=ready.hooks,
         ops=ready.ops,
         step_ops=StepOps.bind(ready.ops, ready.device),
@@ -121,7 +116,43 @@ def load_model(
         batch_invariant=settings.batch_invariant,
         packed=weights.packed,
         refused=weights.refused,
+        drafter=_load_drafter(ready, context, model, progress),
     )
+
+
+def _load(ready: Prepared, plan: WeightPlan, file: GGUFFile, progress: Progress | None) -> Weights:
+    return load_weights(
+        plan,
+        file.inventory,
+        ready.formats,
+        dtype=ready.dtype,
+        device=ready.device,
+        keep_quantised=ready.form == "blocks",
+        activations=ready.activations if ready.form == "packed" else None,
+        progress=progress,
+    )
+
+
+def _load_drafter(
+    ready: Prepared, context: BuildContext, model: Model, progress: Progress | None
+) -> LoadedDrafter | None:
+    """The drafter with weights, if there is one, built for a model that then returns features."""
+    found = ready.drafter
+    if found is None:
+        return None
+    plan, name = found.plan, found.spec.name
+    if plan.features or plan.final:
+        features = getattr(model, "features", None)
+        if features is None:
+            raise UnsupportedModelError(
+                f"{found.file.path}: drafter {name!r} reads features of the model, and family "
+                f"{ready.family.name!r} has none (Model.features)"
+            )
+        features(plan.features, final=plan.final)
+    wanted = found.weights_in(ready.file, ready.weights)
+    weights = _load(ready, wanted, found.file, progress)
+    drafter = build_drafter(found.spec, found.source, plan, weights, context, model)
+    return LoadedDrafter(name, plan, drafter, found.rows, found.tree, found.file)
 
 
 def _wants_graphs(settings: Settings, device: torch.device) -> bool:

@@ -60,10 +60,11 @@ NO_LOGPROBS = PendingLogprobs(np.empty((0, 1)), 1, {})
 
 
 def send_logprobs(
-    batch: ScheduledBatch, logits: torch.Tensor, next_tokens: torch.Tensor
+    batch: ScheduledBatch, logits: torch.Tensor, tokens: torch.Tensor, next_tokens: torch.Tensor
 ) -> PendingLogprobs:
     """Launch the log-probabilities of a step. ``logits`` float32 [rows, V] of all sampled rows,
-    ``next_tokens`` int64 [S]; neither is read after this returns and later launches begin."""
+    ``tokens`` int64 [R] of all rows, ``next_tokens`` int64 [S]; none of them is read after this
+    returns and later launches begin."""
     wanted, most = {}, 0
     for number, rows in batch.wanted_logprobs():
         try:
@@ -84,19 +85,20 @@ def send_logprobs(
     width = max(sampled_rows(batch.sampled[number]) for number in wanted)
     n, own = len(places), width if batch.has_drafts else 0
     transfer = Transfer(
-        {"place": ("int64", (n,)), "number": ("int64", (n,)), "tokens": ("int64", (n, own))},
+        {"place": ("int64", (n,)), "number": ("int64", (n,)), "row": ("int64", (n, own))},
         logits.device,
     )
     host = transfer.host
     host["place"][:], host["number"][:] = places, numbers
+    host["row"][:] = 0
     for index, number in enumerate(numbers):
-        item = batch.sampled[number]
+        item, start = batch.sampled[number], batch.first_rows[number]
         if item.kind is ItemKind.VERIFY:
-            host["tokens"][index, : len(item.tokens)] = item.tokens
+            host["row"][index, : item.rows] = range(start, start + item.rows)
     transfer.upload()
     device = transfer.device
     logprobs = logits[device["place"]].log_softmax(1)
-    at = torch.cat((next_tokens[device["number"], None], device["tokens"]), 1)
+    at = torch.cat((next_tokens[device["number"], None], tokens[device["row"]]), 1)
     parts = [logprobs.gather(1, at).double()]
     if most:
         best = logprobs.topk(min(most, logits.shape[1]), 1)

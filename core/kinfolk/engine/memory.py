@@ -32,11 +32,17 @@ MARGIN = 0.03
 HOST_SHARE = 0.5
 """Part of the host's memory beside weights that state may use; other programs need the rest."""
 
+FEATURE_BYTES = 2
+"""Of a number of features, which are bfloat16."""
+
 _COPIES = 4
 """Intermediate results of a layer that exist at once, each as wide as the widest."""
 
 _CAPTURED_COPIES = 8
 """The same in a captured step, with the partial results of attention."""
+
+_DRAFTING = 3
+"""float32 copies of the logits that a drafter makes to rank its candidates."""
 
 _SAMPLING = 10
 """float32 copies of the logits that sampling makes when every parameter is used."""
@@ -67,6 +73,7 @@ def plan_memory(
     *,
     usable: int,
     weights: int,
+    drafter: int = 0,
     work: int,
     graphs: int,
     is_host: bool,
@@ -76,12 +83,14 @@ def plan_memory(
     asked: int | None,
     flexible: frozenset[str],
 ) -> MemoryPlan:
-    """Divide ``usable`` bytes.
+    """Divide ``usable`` bytes. ``drafter``: bytes of a drafter's weights.
 
     ``asked`` is the context the user asked for, ``flexible`` names the fields of ``wanted`` that
     are defaults and may be lowered. Raises :class:`CapacityError` with the arithmetic.
     """
-    fixed = {"weights": weights, "work space": work}
+    fixed = {"weights": weights, "drafter": drafter, "work space": work}
+    if not drafter:
+        del fixed["drafter"]
     if not is_host:
         fixed |= {"graphs": graphs, "margin": int(usable * MARGIN)}
     left = usable - sum(fixed.values())
@@ -100,11 +109,15 @@ def plan_memory(
     return MemoryPlan(usable, fixed | state_bytes(plan, limits), limits, others)
 
 
-def work_bytes(weights: WeightPlan, rows: int, logit_rows: int) -> int:
+def work_bytes(
+    weights: WeightPlan, rows: int, logit_rows: int, features: int = 0, draft: int = 0
+) -> int:
     """An estimate of the bytes of a step's intermediate results, for ``rows`` rows and
-    ``logit_rows`` rows of logits."""
+    ``logit_rows`` rows of logits. ``features``: numbers of a row of features; ``draft``: bytes of
+    the draft behind the step."""
     widest, vocabulary = _widths(weights)
-    return rows * widest * 4 * _COPIES + logit_rows * vocabulary * 4 * _SAMPLING + SCRATCH
+    step = rows * features * FEATURE_BYTES + rows * widest * 4 * _COPIES
+    return max(step + logit_rows * vocabulary * 4 * _SAMPLING, draft) + SCRATCH
 
 
 def most_captures(usable: int, layers: int, wanted: int) -> int:
@@ -113,12 +126,30 @@ def most_captures(usable: int, layers: int, wanted: int) -> int:
     return min(wanted, max(FEWEST_CAPTURES, fitting))
 
 
-def graph_bytes(weights: WeightPlan, layers: int, captures: int, rows: int, logit_rows: int) -> int:
+def graph_bytes(
+    weights: WeightPlan,
+    layers: int,
+    captures: int,
+    rows: int,
+    logit_rows: int,
+    features: int = 0,
+    draft: int = 0,
+) -> int:
     """An estimate of the bytes of ``captures`` captured steps. Their intermediate results share
-    memory; the largest have ``rows`` rows and ``logit_rows`` rows of logits."""
+    memory; the largest have ``rows`` rows with so many ``features``, and ``logit_rows`` rows of
+    logits. ``draft`` are the bytes of the largest draft."""
     widest, vocabulary = _widths(weights)
-    pool = rows * widest * 4 * _CAPTURED_COPIES + logit_rows * vocabulary * 4 * _SAMPLING
-    return captures * _capture_bytes(layers) + pool
+    pool = (
+        rows * features * FEATURE_BYTES
+        + rows * widest * 4 * _CAPTURED_COPIES
+        + logit_rows * vocabulary * 4 * _SAMPLING
+    )
+    return captures * _capture_bytes(layers) + max(pool, draft)
+
+
+def draft_bytes(vocabulary: int, rows: int) -> int:
+    """An estimate of the bytes of a draft's intermediate results, for ``rows`` rows of blocks."""
+    return rows * vocabulary * 4 * _DRAFTING
 
 
 def _capture_bytes(layers: int) -> int:

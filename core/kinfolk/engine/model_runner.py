@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
@@ -33,11 +33,13 @@ code, and the edges of a matrix product are computed differently.
 
 @dataclass(frozen=True, slots=True)
 class PendingItems:
-    """Items that were launched together, and the pending copy of their outputs."""
+    """Items that were launched together, and the pending copy of their outputs. ``proposed``: a
+    draft was launched behind them, for those that ask for one."""
 
     batch: ScheduledBatch
     outputs: DeviceOutputs
     copy: PendingCopy
+    proposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class ModelRunner:
         if loaded.graphs:
             self.uncapturable_ops = uncapturable_ops(loaded)
             if not self.uncapturable_ops:
-                self._buckets = Buckets.of(state, self._max_sequences)
+                proposed = 0 if loaded.drafter is None else loaded.drafter.rows
+                self._buckets = Buckets.of(state, self._max_sequences, proposed)
                 self.executor = GraphExecutor(eager, capture_for(loaded.device), self._buckets)
         if self.uncapturable_ops:
             reasons = "; ".join(f"{op}: {why}" for op, why in self.uncapturable_ops.items())
@@ -105,6 +108,12 @@ class ModelRunner:
             "waits": self._reader.waits,
             "allocations": _allocations(self.loaded.device),
         }
+
+    @property
+    def draft_failures(self) -> int:
+        """Drafts of a drafter with weights that failed."""
+        drafting = self.executor.drafting
+        return 0 if drafting is None else drafting.failures
 
     @torch.inference_mode()
     def warm_up(
@@ -147,11 +156,20 @@ class ModelRunner:
 
     def _launch(self, batch: ScheduledBatch) -> PendingItems:
         outputs = self.executor.launch(batch)
-        return PendingItems(batch, outputs, self._reader.send(outputs))
+        copy = self._reader.send(outputs)
+        # Behind the copy: the host reads the outputs and plans while the draft runs.
+        lanes = batch.lanes
+        return PendingItems(batch, outputs, copy, bool(lanes) and self.executor.draft(lanes))
 
     def _collect(self, pending: PendingItems) -> list[ItemResult]:
         outputs = self._reader.receive(pending.copy)
-        return item_results(pending.batch, outputs, pending.outputs.logprobs)
+        found = item_results(pending.batch, outputs, pending.outputs.logprobs)
+        if not pending.proposed:
+            return found
+        return [
+            replace(result, proposed=True) if item.propose and result.error is None else result
+            for item, result in zip(pending.batch.items, found, strict=True)
+        ]
 
     def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
         """Groups of items that run together: one group if a captured step has room for all. With
@@ -182,7 +200,7 @@ class ModelRunner:
         prefill = [item for item in plan.items if item.kind is ItemKind.PREFILL]
         self._counters["steps"] += 1
         self._counters["rows"] += plan.rows
-        self._counters["prefill_rows"] += sum(len(item.tokens) for item in prefill)
+        self._counters["prefill_rows"] += sum(item.rows for item in prefill)
         self._counters["decode_steps"] += len(prefill) < len(plan.items)
 
 

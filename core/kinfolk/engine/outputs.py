@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.logprobs import NO_LOGPROBS, PendingLogprobs
-from kinfolk.engine.scheduled_batch import ScheduledBatch, sampled_rows
+from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.model_api import Forward, StepBatch
 from kinfolk.sched.plan import Item, ItemKind, ItemResult
 from kinfolk.verify_api import Kept
@@ -27,11 +27,13 @@ _NOT_FINITE = "the model returned numbers that are not finite"
 
 @dataclass(frozen=True, slots=True)
 class LogitsOutputs:
-    """A step up to its logits, float32 [n, V]."""
+    """A step up to its logits, float32 [n, V]. ``draft_trace`` is that of the drafter, if there is
+    one."""
 
     batch: StepBatch
     forward: Forward
     logits: torch.Tensor
+    draft_trace: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class DeviceOutputs:
     the result of the op ``pack_outputs``.
 
     ``captured``: one graph holds the whole step, so the next one can be launched before its result
-    is read. ``logits``: float32 [n, V] of all sampled rows, if they are kept. ``logprobs`` arrive
-    with the copy of ``packed``.
+    is read. ``logits``: float32 [n, V] of all sampled rows, if they are kept, and ``tokens`` int64
+    [R] those of the step. ``logprobs`` arrive with the copy of ``packed``.
     """
 
     packed: torch.Tensor
@@ -49,6 +51,7 @@ class DeviceOutputs:
     sampled: int
     captured: bool = False
     logits: torch.Tensor | None = None
+    tokens: torch.Tensor | None = None
     logprobs: PendingLogprobs = NO_LOGPROBS
 
     def next_tokens(self, count: int) -> torch.Tensor:
@@ -58,15 +61,21 @@ class DeviceOutputs:
 
 
 def pack_sampled(
-    loaded: LoadedModel, outputs: LogitsOutputs, rows: torch.Tensor, kept: Kept
+    loaded: LoadedModel,
+    outputs: LogitsOutputs,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    kept: Kept,
 ) -> torch.Tensor:
-    """Outputs of a step with sampled sequences; ``rows`` int64 [S, T] as in ``VerifyStep``."""
+    """Outputs of a step with sampled sequences; ``rows`` int64 [S, T] as in ``VerifyStep``,
+    ``tokens`` int64 [S, T] as in ``Draft``."""
     finite = kept.finite if kept.finite is not None else outputs.logits.isfinite().all(1)
     return loaded.step_ops.pack_outputs(
         outputs.forward.hidden,
         outputs.batch.layout.spans,
         finite,
         rows,
+        tokens,
         kept.n_keep,
         kept.next,
         kept.path,
@@ -82,6 +91,7 @@ def pack_unsampled(loaded: LoadedModel, batch: StepBatch, forward: Forward) -> t
         batch.layout.spans,
         nothing.bool(),
         nothing[:, None],
+        nothing[:, None],
         nothing,
         nothing,
         nothing[:, None],
@@ -96,7 +106,8 @@ class StepOutputs:
     """The outputs of a step on the host, for B sequences and S sampled ones of at most T rows.
 
     ``sound`` [B] 1 if the last hidden row of a sequence is finite, ``finite`` [S] 1 if the logits
-    of a sampled one are; ``n_keep``, ``next`` [S] and ``path`` [S, T] as in :class:`Kept`.
+    of a sampled one are; ``n_keep``, ``next`` [S] and ``path`` [S, T] as in :class:`Kept`;
+    ``emitted`` [S, T], whose first ``n_keep`` tokens are those that a sequence emits.
     """
 
     sound: list[int]
@@ -104,19 +115,22 @@ class StepOutputs:
     n_keep: list[int]
     next: list[int]
     path: list[list[int]]
+    emitted: list[list[int]]
 
     @classmethod
     def read(cls, packed: Numbers, sequences: int, sampled: int) -> StepOutputs:
         """Unpack the result of the op ``pack_outputs``."""
         numbers: list[int] = packed.tolist()
         finite, n_keep, following, path = (sequences + sampled * part for part in range(4))
-        width = (len(numbers) - path) // sampled if sampled else 1
+        width = (len(numbers) - path) // (2 * sampled) if sampled else 1
+        emitted = path + sampled * width
         return cls(
             numbers[:sequences],
             numbers[finite:n_keep],
             numbers[n_keep:following],
             numbers[following:path],
-            [numbers[start : start + width] for start in range(path, len(numbers), width)],
+            [numbers[start : start + width] for start in range(path, emitted, width)],
+            [numbers[start : start + width] for start in range(emitted, len(numbers), width)],
         )
 
 
@@ -200,10 +214,7 @@ def _sampled(
     """The result of a sampled item."""
     item = batch.sampled[number]
     kept = outputs.path[number][: outputs.n_keep[number]]
-    emitted: tuple[int, ...] = (outputs.next[number],)
-    if len(kept) > 1:
-        drafts = item.tokens[-sampled_rows(item) :]
-        emitted = (*(drafts[row] for row in kept[1:]), *emitted)
+    emitted = tuple(outputs.emitted[number][: len(kept)])
     count = batch.samplings[number].logprobs or 0
     return ItemResult(
         item.lease,

@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from kinfolk.descriptors import Family
+from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.devices import missing_device
-from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
+from kinfolk.engine.memory import (
+    MemoryPlan,
+    draft_bytes,
+    graph_bytes,
+    most_captures,
+    plan_memory,
+    work_bytes,
+)
+from kinfolk.engine.preparing_drafter import PreparedDrafter, prepare_drafter
 from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
+from kinfolk.guarded import GuardedFamily
 from kinfolk.hooks import CoreHooks, ModelHookCaller, family_provider, policy_providers
 from kinfolk.model_api import ModelInfo
 from kinfolk.ops.binding import Ops
@@ -67,6 +77,7 @@ class Prepared:
     slice_rows: int
     captures: int
     """Captured steps that are kept; the memory plan has room for them."""
+    drafter: PreparedDrafter | None = None
 
 
 def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
@@ -82,47 +93,40 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     weight_plan = family.weight_plan(config, file.inventory)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
-    hooks = ModelHookCaller(
-        family_provider(family, config),
-        (CoreHooks(), DefaultMapping(), DefaultPlacement(), DefaultVerify()),
-        trace=settings.trace_plugins,
-    )
     slice_rows = SLICE_ROWS[device.type]
     if settings.asked("context"):
         _check_context(settings.context, config.context)
     wanted = _wanted(settings, dtype, slice_rows, config.context)
-    info = ModelInfo(
-        config.name,
-        family.name,
-        config.architecture,
-        _state_plan(hooks, config, wanted, settings),
-        config.vocabulary,
-        wanted.context,
-    )
-    hooks = hooks.with_policies(policy_providers(registry, settings.policy, info))
+    hooks, info = _hooks(family, config, wanted, settings, registry)
     plan = _state_plan(hooks, config, wanted, settings)
     pool_layouts(plan)  # raises if a section cannot be stored
+    facts = _target_facts(file, family, config, plan, wanted)
+    drafter = prepare_drafter(settings, registry, formats, file, facts)
+    if drafter is not None:
+        plan = drafter.behind(plan)
+        wanted = replace(wanted, tree_rows=max(wanted.tree_rows, wanted.slots * drafter.arena_rows))
     ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
     usable = usable_memory(device, settings.memory)
-    form = choose_form(settings.weights, weight_plan, dtype, device, usable)
-    weights = partial(
-        weight_bytes,
-        weight_plan,
-        file.inventory,
-        formats,
-        dtype=dtype,
-        activations=settings.activations,
+    both = weight_plan if drafter is None else drafter.beside(weight_plan)
+    form = choose_form(settings.weights, both, dtype, device, usable)
+    nbytes = partial(
+        weight_bytes, formats=formats, dtype=dtype, activations=settings.activations, form=form
     )
     if form == "blocks" and device.type == "cpu":
-        _warn_of_blocks(settings.weights, weights(form="blocks"), weights(form="dense"), usable)
+        dense = nbytes(weight_plan, file.inventory, form="dense")
+        _warn_of_blocks(settings.weights, nbytes(weight_plan, file.inventory), dense, usable)
     step_tokens = settings.step_tokens or 2 * slice_rows
     layers = len(plan.layers)
-    captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens))
+    captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafter))
+    features = 0 if drafter is None else drafter.plan.feature_width(config.width)
+    rows = 0 if drafter is None else wanted.slots * drafter.plan.block
+    drafts = draft_bytes(config.vocabulary, rows)
     memory = plan_memory(
         usable=usable,
-        weights=weights(form=form),
-        work=work_bytes(weight_plan, step_tokens, LOGIT_ROWS),
-        graphs=graph_bytes(weight_plan, layers, captures, *largest_step(settings.slots)),
+        weights=nbytes(weight_plan, file.inventory),
+        drafter=0 if drafter is None else nbytes(drafter.plan.weights, drafter.file.inventory),
+        work=work_bytes(both, step_tokens, LOGIT_ROWS, features, drafts),
+        graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features, drafts),
         is_host=device.type == "cpu",
         plan=plan,
         wanted=wanted,
@@ -148,10 +152,53 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         dtype=dtype,
         slice_rows=slice_rows,
         captures=captures,
+        drafter=drafter,
     )
 
 
-def _wanted_captures(settings: Settings, step_tokens: int) -> int:
+def _hooks(
+    family: GuardedFamily,
+    config: Any,
+    wanted: StateLimits,
+    settings: Settings,
+    registry: Registry,
+) -> tuple[ModelHookCaller, ModelInfo]:
+    """The hooks of the model, with the policies switched on, and what these were told."""
+    hooks = ModelHookCaller(
+        family_provider(family, config),
+        (CoreHooks(), DefaultMapping(), DefaultPlacement(), DefaultVerify()),
+        trace=settings.trace_plugins,
+    )
+    info = ModelInfo(
+        config.name,
+        family.name,
+        config.architecture,
+        _state_plan(hooks, config, wanted, settings),
+        config.vocabulary,
+        wanted.context,
+    )
+    return hooks.with_policies(policy_providers(registry, settings.policy, info)), info
+
+
+def _target_facts(
+    file: GGUFFile, family: Family, config: Any, plan: StatePlan, wanted: StateLimits
+) -> TargetFacts:
+    return TargetFacts(
+        path=file.path,
+        family=family.name,
+        metadata=file.metadata,
+        config=config,
+        state=plan,
+        context=wanted.context,
+        codec=wanted.codec or Codec(),
+    )
+
+
+def _wanted_captures(settings: Settings, step_tokens: int, drafter: PreparedDrafter | None) -> int:
+    if drafter is not None:
+        return wanted_captures(
+            settings.slots, step_tokens, proposed=drafter.rows, trees=drafter.tree
+        )
     drafts = 0 if settings.drafter is None else settings.draft_tokens
     return wanted_captures(settings.slots, step_tokens, drafts)
 

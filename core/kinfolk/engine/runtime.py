@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinfolk.descriptors import Drafter, ModelCard
+from kinfolk.descriptors import ModelCard
+from kinfolk.draft_api import Drafter
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.text import open_text
+from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
 from kinfolk.model_api import ModelInfo
 from kinfolk.registry import Registry
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.settings import Settings
+from kinfolk.settings import Settings, flag
 from kinfolk.text.chat import ChatTemplate
 from kinfolk.text.formats import ChatFormat
 from kinfolk.text.tokenizer import Tokenizer
@@ -58,6 +60,7 @@ class Runtime:
         path = path or bundled_model(registry)
         if settings.drafter is not None:
             registry.drafter(settings.drafter)  # refuses an unknown name before weights load
+        _check_invariance(settings)
         with ThreadPoolExecutor(1) as pool:
             # Building a large vocabulary takes as long as loading weights: do both at once.
             text = pool.submit(open_text, path, settings, registry)
@@ -72,6 +75,9 @@ class Runtime:
     def close(self) -> None:
         self.engine.close()
         self.loaded.file.close()
+        drafter = self.loaded.drafter
+        if drafter is not None and drafter.file is not None:
+            drafter.file.close()
 
     def __enter__(self) -> Runtime:
         return self
@@ -82,8 +88,7 @@ class Runtime:
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:
     rows = loaded.slice_rows
-    # A drafted row's numbers depend on the number of rows, which the drafter chooses.
-    drafts = settings.drafter is not None and not settings.batch_invariant
+    drafts = settings.drafter is not None and loaded.drafter is None
     return SchedulerLimits(
         slots=loaded.limits.slots,
         context=loaded.limits.context,
@@ -97,7 +102,17 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
 
 
 def _drafter(loaded: LoadedModel, settings: Settings, registry: Registry) -> Drafter | None:
-    if settings.drafter is None:
+    if settings.drafter is None or loaded.drafter is not None:
         return None
     provided = registry.drafter(settings.drafter)
     return GuardedDrafter.create(provided.value, provided.source, loaded.info)
+
+
+def _check_invariance(settings: Settings) -> None:
+    """A drafted row's numbers depend on the number of rows, which the drafter chooses."""
+    for name in ("drafter", "draft_model"):
+        if settings.batch_invariant and getattr(settings, name) is not None:
+            raise SettingsError(
+                f"{flag(name)} {getattr(settings, name)}: nothing can be drafted with "
+                "--batch-invariant; leave out one of them"
+            )

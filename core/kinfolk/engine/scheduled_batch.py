@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import torch
 
+from kinfolk.engine.draft_buffers import Lane
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History, sampled_positions
 from kinfolk.sched.plan import Item, ItemKind
@@ -64,6 +66,22 @@ class ScheduledBatch:
             first += count
         return parameters
 
+    @property
+    def lanes(self) -> list[Lane]:
+        """What is to be drafted for behind the step."""
+        return [
+            Lane(item.lease.slot, sampling)
+            for item, sampling in zip(self.sampled, self.samplings, strict=True)
+            if item.propose
+        ]
+
+    @cached_property
+    def first_rows(self) -> list[int]:
+        """The first row of each sampled item among those of the step."""
+        starts = accumulate((item.rows for item in self.items), initial=0)
+        firsts = zip(self.items, starts, strict=False)
+        return [start for item, start in firsts if item.kind is ItemKind.VERIFY or item.sample]
+
     def enter_penalties(self, penalties: PenaltyState) -> None:
         """Fill the slots of the sampled items with the counts and bias of their requests."""
         for number, (item, history) in enumerate(zip(self.sampled, self._histories, strict=True)):
@@ -101,4 +119,4 @@ class ScheduledBatch:
 
 def sampled_rows(item: Item) -> int:
     """The number of rows of a sampled item that choose a token."""
-    return len(item.tokens) if item.kind is ItemKind.VERIFY else 1
+    return item.rows if item.kind is ItemKind.VERIFY else 1

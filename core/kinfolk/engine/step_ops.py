@@ -14,7 +14,7 @@ from kinfolk_kernels.accept_drafts.op import ACCEPT_DRAFTS, AcceptDraftsArgument
 from kinfolk_kernels.pack_outputs.op import PACK_OUTPUTS, PackOutputsArguments
 from kinfolk_kernels.sample.op import SAMPLE, SampleArguments
 
-PackOutputs = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+PackOutputs = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """The op ``pack_outputs``, bound."""
 
 

@@ -6,7 +6,7 @@ import logging
 import operator
 from itertools import islice
 
-from kinfolk.descriptors import Drafter
+from kinfolk.draft_api import Drafter
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Sequence
 
@@ -25,9 +25,19 @@ class Drafts:
         self._drafter = drafter
         self.failures = 0
 
-    @property
-    def possible(self) -> bool:
-        return self._drafter is not None
+    def follows(self, sequence: Sequence) -> bool:
+        """Whether a draft of the host may follow what the sequence emits."""
+        return self._drafter is not None and sequence.request.draft
+
+    def wants_proposals(self, sequence: Sequence) -> bool:
+        """Whether the device should propose what follows the next step. That emits a token at
+        least, and so does the step that verifies."""
+        return self._limits.proposed > 0 and sequence.request.draft and sequence.remaining > 2
+
+    def proposed(self, sequences: list[Sequence], rows: int) -> list[int]:
+        """How many of the rows that the device has proposed each sequence gets, ``rows`` in all."""
+        wanted = [self._usable(sequence) for sequence in sequences]
+        return wanted if sum(wanted) <= rows else fair_widths(wanted, max(0, rows))
 
     def propose(self, sequences: list[Sequence], rows: int) -> list[tuple[int, ...]]:
         """One draft for each sequence, ``rows`` tokens at most in all."""
@@ -48,6 +58,12 @@ class Drafts:
             self._drafter.release(sequence.known)
         except Exception:
             self._note_failure()
+
+    def _usable(self, sequence: Sequence) -> int:
+        most = sequence.remaining - 1
+        if self._limits.proposes_trees:  # several rows may compete for one token
+            return sequence.proposed if most else 0
+        return min(sequence.proposed, most)
 
     def _note_failure(self) -> None:
         """Called in an ``except`` block. One traceback says it all; the rest is counted."""

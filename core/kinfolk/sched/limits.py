@@ -17,7 +17,9 @@ class SchedulerLimits:
     slice            prefill slices end at multiples of this from position 0
     step_sequences   decoding sequences of one step; ``None`` = as many as have a row
     quantum          tokens a sequence emits before its turn ends, unless the request says otherwise
-    max_draft        drafted rows of one sequence in one step
+    max_draft        drafted rows of one sequence in one step, of a drafter of the host
+    proposed         drafted rows of one sequence that the device proposes, 0 = none
+    proposes_trees   whether these are trees
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     overlap          plan a step before the one before it is known, where that changes nothing
     vocabulary       token ids are below this; ``None`` = not checked
@@ -30,6 +32,8 @@ class SchedulerLimits:
     step_sequences: int | None = None
     quantum: int = 16
     max_draft: int = 15
+    proposed: int = 0
+    proposes_trees: bool = False
     prefill_share: float = 0.25
     vocabulary: int | None = None
     overlap: bool = True
@@ -48,8 +52,14 @@ class SchedulerLimits:
             ),
             ("quantum", self.quantum >= 1, "at least 1"),
             ("max_draft", 0 <= self.max_draft <= 63, "between 0 and 63"),
+            ("proposed", 0 <= self.proposed <= 63, "between 0 and 63"),
             ("prefill_share", 0 <= self.prefill_share < 1, "at least 0 and below 1"),
             ("vocabulary", self.vocabulary is None or self.vocabulary >= 1, "at least 1"),
         ):
             if not holds:
                 raise SettingsError(f"{name} must be {rule}, got {getattr(self, name)}")
+
+    @property
+    def most_drafted(self) -> int:
+        """Most drafted rows of a sequence in a step, whoever drafts them."""
+        return max(self.max_draft, self.proposed)

@@ -24,9 +24,12 @@ class Item:
 
     ``tokens`` go to positions ``start, start + 1, ...`` for prefill, decode and chains. A verify
     item starts with the pending token followed by drafts; ``parents`` gives the index inside the
-    item of each row's predecessor (-1 for the first), ``None`` = a chain. ``budget`` is the largest
-    number of tokens that may still be emitted. ``stores`` asks for checkpoints: (tokens of the
-    item after which to store, slot to store in). ``model`` is 0 for the target.
+    item of each row's predecessor (-1 for the first), ``None`` = a chain. ``proposed`` further rows
+    hold tokens that only the device knows, the first of those proposed for the slot; they are a
+    tree if ``tree``. ``propose``: once the item has chosen tokens, propose what follows.
+    ``budget`` is the largest number of tokens that may still be emitted. ``stores`` asks for
+    checkpoints: (tokens of the item after which to store, slot to store in). ``model`` is 0 for the
+    target.
     """
 
     lease: SlotLease
@@ -39,6 +42,18 @@ class Item:
     parents: tuple[int, ...] | None = None
     stores: tuple[tuple[int, int], ...] = ()
     model: int = 0
+    proposed: int = 0
+    tree: bool = False
+    propose: bool = False
+
+    @property
+    def rows(self) -> int:
+        return len(self.tokens) + self.proposed
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether several rows may have one predecessor."""
+        return self.parents is not None or (self.tree and self.proposed > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,7 @@ class StepPlan:
 
     @property
     def rows(self) -> int:
-        return sum(len(item.tokens) for item in self.items)
+        return sum(item.rows for item in self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,7 @@ class ItemResult:
 
     After a decode or verify item ``len(emitted) == kept``; the last emitted token is pending: it is
     not in the state yet. A prefill item keeps all its rows and emits one token if it samples.
+    ``proposed``: the device holds proposals for what follows.
     """
 
     lease: SlotLease
@@ -77,6 +93,7 @@ class ItemResult:
     emitted: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
+    proposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

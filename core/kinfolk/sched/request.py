@@ -116,7 +116,8 @@ class Sequence:
     """A request on its way. The scheduler is its only writer.
 
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
-    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``.
+    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
+    holds ``proposed`` tokens that may follow it.
     """
 
     request: Request
@@ -127,6 +128,7 @@ class Sequence:
     computed: int = 0
     reused: int = 0
     served_in_turn: int = 0
+    proposed: int = 0
     drafted: int = 0
     accepted: int = 0
     steps: int = 0

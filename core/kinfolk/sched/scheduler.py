@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from kinfolk.descriptors import Drafter
+from kinfolk.draft_api import Drafter
 from kinfolk.errors import EngineError, SettingsError
 from kinfolk.sched.admission import Admission
 from kinfolk.sched.checkpoints import Checkpoints
@@ -39,7 +39,13 @@ class Scheduler:
         prefixes: PrefixCache,
         drafter: Drafter | None = None,
     ) -> None:
-        longest = max(limits.slice, limits.max_draft + 1)
+        longest = max(limits.slice, limits.max_draft + 1, limits.proposed + 1)
+        arena = limits.slots * (limits.proposed + 1) if limits.proposes_trees else 0
+        if kv_cache.limits.tree_rows < arena:
+            raise SettingsError(
+                f"{limits.slots} trees of {limits.proposed} drafted rows need an arena of {arena} "
+                f"rows, the state was made for {kv_cache.limits.tree_rows}"
+            )
         if kv_cache.limits.slots < limits.slots or kv_cache.limits.step_rows < longest:
             raise SettingsError(
                 f"the scheduler wants {limits.slots} slots and {longest} rows a sequence and step, "
@@ -118,7 +124,7 @@ class Scheduler:
             self._prefilling.append(sequence)
         rows = self.limits.step_tokens
         items = self._decode_items(rows - self._prefill_rows())
-        rows -= sum(len(item.tokens) for item in items)
+        rows -= sum(item.rows for item in items)
         items += self._prefill_items(rows)
         return self._planned(items) if items else None
 
@@ -189,7 +195,7 @@ class Scheduler:
 
     def _goes_on(self, plan: StepPlan) -> bool:
         """Whether the step after this one has the same sequences, each with a row more."""
-        if not self.limits.overlap or self._drafts.possible or self._prefilling:
+        if not self.limits.overlap or self._prefilling:
             return False
         if self._admission.may_admit(self.limits.slots - self.running):
             return False
@@ -200,6 +206,8 @@ class Scheduler:
             if sequence is None or sequence.lease is not item.lease:
                 return False
             if item.kind is not ItemKind.DECODE or item.budget < 2:
+                return False
+            if item.propose or self._drafts.follows(sequence):
                 return False
         return True
 
@@ -223,21 +231,25 @@ class Scheduler:
         if not self._turns:
             return []
         served = self._turns.front(min(rows, self.limits.step_sequences or rows))
-        drafts = self._drafts.propose(served, rows - len(served))
+        left = rows - len(served)
+        drafts = self._drafts.propose(served, left)
+        proposed = self._drafts.proposed(served, left)
         items = []
-        for sequence, draft in zip(served, drafts, strict=True):
+        for sequence, draft, width in zip(served, drafts, proposed, strict=True):
             lease, start = _lease(sequence), sequence.computed
-            self._kv_cache.tables.extend(lease, start + 1 + len(draft))
-            items.append(
-                Item(
-                    lease,
-                    sequence.request.id,
-                    ItemKind.VERIFY if draft else ItemKind.DECODE,
-                    (sequence.known[start], *draft),
-                    start,
-                    budget=sequence.remaining,
-                )
+            item = Item(
+                lease,
+                sequence.request.id,
+                ItemKind.VERIFY if draft or width else ItemKind.DECODE,
+                (sequence.known[start], *draft),
+                start,
+                budget=sequence.remaining,
+                proposed=width,
+                tree=self.limits.proposes_trees,
+                propose=self._drafts.wants_proposals(sequence),
             )
+            self._kv_cache.tables.extend(lease, start + min(item.rows, item.budget))
+            items.append(item)
         return items
 
     def _prefill_items(self, rows: int) -> list[Item]:
@@ -260,6 +272,7 @@ class Scheduler:
             sequence.request.prompt[start:stop],
             start,
             sample=stop == len(sequence.request.prompt),
+            propose=stop == len(sequence.request.prompt) and self._drafts.wants_proposals(sequence),
             budget=sequence.remaining,
             stores=self._checkpoints.take(sequence, lease, stop),
         )
@@ -289,10 +302,11 @@ class Scheduler:
             computed -= len(outcome.emitted) - len(tokens)
             sequence.steps += 1
             sequence.served_in_turn += len(tokens)
-            sequence.drafted += len(item.tokens) - 1
+            sequence.drafted += item.rows - 1
             sequence.accepted += min(len(tokens), outcome.kept - 1)
         self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
+        sequence.proposed = self.limits.proposed if outcome.proposed else 0
         if not tokens:
             return
         sequence.known.extend(tokens)

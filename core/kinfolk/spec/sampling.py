@@ -132,7 +132,7 @@ def write_parameters(records: Records, sampling: Sampling, positions: Sequence[i
         sampling.top_k,
         sampling.top_p,
         sampling.min_p,
-        _signed(sampling.seed),
+        signed_seed(sampling.seed),
         0,
         sampling.repetition_penalty,
         sampling.presence_penalty,
@@ -147,7 +147,7 @@ def fill_parameters(arrays: Mapping[str, npt.NDArray[Any]], parameters: Records)
         arrays[name][: len(parameters)] = parameters[name]
 
 
-def _signed(seed: int) -> int:
+def signed_seed(seed: int) -> int:
     """The low 64 bits of a seed, as int64 holds them."""
     return (operator.index(seed) + 2**63) % 2**64 - 2**63
 

@@ -16,6 +16,7 @@ def pack_outputs_kernel(
     spans_ptr,
     finite_ptr,
     rows_ptr,
+    tokens_ptr,
     n_keep_ptr,
     following_ptr,
     path_ptr,
@@ -53,7 +54,15 @@ def pack_outputs_kernel(
         finite = tl.load(finite_ptr + row, mask=row >= 0, other=1).to(tl.int32)
         out = out_ptr + sequences + index
         tl.store(out, tl.min(finite, 0).to(tl.int64))
-        tl.store(out + sampled, tl.load(n_keep_ptr + index))
-        tl.store(out + 2 * sampled, tl.load(following_ptr + index))
+        kept, following = tl.load(n_keep_ptr + index), tl.load(following_ptr + index)
+        tl.store(out + sampled, kept)
+        tl.store(out + 2 * sampled, following)
         path = tl.load(path_ptr + index * WIDTH + place, mask=inside, other=-1)
-        tl.store(out_ptr + sequences + 3 * sampled + index * WIDTH + place, path, mask=inside)
+        out = out_ptr + sequences + 3 * sampled + index * WIDTH + place
+        tl.store(out, path, mask=inside)
+        drafted = place + 1 < kept
+        row = tl.load(path_ptr + index * WIDTH + place + 1, mask=drafted, other=0)
+        row = tl.maximum(row, 0)  # a path that is shorter than it says
+        emitted = tl.load(tokens_ptr + index * WIDTH + row, mask=drafted, other=-1)
+        emitted = tl.where(place + 1 == kept, following, emitted)
+        tl.store(out + sampled * WIDTH, emitted, mask=inside)

@@ -26,6 +26,7 @@ def pack_outputs(
     spans: torch.Tensor,
     finite: torch.Tensor,
     rows: torch.Tensor,
+    tokens: torch.Tensor,
     n_keep: torch.Tensor,
     following: torch.Tensor,
     path: torch.Tensor,
@@ -33,9 +34,9 @@ def pack_outputs(
     """See :class:`PackOutputsArguments`."""
     if hidden.stride(-1) != 1:
         hidden = hidden.contiguous()
-    size = spans.shape[0] + 3 * rows.shape[0] + rows.numel()
+    size = spans.shape[0] + 3 * rows.shape[0] + 2 * rows.numel()
     packed = torch.empty(size, dtype=torch.int64, device=hidden.device)
-    pack(hidden, spans, finite, rows, n_keep, following, path, packed).run()
+    pack(hidden, spans, finite, rows, tokens, n_keep, following, path, packed).run()
     return packed
 
 
@@ -44,12 +45,13 @@ def pack(
     spans: torch.Tensor,
     finite: torch.Tensor,
     rows: torch.Tensor,
+    tokens: torch.Tensor,
     n_keep: torch.Tensor,
     following: torch.Tensor,
     path: torch.Tensor,
     out: torch.Tensor,
 ) -> Launch:
-    """The launch that fills ``out`` int64 [B + 3 S + S T]."""
+    """The launch that fills ``out`` int64 [B + 3 S + 2 S T]."""
     sequences, (sampled, width) = spans.shape[0], rows.shape
     return Launch(
         pack_outputs_kernel,
@@ -59,6 +61,7 @@ def pack(
             "spans_ptr": spans,
             "finite_ptr": finite.view(torch.uint8),
             "rows_ptr": rows,
+            "tokens_ptr": tokens,
             "n_keep_ptr": n_keep,
             "following_ptr": following,
             "path_ptr": path,

@@ -1,0 +1,526 @@
+"""Drafters with weights in the engine: proposals on the device change speed and nothing else.
+
+The drafter of these tests proposes right tokens only where its own state, paged and recurrent, is
+that of the sequence, so counts of steps show the state and not only the output.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import oracle_drafter
+import pytest
+import torch
+from executor_scenes import Side, assert_flat, assert_same, counted
+
+from kinfolk.engine import score
+from kinfolk.engine.history import History
+from kinfolk.engine.loading import load_model
+from kinfolk.errors import SettingsError, UnsupportedModelError
+from kinfolk.sched.plan import Item, ItemKind, StepPlan
+from kinfolk.sched.request import FinishReason, Request, Sampling
+from kinfolk.settings import load_settings
+from kinfolk.spec.sampling import sample
+from kinfolk.testing.row_sampling import RowContext, row_sampling
+
+WARM = Sampling(temperature=0.9, top_p=0.95, seed=11)
+SAMPLINGS = [
+    Sampling(),
+    WARM,
+    Sampling(temperature=1.3, top_k=9, min_p=0.02, seed=4),
+    Sampling(temperature=1, repetition_penalty=1.3, frequency_penalty=0.2, seed=5),
+]
+
+
+@pytest.fixture(scope="session")
+def drafters(registry):
+    """The registry with the drafter of the tests."""
+    return replace(registry, drafters={**registry.drafters, "oracle": oracle_drafter.spec()})
+
+
+@pytest.fixture
+def drafted(load, drafters, tmp_path):
+    """``drafted(futures, width=7, budget=None, **keys)``: the model with a drafter that knows
+    futures; ``budget`` asks for trees, ``settings`` are further settings of the model."""
+
+    def open_model(futures, *, width=7, budget=None, settings=None, **keys):
+        path = oracle_drafter.write(tmp_path / "draft.gguf", futures, **keys)
+        options = {"draft_tokens": width} if budget is None else {"draft_budget": budget}
+        mode = "chain" if budget is None else "tree"
+        options = {"draft_model": path, "draft_mode": mode, **options, **(settings or {})}
+        return load(registry=drafters, **options)
+
+    return open_model
+
+
+def futures_of(requests, solo):
+    return [[*request.prompt, *solo(request).tokens] for request in requests]
+
+
+def several(text, count, sampling=None, new=41):
+    return [
+        Request(f"r{i}", tuple(text[: 20 + 13 * i]), new, sampling or SAMPLINGS[i % len(SAMPLINGS)])
+        for i in range(count)
+    ]
+
+
+def run(running, requests, collect):
+    tickets = [running.submit(request) for request in requests]
+    return [collect(ticket) for ticket in tickets]
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize("wrong", [0, 1, 2, 3])
+def test_right_chains_save_steps_and_wrong_ones_cost_nothing(
+    engine, text, solo, collect, drafted, wrong, graphs
+):
+    many = several(text, 3, Sampling())
+    loaded = drafted(futures_of(many, solo), wrong=wrong, settings={"graphs": graphs})
+    running = engine(model=loaded)
+    for request, outcome in zip(many, run(running, many, collect), strict=True):
+        assert outcome.tokens == solo(request).tokens
+        assert outcome.end.usage.steps == {0: 5, 1: 40, 2: 20, 3: 14}[wrong]
+    assert running.stats()["draft_failures"] == 0
+    assert running.stats()["drafts"] > 0
+    if graphs == "on":
+        assert running.stats()["eager_steps"] == 0
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 12, 15])
+def test_every_width_gives_the_same_tokens(engine, text, solo, collect, drafted, width):
+    many = several(text, 4)
+    running = engine(model=drafted(futures_of(many, solo), width=width, wrong=5))
+    for request, outcome in zip(many, run(running, many, collect), strict=True):
+        assert outcome.tokens == solo(request).tokens
+        usage = outcome.end.usage
+        assert usage.steps == usage.emitted - 1 - usage.accepted
+        assert usage.accepted > 0
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize("budget", [1, 2, 6, 15, 30, 63])
+def test_every_budget_of_a_tree_gives_the_same_tokens(
+    engine, text, solo, collect, drafted, budget, graphs
+):
+    many = several(text, 4)
+    loaded = drafted(
+        futures_of(many, solo), budget=budget, columns=2, depth=6, settings={"graphs": graphs}
+    )
+    running = engine(model=loaded, step_tokens=512)
+    for request, outcome in zip(many, run(running, many, collect), strict=True):
+        assert outcome.tokens == solo(request).tokens
+        usage = outcome.end.usage
+        assert usage.steps == usage.emitted - 1 - usage.accepted
+        assert usage.accepted > 0
+    assert running.stats()["draft_failures"] == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+@pytest.mark.parametrize("budget", [None, 14])
+def test_requests_of_other_lengths_share_steps(engine, text, solo, collect, drafted, count, budget):
+    many = [replace(each, max_new=10 + 9 * i) for i, each in enumerate(several(text, count))]
+    loaded = drafted(futures_of(many, solo), budget=budget, columns=2, chain=True)
+    # Fewer rows than all of them want: they get other widths.
+    running = engine(model=loaded, step_tokens=48)
+    for request, outcome in zip(many, run(running, many, collect), strict=True):
+        assert outcome.tokens == solo(request).tokens
+        assert outcome.end.usage.accepted > 0
+
+
+@pytest.mark.parametrize("family", ["qwen35moe", "gemma4", "gemma4moe", "laguna"])
+@pytest.mark.parametrize("budget", [None, 24])
+def test_every_family_gives_the_same_tokens(
+    engine, registry, drafters, cases, text, collect, tmp_path, family, budget
+):
+    """Windowed layers, shared ones and experts: beyond a window too."""
+    options = {"device": "cpu", "dtype": "f32", "context": 512, "slots": 4, "graphs": "on"}
+    plain = load_model(cases / f"{family}.gguf", load_settings(**options), registry)
+    known = [token % plain.info.vocabulary for token in text]
+    many = [
+        Request(f"r{i}", tuple(known[: 20 + 60 * i]), 40, (Sampling(), WARM)[i % 2])
+        for i in range(3)
+    ]
+    expected = run(engine(model=plain, slots=4), many, collect)
+    futures = [[*one.prompt, *other.tokens] for one, other in zip(many, expected, strict=True)]
+    options["draft_model"] = oracle_drafter.write(
+        tmp_path / "draft.gguf", futures, wrong=5, columns=2, chain=budget is None
+    )
+    options |= {"draft_mode": "chain" if budget is None else "tree", "draft_budget": budget or 1}
+    loaded = load_model(cases / f"{family}.gguf", load_settings(**options), drafters)
+    running = engine(model=loaded, slots=4)
+    for one, other in zip(run(running, many, collect), expected, strict=True):
+        assert one.tokens == other.tokens
+        assert one.end.usage.accepted > 10
+    assert running.stats()["draft_failures"] == running.stats()["eager_steps"] == 0
+
+
+def test_a_drafter_may_be_part_of_the_models_own_file(
+    engine, load, registry, text, solo, collect, caplog
+):
+    spec = oracle_drafter.spec(
+        architectures=(),
+        prepare="oracle_drafter:prepare_own",
+        build="oracle_drafter:OwnDrafter",
+    )
+    registry = replace(registry, drafters={"oracle": spec})
+    loaded = load(registry=registry, drafter="oracle")
+    assert loaded.drafter.file is loaded.file
+    assert "not used" not in caplog.text
+    (request,) = several(text, 1, Sampling())
+    (outcome,) = run(engine(model=loaded), [request], collect)
+    assert outcome.tokens == solo(request).tokens
+    assert outcome.end.usage.drafted > 0
+
+
+def test_a_tree_finds_what_a_chain_misses(engine, text, solo, collect, drafted):
+    """The right token is in the second column at every other depth."""
+    (request,) = several(text, 1, Sampling())
+    futures = futures_of([request], solo)
+    (chain,) = run(engine(model=drafted(futures, width=6, columns=2)), [request], collect)
+    loaded = drafted(futures, budget=63, columns=2, depth=6)
+    (tree,) = run(engine(model=loaded), [request], collect)
+    assert chain.tokens == tree.tokens == solo(request).tokens
+    assert chain.end.usage.steps == 20
+    assert tree.end.usage.steps < 14
+
+
+@pytest.mark.parametrize("place", range(1, 9))
+@pytest.mark.parametrize("budget", [None, 20])
+def test_a_stop_token_inside_a_draft_ends_the_output(
+    engine, text, solo, collect, drafted, place, budget
+):
+    request = Request("a", tuple(text[:40]), 20, keep=True)
+    expected = solo(request).tokens
+    stop = frozenset({expected[place]})
+    running = engine(model=drafted([[*request.prompt, *expected]], budget=budget))
+    outcome = collect(running.submit(replace(request, stop=stop)))
+    assert outcome.tokens == expected[: place + 1]
+    assert outcome.end.reason is FinishReason.STOP
+    again = Request("b", (*request.prompt, *outcome.tokens, 9), 10)
+    assert collect(running.submit(again)).tokens == solo(again).tokens
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 9])
+@pytest.mark.parametrize("budget", [None, 20])
+def test_no_more_is_emitted_than_was_asked_for(engine, text, solo, collect, drafted, count, budget):
+    longer = Request("a", tuple(text[:40]), 20)
+    running = engine(model=drafted(futures_of([longer], solo), budget=budget))
+    outcome = collect(running.submit(replace(longer, max_new=count)))
+    assert outcome.tokens == solo(longer).tokens[:count]
+    assert outcome.end.reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize("budget", [None, 24])
+def test_proposed_rows_are_penalised_as_a_host_counts(
+    engine, load, loaded, text, collect, drafted, graphs, budget
+):
+    sampling = Sampling(
+        temperature=1,
+        repetition_penalty=1.4,
+        presence_penalty=0.5,
+        frequency_penalty=0.3,
+        logit_bias=((7, 3.0),),
+    )
+    many = [
+        replace(each, sampling=replace(sampling, seed=i, temperature=i % 2))
+        for i, each in enumerate(several(text, 3, sampling))
+    ]
+    plain = engine(model=load(graphs=graphs))
+    futures = [
+        [*request.prompt, *outcome.tokens]
+        for request, outcome in zip(many, run(plain, many, collect), strict=True)
+    ]
+    model = drafted(
+        futures,
+        budget=budget,
+        columns=2,
+        wrong=4,
+        chain=budget is None,
+        settings={"graphs": graphs},
+    )
+    running = engine(model=model)
+    for request, future, outcome in zip(many, futures, run(running, many, collect), strict=True):
+        prompt = len(request.prompt)
+        assert outcome.end.usage.accepted > 0
+        assert [*request.prompt, *outcome.tokens] == future
+        rows = [
+            RowContext(
+                request.sampling,
+                position,
+                frozenset(request.prompt),
+                Counter(future[prompt:position]),
+            )
+            for position in range(prompt, len(future))
+        ]
+        logits = torch.cat(list(score.logits(loaded, future)))[prompt - 1 : -1]
+        assert sample(logits, row_sampling(rows, logits.device)).tolist() == outcome.tokens
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize("budget", [None, 12])
+def test_logprobs_are_those_without_drafts(engine, text, solo, collect, drafted, budget, graphs):
+    many = several(text, 2, replace(WARM, logprobs=3))
+    settings = {"graphs": graphs}
+    running = engine(
+        model=drafted(futures_of(many, solo), wrong=4, budget=budget, settings=settings)
+    )
+    for request, outcome in zip(many, run(running, many, collect), strict=True):
+        expected = solo(request)
+        assert outcome.tokens == expected.tokens
+        assert outcome.end.usage.accepted > 0
+        for one, other in zip(outcome.logprobs, expected.logprobs, strict=True):
+            assert one.token == other.token
+            assert abs(one.logprob - other.logprob) < 1e-3
+            assert [token for token, _ in one.top] == [token for token, _ in other.top]
+
+
+# -- slots ----------------------------------------------------------------------------------------
+
+
+def test_a_slot_does_not_inherit_proposals(engine, text, solo, collect, drafted, gate):
+    """One slot: others get it while proposals for the first request are stored there."""
+    first = Request("first", tuple(text[:40]), 30)
+    second = Request("second", tuple(text[3:43]), 20)
+    running = engine(model=drafted(futures_of([first, second], solo)), slots=1)
+    held = gate(running, hold_after=2)
+    ticket = running.submit(first, held)
+    held.wait()
+    ticket.cancel()
+    plain, outcome = run(running, [replace(second, id="plain", draft=False), second], collect)
+    assert held.result().end.reason is FinishReason.CANCELLED
+    assert plain.tokens == outcome.tokens == solo(second).tokens
+    assert (plain.end.usage.drafted, plain.end.usage.steps) == (0, 19)
+    assert (outcome.end.usage.drafted, outcome.end.usage.steps) == (7 + 7 + 2, 3)
+
+
+def test_a_restored_prefix_brings_the_drafters_state(engine, text, solo, collect, drafted):
+    """Without its state, the drafter would propose nothing right."""
+    first = Request("first", tuple(text[:70]), 10, checkpoints=(66,), keep=True)
+    start = [*first.prompt, *solo(first).tokens]
+    second = Request("second", (*text[:66], 5, 6, 7), 25)
+    third = Request("third", (*start, 8, 9), 25)
+    running = engine(model=drafted(futures_of([first, second, third], solo)))
+    collect(running.submit(first))
+    for request in (second, third):
+        outcome = collect(running.submit(request))
+        assert outcome.tokens == solo(request).tokens
+        assert outcome.end.usage.reused >= 66
+        assert outcome.end.usage.steps == 3
+
+
+def test_windowed_state_of_a_drafter_leaves_with_its_window(engine, text, solo, collect, drafted):
+    request = Request("a", tuple(text[:100]), 150)
+    running = engine(model=drafted(futures_of([request], solo), window=40))
+    outcome = collect(running.submit(request))
+    assert outcome.tokens == solo(request).tokens
+    assert outcome.end.usage.steps == 19
+
+
+def test_drafting_goes_on_to_the_end_of_the_context(engine, text, solo, collect, drafted):
+    request = Request("a", tuple((text * 4)[:440]), 72)
+    running = engine(model=drafted(futures_of([request], solo)))
+    outcome = collect(running.submit(request))
+    assert outcome.tokens == solo(request).tokens
+    assert outcome.end.usage.steps == 9
+
+
+def test_requests_without_drafts_overlap_and_share_steps(engine, text, solo, collect, drafted):
+    fast, slow = (
+        Request(name, tuple(text[:50]), 40, draft=name == "fast") for name in ("fast", "slow")
+    )
+    running = engine(model=drafted(futures_of([fast], solo)))
+    one, other = run(running, [fast, slow], collect)
+    assert one.tokens == other.tokens == solo(fast).tokens
+    assert one.end.usage.steps < 10
+    assert (other.end.usage.drafted, other.end.usage.steps) == (0, 39)
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+class Lanes:
+    """Sequences of one model runner, each step given by hand."""
+
+    def __init__(self, loaded):
+        self.side, self.tree = Side(loaded), loaded.drafter.tree
+        self.steps = 0
+        self.pending = {}
+
+    def open(self, tokens):
+        lease = self.side.kv_cache.open(300)
+        self.enter(lease)
+        self.run({lease: (ItemKind.PREFILL, tuple(tokens), 0)})
+        return lease
+
+    def enter(self, lease):
+        request = Request(str(lease), (1,), 500)
+        self.side.histories[request.id] = History(request)
+
+    def fork(self, lease):
+        forked = self.side.kv_cache.tables.fork(lease, 300)
+        self.enter(forked)
+        self.pending[forked] = self.pending[lease]
+        return forked
+
+    def verify(self, widths):
+        """A step of leases with these numbers of proposed rows; returns the tokens of each."""
+        kinds = {
+            lease: (ItemKind.VERIFY if width else ItemKind.DECODE, (self.pending[lease],), width)
+            for lease, width in widths.items()
+        }
+        return self.run(kinds)
+
+    def run(self, kinds):
+        tables, items = self.side.kv_cache.tables, []
+        self.steps += 1
+        for lease, (kind, tokens, width) in kinds.items():
+            start = tables.length(lease)
+            common = {"budget": 40, "proposed": width, "tree": self.tree, "propose": True}
+            items.append(Item(lease, str(lease), kind, tokens, start, **common))
+            tables.extend(lease, start + items[-1].rows)
+        plan = StepPlan(self.steps, tuple(items), self.side.kv_cache.take_operations())
+        emitted = {}
+        for item, result in zip(
+            items, self.side.runner.run(plan, self.side.histories).results, strict=True
+        ):
+            assert result.error is None
+            assert result.proposed
+            tables.advance(item.lease, item.start + result.kept)
+            self.side.histories[item.request_id].extend(result.emitted)
+            emitted[item.lease] = list(result.emitted)
+            self.pending[item.lease] = result.emitted[-1]
+        self.side.kv_cache.check_integrity()
+        return emitted
+
+
+def test_a_fork_has_the_drafters_state_and_its_own_proposals(text, solo, drafted):
+    request = Request("a", tuple(text[:70]), 40)
+    tokens = solo(request).tokens
+    lanes = Lanes(drafted([[*request.prompt, *tokens]]))
+    lease = lanes.open(request.prompt)
+    assert lanes.verify({lease: 7})[lease] == tokens[1:9]
+    forked = lanes.fork(lease)
+    # Nothing is proposed for the fork, whose slot is another one.
+    assert lanes.verify({forked: 0})[forked] == tokens[9:10]
+    assert lanes.verify({forked: 7, lease: 3}) == {forked: tokens[10:18], lease: tokens[9:13]}
+    lanes.side.kv_cache.tables.release(lease)
+    again = lanes.fork(forked)
+    assert lanes.verify({again: 0, forked: 2}) == {again: tokens[18:19], forked: tokens[18:21]}
+
+
+@pytest.mark.parametrize("budget", [None, 20])
+def test_padded_steps_and_steps_of_their_own_size_are_equal(text, solo, drafted, budget):
+    """Tokens, kept rows, and the state of model and drafter, with slices beside the drafts."""
+    requests = several(text, 3, Sampling())
+    futures = futures_of(requests, solo)
+    sides = [
+        Lanes(drafted(futures, budget=budget, columns=2, wrong=5, settings={"graphs": graphs}))
+        for graphs in ("on", "off")
+    ]
+    width = 7 if budget is None else budget
+    opened = []
+    for request in requests:
+        leases = [lanes.open(request.prompt) for lanes in sides]
+        assert leases[0].slot == leases[1].slot
+        opened.append(leases)
+        for rows in (width, 0, 3, width):
+            found = [
+                lanes.verify({pair[side]: max(0, rows - i) for i, pair in enumerate(opened)})
+                for side, lanes in enumerate(sides)
+            ]
+            assert list(found[0].values()) == list(found[1].values())
+            for one, other in opened:
+                pairs = zip(sides[0].side.kept(one), sides[1].side.kept(other), strict=True)
+                for mine, theirs in pairs:
+                    assert_same(mine, theirs)
+    assert sides[0].side.runner.counters["eager_steps"] == 0
+    assert sides[1].side.runner.counters["captures"] == 0
+
+
+@pytest.mark.parametrize("budget", [None, 12])
+def test_no_step_captures_or_waits_again(engine, text, solo, drafted, budget):
+    known = [[*text, *text]]
+    loaded = drafted(known, budget=budget, settings={"graphs": "on", "slots": 4})
+    loaded = replace(loaded, captures=500)
+    running = engine(model=loaded, slots=4)
+    before, after = counted(running, text, 200)
+    assert_flat(before, after)
+    assert after["drafts"] > before["drafts"]
+
+
+# -- faults ---------------------------------------------------------------------------------------
+
+
+def test_a_drafter_that_fails_harms_nobody(engine, text, solo, collect, drafted, caplog):
+    many = several(text, 2)
+    loaded = drafted(futures_of(many, solo))
+
+    class Broken(type(loaded.drafter.drafter)):
+        def __init__(self, other):
+            self.__dict__.update(other.__dict__)
+
+        def draft(self, block, view):
+            raise RuntimeError("no idea")
+
+    broken = replace(loaded.drafter, drafter=Broken(loaded.drafter.drafter))
+    running = engine(model=replace(loaded, drafter=broken))
+    for request, outcome in zip(many, run(running, many, collect), strict=True):
+        assert outcome.tokens == solo(request).tokens
+        assert outcome.end.usage.drafted == 0
+    assert running.stats()["draft_failures"] > 1
+    assert (
+        sum("no idea" in record.getMessage() + str(record.exc_info) for record in caplog.records)
+        == 1
+    )
+
+
+def test_errors_name_file_and_numbers(drafted, text, load, drafters, cases, tmp_path):
+    futures = [list(text[:9])]
+    for keys, options, kind, words in (
+        ({"feature": 61}, {}, UnsupportedModelError, "layer 61, the model has 5 layers"),
+        ({"target_width": 999}, {}, UnsupportedModelError, "rows of 999, the model has"),
+        ({"vocabulary": 99}, {}, UnsupportedModelError, "a vocabulary of 99, the model has"),
+        ({"depth": 3}, {"width": 4}, SettingsError, "--draft-tokens 4: .* at most 3 tokens"),
+    ):
+        with pytest.raises(kind, match=words) as found:
+            drafted(futures, **options, **keys)
+        assert "draft.gguf" in str(found.value)
+    with pytest.raises(SettingsError, match=r"absent\.gguf: there is no such file"):
+        load(registry=drafters, draft_model=tmp_path / "absent.gguf")
+    with pytest.raises(SettingsError, match=r"qwen35\.gguf: architecture 'qwen35' is a model, not"):
+        load(registry=drafters, draft_model=cases / "qwen35.gguf")
+    with pytest.raises(
+        SettingsError, match=r"qwen35.gguf holds no drafter 'oracle'; name the file"
+    ):
+        load(registry=drafters, drafter="oracle")
+    with pytest.raises(SettingsError, match="'ngram' has no weights; leave out"):
+        load(registry=drafters, drafter="ngram", draft_model=tmp_path / "draft.gguf")
+
+
+def test_a_drafter_cannot_be_run(drafters, tmp_path):
+    with pytest.raises(UnsupportedModelError, match=r"is a drafter, 'oracle': .* --draft-model"):
+        drafters.family_for(oracle_drafter.ARCHITECTURE)
+
+
+def test_a_model_without_features_is_refused_by_name(drafted, text, monkeypatch):
+    from kinfolk.nn.decoder import Decoder
+
+    monkeypatch.delattr(Decoder, "features")
+    with pytest.raises(UnsupportedModelError, match="family 'qwen35' has none"):
+        drafted([list(text[:9])])
+
+
+def test_state_and_features_are_counted(drafted, load, text):
+    from kinfolk.engine.memory import work_bytes
+    from kinfolk.plans import WeightPlan
+
+    loaded = drafted([list(text[:9])], budget=10)
+    plain = load()
+    assert loaded.plan.layers[: len(plain.plan.layers)] == plain.plan.layers
+    assert len(loaded.plan.layers) == len(plain.plan.layers) + 2
+    assert loaded.plan.layout_hash() != plain.plan.layout_hash()
+    assert loaded.limits.tree_rows >= loaded.limits.slots * 16
+    nothing = WeightPlan(())
+    assert work_bytes(nothing, 10, 0, 300) - work_bytes(nothing, 10, 0) == 10 * 300 * 2
