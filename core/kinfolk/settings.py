@@ -193,6 +193,10 @@ class Settings(BaseSettings):
     draft_tokens: int = Field(
         8, ge=1, le=63, description="most tokens drafted for a sequence in a step"
     )
+    draft_option: Overrides = Field(
+        default_factory=lambda: MappingProxyType({}),
+        description="option of a drafter with weights, as NAME=VALUE",
+    )
     draft_mode: Literal["chain", "tree"] = Field(
         "chain",
         description="what a drafter with weights proposes: one chain of --draft-tokens, or a tree "

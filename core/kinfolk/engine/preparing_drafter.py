@@ -69,6 +69,7 @@ def prepare_drafter(
     """
     named = None if settings.drafter is None else registry.drafter(settings.drafter)
     if settings.draft_model is None and (named is None or not named.value.has_weights):
+        _check_options(settings, named)
         return None
     if named is not None and not named.value.has_weights:
         raise SettingsError(
@@ -80,6 +81,7 @@ def prepare_drafter(
         draft_file = _open(settings.draft_model, formats)
         named = _reader_of(draft_file, named, registry)
     assert named is not None
+    _check_options(settings, named)
     plan = ask_for_plan(named.value, named.source, draft_file, facts)
     if plan is None:
         flag = "" if settings.draft_model else "; name the file that does with --draft-model"
@@ -87,6 +89,15 @@ def prepare_drafter(
     _check(plan, draft_file, facts)
     rows, tree = _shape(plan, settings, draft_file.path)
     return PreparedDrafter(named.value, named.source, draft_file, plan, rows, tree)
+
+
+def _check_options(settings: Settings, named: Provided[DrafterSpec] | None) -> None:
+    known = () if named is None else named.value.options
+    for name, value in settings.draft_option.items():
+        if name not in known:
+            whose = "there is no drafter" if named is None else f"drafter {named.value.name!r}"
+            has = "" if named is None else f" has the options {', '.join(known) or '(none)'}"
+            raise SettingsError(f"--draft-option {name}={value}: {whose}{has}")
 
 
 def _open(path: Path, formats: QuantFormats) -> GGUFFile:
