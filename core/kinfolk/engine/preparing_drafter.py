@@ -94,10 +94,13 @@ def prepare_drafter(
 def _check_options(settings: Settings, named: Provided[DrafterSpec] | None) -> None:
     known = () if named is None else named.value.options
     for name, value in settings.draft_option.items():
-        if name not in known:
-            whose = "there is no drafter" if named is None else f"drafter {named.value.name!r}"
-            has = "" if named is None else f" has the options {', '.join(known) or '(none)'}"
-            raise SettingsError(f"--draft-option {name}={value}: {whose}{has}")
+        if name in known:
+            continue
+        reason = "there is no drafter to have it"
+        if named is not None:
+            has = f"the options {', '.join(known)}" if known else "no options"
+            reason = f"drafter {named.value.name!r} has {has}"
+        raise SettingsError(f"--draft-option {name}={value}: {reason}")
 
 
 def _open(path: Path, formats: QuantFormats) -> GGUFFile:
