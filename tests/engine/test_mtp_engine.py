@@ -49,7 +49,7 @@ def run(loaded, requests, collect, **limits):
 @pytest.mark.parametrize("tree", [False, True])
 def test_tokens_are_those_without_drafts(path, registry, text, collect, tree, graphs):
     many = [
-        Request(f"r{i}", tuple(text[: 20 + 13 * i]), 30, SAMPLINGS[i % len(SAMPLINGS)])
+        Request(f"r{i}", tuple(text[: 20 + 13 * i]), 20, SAMPLINGS[i % len(SAMPLINGS)])
         for i in range(4)
     ]
     plain = open_model(path, registry, drafter=None)
@@ -76,7 +76,7 @@ def test_a_prompt_that_starts_from_a_checkpoint_gives_the_same_tokens(
     with Engine(loaded, values) as engine:
         first = collect(engine.submit(request))
         second = collect(engine.submit(again))
-    assert second.end.usage.cached == 48
+    assert second.end.usage.reused == 48
     assert second.tokens == first.tokens
     assert second.end.usage.accepted == first.end.usage.accepted
 
@@ -85,12 +85,21 @@ def test_a_prompt_that_starts_from_a_checkpoint_gives_the_same_tokens(
 
 
 class Hand:
-    """One model runner whose steps are given by hand; what is proposed behind them is compared."""
+    """One model runner whose steps are given by hand. ``right`` is what is proposed behind the next
+    steps in place of the drafter's own choice."""
 
     def __init__(self, loaded):
-        self.side, self.steps = Side(loaded), 0
+        self.side, self.steps, self.right = Side(loaded), 0, []
         self.drafting = self.side.runner.executor.drafting
         self.tables = self.side.kv_cache.tables
+        self.draft = loaded.drafter.drafter.draft
+        loaded.drafter.drafter.draft = self.propose
+
+    def propose(self, block, view):
+        found = self.draft(block, view)
+        for depth, token in enumerate(self.right):
+            found.tokens[:, depth, 0] = token
+        return found
 
     def open(self):
         return self.enter(self.side.kv_cache.open(300))
@@ -103,11 +112,12 @@ class Hand:
     def fork(self, lease):
         return self.enter(self.tables.fork(lease, 300))
 
-    def run(self, lease, kind, tokens):
+    def run(self, lease, kind, tokens, proposed=0):
         """Returns the tokens that the step emits."""
         self.steps += 1
         start = self.tables.length(lease)
-        item = Item(lease, str(lease), kind, tuple(tokens), start, budget=40, propose=True)
+        shape = {"budget": 40, "proposed": proposed, "propose": True}
+        item = Item(lease, str(lease), kind, tuple(tokens), start, **shape)
         self.tables.extend(lease, start + item.rows)
         plan = StepPlan(self.steps, (item,), self.side.kv_cache.take_operations())
         (result,) = self.side.runner.run(plan, self.side.histories).results
@@ -117,45 +127,46 @@ class Hand:
         return list(result.emitted)
 
     def scores(self, lease, token):
-        """The scores of a draft behind ``token``."""
-        self.drafting.store.pending[lease.slot] = token
-        self.drafting.store.length[lease.slot] = self.tables.length(lease)
+        """The scores of the drafter's own choice behind ``token``."""
+        store = self.drafting.store
+        store.pending[lease.slot], store.length[lease.slot] = token, self.tables.length(lease)
         self.side.state.apply(self.side.kv_cache.take_operations())
         buffers = self.drafting.buffers(1)
         buffers.put([Lane(lease.slot, Sampling())])
         buffers.upload()
         with torch.inference_mode():
-            block = buffers.draft_block(self.drafting.store)
-            return self.drafting.loaded.drafter.draft(block, self.side.state).scores
+            return self.draft(buffers.draft_block(store), self.side.state).scores
+
+
+PROMPT = 40
+STEPS = ((3, 0), (0, 2), (2, 3), (0, 0), (5, 1), (4, 0), (0, 0))
+"""Right drafts of a step, and wrong ones behind them."""
 
 
 @pytest.mark.parametrize("graphs", ["on", "off"])
 def test_what_is_drafted_does_not_depend_on_the_steps_before(path, registry, text, graphs):
-    """Prompts in slices, decoding, right drafts, drafts that are right in part, and forks."""
-    hand = Hand(open_model(path, registry, graphs=graphs))
-    lease = hand.open()
-    known = [*text[:40], *hand.run(lease, ItemKind.PREFILL, text[:40])]
-    guide = hand.open()
-    hand.run(guide, ItemKind.PREFILL, text[:40])
-    future = known[40:]
-    while len(future) < 40:
+    """Prompts, decoding, drafts that are right in all or in part, and forks."""
+    hand = Hand(open_model(path, registry, graphs=graphs, draft_tokens=6))
+    guide, lease = hand.open(), hand.open()
+    future = hand.run(guide, ItemKind.PREFILL, text[:PROMPT])
+    while len(future) < 30:
         future += hand.run(guide, ItemKind.DECODE, future[-1:])
-    place = 0
-    for right, wrong in ((3, 0), (0, 2), (2, 3), (0, 0), (5, 1), (4, 0)):
-        drafts = [*future[place + 1 : place + 1 + right], *[(future[0] + 1) % 700] * wrong]
-        kind = ItemKind.VERIFY if drafts else ItemKind.DECODE
-        emitted = hand.run(lease, kind, [future[place], *drafts])
-        place += right + 1
-        assert emitted == future[place - right : place + 1]
-        fresh = hand.open()
-        hand.run(fresh, ItemKind.PREFILL, [*text[:40], *future[:place]])
-        forked = hand.fork(lease)
-        expected = hand.scores(fresh, future[place])
+    tokens, kind, width, kept, done = text[:PROMPT], ItemKind.PREFILL, 0, 0, 0
+    for right, wrong in STEPS:
+        expected, done = future[done : done + kept + 1], done + kept + 1
+        hand.right = [*future[done : done + right], *[(future[done + right] + 1) % 700] * wrong]
+        assert hand.run(lease, kind, tokens, width) == expected
+        pending = future[done - 1]
+        fresh, forked = hand.open(), hand.fork(lease)
+        hand.run(fresh, ItemKind.PREFILL, [*text[:PROMPT], *future[: done - 1]])
+        scores = hand.scores(fresh, pending)
         for each in (lease, forked):
-            torch.testing.assert_close(hand.scores(each, future[place]), expected, **NEAR)
-        assert float((hand.scores(guide, future[place]) - expected).abs().max()) > 1e-3
+            torch.testing.assert_close(hand.scores(each, pending), scores, **NEAR)
+        assert float((hand.scores(guide, pending) - scores).abs().max()) > 100 * NEAR["atol"]
         for each in (fresh, forked):
             hand.tables.release(each)
+        tokens, width, kept = [pending], right + wrong, right
+        kind = ItemKind.VERIFY if width else ItemKind.DECODE
 
 
 NEAR = {"rtol": 0, "atol": 2e-3}
