@@ -132,10 +132,9 @@ class DrafterSpec(Checked):
     the file has no such drafter. ``build`` references ``(DraftPlan, weights, BuildContext, Model)
     -> ModelDrafter``. ``architectures`` are patterns, as of ``fnmatch``, for
     ``general.architecture`` of its files; without any, it is part of the target's own file.
-    ``convert``, which may be empty, references a function from
-    :class:`kinfolk.convert.checkpoint.HFCheckpoint` to :class:`kinfolk.convert.plan.Conversion`,
-    ``None`` for a checkpoint of another kind. ``options`` are the names of ``--draft-option`` that
-    ``prepare`` reads in ``TargetFacts.options``; others are refused.
+    ``convert``, which may be empty, references a function from ``HFCheckpoint`` to ``Conversion``
+    (:mod:`kinfolk.convert`), ``None`` for a checkpoint of another kind. ``options`` are the names
+    of ``--draft-option`` that ``prepare`` reads in ``TargetFacts.options``.
     """
 
     name: str

@@ -26,7 +26,7 @@ from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.residual import Residual
 from kinfolk.nn.step import Step
 from kinfolk.spec.candidates import best_of_logits
-from kinfolk.spec.mtp.prepare import HIDDEN, MTPConfig
+from kinfolk.spec.mtp.prepare import HIDDEN_STATE, MTPConfig
 from kinfolk.types import DUMMY, NO_PARENT
 from kinfolk.weights.loader import Weights
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
@@ -131,7 +131,7 @@ class MTP:
         _keep(self._hidden(view), kept.slot, features, last)
 
     def _hidden(self, view: StateView) -> torch.Tensor:
-        return view.recurrent(self.hidden_layer)[HIDDEN]
+        return view.recurrent(self.hidden_layer)[HIDDEN_STATE]
 
     # -- drafting -----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ PASSES: Final = 3
 """Tokens of a draft unless the user asks for another number: the block was trained for the first,
 and each further pass is right less often than the one before."""
 
-HIDDEN: Final = "hidden"
+HIDDEN_STATE: Final = "hidden"
 """The name of the state with the hidden state of the last committed row."""
 
 
@@ -89,7 +89,7 @@ def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan | None:
         weights=WeightPlan((*weights, *(() if head is None else (head,)))),
         state=(
             block.state(config, target.codec),
-            Recurrent((RecurrentTensor(HIDDEN, (config.width,)),)),
+            Recurrent((RecurrentTensor(HIDDEN_STATE, (config.width,)),)),
         ),
         features=() if found.post_norm else (config.layers - 1,),
         final=found.post_norm,
