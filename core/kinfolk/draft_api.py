@@ -195,7 +195,8 @@ class ModelDrafter(Protocol):
     """A built drafter. Stateless: the state of sequences is in the view.
 
     All methods are captured in CUDA graphs: they read no tensor on the host, and equal shapes cause
-    equal launches.
+    equal launches. They are also traced while kernels compile: state that is not written by an op
+    must stay as it is while ``BuildContext.ops.launches_suppressed`` is true.
     """
 
     def extend(

@@ -142,6 +142,22 @@ def test_a_draft_changes_nothing_that_is_kept(make):
         assert torch.equal(tensor, data)
 
 
+def test_a_kernel_warmup_keeps_no_hidden_state(make):
+    """A step is traced first, and what its ops compute is undefined then."""
+    pair = make()
+    lease = pair.bench.open()
+    pair.feed(lease, 20)
+    before = pair.bench.hidden(lease.slot)
+    ops = pair.bench.loaded.ops
+    ops.launches_suppressed = True
+    pair.bench.verify(lease, *random_rows(3, 5), keep=[0, 1])
+    pair.bench.extend({lease: random_rows(4, 6)})
+    assert torch.equal(pair.bench.hidden(lease.slot), before)
+    ops.launches_suppressed = False
+    pair.bench.extend({lease: random_rows(4, 6)})
+    assert torch.equal(pair.bench.hidden(lease.slot), random_rows(4, 6)[1][-1])
+
+
 def test_sampled_drafts_follow_the_first_choice_of_each_pass(make):
     """Each pass reads the token that the noise of its position puts first."""
     pair = make()

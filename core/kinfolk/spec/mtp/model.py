@@ -25,6 +25,7 @@ from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.residual import Residual
 from kinfolk.nn.step import Step
+from kinfolk.ops.binding import Ops
 from kinfolk.spec.candidates import best_of_logits
 from kinfolk.spec.mtp.prepare import HIDDEN_STATE, MTPConfig
 from kinfolk.types import DUMMY, NO_PARENT
@@ -68,6 +69,7 @@ def build(plan: DraftPlan, weights: Weights, context: BuildContext, target: Mode
         logits=logits,
         tokens=tokens,
         columns=plan.columns,
+        ops=context.ops,
     )
 
 
@@ -102,7 +104,9 @@ class MTP:
         logits: Rows,
         tokens: torch.Tensor | None,
         columns: int,
+        ops: Ops,
     ) -> None:
+        self.ops = ops
         self.passes, self.inputs, self.layer = passes, inputs, layer
         self.hidden_layer, self.norm, self.post_norm = hidden_layer, norm, post_norm
         self.logits, self.tokens, self.columns = logits, tokens, columns
@@ -120,15 +124,24 @@ class MTP:
         self.layer.store(self.inputs(batch.tokens, before), batch, view)
         first, count, slot, drafted = batch.layout.spans.long().unbind(1)
         last = torch.where((count > 0) & (drafted == 0), first + count - 1, NO_PARENT)
-        _keep(hidden, slot, features, last)
-        _keep(hidden, batch.store_slots, features, batch.store_rows)
+        self._keep(hidden, slot, features, last)
+        self._keep(hidden, batch.store_slots, features, batch.store_rows)
         return (features,)
 
     def commit(self, trace: Sequence[Any], kept: CommitBatch, view: StateView) -> None:
         (features,) = trace
         last = kept.path.gather(1, (kept.n_keep - 1).clamp_min(0)[:, None])[:, 0]
         last = torch.where(kept.n_keep > 0, last, NO_PARENT)
-        _keep(self._hidden(view), kept.slot, features, last)
+        self._keep(self._hidden(view), kept.slot, features, last)
+
+    def _keep(
+        self, hidden: torch.Tensor, slots: torch.Tensor, features: torch.Tensor, rows: torch.Tensor
+    ) -> None:
+        """Let ``slots`` [n] have the features of ``rows`` [n]; -1 = leave the slot as it is."""
+        if self.ops.launches_suppressed:
+            return  # what ops computed is undefined, and the step runs again
+        written = torch.where(rows >= 0, slots, DUMMY)
+        hidden[written] = features[rows.clamp_min(0)].to(hidden.dtype)
 
     def _hidden(self, view: StateView) -> torch.Tensor:
         return view.recurrent(self.hidden_layer)[HIDDEN_STATE]
@@ -212,11 +225,3 @@ def first_rows(batch: StepBatch, block: int, count: int) -> StepBatch:
             segments,
         ),
     )
-
-
-def _keep(
-    hidden: torch.Tensor, slots: torch.Tensor, features: torch.Tensor, rows: torch.Tensor
-) -> None:
-    """Let ``slots`` [n] have the features of ``rows`` [n]; -1 = leave the slot as it is."""
-    written = torch.where(rows >= 0, slots, DUMMY)
-    hidden[written] = features[rows.clamp_min(0)].to(hidden.dtype)
