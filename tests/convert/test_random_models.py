@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from mtp_bench import Bench
 from safetensors.torch import load_file, save_file
 
 from kinfolk.engine.loading import load_model
@@ -127,6 +128,24 @@ def test_a_prediction_layer_follows_the_trunk(
     assert (found["blk.4.nextn.shared_head_norm.weight"] == 1.75).all()
     for name in ("attn_q.weight", "attn_output.weight", "ffn_down.weight"):
         assert np.array_equal(found[f"blk.4.{name}"], 2 * found[f"blk.3.{name}"])
+
+
+@pytest.mark.parametrize("outtype", ["f32", "q8_0"])
+@pytest.mark.parametrize("weights", ["dense", "blocks"])
+def test_a_prediction_layer_drafts(outtype, weights, checkpoint, converted, edit_tensors):
+    directory = checkpoint()
+    edit_tensors(directory, lambda tensors: tensors.update(draft_tensors(tensors, "mtp.")))
+    path = converted(directory, outtype=outtype).path
+    options = {"device": "cpu", "dtype": "f32", "context": 128, "slots": 1, "drafter": "mtp"}
+    options |= {"draft_option": "head=64", "weights": weights}
+    settings = load_settings(**options)
+    bench = Bench(load_model(path, settings, Registry.discover(settings)))
+    lease = bench.open(100)
+    bench.extend({lease: ([5, 6, 7], torch.ones(3, 64))})
+    proposals = bench.draft({lease: 8})
+    assert proposals.tokens.shape == (1, 3, 8)
+    assert int(proposals.tokens.max()) < 64
+    assert bool(proposals.scores.isfinite().all())
 
 
 def test_a_promised_prediction_layer_that_is_not_there_is_not_promised_on(
