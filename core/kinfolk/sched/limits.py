@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from kinfolk.errors import SettingsError
 
@@ -20,6 +21,7 @@ class SchedulerLimits:
     max_draft        drafted rows of one sequence in one step, of a drafter of the host
     proposed         drafted rows of one sequence that the device proposes, 0 = none
     proposes_trees   whether these are trees
+    widths           how many of them are verified: "fixed" = all, "cost" = as many as pay
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     overlap          plan a step before the one before it is known, where that changes nothing
     vocabulary       token ids are below this; ``None`` = not checked
@@ -34,6 +36,7 @@ class SchedulerLimits:
     max_draft: int = 15
     proposed: int = 0
     proposes_trees: bool = False
+    widths: Literal["fixed", "cost"] = "fixed"
     prefill_share: float = 0.25
     vocabulary: int | None = None
     overlap: bool = True

@@ -164,6 +164,7 @@ class Scheduler:
             return []
         outcomes = match_results(plan, result)
         self._outstanding.pop(0)
+        self._drafts.timed(plan, result.seconds)
         events: list[Event] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
@@ -234,8 +235,9 @@ class Scheduler:
         left = rows - len(served)
         drafts = self._drafts.propose(served, left)
         proposed = self._drafts.proposed(served, left)
+        proposes = self._drafts.proposes(served)
         items = []
-        for sequence, draft, width in zip(served, drafts, proposed, strict=True):
+        for sequence, draft, width, propose in zip(served, drafts, proposed, proposes, strict=True):
             lease, start = _lease(sequence), sequence.computed
             item = Item(
                 lease,
@@ -246,7 +248,7 @@ class Scheduler:
                 budget=sequence.remaining,
                 proposed=width,
                 tree=self.limits.proposes_trees,
-                propose=self._drafts.wants_proposals(sequence),
+                propose=propose,
             )
             self._kv_cache.tables.extend(lease, start + min(item.rows, item.budget))
             items.append(item)
@@ -272,7 +274,7 @@ class Scheduler:
             sequence.request.prompt[start:stop],
             start,
             sample=stop == len(sequence.request.prompt),
-            propose=stop == len(sequence.request.prompt) and self._drafts.wants_proposals(sequence),
+            propose=stop == len(sequence.request.prompt) and self._drafts.proposes_first(sequence),
             budget=sequence.remaining,
             stores=self._checkpoints.take(sequence, lease, stop),
         )
@@ -304,6 +306,7 @@ class Scheduler:
             sequence.served_in_turn += len(tokens)
             sequence.drafted += item.rows - 1
             sequence.accepted += min(len(tokens), outcome.kept - 1)
+            self._drafts.verified(sequence, item, outcome)
         self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
         sequence.proposed = self.limits.proposed if outcome.proposed else 0
