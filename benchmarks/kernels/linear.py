@@ -10,7 +10,7 @@ of planes a second, compared with the copy bandwidth measured in the same run. K
 first, in several processes. A tile that fails or has a wrong result is reported and left out.
 
 With ``--rows`` only those numbers of rows are measured, and no slice. Tiles are named v for one
-row, i for int8, f for float16 and h for float16 with rows in registers, the way before f.
+row, i for int8, m for float16 by warps on their own and f for float16 in Triton.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from matrices import LAUNCHES, launch_of, step
 from timing import copy_bandwidth, replay_seconds
 
 from kinfolk_kernels import launch
+from kinfolk_kernels.cuda_source import CudaLaunch
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import F16Tile, gemm_f16
@@ -39,10 +40,10 @@ from kinfolk_kernels.linear.gemm_f16 import tile_for as f16_tile_for
 from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_large import gemm_large
-from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
-from kinfolk_kernels.linear.gemm_small import tile_for as small_tile_for
+from kinfolk_kernels.linear.gemm_mma import MmaTile, gemm_mma
+from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemv import gemv, warps_for
-from kinfolk_kernels.linear.prepare import f16_rows, half_rows, int8_rows
+from kinfolk_kernels.linear.prepare import MMA_ROW_TILES, f16_rows, int8_rows, mma_rows
 from kinfolk_kernels.planes import Planes
 
 CACHE = 250e6
@@ -56,7 +57,7 @@ MAX_ERROR = 2e-2
 SLICE = 2048
 """Rows of a prompt slice."""
 
-Tile = int | Int8Tile | SmallTile | F16Tile
+Tile = int | Int8Tile | MmaTile | F16Tile
 """The tile of a launch; for one row, the warps of a program."""
 
 say = sys.stdout.write
@@ -71,27 +72,22 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     """The default tile of a launch, then the others to compare."""
     default = default_tile(name, rows)
     shapes: list[Any] = _shapes(name)
-    halves, pairs = small_tile_for(shapes), -(-shapes[0].columns // PAIR)
+    pairs = -(-shapes[0].columns // PAIR)
     others: dict[int, list[Tile]] = {
         1: [1, 2, 4],
+        8: [mma_tile(shapes, rows)],
         16: [
             Int8Tile(6, -(-pairs // 6) * 6),
             Int8Tile(pairs, pairs),
-            f16_tile_for(shapes, rows),
+            mma_tile(shapes, rows),
         ],
-        24: [halves, int8_tile_for(shapes), f16_tile_for(shapes, rows, 8, 3, 2)],
-        32: [
-            halves,
-            int8_tile_for(shapes),
-            f16_tile_for(shapes, rows, 4, 4),
-            f16_tile_for(shapes, rows, 4, 3, 4),
-            f16_tile_for(shapes, rows, 8, 3, 2),
-        ],
-        64: [halves, f16_tile_for(shapes, rows, 4, 3, 2), f16_tile_for(shapes, rows, 8, 3, 1)],
+        24: [int8_tile_for(shapes), f16_tile_for(shapes, rows)],
+        32: [int8_tile_for(shapes), f16_tile_for(shapes, rows)],
+        64: [f16_tile_for(shapes, rows)],
     }
     tried = others.get(rows, [])
     if quick:
-        tried = [tile for tile in tried if isinstance(tile, SmallTile)]
+        tried = []
     return [default] + [tile for tile in tried if tile != default]
 
 
@@ -99,7 +95,11 @@ def default_tile(name: str, rows: int) -> Tile:
     shapes: list[Any] = _shapes(name)
     if rows == 1:
         return warps_for(shapes)
-    return int8_tile_for(shapes) if rows <= MAX_INT8_ROWS else f16_tile_for(shapes, rows)
+    return int8_tile_for(shapes) if rows <= MAX_INT8_ROWS else mma_tile(shapes, rows)
+
+
+def mma_tile(shapes: list[Any], rows: int) -> MmaTile:
+    return mma_tile_for(shapes, next(tiles for tiles in MMA_ROW_TILES if 8 * tiles >= rows))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _shapes(name: str) -> list[_Shape]:
 def label(tile: Tile) -> str:
     if isinstance(tile, int):
         return f"v{tile}"
-    kind = {Int8Tile: "i", SmallTile: "h", F16Tile: "f"}[type(tile)]
+    kind = {Int8Tile: "i", MmaTile: "m", F16Tile: "f"}[type(tile)]
     return kind + ",".join(str(n) for n in dataclasses.astuple(tile))
 
 
@@ -126,8 +126,8 @@ class Product:
 
     def __init__(self, rows: int, columns: int) -> None:
         self.x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
-        self.int8, self.halves = int8_rows(self.x), half_rows(self.x)
-        self.f16 = f16_rows(self.x)
+        self.int8 = int8_rows(self.x)
+        self.f16, self.mma = f16_rows(self.x), mma_rows(self.x)
         self.memory = torch.empty(rows * 248320, device="cuda", dtype=torch.bfloat16)
 
     def __call__(
@@ -143,9 +143,9 @@ class Product:
 
     def _launch(
         self, matrices: list[Planes], tile: Tile, outs: list[torch.Tensor], again: bool
-    ) -> Launch:
-        if isinstance(tile, SmallTile):
-            return gemm_small(matrices, half_rows(self.x) if again else self.halves, outs, tile)
+    ) -> Launch | CudaLaunch:
+        if isinstance(tile, MmaTile):
+            return gemm_mma(matrices, mma_rows(self.x) if again else self.mma, outs, tile)
         if isinstance(tile, F16Tile):
             return gemm_f16(matrices, f16_rows(self.x) if again else self.f16, outs, tile)
         rows = int8_rows(self.x) if again else self.int8
@@ -252,7 +252,7 @@ def whole_step(
     for which other kernels are compiled."""
     products = {k: Product(rows, k) for k in (5120, 6144, 17408)}
     default: Callable[[str], Tile] = lambda name: default_tile(name, rows)  # noqa: E731
-    halves: Callable[[str], Tile] = lambda name: small_tile_for(_shapes(name))  # noqa: E731
+    in_triton: Callable[[str], Tile] = lambda name: f16_tile_for(_shapes(name), rows)  # noqa: E731
     ways: dict[str, tuple[Callable[[str], Tile], bool, AbstractContextManager[Any]]] = {
         "default": (default, False, nullcontext()),
         "one after the other": (default, False, in_order()),
@@ -260,8 +260,7 @@ def whole_step(
         "rows prepared each time": (default, True, nullcontext()),
     }
     if rows > MAX_INT8_ROWS:
-        ways["rows in registers"] = (halves, False, nullcontext())
-        ways["rows in registers, prepared each time"] = (halves, True, nullcontext())
+        ways["in Triton"] = (in_triton, False, nullcontext())
     if alone:
         del ways["one after the other"]
     milliseconds = {}

@@ -32,6 +32,14 @@ def register_drafters() -> list[DrafterSpec]:
             "copies what followed an earlier occurrence of the last tokens",
         ),
         DrafterSpec(
+            "dflash",
+            summary="a block of tokens in one forward, from the model's own features",
+            architectures=("dflash", "*dflash-draft"),
+            prepare="kinfolk.spec.dflash.prepare:prepare",
+            build="kinfolk.spec.dflash.model:build",
+            convert="kinfolk.convert.dflash.conversion:convert",
+        ),
+        DrafterSpec(
             "random",
             "kinfolk.spec.random_drafts:create",
             "random tokens, to measure the cost of drafted rows",

@@ -121,6 +121,7 @@ class ModelHooks:
         """Choose which drafted rows to keep, in every step that samples.
 
         Device tensors in and out, no host read. Default: sample every row, and keep drafted tokens
-        that equal what their parent's row chose, which leaves the distribution unchanged. Added in
-        API 1.0.
+        that equal what their parent's row chose, which leaves the distribution unchanged. A drafter
+        that ranks its proposals with the noise of the draw (``kinfolk.spec.gumbel``) has more of
+        them kept. Added in API 1.0.
         """

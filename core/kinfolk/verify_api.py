@@ -38,6 +38,7 @@ class Edits(Protocol):
 class RowSampling:
     """Sampling parameters [n] of n rows, and the op that draws.
 
+    ``seed`` and ``position``, that of the token to be chosen, determine the noise of tokens.
     ``greedy``: every row is. ``largest_top_k`` tokens are sorted, 0 = all of them.
     """
 

@@ -52,8 +52,13 @@ class KernelUsage:
 def compile_aot(launch: Launch, capability: int) -> KernelUsage:
     """The usage of a launch compiled for ``capability``, 86 for sm_86."""
     compiled = compiled_for(launch, capability)
+    return usage_of(compiled.asm["cubin"], compiled.metadata.shared)
+
+
+def usage_of(code: bytes, shared: int) -> KernelUsage:
+    """The usage of machine code with one kernel, whose programs take ``shared`` bytes."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
+        file.write(code)
         file.flush()
         resources = _run("cuobjdump", "--dump-resource-usage", file.name)
         usage = re.search(r"REG:(\d+) STACK:(\d+)", resources)
@@ -61,7 +66,7 @@ def compile_aot(launch: Launch, capability: int) -> KernelUsage:
             raise ValueError(f"cuobjdump names no registers: {resources}")
         registers, spilled = int(usage[1]), int(usage[2])
         loop_spills = _loop_spills(_run("nvdisasm", "-c", file.name)) if spilled else 0
-    return KernelUsage(compiled.metadata.shared, registers, spilled, loop_spills)
+    return KernelUsage(shared, registers, spilled, loop_spills)
 
 
 def compiled_for(launch: Launch, capability: int) -> Any:

@@ -60,7 +60,7 @@ def side_by_side() -> Iterator[None]:
         ThreadPoolExecutor(os.cpu_count(), "kinfolk-compiler") as threads,
         AsyncCompileMode(threads),
     ):
-        with compiled_only() as kernels:
+        with compiled_only(threads) as kernels:
             yield
         # Loaded by this thread only: Triton 3.6 imports every compiled launcher under the same
         # module name, so two threads that import at once may get each other's launcher.

@@ -7,6 +7,7 @@ a prompt has thousands of launches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, ValuesView
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,19 +18,38 @@ import torch
 from kinfolk_kernels.dependent import overlaps
 
 _asked_for: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("kernels", default=None)
-"""Inside ``compiled_only``: the kernels that Triton was asked to compile, and its results."""
+"""Inside ``compiled_only``: the kernels that compilers were asked for, and their results."""
+
+_compilers: ContextVar[Executor | None] = ContextVar("compilers", default=None)
 
 
 @contextmanager
-def compiled_only() -> Iterator[ValuesView[Any]]:
+def compiled_only(compilers: Executor | None = None) -> Iterator[ValuesView[Any]]:
     """Context in which launches of this thread compile their kernels and do not run. A result for a
-    kernel that Triton compiles in another thread has a ``future``."""
+    kernel that is compiled in another thread has a ``future``. ``compilers``: the threads for
+    kernels that Triton does not compile."""
     asked_for: dict[tuple[Any, ...], Any] = {}
-    before = _asked_for.set(asked_for)
+    before, threads_before = _asked_for.set(asked_for), _compilers.set(compilers)
     try:
         yield asked_for.values()
     finally:
         _asked_for.reset(before)
+        _compilers.reset(threads_before)
+
+
+def pending_kernels() -> dict[tuple[Any, ...], Any] | None:
+    """Inside ``compiled_only``, what its launches have asked compilers for, by key; else None."""
+    return _asked_for.get()
+
+
+def begins_early(device: torch.device) -> bool:
+    """Whether a launch on ``device`` may start before the launches before it have ended."""
+    return overlaps(device)
+
+
+def compilers_of() -> Executor | None:
+    """The ``compilers`` of the ``compiled_only`` that this thread is in."""
+    return _compilers.get()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,10 @@ ROW = {name: index for index, names in enumerate(ROWS) for name in names}
 
 PLUGINS = ("hookspecs", "guarded", "hooks", "loader", "registry")
 
-# These are beside the engine and import little of the rest.
+# These are beside the engine and import little of the rest. Drafters of the core, in `spec`, are
+# plugins, which the core converts like those of families.
 NARROW = {
-    "convert": {"convert", "gguf", "quant", "text", *PLUGINS},
+    "convert": {"convert", "gguf", "quant", "text", "spec", *PLUGINS},
     "synth": {"synth", "gguf", "quant", "text", *PLUGINS},
 }
 

@@ -17,7 +17,7 @@ import torch
 
 from kinfolk.convert.checkpoint import Config
 from kinfolk.convert.config_keys import WITHOUT_EFFECT
-from kinfolk.convert.driver import find_conversion
+from kinfolk.convert.find import find_conversion
 from kinfolk.errors import ConversionError
 from kinfolk_gemma4.family import Gemma4
 from kinfolk_laguna.family import Laguna

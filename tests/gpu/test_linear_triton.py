@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,9 +19,10 @@ from kinfolk_kernels.linear.dequantize import dequantize
 from kinfolk_kernels.linear.gemm_f16 import F16Tile, gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
-from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
+from kinfolk_kernels.linear.gemm_mma import gemm_mma
+from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemv import gemv, warps_for
-from kinfolk_kernels.linear.prepare import f16_rows, half_rows
+from kinfolk_kernels.linear.prepare import MmaRows, f16_rows, mma_rows
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
@@ -89,17 +92,23 @@ def test_int8_rows_on_the_matrix_unit(matrix, numbers, poisoned, name, rows):
 
 
 @EVERY
-@pytest.mark.parametrize("rows", [1, 13, 64])
-def test_up_to_64_rows(matrix, numbers, poisoned, name, rows):
+@pytest.mark.parametrize("rows", [1, 8, 9, 16, 17, 24, 32, 33, 48, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+def test_up_to_64_rows_by_warps_on_their_own(matrix, numbers, poisoned, name, rows, dtype):
     planes, exact = matrix(name)
-    x = numbers(rows, planes.columns).cuda()
+    x = numbers(rows, planes.columns).cuda().bfloat16()
     expected = x.double() @ exact.T
-    others = (SmallTile(4, 4, 1), SmallTile(2, 2, 2)) if rows == 64 else ()
-    for tile in (*others, None):
-        with poisoned():
-            out = torch.empty(rows, planes.rows, device="cuda")
-        gemm_small([planes], half_rows(x), [out], tile).run()
-        assert error(out, expected) <= HALF
+    default = mma_tile_for([planes], MmaRows.make(rows, planes.columns, x.device).tiles)
+    pairs = -(-planes.columns // PAIR)
+    # Shares of every length around a tile's, so that tiles have one part, two and many.
+    shares = {default.column_warps, pairs - 1, pairs, pairs + 3} if rows in (24, 64) else set()
+    more = [replace(default, share=share, span=pairs) for share in shares if share > 0]
+    for tile in (*more, None):
+        for _ in range(2):  # the second time, counters are those that the first one left
+            with poisoned():
+                out = torch.empty(rows, planes.rows, device="cuda", dtype=dtype)
+            gemm_mma([planes], mma_rows(x), [out], tile).run()
+            assert error(out, expected) <= (HALF if dtype == torch.float32 else BF16), tile
 
 
 @EVERY

@@ -1,21 +1,24 @@
 """Sampling, accepted drafts and packed outputs on the GPU, over vocabularies of released models:
-every token is one that its random number points at, up to rounding."""
+every token has the largest key of those that truncation leaves, up to rounding."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from kinfolk_kernels.accept_drafts import triton_backend as accept_drafts_kernel
 from kinfolk_kernels.accept_drafts.op import AcceptDraftsArguments, accept_drafts
 from kinfolk_kernels.pack_outputs import triton_backend as pack_outputs_kernel
 from kinfolk_kernels.pack_outputs.op import PackOutputsArguments, pack_outputs
 from kinfolk_kernels.sample import triton_backend as kernel
+from kinfolk_kernels.sample.noise import ERROR, noise, noise_words, rough_noise
 from kinfolk_kernels.sample.op import SampleArguments, argmax, candidates, sample
-from kinfolk_kernels.sample.philox import uniforms
+from kinfolk_kernels.sample.philox import gumbel
 
 SAMPLE_ON_GPU = SampleArguments(torch.device("cuda"))
 PACK_ON_GPU = PackOutputsArguments(torch.device("cuda"))
@@ -24,7 +27,11 @@ ACCEPT_ON_GPU = AcceptDraftsArguments(torch.device("cuda"))
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 MASS = 2e-6
-"""How far a draw's mass may be off: exponentials in float32, and sums of up to 262144 of them."""
+"""How far the mass before a token may be off: exponentials in float32, and sums of up to 262144 of
+them."""
+
+KEY = 1e-12
+"""How far keys in float64 may be off: two logarithms, rounded otherwise."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +64,28 @@ def random_logits(rng, n, vocabulary, grain=0.0):
     return torch.tensor(logits, dtype=torch.float32, device="cuda")
 
 
-def assert_pointed_at(tokens, logits, rows):
-    """The random number lies between the masses of the candidates before a token and with it."""
-    p, order = candidates(logits, rows)
-    share = p.double() / p.double().sum(1, keepdim=True)
-    place = (order == tokens[:, None]).long().argmax(1, keepdim=True)
-    through = share.cumsum(1).gather(1, place)[:, 0]
-    before = through - share.gather(1, place)[:, 0]
-    number = uniforms(rows.seed, rows.position)
+def keys_of(logits, rows, top_p, min_p):
+    """Keys float64 of what truncation leaves, -inf for other tokens, [n, V]."""
+    p, tokens = candidates(logits, replace(rows, top_p=top_p, min_p=min_p))
+    scaled = logits / torch.where(rows.temperature == 0, 1, rows.temperature)[:, None]
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    keys = (scaled.double() - scaled.amax(1, keepdim=True).double()) + gumbel(
+        rows.seed[:, None], rows.position[:, None], ids
+    )
+    kept = torch.zeros_like(keys, dtype=torch.bool).scatter(1, tokens, p > 0)
+    return torch.where(kept, keys, -torch.inf)
+
+
+def assert_drawn(tokens, logits, rows):
+    """A token is left by a truncation that is wider by rounding, and no token that one narrower by
+    rounding leaves has a larger key."""
+    sooner = torch.where(rows.top_p < 1, rows.top_p - MASS, rows.top_p)
+    narrow = keys_of(logits, rows, sooner, rows.min_p * (1 + 5 * MASS))
+    wide = keys_of(logits, rows, rows.top_p + MASS, rows.min_p * (1 - 5 * MASS))
+    found = wide.gather(1, tokens[:, None])[:, 0]
     drawn = rows.temperature > 0
-    assert ((before - MASS <= number) & (number <= through + MASS))[drawn].all()
+    assert (found > -torch.inf)[drawn].all()
+    assert (found >= narrow.amax(1) - KEY)[drawn].all()
     assert torch.equal(tokens[~drawn], argmax(logits)[~drawn])
 
 
@@ -78,7 +97,7 @@ def test_every_kind_of_row(poisoned, vocabulary, n):
     with poisoned():
         tokens, finite = kernel.sample(SAMPLE_ON_GPU, logits, rows)
     assert finite.all()
-    assert_pointed_at(tokens, logits, rows)
+    assert_drawn(tokens, logits, rows)
 
 
 @pytest.mark.parametrize("grain", [0.0625, 100.0], ids=["ties", "all equal"])
@@ -87,7 +106,7 @@ def test_ties(poisoned, grain):
     logits, rows = random_logits(rng, 4, 40_009, grain), every_kind(rng, 4, 40_009)
     with poisoned():
         tokens, _ = kernel.sample(SAMPLE_ON_GPU, logits, rows)
-    assert_pointed_at(tokens, logits, rows)
+    assert_drawn(tokens, logits, rows)
 
 
 @pytest.mark.parametrize("n", [1, 16])
@@ -128,12 +147,75 @@ def test_rows_that_are_not_finite_spoil_no_other(bad):
 
 
 def test_the_reference_draws_the_same_where_nothing_is_near(poisoned):
-    """Few tokens, so that no two masses are within rounding of a random number."""
+    """Few tokens, so that no mass is within rounding of the bound of a truncation."""
     rng = np.random.default_rng(13)
     logits, rows = random_logits(rng, 64, 200), every_kind(rng, 64, 200)
     with poisoned():
         tokens, _ = kernel.sample(SAMPLE_ON_GPU, logits, rows)
     assert torch.equal(tokens, sample(SAMPLE_ON_GPU, logits, rows)[0])
+
+
+@pytest.mark.parametrize("vocabulary", [2, 4097, 248320])
+def test_where_nothing_is_truncated_the_reference_draws_the_same(poisoned, vocabulary):
+    """No bound, so nothing that rounding decides but keys some 1e-14 apart."""
+    rng = np.random.default_rng(vocabulary)
+    logits, rows = random_logits(rng, 32, vocabulary), every_kind(rng, 32, vocabulary)
+    whole = replace(
+        rows,
+        top_k=torch.zeros_like(rows.top_k),
+        top_p=torch.ones_like(rows.top_p),
+        min_p=torch.zeros_like(rows.min_p),
+    )
+    with poisoned():
+        tokens, _ = kernel.sample(SAMPLE_ON_GPU, logits, whole)
+    assert torch.equal(tokens, sample(SAMPLE_ON_GPU, logits, whole)[0])
+
+
+@triton.jit
+def noise_kernel(seed_ptr, position_ptr, exact_ptr, rough_ptr, PAIRS: tl.constexpr):
+    pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+    a, b, c, d = noise_words(tl.load(seed_ptr), tl.load(position_ptr), pair)
+    tl.store(exact_ptr + 2 * pair, noise(a, b))
+    tl.store(exact_ptr + 2 * pair + 1, noise(c, d))
+    tl.store(rough_ptr + 2 * pair, rough_noise(a, b))
+    tl.store(rough_ptr + 2 * pair + 1, rough_noise(c, d))
+
+
+@triton.jit
+def words_kernel(high_ptr, low_ptr, exact_ptr, rough_ptr, COUNT: tl.constexpr):
+    at = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    high = tl.load(high_ptr + at).to(tl.uint32)
+    low = tl.load(low_ptr + at).to(tl.uint32)
+    tl.store(exact_ptr + at, noise(high, low))
+    tl.store(rough_ptr + at, rough_noise(high, low))
+
+
+def assert_noise(exact, rough, expected):
+    """A device's fast logarithms, too, leave keys in float32 their bound."""
+    assert (exact - expected).abs().max() < KEY
+    assert (rough - expected).abs().max() < ERROR.value / 2
+
+
+@pytest.mark.parametrize(("seed", "position"), [(0, 0), (-1, 2**40 + 5), (2**62 + 3, -9)])
+def test_noise_is_that_of_the_reference(seed, position):
+    count = 1 << 22
+    given = torch.tensor([seed]).cuda(), torch.tensor([position]).cuda()
+    exact = torch.empty(count, dtype=torch.float64, device="cuda")
+    rough = torch.empty(count, device="cuda")
+    noise_kernel[(count // 2048,)](*given, exact, rough, 1024)
+    assert_noise(exact, rough, gumbel(*given, torch.arange(count).cuda()))
+
+
+def test_extreme_words_have_noise_within_its_error():
+    edges = [0, 2**31, 2**32 - 1]
+    edges += [1 << i for i in range(31)] + [2**32 - 1 - (1 << i) for i in range(30)]
+    lows = [0, 1 << 11, 5 << 11, 2**31, 2**32 - 2**11, 2**32 - 1, 2047, 2**20]
+    pairs = torch.cartesian_prod(torch.tensor(edges), torch.tensor(lows)).T.contiguous().cuda()
+    exact = torch.empty(512, dtype=torch.float64, device="cuda")
+    rough = torch.empty(512, device="cuda")
+    words_kernel[(2,)](*pairs, exact, rough, 256)
+    u = ((pairs[0] << 21) | (pairs[1] >> 11)).double().clamp_min(0.5) * 2.0**-53
+    assert_noise(exact, rough, -(-u.log()).log())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

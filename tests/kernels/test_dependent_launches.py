@@ -22,9 +22,8 @@ from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
-from kinfolk_kernels.linear.gemm_small import gemm_small
 from kinfolk_kernels.linear.gemv import gemv
-from kinfolk_kernels.linear.prepare import F16Rows, HalfRows
+from kinfolk_kernels.linear.prepare import F16Rows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.row_outputs import RowOutputs
 
@@ -149,7 +148,6 @@ def test_matrices_do_not_begin_early():
     rows = Int8Rows.make(4, 256, device)
     assert not gemv([matrix], Int8Rows.make(1, 256, device), [out[:1]]).early
     assert not gemm_int8([matrix], rows, [out]).early
-    assert not gemm_small([matrix], HalfRows.make(4, 256, device), [out]).early
     assert not gemm_f16([matrix], F16Rows.make(4, 256, device), [out]).early
 
 

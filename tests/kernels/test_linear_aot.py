@@ -86,21 +86,6 @@ def int8_launches():
     yield "unit 704", launch(16, "Q5_0", "Q4_0", columns=704, tile=Int8Tile(5, 6))
 
 
-def small_launches():
-    from kinfolk_kernels.linear.gemm_small import SmallTile, gemm_small
-    from kinfolk_kernels.linear.prepare import HalfRows
-
-    def launch(rows, *formats, columns=WIDTH, tile=None):
-        matrices = table(*formats, columns=columns)
-        x = HalfRows.make(rows, columns, META)
-        return gemm_small(matrices, x, results(matrices, rows), tile)
-
-    yield "small 8", launch(8, "Q5_K", "Q4_K", "Q8_0", "Q8_0")
-    yield "small 16", launch(16, "Q6_K", columns=HIDDEN)
-    yield "small 64", launch(64, "Q4_K", "IQ4_XS")
-    yield "small 704", launch(32, "Q5_0", "Q4_0", columns=704, tile=SmallTile(2, 2, 1))
-
-
 def f16_launches(warpgroups=False):
     from kinfolk_kernels.linear.gemm_f16 import gemm_f16
     from kinfolk_kernels.linear.prepare import F16Rows
@@ -122,18 +107,12 @@ def f16_launches(warpgroups=False):
 def other_launches():
     from kinfolk_kernels.int8_rows import Int8Rows
     from kinfolk_kernels.linear.dequantize import dequantize, gather
-    from kinfolk_kernels.linear.prepare import (
-        F16Rows,
-        HalfRows,
-        halve_rows,
-        quantize_rows,
-        round_rows,
-    )
+    from kinfolk_kernels.linear.prepare import F16Rows, MmaRows, quantize_rows, round_rows
 
     x = torch.empty(16, WIDTH, dtype=torch.bfloat16, device=META)
     yield "quantize", quantize_rows(x, Int8Rows.make(16, WIDTH, META))
-    yield "halve", halve_rows(x, HalfRows.make(16, WIDTH, META))
     yield "round", round_rows(x, F16Rows.make(16, WIDTH, META))
+    yield "round for mma", round_rows(x, MmaRows.make(16, WIDTH, META))
     for names in (("Q6_K",), ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), ("IQ4_XS", "Q4_0")):
         matrices = table(*names)
         numbers = torch.empty(4096 * len(names), WIDTH, dtype=torch.bfloat16, device=META)
@@ -188,7 +167,6 @@ def main(capability: int) -> None:
     every = (
         single_launches(),
         int8_launches(),
-        small_launches(),
         f16_launches(),
         other_launches(),
     )
@@ -202,7 +180,7 @@ def main(capability: int) -> None:
                 asm = compiled_for(launch, capability).asm
                 found[name] += [usage.registers, weights_from_shared_memory(asm["ttgir"])]
                 found[name] += [products_left_pending(asm["ptx"])]
-            if name.startswith(("small", "unit")):
+            if name.startswith("unit"):
                 text = compiled_for(launch, capability).asm["ttgir"]
                 found[name] += [layouts_of_matrix_products(text)]
     sys.stdout.write(json.dumps(found))
@@ -227,7 +205,7 @@ def compiled(request):
 
 
 def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(compiled):
-    assert len(compiled) >= 20
+    assert len(compiled) >= 17
     bad = {}
     for name, (shared, spilled, loop_spills, *_) in compiled.items():
         most = HELD if name.startswith("unit") else (SPILLED, 0)
@@ -243,7 +221,7 @@ def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(
 def test_the_matrix_unit_gets_one_element_a_lane_in_order(compiled):
     """What a lane passes to it is decided by the compiler's layout, which no argument states."""
     layouts = [use[3] for use in compiled.values() if len(use) == 4]
-    assert len(layouts) == 9
+    assert len(layouts) == 5
     for found in layouts:
         assert len(found) == 1
         assert "sizePerThread = [1], threadsPerWarp = [32]" in found[0]

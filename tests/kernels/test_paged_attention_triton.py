@@ -118,6 +118,22 @@ def test_a_tree_without_context(steps, check, window):
     check(steps.build(steps.tree(0, [-1, 0, 0, 1])), 2, 1, window)
 
 
+@pytest.mark.parametrize(("context", "window"), [(0, None), (70, None), (70, 9)])
+def test_rows_of_a_block_see_each_other_in_both_directions(
+    steps, memories, mild, assert_near, context, window
+):
+    """As those of a drafter that denoises a block; several blocks beside each other."""
+    chain = [-1, *range(15)]
+    rows = steps.build(steps.tree(context, chain), steps.tree(130, chain), places=2)
+    everyone = torch.full_like(rows.ancestors, (1 << len(chain)) - 1)
+    rows = replace(rows, ancestors=everyone)
+    memory = memories.fill(rows, 2, mild, (DIM, VALUE_DIM), torch.float32)
+    q = mild(len(rows.positions), 8, DIM)
+    call = (q, memory.pools, memory.arenas, rows, rows.table, window, SCALE, Epilogue())
+    expected = gated_attention(*call, module=reference).values
+    assert_near(gated_attention(*call).values, expected.double(), F32)
+
+
 def test_rows_that_fill_several_tiles(steps, check):
     """40 rows of 6 heads are 240 pairs: two tiles of 128."""
     check(steps.build(steps.certain(60, 40), places=3), 6, 1, None, torch.float16)

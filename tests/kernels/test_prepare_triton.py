@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.int8_rows import quantize
-from kinfolk_kernels.linear.prepare import HalfRows, half_rows, int8_rows
+from kinfolk_kernels.linear.prepare import MmaRows, int8_rows, mma_rows
 
 pytestmark = pytest.mark.interpreter
 
@@ -21,24 +21,33 @@ def test_int8_rows_are_those_of_the_definition(numbers, width):
     assert float((found_q != expected_q).float().mean()) < 0.01
 
 
-def numbers_of(rows: HalfRows) -> torch.Tensor:
-    """[8 T, K] from the matrix unit's order: group, tile, half, row, c, run, pair, number."""
-    parts = rows.words.unflatten(3, (8, 4)).unflatten(5, (2, 2)).contiguous().view(torch.float16)
-    parts = parts.unflatten(6, (2, 2))
-    values = parts.permute(1, 3, 0, 2, 5, 4, 6, 7).float().flatten(2).flatten(0, 1)
-    return values * rows.factor[:, None]
+def numbers_of(rows: MmaRows, width: int) -> torch.Tensor:
+    """[8 T, K] from the order of the tensor core's operand, without the rows' factors."""
+    places = [torch.arange(n) for n in rows.numbers.shape]
+    pair, word, tile, lane, place = torch.meshgrid(*places, indexing="ij")
+    c, h, p, e = lane % 4, place // 4, place // 2 % 2, place % 2
+    byte = p + 2 * e
+    column = 128 * pair + 64 * (c // 2) + 32 * h + 4 * (2 * word + c % 2) + byte
+    # The words of a last group without a partner are those of all four lanes.
+    alone = 128 * pair + 32 * h + 4 * (4 * word + c) + byte
+    column = torch.where(2 * pair + 1 < width // 64, column, torch.where(word < 2, alone, width))
+    found = torch.zeros(8 * rows.tiles, width + 1)
+    found[8 * tile + lane // 4, column] = rows.numbers.float()
+    return found[:, :width]
 
 
-@pytest.mark.parametrize(("rows", "tiles"), [(1, 1), (8, 1), (9, 2), (33, 8)])
-def test_halves_hold_every_number_in_its_place(numbers, rows, tiles):
-    x = numbers(rows, 136)[:, :128]
-    made = half_rows(x)
+@pytest.mark.parametrize(("rows", "tiles"), [(1, 1), (8, 1), (9, 2), (33, 6), (50, 8)])
+@pytest.mark.parametrize("width", [128, 192, 1088])
+def test_mma_rows_hold_every_number_in_its_place(numbers, rows, tiles, width):
+    x = numbers(rows, width + 8)[:, :width]
+    made = mma_rows(x)
     assert made.tiles == tiles
-    found = numbers_of(made)
-    torch.testing.assert_close(found[:rows], x, rtol=5e-4, atol=1e-6)
-    assert not found[rows:].any()
+    found = numbers_of(made, width)[:rows] * made.factor[:, None]
+    torch.testing.assert_close(found, x, rtol=5e-4, atol=1e-6)
 
 
 def test_huge_and_tiny_rows_keep_their_bits():
     x = torch.tensor([[1e30], [1e-30], [3.0]]).expand(3, 64) * torch.linspace(0.5, 1.0, 64)
-    torch.testing.assert_close(numbers_of(half_rows(x))[:3], x, rtol=5e-4, atol=0)
+    made = mma_rows(x)
+    found = numbers_of(made, 64)[:3] * made.factor[:, None]
+    torch.testing.assert_close(found, x, rtol=5e-4, atol=0)

@@ -222,3 +222,27 @@ def test_projections_that_are_not_contiguous_are_copied(rows, numbers):
     apart = q.repeat_interleave(2, 2)[..., ::2]
     found, expected = (qk_rope_write(x, None, None, *rest, torch.float32) for x in (apart, q))
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("formats", ["plain", "q8_0"])
+def test_keys_and_values_without_queries(rows, numbers, assert_near, formats):
+    """As of rows whose queries are not needed: those of a drafter's context."""
+
+    def make(blocks, dim):
+        return plain(blocks, dim) if formats == "plain" else coded(blocks, dim, "q8_0", False)
+
+    count = len(rows.positions)
+    q, k, v = (numbers(count, heads, 32) for heads in (0, KV_HEADS, KV_HEADS))
+    norms, found = (None, norm(32, 2), None), []
+    for module in (triton_backend, reference):
+        memory = [make(n, 32) for n in (rows.blocks, rows.blocks, 1, 1)]
+        args = (norms, rope_tables(16), tuple(memory[:2]), tuple(memory[2:]), rows, 0)
+        query = qk_rope_write(q, k, v, *args, torch.float32, module=module)
+        assert query.shape == (count, 0, 32)
+        found.append([x if formats == "plain" else codecs.numbers(x) for x in memory])
+    assert_memory_is_near(*found, assert_near if formats == "plain" else near_codes)
+
+
+def near_codes(mine, theirs, bound):
+    """A number between two codes may go either way."""
+    assert float((mine - theirs).norm() / theirs.norm()) < 1e-3

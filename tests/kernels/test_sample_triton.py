@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from kinfolk_kernels.sample import triton_backend as kernel
+from kinfolk_kernels.sample.noise import ERROR, noise, noise_words, rough_noise
 from kinfolk_kernels.sample.op import SampleArguments, argmax, sample
+from kinfolk_kernels.sample.philox import gumbel
 
 CPU = SampleArguments(torch.device("cpu"))
 
@@ -85,6 +89,77 @@ def test_every_kind_of_row_beside_others(vocabulary, n, grain):
     logits = rng.normal(0, 3, (n, vocabulary))
     logits = torch.tensor(np.round(logits / grain) * grain if grain else logits).float()
     assert_same(logits, every_kind(rng, n, vocabulary), 512)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 513, 1027])
+def test_many_seeds_and_positions(vocabulary):
+    """Flat rows and peaked ones; what is drawn is rarely the most probable token."""
+    rng = np.random.default_rng(vocabulary)
+    spread = rng.choice([0, 0.5, 2, 6], (64, 1))
+    logits = torch.tensor(rng.normal(0, 1, (64, vocabulary)) * spread).float()
+    assert_same(logits, every_kind(rng, 64, vocabulary), 512)
+    assert_same(logits[:16], plain(16, seed=vocabulary, temperature=1.3), 512)
+
+
+def test_a_token_in_the_last_tile_is_drawn_if_its_noise_is_the_largest():
+    logits = torch.zeros(40, 1030)
+    tokens, _ = drawn(logits, plain(40), 512)
+    rows = plain(40)
+    expected = gumbel(rows.seed[:, None], rows.position[:, None], torch.arange(1030)).argmax(1)
+    assert torch.equal(tokens, expected)
+    assert len(set((tokens // 512).tolist())) > 1
+
+
+def test_large_logits_do_not_hide_noise():
+    """Ties at 1e7, where float32 has steps of 1: the noise alone decides, and its 53 bits count."""
+    logits = torch.full((30, 5), 1e7)
+    rows = plain(30)
+    tokens, _ = drawn(logits, rows, 512)
+    assert torch.equal(tokens, drawn(logits - 1e7, rows, 512)[0])
+    assert len(tokens.unique()) > 2
+    assert_same(logits, rows, 512)
+
+
+@triton.jit
+def noise_kernel(seed_ptr, position_ptr, exact_ptr, rough_ptr, PAIRS: tl.constexpr):
+    pair = tl.arange(0, PAIRS)
+    a, b, c, d = noise_words(tl.load(seed_ptr), tl.load(position_ptr), pair)
+    tl.store(exact_ptr + 2 * pair, noise(a, b))
+    tl.store(exact_ptr + 2 * pair + 1, noise(c, d))
+    tl.store(rough_ptr + 2 * pair, rough_noise(a, b))
+    tl.store(rough_ptr + 2 * pair + 1, rough_noise(c, d))
+
+
+@triton.jit
+def words_kernel(high_ptr, low_ptr, exact_ptr, rough_ptr, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    high = tl.load(high_ptr + at).to(tl.uint32)
+    low = tl.load(low_ptr + at).to(tl.uint32)
+    tl.store(exact_ptr + at, noise(high, low))
+    tl.store(rough_ptr + at, rough_noise(high, low))
+
+
+@pytest.mark.parametrize(("seed", "position"), [(0, 0), (-1, 2**40 + 5), (2**62 + 3, -9)])
+def test_noise_of_kernels_is_that_of_the_reference(seed, position):
+    exact, rough = torch.empty(8192, dtype=torch.float64), torch.empty(8192)
+    given = torch.tensor([seed]), torch.tensor([position])
+    noise_kernel[(1,)](*given, exact, rough, 4096)
+    expected = gumbel(*given, torch.arange(8192))
+    assert (exact - expected).abs().max() < 1e-13
+    assert (rough - expected).abs().max() < ERROR.value / 10
+
+
+def test_extreme_words_have_noise_within_its_error():
+    edges = [0, 2**31, 2**32 - 1]
+    edges += [1 << i for i in range(31)] + [2**32 - 1 - (1 << i) for i in range(30)]
+    lows = [0, 1 << 11, 5 << 11, 2**31, 2**32 - 2**11, 2**32 - 1, 2047, 2**20]
+    high, low = torch.cartesian_prod(torch.tensor(edges), torch.tensor(lows)).T.contiguous()
+    exact, rough = torch.empty(512, dtype=torch.float64), torch.empty(512)
+    words_kernel[(1,)](high, low, exact, rough, 512)
+    u = ((high << 21) | (low >> 11)).double().clamp_min(0.5) * 2.0**-53
+    expected = -(-u.log()).log()
+    assert (exact - expected).abs().max() < 1e-13
+    assert (rough - expected).abs().max() < ERROR.value / 10
 
 
 def test_tiles_change_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from kinfolk.sched.request import Sampling
 from kinfolk.spec.sampling import sample
 from kinfolk.testing.row_sampling import RowContext, row_sampling
 from kinfolk_kernels.sample.op import argmax, candidates
-from kinfolk_kernels.sample.philox import uniforms
+from kinfolk_kernels.sample.philox import KEY_STEPS, LOW, MULTIPLIERS
 
 CPU = torch.device("cpu")
 VOCABULARY = 40
@@ -47,21 +48,35 @@ def random_rows(rng, n):
     return torch.tensor(logits, dtype=torch.float32), rows
 
 
+def noise_of(seed, position, token):
+    """Gumbel noise of one token, in integers of Python."""
+    counter, key = [position & LOW, position >> 32, token // 2, 0], [seed & LOW, seed >> 32]
+    for _ in range(10):
+        first, second = counter[0] * MULTIPLIERS[0], counter[2] * MULTIPLIERS[1]
+        counter = [
+            (second >> 32) ^ counter[1] ^ key[0],
+            second & LOW,
+            (first >> 32) ^ counter[3] ^ key[1],
+            first & LOW,
+        ]
+        key = [(word + step) & LOW for word, step in zip(key, KEY_STEPS, strict=True)]
+    high, low = counter[2 * (token % 2) :][:2]
+    return -math.log(-math.log(max((high << 32 | low) >> 11, 0.5) / 2**53))
+
+
 @pytest.mark.parametrize("case", range(8))
-def test_every_draw_is_the_one_its_number_points_at(distribution, case):
+def test_every_draw_has_the_largest_sum_of_log_probability_and_noise(distribution, case):
     rng = np.random.default_rng(case)
     logits, rows = random_rows(rng, 60)
     found = sample(logits, sampling_of(rows)).tolist()
     for row, token, scores in zip(rows, found, logits.double().numpy(), strict=True):
-        exact = distribution(scores, row.sampling, row.prompt, row.output)
-        place = uniforms(torch.tensor([row.sampling.seed]), torch.tensor([row.position])).item()
-        below, expected = 0.0, None
-        for candidate, chance in exact.items():
-            expected = candidate
-            below += chance
-            if place < below:
-                break
-        assert token == expected
+        keys = {
+            candidate: math.log(chance) + noise_of(row.sampling.seed, row.position, candidate)
+            for candidate, chance in distribution(
+                scores, row.sampling, row.prompt, row.output
+            ).items()
+        }
+        assert token == max(keys, key=keys.get)
 
 
 @pytest.mark.parametrize("case", range(4))
@@ -244,3 +259,54 @@ def test_draws_follow_the_filtered_softmax(rng, distribution, chance_of, samplin
     exact = distribution(logits.astype(np.float64), sampling, prompt, output)
     probabilities = [exact.get(token, 0.0) for token in range(12)]
     assert chance_of(np.bincount(drawn.numpy(), minlength=12), probabilities) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(temperature=1), Sampling(temperature=0.8, top_k=40, top_p=0.95)], ids=str
+)
+def test_three_tokens_in_a_row_follow_their_joint_law(rng, distribution, chance_of, sampling):
+    """A chain over 2000 tokens, whose logits depend on the token before modulo 5. Cells are the
+    likeliest tokens one by one, and the others by the logits that they lead to."""
+    vocabulary, states, likely, n = 2000, 5, 6, 20_000
+    table = rng.normal(0, 3, (states, vocabulary)).astype(np.float32)
+    chances = np.zeros((states, vocabulary))
+    for state in range(states):
+        exact = distribution(table[state].astype(np.float64), sampling)
+        chances[state, list(exact)] = list(exact.values())
+    token = np.arange(vocabulary)
+    label = likely + token % states
+    label[np.argsort(-chances.sum(0))[:likely]] = np.arange(likely)
+    labels = likely + states
+    step = np.zeros((states, labels, states))
+    np.add.at(step, (slice(None), label, token % states), chances)
+    joint = np.einsum("pb,bqc,cr->pqr", step[0], step, step.sum(2))
+
+    logits = torch.from_numpy(table)
+    chains = []
+    for start in range(0, n, 2000):
+        before, chain = torch.zeros(2000, dtype=torch.int64), []
+        for position in (41, 42, 43):
+            rows = [
+                RowContext(replace(sampling, seed=seed), position)
+                for seed in range(start, start + 2000)
+            ]
+            before = sample(logits[before % states], sampling_of(rows))
+            chain.append(torch.from_numpy(label)[before])
+        chains.append(torch.stack(chain))
+    first, second, third = torch.cat(chains, 1).numpy()
+    counts = np.bincount((first * labels + second) * labels + third, minlength=labels**3)
+    assert chance_of(counts, joint.ravel()) > 1e-3
+
+
+def test_positions_and_seeds_draw_independently(rng):
+    """Neighbours agree as often as two independent draws do."""
+    logits = torch.tensor(rng.normal(0, 1, 50), dtype=torch.float32)
+    same = float(logits.double().softmax(0).square().sum())
+    n = 20_000
+    for rows in (
+        [RowContext(Sampling(temperature=1, seed=8), i) for i in range(n)],
+        [RowContext(Sampling(temperature=1, seed=i), 8) for i in range(n)],
+    ):
+        drawn = sample(logits.expand(n, -1), sampling_of(rows))
+        agree = (drawn[::2] == drawn[1::2]).double().mean().item()
+        assert abs(agree - same) < 4 * (same * (1 - same) / (n / 2)) ** 0.5

@@ -7,20 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kinfolk.convert.checkpoint import Config, HFCheckpoint
+from kinfolk.convert.checkpoint import HFCheckpoint
+from kinfolk.convert.find import DrafterConverter, find_conversion
 from kinfolk.convert.general import QUANTIZATION_VERSION, ParameterCount, general_keys
 from kinfolk.convert.plan import Conversion, FloatArray, TensorRecipe
+from kinfolk.convert.target import target_tokenizer
 from kinfolk.descriptors import Family, QuantFormat
-from kinfolk.door import left_out
 from kinfolk.errors import (
     ConversionError,
-    KinfolkError,
     ModelFormatError,
     PluginError,
     UnsupportedModelError,
@@ -31,9 +32,13 @@ from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor, Progress, check_t
 from kinfolk.guarded import who_is
 from kinfolk.quant.codec import quantize
 from kinfolk.quant.formats import QuantFormats
+from kinfolk.text.vocabulary import TOKENS
 
 if TYPE_CHECKING:
     from kinfolk.gguf.values import ByteArray
+
+TYPE_I64: Final = 27
+"""The tensor type I64."""
 
 PIECE_VALUES: Final = 1 << 22
 """Numbers converted at a time: bounds memory and gives progress a heartbeat."""
@@ -76,77 +81,121 @@ def convert(
     mix = _mix(outtype, formats)
     with HFCheckpoint(directory) as checkpoint:
         family, conversion = find_conversion(checkpoint, families)
+        if tokenizer:
+            vocabulary = conversion.tokenizer(directory)
+        else:
+            size = {f"{conversion.architecture}.vocab_size": conversion.vocabulary}
+            vocabulary = size | {"tokenizer.ggml.model": "none"}
+        writing = _Writing(checkpoint, who_is(family), conversion, mix, formats, name)
+        writing.check()
+        keys = writing.keys(vocabulary)
+        _check_readable(family, keys, path)
+        types = writing.write(path, keys, overwrite=overwrite, progress=progress, workers=workers)
+    return writing.result(family.name, path, types)
+
+
+def convert_drafter(
+    directory: Path,
+    path: Path,
+    *,
+    outtype: str,
+    target: Path,
+    drafters: Iterable[DrafterConverter],
+    families: Iterable[Family],
+    formats: QuantFormats | None = None,
+    name: str = "",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    workers: int = 0,
+) -> Converted:
+    """Convert the drafter in ``directory``, which drafts for the model ``target``, a GGUF file or a
+    Hugging Face directory. The file gets the target's tokenizer.
+
+    Arguments and errors are those of :func:`convert`.
+    """
+    check_target(path, overwrite)
+    formats = formats or QuantFormats()
+    mix = _mix(outtype, formats)
+    with HFCheckpoint(directory) as checkpoint:
+        drafter, conversion = find_conversion(checkpoint, drafters, "drafter")
+        tokenizer = dict(target_tokenizer(target, families))
+        _check_vocabulary(conversion, checkpoint, tokenizer, target)
+        writing = _Writing(checkpoint, drafter.who, conversion, mix, formats, name)
+        writing.check()
+        keys = writing.keys(tokenizer | dict(conversion.tokenizer(directory)))
+        types = writing.write(path, keys, overwrite=overwrite, progress=progress, workers=workers)
+    return writing.result(drafter.name, path, types)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """One conversion that is checked and written; ``who`` states it, in messages."""
+
+    checkpoint: HFCheckpoint
+    who: str
+    conversion: Conversion
+    mix: TypeMix
+    formats: QuantFormats
+    name: str
+
+    def check(self) -> None:
+        """Refuse tensors of the checkpoint that are missing, misshapen or left over."""
+        checkpoint, conversion = self.checkpoint, self.conversion
         checkpoint.rename(conversion.source_name)
         checkpoint.check(
             (source for recipe in conversion.tensors for source in recipe.sources),
             {**conversion.dropped, **conversion.repeated},
         )
         checkpoint.check_repeated(conversion.repeated)
-        plan = _plan(conversion, mix, formats)
-        parameters = ParameterCount.of((recipe.name, recipe.shape) for recipe in conversion.tensors)
-        keys = _metadata(conversion, checkpoint, mix, parameters, name, tokenizer)
-        _check_readable(family, keys, path)
+
+    @property
+    def parameters(self) -> ParameterCount:
+        return ParameterCount.of((recipe.name, recipe.shape) for recipe in self.conversion.tensors)
+
+    def keys(self, tokenizer: Mapping[str, object]) -> Mapping[str, object]:
+        """All keys in file order."""
+        architecture, directory = self.conversion.architecture, self.checkpoint.directory
+        keys = dict(general_keys(architecture, directory, self.parameters, self.name))
+        for key, value in self.conversion.metadata.items():
+            keys[f"{architecture}.{key}"] = value
+        keys["general.file_type"] = self.mix.file_type
+        keys["general.quantization_version"] = QUANTIZATION_VERSION
+        return keys | dict(tokenizer)
+
+    def write(
+        self,
+        path: Path,
+        keys: Mapping[str, object],
+        *,
+        overwrite: bool,
+        progress: Progress | None,
+        workers: int,
+    ) -> Mapping[str, int]:
+        """Write the file; returns the number of tensors of each type."""
+        conversion = self.conversion
+        plan = _plan(conversion, self.mix, self.formats)
         layouts = [_layout(recipe, plan[recipe.name]) for recipe in conversion.tensors]
+        layouts += [
+            OutputTensor(name, array.shape, TYPE_I64, array.nbytes)
+            for name, array in conversion.integers.items()
+        ]
         with GGUFOutput(path, keys, layouts, overwrite=overwrite) as output:
+            jobs = _jobs(self.who, conversion, plan, self.checkpoint)
             output.run(
-                _jobs(who_is(family), conversion, plan, checkpoint),
+                chain(jobs, _integer_jobs(conversion)),
                 workers=workers or os.cpu_count() or 1,
                 progress=progress,
             )
-    types = Counter(format_.name for format_ in plan.values())
-    return Converted(path, family.name, path.stat().st_size, parameters.total, types)
+        return Counter(format_.name for format_ in plan.values())
+
+    def result(self, name: str, path: Path, types: Mapping[str, int]) -> Converted:
+        return Converted(path, name, path.stat().st_size, self.parameters.total, types)
 
 
 def outtypes(formats: QuantFormats | None = None) -> tuple[str, ...]:
     """The mixes whose every type can be written."""
     formats = formats or QuantFormats()
     return tuple(name for name in MIXES if _writable(MIXES[name], formats))
-
-
-def find_conversion(
-    checkpoint: HFCheckpoint, families: Iterable[Family]
-) -> tuple[Family, Conversion]:
-    """The only family that converts the checkpoint, with its conversion.
-
-    What a family says against the checkpoint counts only where no other knows it: one that is
-    asked about everybody's checkpoints may stumble over those of others. Raises otherwise, and if
-    the family has looked at some keys of the configuration only.
-    """
-    families = tuple(families)
-    found: list[tuple[Family, Conversion, Config]] = []
-    refusals: list[KinfolkError] = []
-    faults: list[KinfolkError] = []
-    for family in families:
-        # Each family starts with no key marked as read.
-        checkpoint.config = checkpoint.config.afresh()
-        try:
-            conversion = family.convert(checkpoint)
-        except KinfolkError as error:
-            (faults if isinstance(error, PluginError) else refusals).append(error)
-            continue
-        if conversion is not None:
-            found.append((family, conversion, checkpoint.config))
-    said = refusals or (faults if len(families) == 1 else [])
-    if said and not found:
-        raise said[0] if len(said) == 1 else ConversionError("; ".join(map(str, said)))
-    for one in (*refusals, *faults):
-        left_out(one)
-    if len(found) == 1:
-        family, conversion, config = found[0]
-        config.refuse_unread()
-        return family, conversion
-    model_type = checkpoint.config.text("model_type", "unknown")
-    if found:
-        names = " and ".join(family.name for family, _, _ in found)
-        raise ConversionError(
-            f"{checkpoint.config.path}: both {names} claim models of type {model_type!r}; choose "
-            "one with --model-family"
-        )
-    names = ", ".join(sorted(family.name for family in families)) or "none"
-    raise ConversionError(
-        f"{checkpoint.config.path}: no installed family converts models of type {model_type!r} "
-        f"(installed: {names})"
-    )
 
 
 def _check_readable(family: Family, keys: Mapping[str, object], path: Path) -> None:
@@ -158,6 +207,17 @@ def _check_readable(family: Family, keys: Mapping[str, object], path: Path) -> N
             f"family {family.name!r} would refuse the file it is to write, {error}; the "
             "configuration of the checkpoint holds what cannot be run"
         ) from None
+
+
+def _check_vocabulary(
+    conversion: Conversion, checkpoint: HFCheckpoint, tokenizer: Mapping[str, object], target: Path
+) -> None:
+    tokens = Metadata.from_dict(tokenizer).strings(TOKENS)
+    if conversion.vocabulary and conversion.vocabulary != len(tokens):
+        raise ConversionError(
+            f"{checkpoint.config.path}: key 'vocab_size' is {conversion.vocabulary}, but {target} "
+            f"has {len(tokens)} tokens: the drafter is for another model"
+        )
 
 
 # -- planning -------------------------------------------------------------------------------------
@@ -190,27 +250,6 @@ def _layout(recipe: TensorRecipe, format_: QuantFormat) -> OutputTensor:
     return OutputTensor(recipe.name, recipe.shape, format_.ggml_type, nbytes)
 
 
-def _metadata(
-    conversion: Conversion,
-    checkpoint: HFCheckpoint,
-    mix: TypeMix,
-    parameters: ParameterCount,
-    name: str,
-    tokenizer: bool,
-) -> Mapping[str, object]:
-    """All keys in file order."""
-    architecture, directory = conversion.architecture, checkpoint.directory
-    keys = dict(general_keys(architecture, directory, parameters, name))
-    for key, value in conversion.metadata.items():
-        keys[f"{architecture}.{key}"] = value
-    keys["general.file_type"] = mix.file_type
-    keys["general.quantization_version"] = QUANTIZATION_VERSION
-    if tokenizer:
-        return keys | dict(conversion.tokenizer(directory))
-    keys[f"{architecture}.vocab_size"] = conversion.vocabulary
-    return keys | {"tokenizer.ggml.model": "none"}
-
-
 # -- writing --------------------------------------------------------------------------------------
 
 
@@ -230,6 +269,12 @@ def _jobs(
         for start in range(0, rows, step):
             produce = partial(_produce, who, recipe, format_, checkpoint, start, start + step)
             yield Job(recipe.name, start * row_bytes, produce)
+
+
+def _integer_jobs(conversion: Conversion) -> Iterator[Job]:
+    for name, array in conversion.integers.items():
+        data = np.ascontiguousarray(array, "<i8").view(np.uint8)
+        yield Job(name, 0, partial(np.asarray, data))
 
 
 def _produce(
@@ -274,7 +319,10 @@ def _read(
         yield np.stack([checkpoint.read(s.name) for s in recipe.sources[start:stop]])
         return
     for source in recipe.sources:
-        yield checkpoint.read(source.name, start, stop)
+        if recipe.transform.rowwise:
+            yield checkpoint.read(source.name, start, stop)
+        else:
+            yield checkpoint.read(source.name)
 
 
 def encode(numbers: FloatArray, format_: QuantFormat) -> ByteArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from kinfolk.checked import Checked
 
 FloatArray = npt.NDArray[np.float32]
+IntegerArray = npt.NDArray[np.int64]
 Shape = tuple[int, ...]
 
 
@@ -77,7 +79,8 @@ class Conversion(Checked):
     error. ``repeated`` maps names of tensors that have no place either to the tensor they must be
     equal to. ``source_name`` maps the names of the checkpoint to those used here. ``group`` query
     heads share a key head. ``type_overrides`` maps names of tensors without ``blk.N.`` to the type
-    they get in a quantised file, whatever its mix.
+    they get in a quantised file, whatever its mix. ``integers`` are vectors that the file holds as
+    they are here, int64 by name.
     """
 
     architecture: str
@@ -90,3 +93,4 @@ class Conversion(Checked):
     source_name: Callable[[str], str] = field(default=lambda name: name)
     group: int = 1
     type_overrides: Mapping[str, str] = field(default_factory=dict)
+    integers: Mapping[str, Any] = field(default_factory=dict)

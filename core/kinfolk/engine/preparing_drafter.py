@@ -153,10 +153,9 @@ def _check_tokens(file: GGUFFile, facts: TargetFacts, where: str) -> None:
         raise UnsupportedModelError(
             f"{where}: {_TOKENS} has {len(mine)} tokens, the model's has {len(theirs)}"
         )
-    if mine != theirs:
-        token = next(
-            i for i, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1]
-        )
+    pairs = enumerate(zip(mine, theirs, strict=True))
+    token = next((index for index, pair in pairs if pair[0] != pair[1]), None)
+    if token is not None:
         raise UnsupportedModelError(
             f"{where}: {_TOKENS} has {mine[token]!r} as token {token}, the model's has "
             f"{theirs[token]!r}"

@@ -78,9 +78,10 @@ class Decoder:
         softcap: float | None = None,
         layer_inputs: LayerInputs | None = None,
     ) -> None:
-        self.embedding = embedding
+        self.embedding, self.embedding_scale = embedding, embedding_scale
         self.embed = context.ops.bind(EMBEDDING, EmbeddingArguments(embedding, embedding_scale))
         self.layer_inputs = layer_inputs
+        self.softcap_limit = softcap
         self.softcap = (
             None
             if softcap is None

@@ -16,8 +16,9 @@ class Sampling:
 
     Penalties are applied to logits first (repetition, then frequency and presence, over prompt and
     output for repetition and over output for the others), then bias, temperature, top-k, top-p and
-    min-p. Random numbers depend on ``seed`` and the position alone, so neither neighbours nor order
-    nor drafts change a request. ``logprobs`` = number of alternatives to report, ``None`` = none.
+    min-p. The noise of a token depends on ``seed``, position and token alone, so neither neighbours
+    nor order nor drafts change a request. ``logprobs`` = number of alternatives to report, ``None``
+    = none.
     """
 
     temperature: float = 0.0

@@ -1,7 +1,8 @@
 """Sampling: penalties, bias, truncation, and a draw that depends on nothing but its row.
 
-n rows of logits [n, V]. A row's draw depends on its logits, its parameters, its seed and its
-position, so neither the batch nor speculation changes it.
+n rows of logits [n, V]. A row draws by Gumbel-max: the token with the largest sum of scaled logit
+and noise, of those that truncation leaves. Noise is a function of seed, position and token, so
+neither the batch nor speculation changes a draw.
 """
 
 from __future__ import annotations

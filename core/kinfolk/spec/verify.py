@@ -2,7 +2,9 @@
 
 Every row is sampled as if nothing had been drafted; a drafted token is kept when it equals what
 its parent's row chose. So the output is a draw from the model's own distribution with any drafts,
-and the same draw as without them, because a row's random number depends on its position alone.
+and the same draw as without them, because the noise of a row's tokens depends on its seed and
+position alone. A drafter that ranks its proposals with that noise (:mod:`kinfolk.spec.gumbel`) is
+kept more often, and changes no draw either.
 
 L sampled sequences of at most T rows; a plain decode step has T = 1.
 """

@@ -8,40 +8,16 @@ import torch
 
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.prepare_kernel import f16_kernel, halves_kernel, int8_kernel
-
-PREPARE_TILE_NUMBERS = 1024
-"""Numbers that a program converts at a time."""
+from kinfolk_kernels.linear.prepare_kernel import f16_kernel, int8_kernel
 
 F16_TILE = 8192
-"""The same for float16; a row that is not longer is read once."""
+"""Numbers that a program converts to float16 at a time; a row that is not longer is read once."""
 
 INT8_TILE = 512
 """The same for int8: four numbers in each lane."""
 
-
-@dataclass(frozen=True, slots=True)
-class HalfRows:
-    """Up to 8 T rows of K numbers as pairs of float16, in the order of tensor core operands.
-
-    ``words`` int32 [K / 64, T, 2, 32, 4], see ``halves_kernel``. A row is its numbers in ``words``
-    times its ``factor``, float32 [8 T].
-    """
-
-    words: torch.Tensor
-    factor: torch.Tensor
-    rows: int
-
-    @property
-    def tiles(self) -> int:
-        return int(self.words.shape[1])
-
-    @staticmethod
-    def make(rows: int, width: int, device: torch.device) -> HalfRows:
-        """Uninitialised memory for ``rows`` rows, in tiles of 8, 16, 32 or 64."""
-        tiles = 1 << max(0, (rows - 1).bit_length() - 3)
-        words = torch.empty(width // 64, tiles, 2, 32, 4, dtype=torch.int32, device=device)
-        return HalfRows(words, torch.empty(8 * tiles, device=device), rows)
+MMA_ROW_TILES = (1, 2, 3, 4, 6, 8)
+"""Numbers of tiles of eight rows that ``gemm_mma`` is compiled for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +38,31 @@ class F16Rows:
         return F16Rows(numbers, torch.empty(rows, device=device))
 
 
+@dataclass(frozen=True, slots=True)
+class MmaRows:
+    """R rows of K numbers as float16 in the order of the right operand of ``mma.sync``.
+
+    ``numbers`` float16 [P, 4, T, 32, 8]: pair of groups of columns, word, tile of eight rows, lane,
+    and its numbers for two steps of 16 columns. Lane 4 g + c has row g of its tile; its numbers are
+    places 32 word + 16 h + 8 p + 2 c + e of ``half_columns``, by h, p and e. A row is its numbers
+    times its ``factor``, float32 [R]. Rows beyond R are uninitialised.
+    """
+
+    numbers: torch.Tensor
+    factor: torch.Tensor
+
+    @property
+    def tiles(self) -> int:
+        return int(self.numbers.shape[2])
+
+    @staticmethod
+    def make(rows: int, width: int, device: torch.device) -> MmaRows:
+        """Uninitialised rows, in the least of ``MMA_ROW_TILES`` that holds them."""
+        tiles = next(tiles for tiles in MMA_ROW_TILES if 8 * tiles >= rows)
+        numbers = torch.empty(-(-width // 128), 4, tiles, 32, 8, dtype=torch.float16, device=device)
+        return MmaRows(numbers, torch.empty(rows, device=device))
+
+
 def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
     """The launch that converts x [M, K] to int8; any row stride, K a multiple of 64."""
     rows, width = x.shape
@@ -80,25 +81,9 @@ def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
     )
 
 
-def halve_rows(x: torch.Tensor, out: HalfRows) -> Launch:
+def round_rows(x: torch.Tensor, out: F16Rows | MmaRows) -> Launch:
     """The launch that converts x [M, K] to float16; any row stride, K a multiple of 64."""
-    return Launch(
-        halves_kernel,
-        (8 * out.tiles,),
-        {
-            "x_ptr": x,
-            "words_ptr": out.words,
-            "scale_ptr": out.factor,
-            "rows": x.shape[0],
-            "x_row": x.stride(0),
-        },
-        {"K": x.shape[1], "NT": out.tiles, "COLUMNS": 2 * PREPARE_TILE_NUMBERS},
-    )
-
-
-def round_rows(x: torch.Tensor, out: F16Rows) -> Launch:
-    """The launch that converts x [M, K] to ``F16Rows``; any row stride, K a multiple of 64."""
-    rows, room = out.numbers.shape
+    rows, room = x.shape[0], -(-x.shape[1] // 128) * 128
     return Launch(
         f16_kernel,
         (rows, -(-room // F16_TILE)),
@@ -110,6 +95,7 @@ def round_rows(x: torch.Tensor, out: F16Rows) -> Launch:
         },
         {
             "K": x.shape[1],
+            "TILES": out.tiles if isinstance(out, MmaRows) else 0,
             "COLUMNS": min(F16_TILE, 1 << (room - 1).bit_length()),
         },
         warps=8,
@@ -123,15 +109,15 @@ def int8_rows(x: torch.Tensor) -> Int8Rows:
     return rows
 
 
-def half_rows(x: torch.Tensor) -> HalfRows:
-    """x [M, K], M <= 64, as float16."""
-    rows = HalfRows.make(x.shape[0], x.shape[1], x.device)
-    halve_rows(x, rows).run()
-    return rows
-
-
 def f16_rows(x: torch.Tensor) -> F16Rows:
     """x [M, K] as float16 in the order of ``gemm_f16``."""
     rows = F16Rows.make(x.shape[0], x.shape[1], x.device)
+    round_rows(x, rows).run()
+    return rows
+
+
+def mma_rows(x: torch.Tensor) -> MmaRows:
+    """x [M, K] as float16 in the order of ``gemm_mma``."""
+    rows = MmaRows.make(x.shape[0], x.shape[1], x.device)
     round_rows(x, rows).run()
     return rows

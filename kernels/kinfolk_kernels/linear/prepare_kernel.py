@@ -47,10 +47,18 @@ def _power_of_two(amax):
 
 @triton.jit
 def f16_kernel(
-    x_ptr, numbers_ptr, factor_ptr, x_row, K: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr
+    x_ptr,
+    numbers_ptr,
+    factor_ptr,
+    x_row,
+    K: tl.constexpr,
+    TILES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (rows, K / COLUMNS): a row divided by a power of two, as float16, in the order of
-    ``half_columns``, zero where there is no column."""
+    ``half_columns``, zero where there is no column. Rows follow each other or, with TILES, stand in
+    as many tiles of eight in the order of ``MmaRows``."""
     start_dependents(PDL)
     WIDTH: tl.constexpr = (K + 127) // 128 * 128
     PARTS: tl.constexpr = (K + COLUMNS - 1) // COLUMNS
@@ -66,49 +74,10 @@ def f16_kernel(
     at = part * COLUMNS + tl.arange(0, COLUMNS)
     column = half_columns(at // 128, at % 128, K)
     x = tl.load(x_ptr + row * x_row + column, mask=column < K, other=0.0).to(tl.float32)
-    tl.store(numbers_ptr + row * WIDTH + at, (x * factor).to(tl.float16), mask=at < WIDTH)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def halves_kernel(
-    x_ptr,
-    words_ptr,
-    scale_ptr,
-    rows,
-    x_row,
-    K: tl.constexpr,
-    NT: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """Grid (8 NT,): a row divided by a power of two, as float16, in the order of tensor core
-    operands.
-
-    words int32 [K / 64, NT, 2, 32, 4]: group, eight rows, half of the group, lane 4 (row % 8) + c,
-    pairs of columns (4 c, 4 c + 1), (4 c + 2, 4 c + 3) and these plus 16. Rows beyond the last are
-    zero.
-    """
-    start_dependents(PDL)
-    wait_for_producers(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    end = tl.where(row < rows, K, 0)
-    largest = tl.zeros([COLUMNS], tl.float32)
-    for start in tl.range(0, K, COLUMNS):
-        column = start + tl.arange(0, COLUMNS)
-        x = tl.load(x_ptr + row * x_row + column, mask=column < end, other=0.0)
-        largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
-    amax = tl.max(largest, 0)
-    factor, inverse = _power_of_two(amax)
-    tl.store(scale_ptr + row, inverse)
-    for start in tl.range(0, K, COLUMNS):
-        pair = start // 2 + tl.arange(0, COLUMNS // 2)
-        inside = pair < end // 2
-        at = x_ptr + row * x_row + 2 * pair
-        first = (tl.load(at, mask=inside, other=0.0).to(tl.float32) * factor).to(tl.float16)
-        second = (tl.load(at + 1, mask=inside, other=0.0).to(tl.float32) * factor).to(tl.float16)
-        low = first.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-        word = low | (second.to(tl.int16, bitcast=True).to(tl.int32) << 16)
-        group, half, run = pair // 32, pair // 16 % 2, pair // 8 % 2
-        c, which = pair // 2 % 4, pair % 2
-        place = ((group * NT + row // 8) * 2 + half) * 32 + (row % 8) * 4 + c
-        tl.store(words_ptr + place * 4 + run * 2 + which, word, mask=pair < K // 2)
+    place = row * WIDTH + at
+    if TILES:
+        # Of a place of a pair: word, nibble, half, lane's columns and which of the two.
+        word, h, p, c, e = at % 128 // 32, at // 16 % 2, at // 8 % 2, at // 2 % 4, at % 2
+        tile = (at // 128 * 4 + word) * TILES + row // 8
+        place = (tile * 32 + row % 8 * 4 + c) * 8 + (2 * h + p) * 2 + e
+    tl.store(numbers_ptr + place, (x * factor).to(tl.float16), mask=at < WIDTH)

@@ -54,7 +54,7 @@ class Segments:
 
         The largest matrix comes first, so that small ones fill the device at its end.
         """
-        order = sorted(range(len(matrices)), key=lambda i: -_size(matrices[i]))
+        order = by_size(matrices)
         arguments: dict[str, Any] = {}
         constants: dict[str, Any] = {}
         end = 0
@@ -76,6 +76,11 @@ class Segments:
             arguments.update(zip(names, values, strict=True))
             constants[f"F{place}"] = LAYOUTS[planes.format].number if there else NOTHING
         return Segments(arguments, constants, end)
+
+
+def by_size(matrices: Sequence[Planes]) -> list[int]:
+    """The places of the matrices, of the largest first."""
+    return sorted(range(len(matrices)), key=lambda i: -_size(matrices[i]))
 
 
 def _size(planes: Planes) -> float:

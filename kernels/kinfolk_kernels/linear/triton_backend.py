@@ -1,10 +1,11 @@
 """``linear`` for packed matrices, on the GPU.
 
 The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
-float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows are
-multiplied as float16 on tensor cores. For more rows, slices of the matrix are dequantised and
-multiplied by cuBLAS. The order of sums depends on shapes only. Matrices that read the same rows
-share launches. Dense matrices are multiplied by cuBLAS.
+float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows, on sm_90
+up to 192, are multiplied as float16 on tensor cores, on sm_90 by a kernel in CUDA C++. For more
+rows, slices of the matrix are dequantised and multiplied by cuBLAS. The order of sums depends on
+shapes only.
+Matrices that read the same rows share launches. Dense matrices are multiplied by cuBLAS.
 """
 
 from __future__ import annotations
@@ -14,20 +15,26 @@ from collections.abc import Sequence
 import torch
 import triton
 
+from kinfolk_kernels.cuda_source import unavailable
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, made_int8
 from kinfolk_kernels.linear.gemm_f16 import MAX_F16_ROWS, gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_large import gemm_large
+from kinfolk_kernels.linear.gemm_mma import gemm_mma
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.op import LinearArguments, Matrix
-from kinfolk_kernels.linear.prepare import f16_rows, int8_rows
+from kinfolk_kernels.linear.prepare import f16_rows, int8_rows, mma_rows
 from kinfolk_kernels.linear.segments import MAX_MATRICES
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
+
+MAX_MMA_ROWS = 192
+"""Most rows that ``gemm_mma`` multiplies, in parts of 64. More are faster after dequantising: 128
+rows of a 27B take 28 ms and 43 ms, 256 rows 56 ms and 48 ms (``benchmarks/NOTES.md``)."""
 
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
@@ -65,7 +72,7 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     rows = x.shape[0]
     if x.stride(1) != 1:
         x = x.contiguous()
-    if rows > MAX_F16_ROWS:
+    if rows > (MAX_F16_ROWS if unavailable(x.device) else MAX_MMA_ROWS):
         groups = [
             matrices[first : first + MAX_MATRICES]
             for first in range(0, len(matrices), MAX_MATRICES)
@@ -83,10 +90,21 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
         for part, results in _launches(as_int8):
             product(part, words, results, asm=not INTERPRETED).run()
     if as_half:
-        halves = f16_rows(x)
-        for part, results in _launches(as_half):
-            gemm_f16(part, halves, results, asm=not INTERPRETED).run()
+        _half_products(as_half, x)
     return outs
+
+
+def _half_products(pairs: Sequence[tuple[Planes, torch.Tensor]], x: torch.Tensor) -> None:
+    if unavailable(x.device):
+        f16 = f16_rows(x)
+        for part, results in _launches(pairs):
+            gemm_f16(part, f16, results, asm=not INTERPRETED).run()
+        return
+    for start in range(0, x.shape[0], MAX_F16_ROWS):
+        rows = slice(start, start + MAX_F16_ROWS)
+        operand = mma_rows(x[rows])
+        for part, results in _launches(pairs):
+            gemm_mma(part, operand, [result[rows] for result in results]).run()
 
 
 def _takes_int8(planes: Planes, rows: int) -> bool:

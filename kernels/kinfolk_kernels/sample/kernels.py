@@ -8,10 +8,12 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.sample.noise import ERROR, noise, noise_words, rough_noise
 from kinfolk_kernels.sample.places import (
     BUCKETS,
     bucket_of,
     code_of,
+    deepest_of,
     first_with,
     logit_of,
     marks,
@@ -19,15 +21,19 @@ from kinfolk_kernels.sample.places import (
     mass_of,
     scaled,
     share,
-    target_of,
-    uniform,
 )
 
 _PLACES = tl.constexpr(1024)
-"""Candidates of a decisive bucket that are processed at once."""
+"""Listed candidates that are processed at once."""
 
 _BEYOND = tl.constexpr(2**62)
 """Greater than every code."""
+
+_LAST_TOKEN = tl.constexpr(2**31 - 1)
+"""No token."""
+
+_NEAR = tl.constexpr(2 * ERROR.value)
+"""How far below the largest key in float32 the largest in float64 may be."""
 
 
 @triton.jit(do_not_specialize=["vocabulary"])
@@ -76,12 +82,19 @@ def _largest(best_ptr, row, tiles, TILES: tl.constexpr):
     return tl.max(each, 0)
 
 
+@triton.jit
+def _cuts(top_k, top_p):
+    """Whether the order of candidates decides which are left, for which buckets are needed."""
+    return (top_k > 0) | (top_p < 1.0)
+
+
 @triton.jit(do_not_specialize=["vocabulary", "tiles"])
 def weigh_kernel(
     logits_ptr,
     best_ptr,
     temperature_ptr,
     top_k_ptr,
+    top_p_ptr,
     mass_ptr,
     count_ptr,
     vocabulary,
@@ -92,22 +105,22 @@ def weigh_kernel(
     UNIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (tiles, rows). Adds the mass of a tile's tokens to the buckets of its row, and counts
-    them there if the row has a top-k."""
+    """Grid (tiles, rows). Where a row has a top-k or a top-p, adds the mass of a tile's tokens to
+    the buckets of the row, and with a top-k counts them there."""
     start_dependents(PDL)
     row = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = token < vocabulary
     wait_for_producers(PDL)
-    temperature = tl.load(temperature_ptr + row)
-    if temperature > 0.0:
+    temperature, top_k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
+    if (temperature > 0.0) & _cuts(top_k, tl.load(top_p_ptr + row)):
         top = scaled(_largest(best_ptr, row, tiles, TILES), temperature)
         x = tl.load(logits_ptr + row * logits_row + token, mask=inside, other=float("-inf"))
         depth = top - scaled(x, temperature)
         mass = mass_of(depth, UNIT)
         at = row * BUCKETS + bucket_of(depth)
         tl.atomic_add(mass_ptr + at, mass, mask=inside & (mass > 0), sem="relaxed")
-        if tl.load(top_k_ptr + row) > 0:
+        if top_k > 0:
             tl.atomic_add(count_ptr + at, 1, mask=inside, sem="relaxed")
 
 
@@ -133,71 +146,57 @@ def list_kernel(
     TOKEN_BITS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (tiles, rows). Puts the codes of the tokens in decisive buckets into the row's list, in
-    any order."""
+    """Grid (tiles, rows). Puts codes into the row's list, in any order: those of the tokens in
+    decisive buckets, and of others that are left, those whose keys are largest in the tile, up to
+    the error of float32."""
     start_dependents(PDL)
     row = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = token < vocabulary
-    bucket = tl.arange(0, BUCKETS)
     wait_for_producers(PDL)
     temperature = tl.load(temperature_ptr + row)
     if temperature > 0.0:
-        k_at, m_at, p_from, p_to, d_from, d_to = marks(
-            tl.load(mass_ptr + row * BUCKETS + bucket),
-            count_ptr + row * BUCKETS,
-            tl.load(top_k_ptr + row),
-            tl.load(top_p_ptr + row),
-            tl.load(min_p_ptr + row),
-            uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row)),
-        )
+        top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
+        k_at, p_from, p_to, whole = -1, -1, -1, BUCKETS
+        if _cuts(top_k, top_p):
+            at = row * BUCKETS
+            k_at, p_from, p_to, whole = marks(mass_ptr + at, count_ptr + at, top_k, top_p)
         top = scaled(_largest(best_ptr, row, tiles, TILES), temperature)
         x = tl.load(logits_ptr + row * logits_row + token, mask=inside, other=float("-inf"))
         y = scaled(x, temperature)
-        at = bucket_of(top - y)
-        decisive = (at == k_at) | (at == m_at) | ((at >= p_from) & (at <= p_to))
-        decisive = inside & (decisive | ((at >= d_from) & (at <= d_to)))
+        depth = top - y
+        at = bucket_of(depth)
+        wanted = inside & ((at == k_at) | ((at >= p_from) & (at <= p_to)))
+        left = inside & (at < whole) & (depth <= deepest_of(tl.load(min_p_ptr + row)))
+        if tl.max(left.to(tl.int32), 0) > 0:
+            seed, position = tl.load(seed_ptr + row), tl.load(position_ptr + row)
+            pair = tl.program_id(0) * (TILE // 2) + tl.arange(0, TILE // 2)
+            a, b, c, d = noise_words(seed, position, pair)
+            both = tl.join(rough_noise(a, b), rough_noise(c, d))
+            key = tl.where(left, tl.reshape(both, [TILE]) - depth, float("-inf"))
+            wanted = wanted | (left & (key >= tl.max(key, 0) - _NEAR))
         counter = listed_ptr + row + tl.zeros([TILE], tl.int32)
-        place = tl.atomic_add(counter, 1, mask=decisive, sem="relaxed")
+        place = tl.atomic_add(counter, 1, mask=wanted, sem="relaxed")
         code = code_of(y, token, TOKEN_BITS)
-        tl.store(codes_ptr + row * vocabulary + place, code, mask=decisive)
+        tl.store(codes_ptr + row * vocabulary + place, code, mask=wanted)
 
 
 @triton.jit
 def _listed(codes_ptr, start, listed, bucket, top, UNIT: tl.constexpr, BITS: tl.constexpr):
-    """A part of a list: codes, whether they are in the bucket, their depth and their mass."""
+    """A part of a list: codes, whether they are in the bucket, and their mass."""
     place = start + tl.arange(0, _PLACES)
     code = tl.load(codes_ptr + place, mask=place < listed, other=0)
     depth = top - logit_of(code, BITS)
-    return code, (place < listed) & (bucket_of(depth) == bucket), depth, mass_of(depth, UNIT)
+    return code, (place < listed) & (bucket_of(depth) == bucket), mass_of(depth, UNIT)
 
 
 @triton.jit
-def _through(
-    codes_ptr,
-    listed,
-    bucket,
-    top,
-    last,
-    COUNT: tl.constexpr,
-    UNIT: tl.constexpr,
-    BITS: tl.constexpr,
-):
-    """Mass, or with COUNT the number, of a bucket's tokens with codes up to ``last``."""
+def _through(codes_ptr, listed, bucket, top, last, UNIT: tl.constexpr, BITS: tl.constexpr):
+    """Mass of a bucket's tokens with codes up to ``last``."""
     total = tl.zeros([_PLACES], tl.int64)
     for start in range(0, listed, _PLACES):
-        code, member, _, mass = _listed(codes_ptr, start, listed, bucket, top, UNIT, BITS)
-        total += tl.where(member & (code <= last), tl.where(COUNT, 1, mass), 0)
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def _shallow(codes_ptr, listed, bucket, top, deepest, UNIT: tl.constexpr, BITS: tl.constexpr):
-    """Mass of a bucket's tokens that are no deeper than ``deepest``."""
-    total = tl.zeros([_PLACES], tl.int64)
-    for start in range(0, listed, _PLACES):
-        _, member, depth, mass = _listed(codes_ptr, start, listed, bucket, top, UNIT, BITS)
-        total += tl.where(member & (depth <= deepest), mass, 0)
+        code, member, mass = _listed(codes_ptr, start, listed, bucket, top, UNIT, BITS)
+        total += tl.where(member & (code <= last), mass, 0)
     return tl.sum(total, 0)
 
 
@@ -218,7 +217,7 @@ def _parted(
     last = tl.zeros([_PLACES], tl.int64)
     following = tl.full([_PLACES], _BEYOND, tl.int64)
     for start in range(0, listed, _PLACES):
-        code, member, _, mass = _listed(codes_ptr, start, listed, bucket, top, UNIT, BITS)
+        code, member, mass = _listed(codes_ptr, start, listed, bucket, top, UNIT, BITS)
         upper = member & (code > middle)
         lower = member & (code <= middle)
         total += tl.where(lower, tl.where(COUNT, 1, mass), 0)
@@ -303,30 +302,26 @@ def choose_kernel(
         temperature = tl.load(temperature_ptr + row)
         if temperature > 0.0:
             top = scaled(largest, temperature)
-            token = _draw(
-                top,
-                tl.load(top_k_ptr + row),
-                tl.load(top_p_ptr + row),
-                tl.load(min_p_ptr + row),
-                uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row)),
-                mass_ptr + row * BUCKETS,
-                count_ptr + row * BUCKETS,
-                codes_ptr + row * vocabulary,
-                tl.load(listed_ptr + row),
-                UNIT,
-                TOKEN_BITS,
-            )
+            listed, codes = tl.load(listed_ptr + row), codes_ptr + row * vocabulary
+            last = tl.full([], _BEYOND, tl.int64)
+            top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
+            if _cuts(top_k, top_p):
+                mass, count = mass_ptr + row * BUCKETS, count_ptr + row * BUCKETS
+                last = _last(top, top_k, top_p, mass, count, codes, listed, UNIT, TOKEN_BITS)
+            deepest = deepest_of(tl.load(min_p_ptr + row))
+            seed, position = tl.load(seed_ptr + row), tl.load(position_ptr + row)
+            drawn = _drawn(codes, listed, top, last, deepest, seed, position, TOKEN_BITS)
+            # None is drawn where logits are not finite.
+            token = tl.where(drawn < vocabulary, drawn, token)
     tl.store(token_ptr + row, token)
     tl.store(sound_ptr + row, finite.to(tl.uint8))
 
 
 @triton.jit
-def _draw(
+def _last(
     top,
     top_k,
     top_p,
-    min_p,
-    number,
     mass_ptr,
     count_ptr,
     codes_ptr,
@@ -334,32 +329,51 @@ def _draw(
     UNIT: tl.constexpr,
     BITS: tl.constexpr,
 ):
-    """The drawn token. Truncation keeps the first candidates in order, so the kept mass determines
-    the last of them."""
+    """The code of the last candidate that top-k and top-p leave."""
     bucket = tl.arange(0, BUCKETS)
     mass = tl.load(mass_ptr + bucket)
-    up_to = tl.cumsum(mass, 0)
     kept = tl.sum(mass, 0)
+    last = tl.full([], _BEYOND, tl.int64)
     if top_k > 0:
         count = tl.load(count_ptr + bucket)
         at = first_with(tl.cumsum(count, 0).to(tl.int64), top_k)
-        left = top_k - mass_before(count.to(tl.int64), at)
-        last = _reaching(codes_ptr, listed, at, top, left, True, UNIT, BITS)
-        kept = _through(codes_ptr, listed, at, top, last, False, UNIT, BITS)
-        kept += mass_before(mass, at)
+        room = top_k - mass_before(count.to(tl.int64), at)
+        last = _reaching(codes_ptr, listed, at, top, room, True, UNIT, BITS)
+        kept = _through(codes_ptr, listed, at, top, last, UNIT, BITS) + mass_before(mass, at)
     if top_p < 1.0:
         target = share(kept, top_p)
-        at = first_with(up_to, target)
-        before = mass_before(mass, at)
-        last = _reaching(codes_ptr, listed, at, top, target - before, False, UNIT, BITS)
-        kept = before + _through(codes_ptr, listed, at, top, last, False, UNIT, BITS)
-    if min_p > 0.0:
-        deepest = -tl.log(min_p)
-        at = bucket_of(deepest)
-        likely = _shallow(codes_ptr, listed, at, top, deepest, UNIT, BITS)
-        kept = tl.minimum(kept, mass_before(mass, at) + likely)
-    target = target_of(kept, number)
-    at = first_with(up_to, target)
-    target -= mass_before(mass, at)
-    code = _reaching(codes_ptr, listed, at, top, target, False, UNIT, BITS)
-    return code & ((1 << BITS) - 1)
+        at = first_with(tl.cumsum(mass, 0), target)
+        target -= mass_before(mass, at)
+        last = _reaching(codes_ptr, listed, at, top, target, False, UNIT, BITS)
+    return last
+
+
+@triton.jit
+def _drawn(codes_ptr, listed, top, last, deepest, seed, position, BITS: tl.constexpr):
+    """The token with the largest key, the lowest id of equals, among those listed that truncation
+    leaves. Keys are float64; those that the error of float32 does not hide from a larger one are
+    not computed."""
+    best = tl.full([], float("-inf"), tl.float64)
+    drawn = tl.full([], _LAST_TOKEN, tl.int64)
+    bound = tl.full([], float("-inf"), tl.float32)
+    for start in range(0, listed, _PLACES):
+        place = start + tl.arange(0, _PLACES)
+        code = tl.load(codes_ptr + place, mask=place < listed, other=0)
+        y = logit_of(code, BITS)
+        token = code & ((1 << BITS) - 1)
+        left = (place < listed) & (code <= last) & (top - y <= deepest)
+        a, b, c, d = noise_words(seed, position, token >> 1)
+        odd = (token & 1) > 0
+        high, low = tl.where(odd, c, a), tl.where(odd, d, b)
+        rough = tl.where(left, rough_noise(high, low) - (top - y), float("-inf"))
+        largest = tl.max(rough, 0)
+        if largest > bound:
+            key = y.to(tl.float64) - top.to(tl.float64) + noise(high, low)
+            key = tl.where(left, key, float("-inf"))
+            found = tl.max(key, 0)
+            first = tl.min(tl.where(left & (key == found), token, _LAST_TOKEN), 0)
+            first = tl.where(found == best, tl.minimum(first, drawn), first)
+            drawn = tl.where(found >= best, first, drawn)
+            best = tl.maximum(best, found)
+            bound = tl.maximum(bound, largest - _NEAR)
+    return drawn

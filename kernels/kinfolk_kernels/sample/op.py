@@ -8,13 +8,17 @@ from typing import Protocol
 import torch
 
 from kinfolk_kernels.op import Op
-from kinfolk_kernels.sample.philox import uniforms
+from kinfolk_kernels.sample.philox import gumbel
+
+CACHED = 16384
+"""Tokens whose noise is made at once on a CPU: some arrays of 128 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleArguments:
-    """Samples tokens: temperature, then top-k, top-p and min-p, then a draw whose random number
-    depends only on the row's seed and position.
+    """Samples tokens: temperature, then top-k, top-p and min-p, then a draw by Gumbel-max: the
+    largest sum of scaled logit and Gumbel noise, of equals the lowest id. The noise of a token
+    depends only on the token, the row's seed and its position.
 
     Operands: logits float32 [n, V], and the :class:`~kinfolk_kernels.sample.op.Parameters`
     of the n rows. Result: token ids int64 [n], and bool [n] whether all logits of a row are finite;
@@ -56,21 +60,29 @@ def sample(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :class:`SampleArguments`.
 
-    The random number of a row's seed and position selects a point of the cumulative mass of the
-    candidates in their order.
+    The largest of logits with independent Gumbel noise is a draw from their softmax (Gumbel, 1954;
+    Maddison et al., "A* Sampling", 2014). Sums are float64. They are relative to the largest scaled
+    logit, so that noise counts however large logits are.
     """
     finite = logits.isfinite().all(1)
     best = argmax(logits)
     if rows.greedy:
         return best, finite
     probabilities, tokens = candidates(logits, rows)
-    cumulative = probabilities.double().cumsum(1)
-    threshold = uniforms(rows.seed, rows.position)[:, None] * cumulative[:, -1:]
-    # The first candidate whose cumulative mass exceeds the threshold; by rounding, none may.
-    place = (cumulative <= threshold).sum(1).clamp_max(probabilities.shape[1] - 1)
-    place = torch.minimum(place, (probabilities > 0).sum(1) - 1).clamp_min(0)
-    drawn = tokens.gather(1, place[:, None])[:, 0]
+    scores = _scaled(logits, rows).gather(1, tokens).double()
+    keys = scores - scores[:, :1] + _noise(tokens, rows)
+    keys = torch.where(probabilities > 0, keys, -torch.inf)
+    vocabulary = logits.shape[1]
+    largest = torch.where(keys == keys.amax(1, keepdim=True), tokens, vocabulary)
+    drawn = largest.amin(1).clamp_max(vocabulary - 1)
     return torch.where(rows.temperature == 0, best, drawn), finite
+
+
+def _noise(tokens: torch.Tensor, rows: Parameters) -> torch.Tensor:
+    """The noise of candidates [n, C], in parts whose words a CPU's cache holds."""
+    size = CACHED if tokens.device.type == "cpu" else tokens.shape[1]
+    parts = tokens.split(size, 1)
+    return torch.cat([gumbel(rows.seed[:, None], rows.position[:, None], x) for x in parts], 1)
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
@@ -87,7 +99,7 @@ def candidates(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, to
     Temperature comes first, then top-k, then top-p of the rest (a token stays while the mass before
     it is below p), then min-p relative to the most probable token. Equal logits are in order of id.
     """
-    scaled = logits / torch.where(rows.temperature == 0, 1.0, rows.temperature)[:, None]
+    scaled = _scaled(logits, rows)
     if 0 < rows.largest_top_k < logits.shape[1]:
         kept = _largest(scaled, rows.largest_top_k)
     else:
@@ -102,6 +114,10 @@ def candidates(logits: torch.Tensor, rows: Parameters) -> tuple[torch.Tensor, to
     p = torch.where(nucleus, p, 0)
     p = torch.where(p >= rows.min_p[:, None] * p[:, :1], p, 0)
     return p, kept.gather(1, order)
+
+
+def _scaled(logits: torch.Tensor, rows: Parameters) -> torch.Tensor:
+    return logits / torch.where(rows.temperature == 0, 1.0, rows.temperature)[:, None]
 
 
 def _largest(values: torch.Tensor, count: int) -> torch.Tensor:

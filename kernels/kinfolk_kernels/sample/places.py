@@ -15,16 +15,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.sample.philox import KEY_STEPS, LOW, MULTIPLIERS, ROUNDS
-
 BUCKETS = tl.constexpr(8192)
 DEEPEST = tl.constexpr(32)
 """Depth at which the last bucket ends: exp(-32) is below 2^-44."""
 
 _LAST = tl.constexpr(2**31 - 1)
-_M0, _M1 = tl.constexpr(MULTIPLIERS[0]), tl.constexpr(MULTIPLIERS[1])
-_K0, _K1 = tl.constexpr(KEY_STEPS[0]), tl.constexpr(KEY_STEPS[1])
-_LOW, _ROUNDS = tl.constexpr(LOW), tl.constexpr(ROUNDS)
+
+_HOPELESS = tl.constexpr(41.0)
+"""Depth beyond which no noise helps: noise is between -3.63 and 36.74."""
 
 
 @triton.jit
@@ -66,19 +64,9 @@ def logit_of(code, TOKEN_BITS: tl.constexpr):
 
 
 @triton.jit
-def uniform(seed, position):
-    """The random number in [0, 1) of an int64 seed and position; see philox.py."""
-    c0, c1 = position & _LOW, (position >> 32) & _LOW
-    k0, k1 = seed & _LOW, (seed >> 32) & _LOW
-    c2, c3 = c0 * 0, c0 * 0
-    for _ in tl.static_range(_ROUNDS):
-        first, second = c0 * _M0, c2 * _M1
-        c0 = ((second >> 32) & _LOW) ^ c1 ^ k0
-        c1 = second & _LOW
-        c2 = ((first >> 32) & _LOW) ^ c3 ^ k1
-        c3 = first & _LOW
-        k0, k1 = (k0 + _K0) & _LOW, (k1 + _K1) & _LOW
-    return ((c0 << 21) | (c1 >> 11)).to(tl.float64) * (1.0 / 9007199254740992.0)
+def deepest_of(min_p):
+    """Depth of the last token that min-p leaves and that may be drawn."""
+    return tl.minimum(-tl.log(tl.maximum(min_p, 1e-30)), _HOPELESS)
 
 
 @triton.jit
@@ -102,32 +90,22 @@ def share(total, top_p):
 
 
 @triton.jit
-def target_of(total, number):
-    """The cumulative mass that the drawn candidate reaches."""
-    below = (total.to(tl.float64) * number).to(tl.int64)
-    return tl.maximum(tl.minimum(below + 1, total), 1)
-
-
-@triton.jit
-def marks(mass, count_ptr, top_k, top_p, min_p, number):
-    """The decisive buckets, as six numbers: that of top-k, that of min-p, the first and last of
-    top-p, and the first and last of the draw; -1 = none. mass [BUCKETS]."""
-    up_to = tl.cumsum(mass, 0)
-    total = tl.sum(mass, 0)
-    least, most = total, total
-    k_at, m_at, p_from, p_to = -1, -1, -1, -1
+def marks(mass_ptr, count_ptr, top_k, top_p):
+    """The decisive buckets, in which top-k or top-p end, as three numbers: that of top-k, and the
+    first and last of top-p; -1 = none. And the first bucket of which they may remove tokens."""
+    bucket = tl.arange(0, BUCKETS)
+    mass = tl.load(mass_ptr + bucket)
+    least = tl.sum(mass, 0)
+    most = least
+    k_at, p_from, p_to, whole = -1, -1, -1, BUCKETS
     if top_k > 0:
-        count = tl.load(count_ptr + tl.arange(0, BUCKETS))
+        count = tl.load(count_ptr + bucket)
         k_at = first_with(tl.cumsum(count, 0).to(tl.int64), top_k)
         least, most = mass_before(mass, k_at), mass_before(mass, k_at + 1)
+        whole = k_at
     if top_p < 1.0:
+        up_to = tl.cumsum(mass, 0)
         p_from = first_with(up_to, share(least, top_p))
         p_to = first_with(up_to, share(most, top_p))
-        least, most = mass_before(mass, p_from), mass_before(mass, p_to + 1)
-    if min_p > 0.0:
-        m_at = bucket_of(-tl.log(min_p))
-        least = tl.minimum(least, mass_before(mass, m_at))
-        most = tl.minimum(most, mass_before(mass, m_at + 1))
-    d_from = first_with(up_to, target_of(least, number))
-    d_to = first_with(up_to, target_of(most, number))
-    return k_at, m_at, p_from, p_to, d_from, d_to
+        whole = tl.minimum(whole, p_from)
+    return k_at, p_from, p_to, whole

@@ -1,11 +1,15 @@
 """``sample`` on the GPU, without sorting.
 
 Greedy rows take two launches: tiles of the vocabulary, then one program for each row. To draw, the
-mass of a row is added up in 8192 buckets of logits. These determine the decisive buckets: those in
-which truncation ends and in which the random number falls. Only the tokens of decisive buckets are
-listed, and a search over the list finds the token. Sums are integers, so neither tiles nor the
-order of additions change a draw; a token's probability differs from that of the reference by
-rounding of its exponential and by 2^-44 of the largest probability.
+mass of a row with a top-k or a top-p is added up in 8192 buckets of logits. These determine the
+decisive buckets, in which truncation ends: their tokens are listed, and a search over the list
+finds the last token that is left. Sums are integers, so neither tiles nor the order of additions
+change it; it differs from the reference's only where a mass is within rounding of its bound.
+
+Of all tokens that are left, the one with the largest key is drawn, its scaled logit plus noise.
+Tiles compute keys in float32 and list the tokens that may have the largest, usually one. Keys of
+listed tokens are float64, as the reference's: two tokens swap only if their keys are within the
+rounding of two logarithms, some 1e-14.
 """
 
 from __future__ import annotations
@@ -130,7 +134,7 @@ def launches(
         warps,
     )
     if draws:
-        scale = {name: drawn[name] for name in ("temperature_ptr", "top_k_ptr")}
+        scale = {name: drawn[name] for name in ("temperature_ptr", "top_k_ptr", "top_p_ptr")}
         yield Launch(
             weigh_kernel,
             grid,

@@ -1,0 +1,1 @@
+"""Conversion of DFlash drafters from Hugging Face directories to layout B."""

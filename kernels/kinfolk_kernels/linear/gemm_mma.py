@@ -1,0 +1,183 @@
+"""Matrices times up to 64 float16 rows on the tensor cores of sm_90.
+
+The kernel is CUDA C++: a warp copies its own weights, waits for no other warp, and multiplies what
+it has unpacked in registers. In Triton (``gemm_f16``), copies make all warps of a program wait for
+each other, and so do products of warpgroups.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch, CudaSource
+from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS, PAIR_COLUMNS, ROWS_OF_WARP
+from kinfolk_kernels.linear.prepare import MmaRows
+from kinfolk_kernels.linear.segments import MAX_MATRICES, NOTHING, by_size, counters
+from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
+
+SOURCE = Path(__file__).with_suffix(".cu")
+
+Y_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+MAX_STAGES = 3
+X_STAGES = 3
+HEADER_BYTES = 256
+"""Shared memory for barriers."""
+
+THOUSAND = 0x64006400
+"""The bits of float16 1024, twice."""
+
+LARGE_TILES = 4
+"""Tiles of ``LARGE_ROW_WARPS`` a program from which these are faster: measured with a head."""
+
+LARGE_ROW_WARPS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class MmaTile:
+    """The work of a program: ``share`` pairs of groups, which may continue from one tile of
+    32 * ``row_warps`` rows into the next. A tile counts as ``span`` pairs, of which the last ones
+    may lie beyond the columns. ``column_warps`` warps share the pairs of the same rows."""
+
+    share: int
+    span: int
+    row_warps: int
+    column_warps: int
+
+    @property
+    def warps(self) -> int:
+        return self.row_warps * self.column_warps
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (
+        ("q", ctypes.c_void_p),
+        ("high", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("supers", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("rows", ctypes.c_int),
+        ("end", ctypes.c_int),
+    )
+
+
+class _Work(ctypes.Structure):
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("factor", ctypes.c_void_p),
+        ("part", ctypes.c_void_p),
+        ("done", ctypes.c_void_p),
+        ("rows", ctypes.c_int),
+        ("share", ctypes.c_int),
+        ("span", ctypes.c_int),
+        ("thousand", ctypes.c_uint),
+    )
+
+
+def gemm_mma(
+    matrices: Sequence[Planes],
+    x: MmaRows,
+    outs: Sequence[torch.Tensor],
+    tile: MmaTile | None = None,
+) -> CudaLaunch:
+    """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 64, for up to four matrices of K
+    columns."""
+    rows, device = outs[0].shape[0], outs[0].device
+    tile = tile or tile_for(matrices, x.tiles)
+    order = by_size(matrices)
+    described, formats, end = [], [], 0
+    for i in order:
+        planes = matrices[i]
+        end += -(-_tiles(planes, tile.row_warps) * tile.span // tile.share)
+        formats.append(LAYOUTS[planes.format].number)
+        planes_at = (planes.q, planes.high, planes.scales, planes.supers)
+        described.append(_Matrix(*map(_address, (*planes_at, outs[i])), planes.rows, end))
+    unused = MAX_MATRICES - len(order)
+    formats += [NOTHING] * unused
+    described += [_Matrix(end=end) for _ in range(unused)]
+    row_room, weight_bytes = 8 * x.tiles, _weight_bytes(matrices, tile, x.tiles)
+    part = torch.empty(end * ROWS_OF_WARP * tile.row_warps * row_room, device=device)
+    done = counters(device, end * tile.row_warps)
+    work = _Work(
+        *map(_address, (x.numbers, x.factor, part, done)), rows, tile.share, tile.span, THOUSAND
+    )
+    defines = {
+        "ROW_TILES": x.tiles,
+        "ROW_WARPS": tile.row_warps,
+        "COLUMN_WARPS": tile.column_warps,
+        "X_STAGES": X_STAGES,
+        "WEIGHT_BYTES": weight_bytes,
+        "COLUMNS": matrices[0].columns,
+        "Y_TYPE": Y_TYPES[outs[0].dtype],
+        **{f"F{i}": number for i, number in enumerate(formats)},
+    }
+    return CudaLaunch(
+        CudaSource.make(SOURCE, "gemm_mma", defines),
+        end,
+        32 * tile.warps,
+        _other_bytes(tile, x.tiles) + tile.warps * weight_bytes,
+        (*described, work),
+        device,
+        (*matrices, *outs, x, part, done),
+    )
+
+
+def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaTile:
+    """The tile for the shapes of the matrices and for ``row_tiles`` tiles of eight rows of x."""
+    row_warps, column_warps = 8, 1
+    if row_tiles <= 2:
+        row_warps, column_warps = 4, 4
+    elif row_tiles <= 4:
+        row_warps, column_warps = 6, 2
+    elif sum(_tiles(m, LARGE_ROW_WARPS) for m in matrices) >= LARGE_TILES * MULTIPROCESSORS:
+        row_warps = LARGE_ROW_WARPS
+    pairs = -(-matrices[0].columns // PAIR_COLUMNS)
+    tiles = [_tiles(planes, row_warps) for planes in matrices]
+
+    def rounds(count: int) -> int:
+        """The next multiple of the pairs that a program processes at a time."""
+        return -(-count // column_warps) * column_warps
+
+    share = rounds(max(min(LEAST_PAIRS, pairs), sum(tiles) * pairs // MULTIPROCESSORS))
+    while sum(-(-count * pairs // share) for count in tiles) > MULTIPROCESSORS:
+        share += column_warps
+    parts, span = -(-pairs // share), pairs
+    if parts * sum(tiles) <= MULTIPROCESSORS:
+        # A program works on one tile only: tiles are divided into parts of nearly equal length.
+        share = rounds(-(-pairs // parts))
+        span = -(-pairs // share) * share
+    return MmaTile(share, span, row_warps, column_warps)
+
+
+def _tiles(planes: Planes, row_warps: int) -> int:
+    return -(-planes.rows // (ROWS_OF_WARP * row_warps))
+
+
+def _weight_bytes(matrices: Sequence[Planes], tile: MmaTile, row_tiles: int) -> int:
+    """Shared memory of a warp for weights: stages of a pair of groups, in the largest format."""
+    stage = max(_stage_bytes(planes.format) for planes in matrices)
+    room = (MAX_SHARED - _other_bytes(tile, row_tiles)) // tile.warps
+    return min(MAX_STAGES, room // stage) * stage
+
+
+def _stage_bytes(format: str) -> int:
+    """Bytes of a pair of groups of 32 rows: ``STAGE`` of the kernel."""
+    layout = LAYOUTS[format]
+    codes = 4096 if layout.number == EIGHT_BITS else 2048
+    high = 1024 if layout.bits else 0
+    return codes + high + 256 + (0 if layout.block == 32 else 128)
+
+
+def _other_bytes(tile: MmaTile, row_tiles: int) -> int:
+    """Shared memory for barriers, x, and the sums that column warps leave."""
+    x = X_STAGES * tile.column_warps * row_tiles * 2048
+    sums = (tile.column_warps - 1) * tile.row_warps * row_tiles * 1024
+    return HEADER_BYTES + x + sums
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,116 @@
+"""The CUDA C++ of ``gemm_mma`` compiles for sm_90, in every format, and keeps to its registers.
+
+Its numbers are compared on a GPU (``tests/gpu/test_linear_triton.py``).
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kinfolk_kernels.cuda_source import MAX_SHARED, CudaSource, unavailable
+from kinfolk_kernels.linear import triton_backend as backend
+from kinfolk_kernels.linear.gemm_mma import SOURCE, gemm_mma, tile_for
+from kinfolk_kernels.linear.prepare import MMA_ROW_TILES, MmaRows
+from kinfolk_kernels.packing import empty
+from kinfolk_kernels.planes import LAYOUTS
+
+META = torch.device("meta")
+ALL_REGISTERS = 65536
+
+
+def launch_of(rows, *formats, columns=5120, out=4096):
+    matrices = [empty(name, out, columns, META) for name in formats]
+    outs = [torch.empty(rows, m.rows, dtype=torch.bfloat16, device=META) for m in matrices]
+    return gemm_mma(matrices, MmaRows.make(rows, columns, META), outs)
+
+
+LAUNCHES = {
+    "delta net's inputs": (24, ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), 5120),
+    "gate and up": (32, ("Q4_K", "Q4_K"), 5120),
+    "down": (64, ("Q6_K",), 17408),
+    "a last group without a partner": (33, ("Q5_0", "Q4_0"), 704),
+    "a table": (16, ("IQ4_XS", "Q8_0"), 2816),
+    "one row": (1, ("Q4_K",), 5120),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_it_compiles_without_spills_in_loops(name):
+    from kinfolk_kernels.aot import usage_of
+
+    rows, formats, columns = LAUNCHES[name]
+    launch = launch_of(rows, *formats, columns=columns)
+    usage = usage_of(launch.source.compiled(), launch.shared)
+    assert launch.shared <= MAX_SHARED
+    assert usage.registers * launch.threads <= ALL_REGISTERS
+    assert usage.loop_spills == 0
+
+
+def test_a_source_that_does_not_compile_names_the_file_and_the_reason():
+    source = CudaSource.make(SOURCE, "gemm_mma", {"ROW_TILES": 1})
+    with pytest.raises(RuntimeError, match=r"gemm_mma\.cu(.|\n)*identifier \"ROW_WARPS\""):
+        source.compiled()
+
+
+def test_other_devices_say_why_they_do_not_use_it():
+    assert "NVIDIA" in unavailable(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("tiles", MMA_ROW_TILES)
+@pytest.mark.parametrize("columns", [64, 192, 512, 2048, 5120, 17408])
+@pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
+def test_shares_cover_every_pair_once_and_fill_the_device_once(tiles, columns, rows):
+    matrices = [empty("Q8_0", n, columns, META) for n in rows]
+    tile = tile_for(matrices, tiles)
+    pairs = -(-columns // 128)
+    assert tile.span >= pairs
+    programs = 0
+    for n in rows:
+        end = -(-n // (32 * tile.row_warps)) * tile.span
+        own = -(-end // tile.share)
+        programs += own
+        # Each share begins within the columns of its tile, so no program waits for sums of nothing.
+        for program in range(own):
+            start = program * tile.share
+            assert start % tile.span < pairs
+            assert start < end
+    assert programs <= 132
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_stages_of_every_format_fit_in_shared_memory(name):
+    for rows in (1, 16, 24, 32, 48, 64):
+        launch = launch_of(rows, name, "Q8_0", columns=512)
+        assert launch.shared <= MAX_SHARED
+        defines = dict(launch.source.defines)
+        assert defines["WEIGHT_BYTES"] >= 2 * 4352
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"), [(17, [17]), (64, [64]), (65, [64, 1]), (192, [64] * 3)]
+)
+def test_more_rows_than_a_launch_has_are_multiplied_in_parts(
+    monkeypatch, random_planes, numbers, rows, parts
+):
+    """With the launch replaced by the product that it computes: the kernel needs a GPU."""
+    seen = []
+
+    def product(matrices, x, outs):
+        assert x.shape[0] <= 64
+        seen.append(x.shape[0])
+        for planes, out in zip(matrices, outs, strict=True):
+            out.copy_(x @ planes.dequantize().T)
+        return SimpleNamespace(run=lambda: None)
+
+    monkeypatch.setattr(backend, "unavailable", lambda device: "")
+    monkeypatch.setattr(backend, "mma_rows", lambda x: x)
+    monkeypatch.setattr(backend, "gemm_mma", product)
+    matrices = [random_planes("Q8_0", n, 64) for n in (8, 12)]
+    x = numbers(rows, 64)
+    found = backend.products(x, matrices)
+    for y, planes in zip(found, matrices, strict=True):
+        torch.testing.assert_close(y, x @ planes.dequantize().T)
+    assert seen == parts
