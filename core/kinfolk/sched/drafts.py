@@ -7,8 +7,10 @@ import operator
 from itertools import islice
 
 from kinfolk.draft_api import Drafter
+from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.request import Sequence
+from kinfolk.sched.plan import Item
+from kinfolk.sched.request import Request, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,18 @@ class Drafts:
         self._limits = limits
         self._drafter = drafter
         self.failures = 0
+
+    def mode(self, request: Request) -> DraftMode:
+        """What is drafted for a request."""
+        if not request.draft or (self._drafter is None and not self._limits.proposed):
+            return "off"
+        return "tree" if self._limits.proposes_trees else "chain"
+
+    def depth(self, item: Item) -> int:
+        """Most drafted tokens of an item that verification can accept."""
+        drafted = min(item.rows, item.budget) - 1
+        deepest = self._limits.proposed_depth if item.proposed else None
+        return drafted if deepest is None else min(drafted, deepest)
 
     def follows(self, sequence: Sequence) -> bool:
         """Whether a draft of the host may follow what the sequence emits."""
@@ -60,10 +74,11 @@ class Drafts:
             self._note_failure()
 
     def _usable(self, sequence: Sequence) -> int:
-        most = sequence.remaining - 1
+        left = sequence.remaining - 1
+        width = _at_most(sequence.proposed, sequence.request.draft_width)
         if self._limits.proposes_trees:  # several rows may compete for one token
-            return sequence.proposed if most else 0
-        return min(sequence.proposed, most)
+            return width if left else 0
+        return min(width, left)
 
     def _note_failure(self) -> None:
         """Called in an ``except`` block. One traceback says it all; the rest is counted."""
@@ -73,7 +88,8 @@ class Drafts:
 
     def _ask(self, drafter: Drafter, sequence: Sequence, rows: int) -> tuple[int, ...]:
         # A step emits one token more than it accepts, so more drafts could not be used.
-        limit = min(self._limits.max_draft, sequence.remaining - 1, rows)
+        most = _at_most(self._limits.max_draft, sequence.request.draft_width)
+        limit = min(most, sequence.remaining - 1, rows)
         if limit <= 0 or not sequence.request.draft:
             return ()
         try:
@@ -81,12 +97,17 @@ class Drafts:
             draft = tuple(map(operator.index, islice(proposed, limit)))
         except Exception:
             self._note_failure()
+            sequence.drafts.failures += 1
             return ()
         if self._limits.vocabulary is not None:
             for place, token in enumerate(draft):
                 if not 0 <= token < self._limits.vocabulary:
                     return draft[:place]
         return draft
+
+
+def _at_most(width: int, limit: int | None) -> int:
+    return width if limit is None else min(width, limit)
 
 
 def fair_widths(wanted: list[int], total: int) -> list[int]:

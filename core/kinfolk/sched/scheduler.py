@@ -302,11 +302,14 @@ class Scheduler:
             computed -= len(outcome.emitted) - len(tokens)
             sequence.steps += 1
             sequence.served_in_turn += len(tokens)
-            sequence.drafted += item.rows - 1
-            sequence.accepted += min(len(tokens), outcome.kept - 1)
+            if item.kind is ItemKind.VERIFY:
+                accepted = min(len(tokens), outcome.kept - 1)
+                depth = self._drafts.depth(item)
+                sequence.drafts.add(item.rows - 1, depth, accepted, len(tokens))
         self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
         sequence.proposed = self.limits.proposed if outcome.proposed else 0
+        sequence.drafts.failures += item.propose and not outcome.proposed
         if not tokens:
             return
         sequence.known.extend(tokens)
@@ -344,7 +347,10 @@ class Scheduler:
         sequence.status = Status.FINISHED
         sequence.finish = reason
         sequence.error = error
-        return Finished(sequence.request.id, reason, Usage.of(sequence), error)
+        return Finished(sequence.request.id, reason, self._usage(sequence), error)
+
+    def _usage(self, sequence: Sequence) -> Usage:
+        return Usage.of(sequence, self._drafts.mode(sequence.request))
 
     def _keep_end(self, sequence: Sequence, lease: SlotLease) -> None:
         ahead = any(item.lease == lease for plan in self._outstanding for item in plan.items)
