@@ -9,8 +9,7 @@ from itertools import islice
 from kinfolk.draft_api import Drafter
 from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import Item
-from kinfolk.sched.request import Request, Sequence
+from kinfolk.sched.request import Sequence
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +26,11 @@ class Drafts:
         self._drafter = drafter
         self.failures = 0
 
-    def mode(self, request: Request) -> DraftMode:
-        """What is drafted for a request."""
-        if not request.draft or (self._drafter is None and not self._limits.proposed):
+    def mode(self, sequence: Sequence) -> DraftMode:
+        """What is drafted for a sequence."""
+        if not sequence.request.draft or (self._drafter is None and not self._limits.proposed):
             return "off"
         return "tree" if self._limits.proposes_trees else "chain"
-
-    def depth(self, item: Item) -> int:
-        """Most drafted tokens of an item that verification can accept."""
-        drafted = min(item.rows, item.budget) - 1
-        deepest = self._limits.proposed_depth if item.proposed else None
-        return drafted if deepest is None else min(drafted, deepest)
 
     def follows(self, sequence: Sequence) -> bool:
         """Whether a draft of the host may follow what the sequence emits."""
@@ -75,7 +68,7 @@ class Drafts:
 
     def _usable(self, sequence: Sequence) -> int:
         left = sequence.remaining - 1
-        width = _at_most(sequence.proposed, sequence.request.draft_width)
+        width = sequence.request.draft_rows(sequence.proposed)
         if self._limits.proposes_trees:  # several rows may compete for one token
             return width if left else 0
         return min(width, left)
@@ -88,9 +81,9 @@ class Drafts:
 
     def _ask(self, drafter: Drafter, sequence: Sequence, rows: int) -> tuple[int, ...]:
         # A step emits one token more than it accepts, so more drafts could not be used.
-        most = _at_most(self._limits.max_draft, sequence.request.draft_width)
+        most = sequence.request.draft_rows(self._limits.max_draft)
         limit = min(most, sequence.remaining - 1, rows)
-        if limit <= 0 or not sequence.request.draft:
+        if limit <= 0:
             return ()
         try:
             proposed = drafter.propose(sequence.known, limit)
@@ -104,10 +97,6 @@ class Drafts:
                 if not 0 <= token < self._limits.vocabulary:
                     return draft[:place]
         return draft
-
-
-def _at_most(width: int, limit: int | None) -> int:
-    return width if limit is None else min(width, limit)
 
 
 def fair_widths(wanted: list[int], total: int) -> list[int]:

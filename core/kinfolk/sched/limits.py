@@ -19,8 +19,8 @@ class SchedulerLimits:
     quantum          tokens a sequence emits before its turn ends, unless the request says otherwise
     max_draft        drafted rows of one sequence in one step, of a drafter of the host
     proposed         drafted rows of one sequence that the device proposes, 0 = none
-    proposes_trees   whether these are trees
     proposed_depth   most of them that follow one another; ``None`` = all
+    proposes_trees   whether these are trees
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     overlap          plan a step before the one before it is known, where that changes nothing
     vocabulary       token ids are below this; ``None`` = not checked
@@ -34,8 +34,8 @@ class SchedulerLimits:
     quantum: int = 16
     max_draft: int = 15
     proposed: int = 0
-    proposes_trees: bool = False
     proposed_depth: int | None = None
+    proposes_trees: bool = False
     prefill_share: float = 0.25
     vocabulary: int | None = None
     overlap: bool = True

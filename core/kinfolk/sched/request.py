@@ -100,6 +100,12 @@ class Request:
     priority: int = 0
     quantum: int | None = None
 
+    def draft_rows(self, most: int) -> int:
+        """Rows to draft for it in a step, of ``most`` that could be drafted."""
+        if not self.draft:
+            return 0
+        return most if self.draft_width is None else min(most, self.draft_width)
+
 
 class Status(Enum):
     WAITING = "waiting"
