@@ -117,13 +117,14 @@ def test_what_became_of_drafts_is_told(kinfolk, model):
     drafting = ("--drafter", "random", "--draft-tokens", 4, "--ignore-eos")
     result = kinfolk("run", "-m", model, "-n", 6, *GREEDY, *drafting, "--json", "Hi")
     answer = json.loads(result.stdout)
-    assert {key: answer[key] for key in DRAFT_FIGURES} == {
+    figures = {
         "draft_steps": 4,
         "drafted_tokens": 10,
         "accepted_tokens": 0,
         "accept_length": 1.0,
         "accept_rate": 0.0,
     }
+    assert answer | figures == answer
     result = kinfolk("run", "-m", model, "-n", 6, *GREEDY, *drafting, "--stats", "Hi")
     assert ", 0/10 drafts, 1.00 tokens a drafting step, length" in result.stderr
     result = kinfolk("run", "-m", model, "-n", 6, *GREEDY, "--ignore-eos", "--stats", "Hi")
