@@ -7,6 +7,7 @@ import operator
 from itertools import islice
 
 from kinfolk.draft_api import Drafter
+from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan
 from kinfolk.sched.request import Sequence
@@ -31,6 +32,12 @@ class Drafts:
         self._pays = True
         self._drafted = False
 
+    def mode(self, sequence: Sequence) -> DraftMode:
+        """What is drafted for a sequence."""
+        if not sequence.request.draft or (self._drafter is None and not self._limits.proposed):
+            return "off"
+        return "tree" if self._limits.proposes_trees else "chain"
+
     def follows(self, sequence: Sequence) -> bool:
         """Whether a draft of the host may follow what the sequence emits."""
         return self._drafter is not None and sequence.request.draft
@@ -38,7 +45,8 @@ class Drafts:
     def proposes(self, sequences: list[Sequence]) -> list[bool]:
         """Whether the device should propose what follows the next step, for each sequence that
         decodes in it."""
-        most = [self._limits.proposed * self._may_propose(sequence) for sequence in sequences]
+        rows = self._limits.proposed
+        most = [s.request.draft_rows(rows) * self._may_propose(s) for s in sequences]
         if any(most):
             found = self._widths.propose(sequences, most)
             self._pays = any(found)
@@ -92,10 +100,11 @@ class Drafts:
         return self._limits.proposed > 0 and sequence.request.draft and sequence.remaining > 2
 
     def _usable(self, sequence: Sequence) -> int:
-        most = sequence.remaining - 1
+        left = sequence.remaining - 1
+        width = sequence.request.draft_rows(sequence.proposed)
         if self._limits.proposes_trees:  # several rows may compete for one token
-            return sequence.proposed if most else 0
-        return min(sequence.proposed, most)
+            return width if left else 0
+        return min(width, left)
 
     def _note_failure(self) -> None:
         """Called in an ``except`` block. One traceback says it all; the rest is counted."""
@@ -105,14 +114,16 @@ class Drafts:
 
     def _ask(self, drafter: Drafter, sequence: Sequence, rows: int) -> tuple[int, ...]:
         # A step emits one token more than it accepts, so more drafts could not be used.
-        limit = min(self._limits.max_draft, sequence.remaining - 1, rows)
-        if limit <= 0 or not sequence.request.draft:
+        most = sequence.request.draft_rows(self._limits.max_draft)
+        limit = min(most, sequence.remaining - 1, rows)
+        if limit <= 0:
             return ()
         try:
             proposed = drafter.propose(sequence.known, limit)
             draft = tuple(map(operator.index, islice(proposed, limit)))
         except Exception:
             self._note_failure()
+            sequence.drafts.failures += 1
             return ()
         if self._limits.vocabulary is not None:
             for place, token in enumerate(draft):
