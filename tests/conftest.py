@@ -24,7 +24,9 @@ import hypothesis
 import numpy as np
 import pytest
 
-pytest.register_assert_rewrite("dflash_bench", "dflash_configs", "executor_scenes", "kernel_inputs")
+pytest.register_assert_rewrite(
+    "dflash_bench", "dflash_configs", "executor_scenes", "kernel_inputs", "mtp_bench"
+)
 
 REPO = Path(__file__).resolve().parents[1]
 TIERS = ("cpu", "interpreter", "gpu", "packaging", "browser")

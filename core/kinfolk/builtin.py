@@ -40,6 +40,13 @@ def register_drafters() -> list[DrafterSpec]:
             convert="kinfolk.convert.dflash.conversion:convert",
         ),
         DrafterSpec(
+            "mtp",
+            summary="the block of the model's own file that predicts further tokens",
+            prepare="kinfolk.spec.mtp.prepare:prepare",
+            build="kinfolk.spec.mtp.model:build",
+            options=("hidden", "head"),
+        ),
+        DrafterSpec(
             "random",
             "kinfolk.spec.random_drafts:create",
             "random tokens, to measure the cost of drafted rows",

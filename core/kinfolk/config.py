@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import log
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -55,6 +55,10 @@ class ModelConfig(Frozen):
     context: int = Field(gt=0)
     norm_eps: float = Field(gt=0)
     experts: tuple[int, ...] = ()
+
+    mtp_block: ClassVar[str] = ""
+    """A reference to the family's :class:`kinfolk.spec.mtp.block.MTPBlock`, by which the drafter
+    ``mtp`` runs the block behind the trunk; empty = the family has none."""
 
 
 Activation = Literal["silu", "gelu_tanh"]

@@ -132,9 +132,9 @@ class DrafterSpec(Checked):
     the file has no such drafter. ``build`` references ``(DraftPlan, weights, BuildContext, Model)
     -> ModelDrafter``. ``architectures`` are patterns, as of ``fnmatch``, for
     ``general.architecture`` of its files; without any, it is part of the target's own file.
-    ``convert``, which may be empty, references a function from
-    :class:`kinfolk.convert.checkpoint.HFCheckpoint` to :class:`kinfolk.convert.plan.Conversion`,
-    ``None`` for a checkpoint of another kind.
+    ``convert``, which may be empty, references a function from ``HFCheckpoint`` to ``Conversion``
+    (:mod:`kinfolk.convert`), ``None`` for a checkpoint of another kind. ``options`` are the names
+    of ``--draft-option`` that ``prepare`` reads in ``TargetFacts.options``.
     """
 
     name: str
@@ -144,12 +144,13 @@ class DrafterSpec(Checked):
     prepare: str = ""
     build: str = ""
     convert: str = ""
+    options: tuple[str, ...] = ()
 
     def check(self) -> None:
         check_name(self)
         if self.create:
             check_references(self, "create")
-            for name in ("architectures", "prepare", "build", "convert"):
+            for name in ("architectures", "prepare", "build", "convert", "options"):
                 if getattr(self, name):
                     raise ValueError(
                         f"DrafterSpec.{name}: a drafter has weights (prepare, build) or is one of "

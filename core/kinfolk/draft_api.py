@@ -18,10 +18,11 @@ chosen token of each lane, a sequence that is to be drafted for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kinfolk.checked import Checked
 from kinfolk.config import ModelConfig
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 MAX_PROPOSED = 63
 """Most proposed rows of a sequence in a step: a path has 64 bits, one for the last chosen token."""
+
+CANDIDATES: Final = 8
+"""Candidates that a drafter usually has for each token: trees seldom have more siblings."""
 
 
 # -- drafters of the host -------------------------------------------------------------------------
@@ -68,6 +72,10 @@ class TargetFacts:
     ``state`` is the target's state; ``context`` the positions that a sequence may have; ``codec``
     the storage of keys and values that the user wants.
 
+    ``draft_tokens`` is the number of tokens of a draft that the user asked for, ``None`` = the
+    drafter's choice; ``options`` are those of ``--draft-option``, of the names that
+    ``DrafterSpec.options`` lists.
+
     There is no embedding scale and no softcap here: ``Model.embed`` and ``Model.logits`` apply the
     target's own.
     """
@@ -79,6 +87,8 @@ class TargetFacts:
     state: StatePlan
     context: int
     codec: Codec = field(default_factory=Codec)
+    draft_tokens: int | None = None
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def first_layer(self) -> int:
@@ -186,7 +196,8 @@ class ModelDrafter(Protocol):
     """A built drafter. Stateless: the state of sequences is in the view.
 
     All methods are captured in CUDA graphs: they read no tensor on the host, and equal shapes cause
-    equal launches.
+    equal launches. They are also traced while kernels compile: state that is not written by an op
+    must stay as it is while ``BuildContext.ops.launches_suppressed`` is true.
     """
 
     def extend(

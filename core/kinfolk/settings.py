@@ -198,6 +198,10 @@ class Settings(BaseSettings):
         description="how much of what a drafter with weights proposes is verified: cost = what "
         "pays by measured times and acceptance, fixed = all of it, which makes a run repeatable",
     )
+    draft_option: Overrides = Field(
+        default_factory=lambda: MappingProxyType({}),
+        description="option of a drafter with weights, as NAME=VALUE",
+    )
     draft_mode: Literal["chain", "tree"] = Field(
         "chain",
         description="what a drafter with weights proposes: one chain of --draft-tokens, or a tree "

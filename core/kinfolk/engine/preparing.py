@@ -100,7 +100,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     hooks, info = _hooks(family, config, wanted, settings, registry)
     plan = _state_plan(hooks, config, wanted, settings)
     pool_layouts(plan)  # raises if a section cannot be stored
-    facts = _target_facts(file, family, config, plan, wanted)
+    facts = _target_facts(file, family, config, plan, wanted, settings)
     drafter = prepare_drafter(settings, registry, formats, file, facts)
     if drafter is not None:
         plan = drafter.behind(plan)
@@ -181,7 +181,12 @@ def _hooks(
 
 
 def _target_facts(
-    file: GGUFFile, family: Family, config: Any, plan: StatePlan, wanted: StateLimits
+    file: GGUFFile,
+    family: Family,
+    config: Any,
+    plan: StatePlan,
+    wanted: StateLimits,
+    settings: Settings,
 ) -> TargetFacts:
     return TargetFacts(
         path=file.path,
@@ -191,6 +196,8 @@ def _target_facts(
         state=plan,
         context=wanted.context,
         codec=wanted.codec or Codec(),
+        draft_tokens=settings.draft_tokens if settings.asked("draft_tokens") else None,
+        options=settings.draft_option,
     )
 
 

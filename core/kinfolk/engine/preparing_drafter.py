@@ -69,6 +69,7 @@ def prepare_drafter(
     """
     named = None if settings.drafter is None else registry.drafter(settings.drafter)
     if settings.draft_model is None and (named is None or not named.value.has_weights):
+        _check_options(settings, named)
         return None
     if named is not None and not named.value.has_weights:
         raise SettingsError(
@@ -80,6 +81,7 @@ def prepare_drafter(
         draft_file = _open(settings.draft_model, formats)
         named = _reader_of(draft_file, named, registry)
     assert named is not None
+    _check_options(settings, named)
     # Without architectures, a drafter is part of the target's own file.
     elsewhere = draft_file is file and bool(named.value.architectures)
     plan = None if elsewhere else ask_for_plan(named.value, named.source, draft_file, facts)
@@ -89,6 +91,18 @@ def prepare_drafter(
     _check(plan, draft_file, facts)
     rows, tree = _shape(plan, settings, draft_file.path)
     return PreparedDrafter(named.value, named.source, draft_file, plan, rows, tree)
+
+
+def _check_options(settings: Settings, named: Provided[DrafterSpec] | None) -> None:
+    known = () if named is None else named.value.options
+    for name, value in settings.draft_option.items():
+        if name in known:
+            continue
+        reason = "there is no drafter to have it"
+        if named is not None:
+            has = f"the options {', '.join(known)}" if known else "no options"
+            reason = f"drafter {named.value.name!r} has {has}"
+        raise SettingsError(f"--draft-option {name}={value}: {reason}")
 
 
 def _open(path: Path, formats: QuantFormats) -> GGUFFile:

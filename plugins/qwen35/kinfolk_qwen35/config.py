@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from kinfolk.gguf.metadata import Metadata
@@ -12,6 +14,8 @@ class Qwen35Config(HybridConfig):
     """A hybrid decoder with a dense feed-forward network of ``feed_forward`` channels."""
 
     feed_forward: int = Field(gt=0)
+
+    mtp_block: ClassVar[str] = "kinfolk_qwen35.mtp:BLOCK"
 
 
 def read_config(meta: Metadata) -> Qwen35Config:

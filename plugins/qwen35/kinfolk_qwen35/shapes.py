@@ -26,7 +26,11 @@ _SIZES: Final = (
     ("qwen3.5-4b", 32, 2560, 9216, 16, 4, 32, True),
     ("qwen3.5-9b", 32, 4096, 12288, 16, 4, 32, False),
     ("qwen3.5-27b", 64, 5120, 17408, 24, 4, 48, False),
+    ("qwen3.5-27b-mtp", 64, 5120, 17408, 24, 4, 48, False),
 )
+_WITH_MTP: Final = frozenset({"qwen3.5-27b-mtp"})
+"""Files that also have the block for multi-token prediction, which all of these models have and
+many published files leave out."""
 
 PUBLISHED: Final[TypeMix] = MIXES["q4_k_m"].overridden(
     {"attn_qkv.weight": "Q5_K", "ssm_out.weight": "Q5_K", **DECAY_TYPES},
@@ -81,7 +85,16 @@ def shapes() -> tuple[ReleasedShape, ...]:
             name=name,
             architecture=ARCHITECTURE,
             layers=layers,
-            outline=partial(_outline, hidden, width, heads, kv_heads, value_heads, tied),
+            outline=partial(
+                _outline,
+                hidden,
+                width,
+                heads,
+                kv_heads,
+                value_heads,
+                tied,
+                name in _WITH_MTP,
+            ),
             vocabulary=SYNTHETIC_VOCABULARY,
             mixes={PUBLISHED.name: PUBLISHED},
         )
@@ -90,7 +103,14 @@ def shapes() -> tuple[ReleasedShape, ...]:
 
 
 def _outline(
-    hidden: int, width: int, heads: int, kv_heads: int, value_heads: int, tied: bool, layers: int
+    hidden: int,
+    width: int,
+    heads: int,
+    kv_heads: int,
+    value_heads: int,
+    tied: bool,
+    mtp: bool,
+    layers: int,
 ) -> ModelOutline:
     # A model of few layers has at least one of each kind, which some readers require.
     interval = min(DEFAULT_INTERVAL, layers)
@@ -110,6 +130,7 @@ def _outline(
         linear=interval_layers(layers, interval),
         interval=interval,
         tied=tied,
+        draft_layers=int(mtp),
     )
     recipes = tensors(shape, dense_feed_forward(hidden, width))
     return ModelOutline(

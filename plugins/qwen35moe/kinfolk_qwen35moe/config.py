@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from kinfolk.config import expert_scale
@@ -13,12 +15,15 @@ _SOFTMAX = 1
 
 class Qwen35MoeConfig(HybridConfig):
     """A hybrid decoder in which a row uses ``top_k`` experts of ``expert_width`` channels, stated
-    for each layer, and a shared expert of ``shared_width`` channels."""
+    for each layer and for the blocks behind them, and a shared expert of ``shared_width``
+    channels."""
 
     top_k: int = Field(gt=0)
     expert_width: tuple[int, ...]
     shared_width: int = Field(gt=0)
     expert_scale: float = 1.0
+
+    mtp_block: ClassVar[str] = "kinfolk_qwen35moe.mtp:BLOCK"
 
 
 def read_config(meta: Metadata) -> Qwen35MoeConfig:
@@ -47,7 +52,7 @@ def read_config(meta: Metadata) -> Qwen35MoeConfig:
         **hybrid,
         experts=(experts,) * layers,
         top_k=top_k,
-        expert_width=widths[:layers],
+        expert_width=widths,
         shared_width=meta.integer(key("expert_shared_feed_forward_length"), minimum=1),
         expert_scale=expert_scale(meta),
     )

@@ -23,9 +23,14 @@ CONTEXT: Final = 262144
 # name, layers, hidden, query heads, delta-net value heads, experts, experts of a token, their width
 _SIZES: Final = (
     ("qwen3.5-35b-a3b", 40, 2048, 16, 32, 256, 8, 512),
+    ("qwen3.5-35b-a3b-mtp", 40, 2048, 16, 32, 256, 8, 512),
     ("qwen3.5-122b-a10b", 48, 3072, 32, 64, 256, 8, 1024),
     ("qwen3.5-397b-a17b", 60, 4096, 32, 64, 512, 10, 1024),
 )
+
+_WITH_MTP: Final = frozenset({"qwen3.5-35b-a3b-mtp"})
+"""Files that also have the block for multi-token prediction, which all of these models have and
+many published files leave out."""
 
 _WIDE: Final = ("ffn_down_shexp", "ffn_gate_shexp", "ffn_up_shexp", "attn_qkv")
 PUBLISHED: Final[TypeMix] = MIXES["q4_k_m"].overridden(
@@ -83,6 +88,7 @@ def shapes() -> tuple[ReleasedShape, ...]:
                 heads,
                 value_heads,
                 MixtureSizes(ExpertSizes(experts, hidden, width), top_k, shared=width),
+                name in _WITH_MTP,
             ),
             vocabulary=SYNTHETIC_VOCABULARY,
             mixes={PUBLISHED.name: PUBLISHED},
@@ -91,7 +97,9 @@ def shapes() -> tuple[ReleasedShape, ...]:
     )
 
 
-def _outline(heads: int, value_heads: int, mixture: MixtureSizes, layers: int) -> ModelOutline:
+def _outline(
+    heads: int, value_heads: int, mixture: MixtureSizes, mtp: bool, layers: int
+) -> ModelOutline:
     # A model of few layers has at least one of each kind, which some readers require.
     interval = min(DEFAULT_INTERVAL, layers)
     shape = HybridShape(
@@ -109,6 +117,7 @@ def _outline(heads: int, value_heads: int, mixture: MixtureSizes, layers: int) -
         value_dim=128,
         linear=interval_layers(layers, interval),
         interval=interval,
+        draft_layers=int(mtp),
     )
     recipes = tensors(shape, partial(mixture.recipes, fused=True))
     return ModelOutline(

@@ -14,15 +14,15 @@ from kinfolk_qwen35moe.config import Qwen35MoeConfig
 def weight_plan(config: Qwen35MoeConfig, inventory: Inventory) -> WeightPlan:
     weights = list(trunk_weights(config, inventory))
     for layer in range(config.layers):
-        weights += _feed_forward(config, inventory, layer)
+        weights += feed_forward_weights(config, inventory, layer, config.experts[layer])
     return WeightPlan(tuple(weights), ignored_tensors(config, inventory))
 
 
-def _feed_forward(
-    config: Qwen35MoeConfig, inventory: Inventory, layer: int
+def feed_forward_weights(
+    config: Qwen35MoeConfig, inventory: Inventory, layer: int, experts: int
 ) -> Iterator[WeightSpec]:
     """The feed-forward weights of a layer; the router and the shared expert's gate stay float32."""
-    width, experts = config.width, config.experts[layer]
+    width = config.width
     yield WeightSpec(f"blk.{layer}.ffn_gate_inp.weight", (experts, width), "vector")
     yield WeightSpec(f"blk.{layer}.ffn_gate_inp_shexp.weight", (width,), "vector")
     yield from expert_weights(inventory, layer, experts, width, config.expert_width[layer])

@@ -57,6 +57,19 @@ def test_a_short_model_keeps_a_layer_of_each_kind():
     assert (keys["qwen35moe.expert_count"], keys["qwen35moe.expert_used_count"]) == (256, 8)
 
 
+def test_a_file_may_have_the_block_for_multi_token_prediction():
+    with_block, without = plan("qwen3.5-35b-a3b-mtp"), plan("qwen3.5-35b-a3b")
+    keys = with_block.metadata
+    assert keys["qwen35moe.block_count"] == 41
+    assert keys["qwen35moe.nextn_predict_layers"] == 1
+    assert keys["qwen35moe.attention.recurrent_layers"].tolist()[40:] == [False]
+    names = {t.layout.name: t.layout.shape for t in with_block.tensors}
+    added = {n: shape for n, shape in names.items() if n.startswith("blk.40.")}
+    assert names.keys() - added.keys() == {t.layout.name for t in without.tensors}
+    assert added["blk.40.nextn.eh_proj.weight"] == (2048, 4096)
+    assert added["blk.40.ffn_down_exps.weight"] == (256, 2048, 512)
+
+
 def test_the_vocabulary_is_whole():
     keys = plan("qwen3.5-397b-a17b", layers=1).metadata
     tokens = keys["tokenizer.ggml.tokens"]
@@ -70,7 +83,8 @@ def test_the_vocabulary_is_whole():
 def test_every_released_size_has_a_card():
     family = Qwen35Moe()
     cards = {card.name: card for card in family.model_cards()}
-    assert {shape.name for shape in family.shapes()} <= set(cards)
+    sizes = {shape.name.removesuffix("-mtp") for shape in family.shapes()}
+    assert sizes <= set(cards)
     for card in cards.values():
         assert card.sampling.top_k == 20
         assert card.thinking_budget < card.max_tokens

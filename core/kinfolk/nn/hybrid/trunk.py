@@ -40,7 +40,7 @@ def build_hybrid(
         mixer: Mixer = (
             _delta(config, weights, context, layer)
             if recurrent
-            else _attention(config, weights, context, layer, rope, norm)
+            else attention(config, weights, context, f"blk.{layer}", layer, rope, norm)
         )
         layers.append(
             PreNormLayer(
@@ -89,15 +89,16 @@ def _delta(
     )
 
 
-def _attention(
+def attention(
     config: HybridConfig,
     weights: Weights,
     context: BuildContext,
+    block: str,
     layer: int,
     rope: RotaryEmbedding,
     norm: Callable[[str], RMSNorm],
 ) -> Attention:
-    block = f"blk.{layer}"
+    """The attention of a ``block`` of the file, with the state of ``layer``."""
     return Attention(
         context,
         layer,

@@ -36,6 +36,15 @@ def trunk_weights(config: HybridConfig, inventory: Inventory) -> Iterator[Weight
             yield from _attention(config, inventory, layer)
 
 
+def mtp_weights(config: HybridConfig, inventory: Inventory) -> Iterator[WeightSpec]:
+    """Norms and attention of the block behind the trunk (MTP); the family adds its feed-forward
+    weights."""
+    block = f"blk.{config.layers}"
+    yield WeightSpec(f"{block}.attn_norm.weight", (config.width,), "vector")
+    yield WeightSpec(f"{block}.post_attention_norm.weight", (config.width,), "vector")
+    yield from _attention(config, inventory, config.layers)
+
+
 def ignored_tensors(config: HybridConfig, inventory: Inventory) -> dict[str, str]:
     """Tensors of the file that this runtime does not use, with the reason."""
     ahead = {f"blk.{layer}." for layer in range(config.layers, config.layers + config.draft_layers)}

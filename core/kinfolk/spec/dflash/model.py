@@ -22,6 +22,7 @@ from kinfolk.nn.attention import Attention, SoftplusGate
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.decoder import PreNormLayer
 from kinfolk.nn.feed_forward import mlp
+from kinfolk.nn.key_values import KeyValueWriter
 from kinfolk.nn.linear import Linear, Linears
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.residual import Residual
@@ -47,10 +48,7 @@ from kinfolk.spec.dflash.ranking import CandidateSelector, Independent, Ranking
 from kinfolk.spec.dflash.weights import feature_norm
 from kinfolk.weights.loader import Weights
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
-from kinfolk_kernels.qk_rope_write.head_norm import HeadNorm
-from kinfolk_kernels.qk_rope_write.op import QK_ROPE_WRITE, QKRopeWriteArguments
 from kinfolk_kernels.softcap.op import SOFTCAP, SoftcapArguments
-from kinfolk_kernels.stored_kind import StoredKind
 
 _SAME: Final = 0.01
 """Scales that differ by less are one number, rounded to bfloat16 or not."""
@@ -63,7 +61,7 @@ def build(plan: DraftPlan, weights: Weights, context: BuildContext, target: Mode
     return _DrafterBuilder(plan, weights, context, target).drafter()
 
 
-class ContextKeys:
+class ContextKeys(KeyValueWriter):
     """The keys and values that one layer makes of fused features, and where they are stored.
 
     ``norm`` is the layer's first norm, if the layer applies it to features too.
@@ -79,35 +77,8 @@ class ContextKeys:
         rope: RotaryEmbedding,
         norm: RMSNorm | None,
     ) -> None:
-        self.layer, self.dim, self.norm = layer, dim, norm
-        state = context.state.paged(layer)
-        keys, values = (
-            StoredKind.named(section.heads, section.dim, section.codec.format)
-            for section in (state.section("k"), state.section("v"))
-        )
-        self.write_rows = context.ops.bind(
-            QK_ROPE_WRITE,
-            QKRopeWriteArguments(
-                norms=(None, HeadNorm(k_norm.weight, k_norm.eps), None),
-                rope_tables=(rope.cos, rope.sin),
-                keys=keys,
-                values=values,
-                has_values=True,
-                pool_index=context.state.windows.index(state.window),
-                dtype=keys.dtype or context.dtype,
-                device=context.device,
-            ),
-        )
-
-    def write(
-        self, keys: torch.Tensor, values: torch.Tensor, batch: StepBatch, view: StateView
-    ) -> None:
-        """Store keys and values [R, heads * dim] of all rows."""
-        count, paged = keys.shape[0], view.paged(self.layer)
-        pools, arenas = ((part("k"), part("v")) for part in (paged.pool, paged.arena))
-        no_queries = keys.new_empty(count, 0, self.dim)
-        k, v = (each.view(count, -1, self.dim) for each in (keys, values))
-        self.write_rows(no_queries, k, v, pools, arenas, batch)
+        super().__init__(context, layer, dim=dim, k_norm=k_norm, rope=rope)
+        self.norm = norm
 
 
 class FusedFeatures:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from kinfolk.draft_api import DraftPlan, TargetFacts
+from kinfolk.draft_api import CANDIDATES, DraftPlan, TargetFacts
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.plans import Paged, Section
@@ -12,9 +10,6 @@ from kinfolk.spec.dflash.config import DFlashConfig, spread_layers
 from kinfolk.spec.dflash.layouts import FC, LAYOUT_A, layout_of
 from kinfolk.spec.dflash.reader import read_config
 from kinfolk.spec.dflash.weights import weight_plan
-
-CANDIDATES: Final = 8
-"""Candidates for each token: trees seldom have more siblings."""
 
 
 def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan:

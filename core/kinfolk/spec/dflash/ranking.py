@@ -1,25 +1,16 @@
-"""From the logits of a block to ranked proposals: every row by itself, or row after row.
-
-For sampled requests, candidates are ranked by the noise with which the target draws, see
-:mod:`kinfolk.spec.gumbel`. Their scores are then the chances to be drawn if the target's
-log-probabilities are the drafter's plus Gumbel noise: the largest of key + noise is a draw from the
-softmax of the keys.
-"""
+"""From the logits of a block to ranked proposals: every row by itself, or row after row."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from kinfolk.draft_api import DraftBlock, Proposals
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear
-from kinfolk.spec.gumbel import ranked
+from kinfolk.spec.candidates import best_candidates, best_of_logits
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
-
-MOST_RANKED: Final = 64
-"""Tokens of a row that are ranked: the noise seldom lifts others to the first places."""
 
 
 class Ranking(Protocol):
@@ -41,14 +32,12 @@ class Independent:
         self.columns, self.tokens = columns, tokens
 
     def __call__(self, block: DraftBlock, logits: torch.Tensor, hidden: torch.Tensor) -> Proposals:
-        best, rows = logits.topk(min(MOST_RANKED, logits.shape[-1]), -1)
-        log_q = best - logits.logsumexp(-1, keepdim=True)
-        candidates = rows if self.tokens is None else self.tokens[rows]
         depth = torch.arange(1, logits.shape[1] + 1, device=logits.device)
         position = block.positions[:, None] + depth
         seed = block.seed[:, None].expand_as(position)
         temperature = block.temperature[:, None].expand_as(position)
-        return Proposals(*_best(log_q, candidates, seed, position, temperature, self.columns))
+        chosen = best_of_logits(logits, self.tokens, seed, position, temperature, self.columns)
+        return Proposals(*chosen)
 
 
 class CandidateSelector:
@@ -87,7 +76,7 @@ class CandidateSelector:
         for row in range(logits.shape[1]):
             pair = self.predecessor(previous) * projected[:, row]
             score = unary[:, row] + (successors[:, row] * pair[:, None]).sum(-1)
-            best, chance = _best(
+            best, chance = best_candidates(
                 score.log_softmax(-1),
                 candidates[:, row],
                 block.seed,
@@ -99,21 +88,3 @@ class CandidateSelector:
             scores.append(chance)
             previous = best[:, 0]
         return Proposals(torch.stack(tokens, 1), torch.stack(scores, 1))
-
-
-def _best(
-    log_q: torch.Tensor,
-    candidates: torch.Tensor,
-    seed: torch.Tensor,
-    position: torch.Tensor,
-    temperature: torch.Tensor,
-    columns: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first ``columns`` of ranked candidates [..., K], and their scores float32.
-
-    ``position`` [...] is that of the proposed token.
-    """
-    order = ranked(log_q, candidates, seed, position, temperature)
-    warm = order.keys.log_softmax(-1)
-    scores = torch.where(temperature[..., None] > 0, warm, order.log_q.double())
-    return order.tokens[..., :columns].contiguous(), scores[..., :columns].float()

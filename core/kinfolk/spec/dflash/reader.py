@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-import numpy as np
-
 from kinfolk.config import MOST_LAYERS, Activation, Rope
 from kinfolk.draft_api import MAX_PROPOSED
 from kinfolk.errors import ModelFormatError
@@ -39,6 +37,7 @@ from kinfolk.spec.dflash.layouts import (
     layout_of,
     refuse_other_drafters,
 )
+from kinfolk.spec.reduced_head import head_tokens
 
 log = logging.getLogger(__name__)
 
@@ -323,23 +322,12 @@ class _Reader:
                 "whether its numbers are tokens or offsets; convert the drafter with kinfolk "
                 "convert"
             )
-        if info.type_name not in ("I32", "I64"):
-            raise self.misshapen(info, f"is of type {info.type_name}, expected I64 or I32")
         if not self.has(HEAD_TENSOR):
             raise self.misshapen(
                 info,
                 f"lists {info.shape[-1]} tokens of a head, but there is no {HEAD_TENSOR!r}",
             )
-        kind = np.int64 if info.type_name == "I64" else np.int32
-        tokens = self.inventory.bytes(info.name).reshape(-1).view(kind)
-        most = MAX_INT32 if vocabulary is None else vocabulary
-        if len(set(tokens.tolist())) < len(tokens) or tokens.min() < 0 or tokens.max() >= most:
-            raise self.misshapen(
-                info,
-                f"lists {len(tokens)} tokens from {tokens.min()} to {tokens.max()}, expected "
-                f"different ones below {most}",
-            )
-        return tuple(tokens.tolist())
+        return head_tokens(self.inventory, info, vocabulary)
 
     # -- numbers ------------------------------------------------------------------------------
 
