@@ -178,7 +178,8 @@ class Proposals:
     """What a drafter proposes for L lanes: D tokens deep, K candidates for each.
 
     tokens    int64 [L, D, K]     ids of the target's vocabulary, the best first
-    scores    float32 [L, D, K]   log-probabilities, given the tokens before
+    scores    float32 [L, D, K]   log-probabilities, given the tokens before; they do not rise from
+                                  one candidate to the next, and -inf = there is none
     parents   int64 [L, D * K]    the candidate that each one follows, by its number d * K + k,
                                   -1 = the lane's own token; parents come before children
 

@@ -193,6 +193,11 @@ class Settings(BaseSettings):
     draft_tokens: int = Field(
         8, ge=1, le=63, description="most tokens drafted for a sequence in a step"
     )
+    draft_widths: Literal["cost", "fixed"] = Field(
+        "cost",
+        description="how much of what a drafter with weights proposes is verified: cost = what "
+        "pays by measured times and acceptance, fixed = all of it, which makes a run repeatable",
+    )
     draft_option: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),
         description="option of a drafter with weights, as NAME=VALUE",

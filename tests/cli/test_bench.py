@@ -23,7 +23,7 @@ def emitted(request, count=1):
 
 
 def finished(request, count):
-    usage = Usage(prompt=3, reused=0, emitted=count, drafted=0, accepted=0, steps=count - 1)
+    usage = Usage(prompt=3, reused=0, emitted=count, steps=count - 1)
     return Finished(request, FinishReason.LENGTH, usage)
 
 

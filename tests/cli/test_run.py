@@ -112,6 +112,25 @@ def test_stats_go_to_stderr(kinfolk, model):
     assert "tok/s" not in result.stdout
 
 
+def test_what_became_of_drafts_is_told(kinfolk, model):
+    """Random drafts of 4, 3, 2 and 1 tokens, none of which is right; the last token has none."""
+    drafting = ("--drafter", "random", "--draft-tokens", 4, "--ignore-eos")
+    result = kinfolk("run", "-m", model, "-n", 6, *GREEDY, *drafting, "--json", "Hi")
+    answer = json.loads(result.stdout)
+    figures = {
+        "draft_steps": 4,
+        "drafted_tokens": 10,
+        "accepted_tokens": 0,
+        "accept_length": 1.0,
+        "accept_rate": 0.0,
+    }
+    assert answer | figures == answer
+    result = kinfolk("run", "-m", model, "-n", 6, *GREEDY, *drafting, "--stats", "Hi")
+    assert ", 0/10 drafts, 1.00 tokens a drafting step, length" in result.stderr
+    result = kinfolk("run", "-m", model, "-n", 6, *GREEDY, "--ignore-eos", "--stats", "Hi")
+    assert "draft" not in result.stderr
+
+
 # -- chat models ----------------------------------------------------------------------------------
 
 

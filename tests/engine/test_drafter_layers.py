@@ -66,6 +66,8 @@ class Hand:
             )
             tables.extend(lease, start + item.rows)
             items.append(item)
+            # The text goes on as the test wants, not as the model chose.
+            self.store.drafts.pending[lease.slot] = item.tokens[0]
         plan = StepPlan(self.steps, tuple(items), self.side.kv_cache.take_operations())
         results = self.side.runner.run(plan, self.side.histories).results
         for item, result in zip(items, results, strict=True):
@@ -80,7 +82,7 @@ class Hand:
 
     def proposals(self, lease):
         slot = lease.slot
-        return self.store.tokens[slot].tolist(), self.store.parents[slot].tolist()
+        return self.store.drafts.tokens[slot].tolist(), self.store.drafts.parents[slot].tolist()
 
     def scores(self, lease):
         """The scores of a draft for one lane."""
@@ -121,7 +123,7 @@ def test_what_a_drafter_sees_decides_what_it_proposes(model, text, window, chang
     for tokens in (text[:60], [*text[:changed], 5, *text[changed + 1 : 60]]):
         lease = hand.open()
         hand.read(lease, tokens)
-        hand.store.pending[lease.slot] = 7
+        hand.store.drafts.pending[lease.slot] = 7
         scores.append(hand.scores(lease))
     assert float((scores[0] - scores[1]).abs().max()) > 1e-3
 

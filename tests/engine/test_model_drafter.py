@@ -128,6 +128,20 @@ def test_requests_of_other_lengths_share_steps(engine, text, solo, collect, draf
         assert outcome.end.usage.accepted > 0
 
 
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize("budget", [None, 14])
+def test_widths_by_cost_change_no_token(engine, text, solo, collect, drafted, budget, graphs):
+    many = several(text, 4, new=120)
+    loaded = drafted(
+        futures_of(many, solo), budget=budget, columns=2, wrong=3, settings={"graphs": graphs}
+    )
+    running = engine(model=loaded, widths="cost")
+    for request, outcome in zip(many, run(running, many, collect), strict=True):
+        assert outcome.tokens == solo(request).tokens
+        usage = outcome.end.usage
+        assert usage.steps == usage.emitted - 1 - usage.accepted
+
+
 @pytest.mark.parametrize("family", ["qwen35moe", "gemma4", "gemma4moe", "laguna"])
 @pytest.mark.parametrize("budget", [None, 24])
 def test_every_family_gives_the_same_tokens(

@@ -217,7 +217,7 @@ def drafted(model, registry, cases, tmp_path_factory):
     return open_model
 
 
-TRITON = {"op": ",".join(f"{op}=triton" for op in OPS)}
+TRITON = {"op": ",".join(f"{op}=triton" for op in (*OPS, "draft_trees", "place_drafts"))}
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
@@ -257,6 +257,6 @@ def test_drafts_by_kernels_are_those_of_the_cpu(drafted, reference, tree):
             stats, store = engine.stats(), engine._runner.executor.drafting.store
             assert stats["draft_failures"] == 0
             assert stats["drafts"] > 1
-            return found, store.tokens[1:].tolist(), store.parents[1:].tolist()
+            return found, store.drafts.tokens[1:].tolist(), store.drafts.parents[1:].tolist()
 
     assert answers(drafted(tree, **TRITON)) == answers(drafted(tree))

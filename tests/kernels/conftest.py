@@ -29,6 +29,7 @@ __all__ = [
 NEED_TRITON = [
     "test_dependent_launches.py",
     "test_gemm_f16.py",
+    "test_gemm_mma.py",
     "test_gemv.py",
     "test_interpreter_tier.py",
 ]

@@ -5,10 +5,13 @@ Its numbers are compared on a GPU (``tests/gpu/test_linear_triton.py``).
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaSource, unavailable
+from kinfolk_kernels.linear import triton_backend as backend
 from kinfolk_kernels.linear.gemm_mma import SOURCE, gemm_mma, tile_for
 from kinfolk_kernels.linear.prepare import MMA_ROW_TILES, MmaRows
 from kinfolk_kernels.packing import empty
@@ -84,3 +87,30 @@ def test_stages_of_every_format_fit_in_shared_memory(name):
         assert launch.shared <= MAX_SHARED
         defines = dict(launch.source.defines)
         assert defines["WEIGHT_BYTES"] >= 2 * 4352
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"), [(17, [17]), (64, [64]), (65, [64, 1]), (192, [64] * 3)]
+)
+def test_more_rows_than_a_launch_has_are_multiplied_in_parts(
+    monkeypatch, random_planes, numbers, rows, parts
+):
+    """With the launch replaced by the product that it computes: the kernel needs a GPU."""
+    seen = []
+
+    def product(matrices, x, outs):
+        assert x.shape[0] <= 64
+        seen.append(x.shape[0])
+        for planes, out in zip(matrices, outs, strict=True):
+            out.copy_(x @ planes.dequantize().T)
+        return SimpleNamespace(run=lambda: None)
+
+    monkeypatch.setattr(backend, "unavailable", lambda device: "")
+    monkeypatch.setattr(backend, "mma_rows", lambda x: x)
+    monkeypatch.setattr(backend, "gemm_mma", product)
+    matrices = [random_planes("Q8_0", n, 64) for n in (8, 12)]
+    x = numbers(rows, 64)
+    found = backend.products(x, matrices)
+    for y, planes in zip(found, matrices, strict=True):
+        torch.testing.assert_close(y, x @ planes.dequantize().T)
+    assert seen == parts

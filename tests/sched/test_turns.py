@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinfolk.sched.drafts import fair_widths
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request
+from kinfolk.sched.widths import fair_widths
 
 LONG = 10_000
 

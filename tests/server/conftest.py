@@ -20,6 +20,7 @@ from kinfolk.errors import EngineError
 from kinfolk.model_api import ModelInfo
 from kinfolk.plans import Paged, Section, StatePlan
 from kinfolk.registry import Registry
+from kinfolk.sched.draft_counts import DraftCounts
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.plan import TokenLogprob
 from kinfolk.sched.request import FinishReason, Request
@@ -42,6 +43,10 @@ TEMPLATE = (
 
 Step = tuple[int, ...] | float | Exception
 """Tokens of one step, seconds of silence, or a failure."""
+
+
+DRAFTS = DraftCounts("chain", 2, 8, 8, 8, (2, 2, 2, 1), (2, 2, 1, 1))
+"""Two chains of four: one accepted, of the other the first two tokens."""
 
 
 class FakeTicket:
@@ -68,6 +73,7 @@ class FakeEngine:
     requests: list[Request] = field(default_factory=list)
     ended: list[Finished] = field(default_factory=list)
     refuse: Exception | None = None
+    drafts: DraftCounts = DRAFTS
 
     def __post_init__(self) -> None:
         self._free = threading.Semaphore(self.slots)
@@ -139,7 +145,7 @@ class FakeEngine:
         reason: FinishReason,
         error: str | None = None,
     ) -> None:
-        usage = Usage(len(request.prompt), 3, emitted, drafted=8, accepted=6, steps=emitted)
+        usage = Usage(len(request.prompt), 3, emitted, steps=emitted, drafts=self.drafts)
         event = Finished(request.id, reason, usage, error)
         self.ended.append(event)
         send(event)

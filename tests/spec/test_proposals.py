@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from kinfolk.spec.proposals import ProposalStore
 from kinfolk.spec.verify import NO_ROW
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
+from kinfolk_kernels.place_drafts.op import PLACE_DRAFTS, PlaceDraftsArguments
 
 VOCABULARY = 100
+PLACE = partial(PLACE_DRAFTS.reference, PlaceDraftsArguments(VOCABULARY, torch.device("cpu")))
 PARENTS = [0, 0, 1, 3, 3, 2, 5]
 TOKENS = [11, 12, 13, 14, 15, 16, 17]
 PLAN = StatePlan((Paged((Section("k", 1, 4, Codec("f32")),)),))
@@ -38,13 +41,14 @@ def opened():
 def store(opened):
     """Slot of the first lease: a chain; of the second: a tree; of the third: a smaller tree."""
     state, leases = opened
-    store = ProposalStore(5, len(TOKENS), VOCABULARY, state.device)
+    store = ProposalStore(5, len(TOKENS), PLACE, state.device)
     slots = torch.tensor([lease.slot for lease in leases])
     chain = list(range(len(TOKENS)))
     few = [*PARENTS[:4], *[NO_ROW] * 3]
     tokens = torch.tensor([TOKENS, [t + 20 for t in TOKENS], [t + 40 for t in TOKENS]])
     trees = (tokens, torch.tensor([chain, PARENTS, few]), torch.tensor([7, 7, 4]))
     store.put(slots, trees)
+    store.note(slots, torch.tensor([5, 5, 5]), slots)
     return store
 
 
@@ -122,7 +126,7 @@ def test_a_token_that_does_not_exist_ends_its_path(opened, store, token):
 
 def test_63_nodes_fill_all_bits_of_a_path(opened):
     state, (first, _, _) = opened
-    store = ProposalStore(5, 63, VOCABULARY, state.device)
+    store = ProposalStore(5, 63, PLACE, state.device)
     tokens = torch.full((1, 63), 7)
     store.put(torch.tensor([first.slot]), (tokens, torch.arange(63)[None], torch.tensor([63])))
     item = Item(first, "a", ItemKind.VERIFY, (5,), 70, budget=99, proposed=63, tree=True)

@@ -29,7 +29,8 @@ LOADING: Final = (
 )
 ENGINE: Final = (
     *("context", "slots", "kv_codec", "v_codec", "step_tokens"),
-    *("drafter", "draft_model", "draft_option", "draft_mode", "draft_tokens", "draft_budget"),
+    *("drafter", "draft_model", "draft_option", "draft_mode", "draft_widths"),
+    *("draft_tokens", "draft_budget"),
     *("graphs", "batch_invariant", "no_overlap"),
 )
 _REPEATED: Final = frozenset({"op", "draft_option"})

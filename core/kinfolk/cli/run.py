@@ -119,7 +119,12 @@ def speed(end: Ended) -> str:
     """``128 tokens at 45.2 tok/s, first after 0.31 s``"""
     rate = (end.tokens - 1) / end.timings.decode if end.timings.decode > 0 else 0.0
     cached = f", {end.usage.reused} cached" if end.usage.reused else ""
-    drafts = f", {end.usage.accepted}/{end.usage.drafted} drafts" if end.usage.drafted else ""
+    counts, drafts = end.usage.drafts, ""
+    if counts.steps:
+        drafts = (
+            f", {counts.accepted}/{counts.drafted} drafts, {counts.accept_length:.2f} tokens a "
+            "drafting step"
+        )
     return (
         f"{end.tokens} tokens at {rate:.1f} tok/s, first after {end.timings.prompt:.2f} s "
         f"({end.usage.prompt} in the prompt{cached}){drafts}, {end.reason.value}"
@@ -215,8 +220,11 @@ def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
             "prompt_tokens": piece.usage.prompt,
             "cached_tokens": piece.usage.reused,
             "completion_tokens": piece.tokens,
+            "draft_steps": piece.usage.drafts.steps,
             "drafted_tokens": piece.usage.drafted,
             "accepted_tokens": piece.usage.accepted,
+            "accept_length": round(piece.usage.drafts.accept_length, 3),
+            "accept_rate": round(piece.usage.drafts.accept_rate, 3),
             "first_token_seconds": round(piece.timings.prompt, 4),
             "decode_seconds": round(piece.timings.decode, 4),
         }

@@ -102,7 +102,7 @@ class DraftBuffers:
         """The rows to draft from, as the device knows them."""
         device, lane = self._transfer.device, self._lane
         slots = device["slot"]
-        pending, length = store.pending[slots], store.length[slots]
+        pending, length = store.drafts.pending[slots], store.length[slots]
         first = self._place == 0
         last = self.state.limits.context - 1
         return DraftBlock(

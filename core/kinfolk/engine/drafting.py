@@ -18,10 +18,13 @@ from kinfolk.engine.input_buffers import SampledSequences
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.model_api import CommitBatch, Forward, StepBatch
+from kinfolk.ops.binding import Ops
 from kinfolk.spec.proposals import ProposalStore
-from kinfolk.spec.trees import best_first_trees, chains
+from kinfolk.spec.trees import chains, trees
 from kinfolk.state.state import State
 from kinfolk.verify_api import Kept
+from kinfolk_kernels.draft_trees.op import DRAFT_TREES, DraftTreesArguments
+from kinfolk_kernels.place_drafts.op import PLACE_DRAFTS, PlaceDraftsArguments
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +49,19 @@ class Drafting:
     """
 
     def __init__(
-        self, loaded: LoadedDrafter, vocabulary: int, state: State, kernel_warmup: KernelWarmup
+        self,
+        loaded: LoadedDrafter,
+        vocabulary: int,
+        ops: Ops,
+        state: State,
+        kernel_warmup: KernelWarmup,
     ) -> None:
         self.loaded, self.state = loaded, state
-        slots = state.limits.slots + 1
-        self.store = ProposalStore(slots, loaded.rows, vocabulary, state.device)
+        device, slots = state.device, state.limits.slots + 1
+        place = ops.bind(PLACE_DRAFTS, PlaceDraftsArguments(vocabulary, device))
+        self.store = ProposalStore(slots, loaded.rows, place, device)
+        arguments = DraftTreesArguments(loaded.rows, chain_seeded=False, device=device)
+        self._draft_trees = ops.bind(DRAFT_TREES, arguments) if loaded.tree else None
         self.failures = 0
         self._kernel_warmup = kernel_warmup
 
@@ -85,8 +96,11 @@ class Drafting:
         """Propose for the lanes of buffers that are uploaded, and store it by slot."""
         block = buffers.draft_block(self.store)
         proposals = self.loaded.drafter.draft(block, self.state)
-        choose = best_first_trees if self.loaded.tree else chains
-        self.store.put(block.slots, choose(proposals, self.loaded.rows))
+        rows, draft_trees = self.loaded.rows, self._draft_trees
+        if draft_trees is None:
+            self.store.put(block.slots, chains(proposals, rows))
+        else:
+            self.store.put(block.slots, trees(proposals, rows, draft_trees))
 
     def launch(self, lanes: Sequence[Lane]) -> None:
         """Draft for lanes, launch by launch."""

@@ -78,6 +78,7 @@ class Engine:
             limits,
             proposed=0 if with_weights is None else with_weights.rows,
             proposes_trees=with_weights is not None and with_weights.tree,
+            proposed_depth=None if with_weights is None else with_weights.plan.depth,
         )
         self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state)
@@ -244,7 +245,7 @@ class Engine:
             self._scheduler.submit(request)
         except Exception as error:
             log.exception("request %r cannot be queued", request.id)
-            nothing = Usage(len(request.prompt), 0, 0, 0, 0, 0)
+            nothing = Usage(len(request.prompt))
             return [Finished(request.id, FinishReason.ERROR, nothing, explain(error))]
         self._histories[request.id] = history
         return ()

@@ -98,7 +98,7 @@ class EagerExecutor:
         self.drafting: Drafting | None = None
         if loaded.drafter is not None:
             vocabulary = loaded.info.vocabulary
-            self.drafting = Drafting(loaded.drafter, vocabulary, state, kernel_warmup)
+            self.drafting = Drafting(loaded.drafter, vocabulary, loaded.ops, state, kernel_warmup)
 
     @property
     def penalties(self) -> PenaltyState:

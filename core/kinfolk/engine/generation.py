@@ -134,6 +134,7 @@ def _requests(runtime: Runtime, prompt: Prompt, options: GenerationOptions) -> t
             checkpoints=prompt.checkpoints,
             keep=prompt.keep,
             draft=options.draft,
+            draft_width=options.draft_width,
             priority=options.priority,
         )
         for choice in range(options.choices)

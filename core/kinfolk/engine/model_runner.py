@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from time import perf_counter
 
 import torch
 
@@ -45,11 +46,12 @@ class PendingItems:
 @dataclass(frozen=True, slots=True)
 class PendingStep:
     """A launched step. If it runs in several parts, ``results`` are those of all parts but the
-    last, and ``last`` is the part that is still pending."""
+    last, and ``last`` is the part that is still pending. ``launched``: when its launch began."""
 
     plan: StepPlan
     results: Sequence[ItemResult]
     last: PendingItems
+    launched: float = 0.0
 
     @property
     def next_tokens(self) -> torch.Tensor | None:
@@ -96,6 +98,7 @@ class ModelRunner:
                 raise EngineError(f"--batch-invariant needs captured steps; {reasons}")
             log.warning("every step runs eagerly, so each takes longer: %s", reasons)
         self._reader = OutputReader(loaded.device)
+        self._collected = 0.0
         self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
 
     @property
@@ -138,13 +141,15 @@ class ModelRunner:
         """Launch a step on the device. ``after``: the step that chooses its tokens, if it is not
         collected yet (overlap)."""
         tokens = None if after is None else after.next_tokens
+        launched = perf_counter()
         with self._on_device(), self._invalidated_by_errors():
             self.state.apply(plan.operations)
             results: list[ItemResult] = []
             *others, last = self._parts(plan)
             for items in others:
                 results += self._collect(self._launch(ScheduledBatch(items, histories)))
-            return PendingStep(plan, results, self._launch(ScheduledBatch(last, histories, tokens)))
+            pending = self._launch(ScheduledBatch(last, histories, tokens))
+            return PendingStep(plan, results, pending, launched)
 
     @torch.inference_mode()
     def collect(self, step: PendingStep) -> StepResult:
@@ -152,7 +157,9 @@ class ModelRunner:
         with self._on_device(), self._invalidated_by_errors():
             results = [*step.results, *self._collect(step.last)]
         self._count(step.plan)
-        return StepResult(step.plan.step_id, tuple(results))
+        now = perf_counter()
+        seconds, self._collected = now - max(step.launched, self._collected), now
+        return StepResult(step.plan.step_id, tuple(results), seconds)
 
     def _launch(self, batch: ScheduledBatch) -> PendingItems:
         outputs = self.executor.launch(batch)

@@ -27,7 +27,8 @@ class GenerationOptions:
     ``choices`` answers are sampled, the i-th with ``seed + i``. ``logprobs`` is the number of
     alternatives to report, ``None`` = report nothing. ``stop`` are texts that end the output and
     are not part of it; ``stop_tokens`` ids that do. ``ignore_eos`` goes on past the model's own
-    end of text.
+    end of text. Without ``draft`` nothing is drafted; ``draft_width`` is the most rows to draft in
+    a step.
     """
 
     max_tokens: int | None = None
@@ -46,6 +47,7 @@ class GenerationOptions:
     choices: int = 1
     logprobs: int | None = None
     draft: bool = True
+    draft_width: int | None = None
     priority: int = 0
 
 

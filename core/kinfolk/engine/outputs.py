@@ -221,6 +221,7 @@ def _sampled(
         item.request_id,
         kept=len(kept) if item.kind is ItemKind.VERIFY else len(item.tokens),
         emitted=emitted,
+        path=tuple(kept[1:]) if item.proposed else (),
         logprobs=logprobs.of(number, kept, emitted, count),
     )
 

@@ -82,7 +82,9 @@ def prepare_drafter(
         named = _reader_of(draft_file, named, registry)
     assert named is not None
     _check_options(settings, named)
-    plan = ask_for_plan(named.value, named.source, draft_file, facts)
+    # Without architectures, a drafter is part of the target's own file.
+    elsewhere = draft_file is file and bool(named.value.architectures)
+    plan = None if elsewhere else ask_for_plan(named.value, named.source, draft_file, facts)
     if plan is None:
         flag = "" if settings.draft_model else "; name the file that does with --draft-model"
         raise SettingsError(f"{draft_file.path} holds no drafter {named.value.name!r}{flag}")

@@ -267,7 +267,7 @@ class EngineClient:
         for answer in calls:
             answer.set_exception(EngineError(_LOST))
         for request, on_event in listeners:
-            nothing = Usage(len(request.prompt), 0, 0, 0, 0, 0)
+            nothing = Usage(len(request.prompt))
             on_event(Finished(request.id, FinishReason.ERROR, nothing, _LOST))
         self._on_lost()
 

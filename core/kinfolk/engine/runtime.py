@@ -98,6 +98,7 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
         max_draft=settings.draft_tokens if drafts else 0,
         vocabulary=loaded.info.vocabulary,
         overlap=not settings.no_overlap,
+        widths=settings.draft_widths,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Set
 from numbers import Integral
 from typing import Final
 
+from kinfolk.draft_api import MAX_PROPOSED
 from kinfolk.errors import ContextLengthExceeded, RequestError, RequestTypeError, shown
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sampling
@@ -89,7 +90,13 @@ def check_tokens(
 
 def _check_numbers(request: Request, where: str) -> None:
     quantum = 1 if request.quantum is None else request.quantum
-    named = {"max_new": request.max_new, "priority": request.priority, "quantum": quantum}
+    width = 1 if request.draft_width is None else request.draft_width
+    named = {
+        "max_new": request.max_new,
+        "priority": request.priority,
+        "quantum": quantum,
+        "draft_width": width,
+    }
     for name, value in named.items():
         if not is_whole(value):
             raise RequestTypeError(
@@ -99,6 +106,11 @@ def _check_numbers(request: Request, where: str) -> None:
             raise RequestError(
                 f"{where}: {name} must be at least 1, got {shown(value)}", field=name
             )
+    if width > MAX_PROPOSED:
+        raise RequestError(
+            f"{where}: draft_width must be at most {MAX_PROPOSED}, got {shown(width)}",
+            field="draft_width",
+        )
     bad = [place for place in request.checkpoints if not 1 <= place <= len(request.prompt)]
     if bad:
         raise RequestError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kinfolk.sched.draft_counts import NO_DRAFTS, DraftCounts, DraftMode
 from kinfolk.sched.plan import TokenLogprob
 from kinfolk.sched.request import FinishReason, Sequence
 
@@ -13,25 +14,32 @@ class Usage:
     """Counts of one request.
 
     ``reused`` prompt tokens came from a checkpoint; ``steps`` are decode and verify steps, so that
-    ``(emitted - 1) / steps`` is the mean number of tokens a step.
+    ``(emitted - 1) / steps`` is the mean number of tokens a step. ``drafts`` counts those that
+    verified something.
     """
 
     prompt: int
-    reused: int
-    emitted: int
-    drafted: int
-    accepted: int
-    steps: int
+    reused: int = 0
+    emitted: int = 0
+    steps: int = 0
+    drafts: DraftCounts = NO_DRAFTS
+
+    @property
+    def drafted(self) -> int:
+        return self.drafts.drafted
+
+    @property
+    def accepted(self) -> int:
+        return self.drafts.accepted
 
     @classmethod
-    def of(cls, sequence: Sequence) -> Usage:
+    def of(cls, sequence: Sequence, mode: DraftMode) -> Usage:
         return cls(
             prompt=len(sequence.request.prompt),
             reused=sequence.reused,
             emitted=sequence.emitted,
-            drafted=sequence.drafted,
-            accepted=sequence.accepted,
             steps=sequence.steps,
+            drafts=sequence.drafts.counts(mode),
         )
 
 

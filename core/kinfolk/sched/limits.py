@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from kinfolk.errors import SettingsError
 
@@ -19,7 +20,9 @@ class SchedulerLimits:
     quantum          tokens a sequence emits before its turn ends, unless the request says otherwise
     max_draft        drafted rows of one sequence in one step, of a drafter of the host
     proposed         drafted rows of one sequence that the device proposes, 0 = none
+    proposed_depth   most of them that follow one another; ``None`` = all
     proposes_trees   whether these are trees
+    widths           how many of them are verified: "fixed" = all, "cost" = as many as pay
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     overlap          plan a step before the one before it is known, where that changes nothing
     vocabulary       token ids are below this; ``None`` = not checked
@@ -33,7 +36,9 @@ class SchedulerLimits:
     quantum: int = 16
     max_draft: int = 15
     proposed: int = 0
+    proposed_depth: int | None = None
     proposes_trees: bool = False
+    widths: Literal["fixed", "cost"] = "fixed"
     prefill_share: float = 0.25
     vocabulary: int | None = None
     overlap: bool = True
@@ -53,6 +58,11 @@ class SchedulerLimits:
             ("quantum", self.quantum >= 1, "at least 1"),
             ("max_draft", 0 <= self.max_draft <= 63, "between 0 and 63"),
             ("proposed", 0 <= self.proposed <= 63, "between 0 and 63"),
+            (
+                "proposed_depth",
+                self.proposed_depth is None or self.proposed_depth >= 1,
+                "at least 1",
+            ),
             ("prefill_share", 0 <= self.prefill_share < 1, "at least 0 and below 1"),
             ("vocabulary", self.vocabulary is None or self.vocabulary >= 1, "at least 1"),
         ):

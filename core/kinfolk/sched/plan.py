@@ -84,7 +84,8 @@ class ItemResult:
 
     After a decode or verify item ``len(emitted) == kept``; the last emitted token is pending: it is
     not in the state yet. A prefill item keeps all its rows and emits one token if it samples.
-    ``proposed``: the device holds proposals for what follows.
+    ``path`` are the proposed rows that were kept, ``proposed``: the device holds proposals for what
+    follows.
     """
 
     lease: SlotLease
@@ -93,12 +94,15 @@ class ItemResult:
     emitted: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
+    path: tuple[int, ...] = ()
     proposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What became of a step: a result for each of its items."""
+    """What became of a step: a result for each of its items, and the seconds since the step before,
+    or since its launch if that was later; 0 = not measured."""
 
     step_id: int
     results: tuple[ItemResult, ...]
+    seconds: float = 0.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kinfolk.errors import RequestError, SettingsError, shown
+from kinfolk.sched.draft_counts import DraftTally
 from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
 from kinfolk.state.chunks import SlotLease
 
@@ -83,6 +84,8 @@ class Request:
 
     ``stop`` holds token ids that end the output (they are emitted as the last token);
     ``quantum`` overrides the scheduler's number of tokens a turn; lower ``priority`` runs first.
+    Without ``draft`` nothing is drafted for it; ``draft_width`` is the most rows to draft for it in
+    a step, ``None`` = as many as the scheduler's limits say.
     """
 
     id: str
@@ -93,8 +96,15 @@ class Request:
     checkpoints: tuple[int, ...] = ()
     keep: bool = False
     draft: bool = True
+    draft_width: int | None = None
     priority: int = 0
     quantum: int | None = None
+
+    def draft_rows(self, most: int) -> int:
+        """Rows to draft for it in a step, of ``most`` that could be drafted."""
+        if not self.draft:
+            return 0
+        return most if self.draft_width is None else min(most, self.draft_width)
 
 
 class Status(Enum):
@@ -129,8 +139,7 @@ class Sequence:
     reused: int = 0
     served_in_turn: int = 0
     proposed: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    drafts: DraftTally = field(default_factory=DraftTally)
     steps: int = 0
     finish: FinishReason | None = None
     error: str | None = None

@@ -164,6 +164,7 @@ class Scheduler:
             return []
         outcomes = match_results(plan, result)
         self._outstanding.pop(0)
+        self._drafts.timed(plan, result.seconds)
         events: list[Event] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
@@ -234,8 +235,9 @@ class Scheduler:
         left = rows - len(served)
         drafts = self._drafts.propose(served, left)
         proposed = self._drafts.proposed(served, left)
+        proposes = self._drafts.proposes(served)
         items = []
-        for sequence, draft, width in zip(served, drafts, proposed, strict=True):
+        for sequence, draft, width, propose in zip(served, drafts, proposed, proposes, strict=True):
             lease, start = _lease(sequence), sequence.computed
             item = Item(
                 lease,
@@ -246,7 +248,7 @@ class Scheduler:
                 budget=sequence.remaining,
                 proposed=width,
                 tree=self.limits.proposes_trees,
-                propose=self._drafts.wants_proposals(sequence),
+                propose=propose,
             )
             self._kv_cache.tables.extend(lease, start + min(item.rows, item.budget))
             items.append(item)
@@ -272,7 +274,7 @@ class Scheduler:
             sequence.request.prompt[start:stop],
             start,
             sample=stop == len(sequence.request.prompt),
-            propose=stop == len(sequence.request.prompt) and self._drafts.wants_proposals(sequence),
+            propose=stop == len(sequence.request.prompt) and self._drafts.proposes_first(sequence),
             budget=sequence.remaining,
             stores=self._checkpoints.take(sequence, lease, stop),
         )
@@ -302,11 +304,15 @@ class Scheduler:
             computed -= len(outcome.emitted) - len(tokens)
             sequence.steps += 1
             sequence.served_in_turn += len(tokens)
-            sequence.drafted += item.rows - 1
-            sequence.accepted += min(len(tokens), outcome.kept - 1)
+            if item.kind is ItemKind.VERIFY:
+                accepted = min(len(tokens), outcome.kept - 1)
+                depth = _depth(item, self.limits.proposed_depth)
+                sequence.drafts.add(item.rows - 1, depth, accepted, len(tokens))
+            self._drafts.verified(sequence, item, outcome)
         self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
         sequence.proposed = self.limits.proposed if outcome.proposed else 0
+        sequence.drafts.failures += item.propose and not outcome.proposed
         if not tokens:
             return
         sequence.known.extend(tokens)
@@ -344,7 +350,10 @@ class Scheduler:
         sequence.status = Status.FINISHED
         sequence.finish = reason
         sequence.error = error
-        return Finished(sequence.request.id, reason, Usage.of(sequence), error)
+        return Finished(sequence.request.id, reason, self._usage(sequence), error)
+
+    def _usage(self, sequence: Sequence) -> Usage:
+        return Usage.of(sequence, self._drafts.mode(sequence))
 
     def _keep_end(self, sequence: Sequence, lease: SlotLease) -> None:
         ahead = any(item.lease == lease for plan in self._outstanding for item in plan.items)
@@ -359,6 +368,13 @@ def _lease(sequence: Sequence) -> SlotLease:
     if sequence.lease is None:
         raise EngineError(f"request {sequence.request.id!r} has no slot")
     return sequence.lease
+
+
+def _depth(item: Item, deepest: int | None) -> int:
+    """Most drafted tokens of an item that can be accepted; ``deepest``: of what the device
+    proposes."""
+    rows = min(item.rows, item.budget) - 1
+    return rows if deepest is None or not item.proposed else min(rows, deepest)
 
 
 def _until_stop(tokens: tuple[int, ...], stop: frozenset[int]) -> tuple[int, ...]:

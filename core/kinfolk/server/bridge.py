@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from kinfolk.engine.answer import AnswerPart, Ended, joined
 from kinfolk.engine.generation import Generation
+from kinfolk.sched.draft_counts import DraftCounts
 from kinfolk.sched.events import Event, Usage
 from kinfolk.sched.request import FinishReason
 from kinfolk.server.errors import ApiError
@@ -104,6 +105,11 @@ class ActiveRequest:
     def completion_tokens(self) -> int:
         """Tokens read so far."""
         return sum(generation.tokens for generation in self.generations)
+
+    @property
+    def drafts(self) -> DraftCounts:
+        """What became of the drafts of the finished choices."""
+        return DraftCounts.total(end.usage.drafts for end in self.ends)
 
     async def wait_for_first(self, seconds: float) -> None:
         """Return when the first piece has arrived, or after ``seconds``.

@@ -22,6 +22,7 @@ from kinfolk.server.request_log import CLIENT_GONE
 from kinfolk.server.responses import collect, json_response, stream
 from kinfolk.server.schema import ChatBody
 from kinfolk.server.service import Service
+from kinfolk.server.speculative import Speculative
 from kinfolk.server.tools import ToolCallEncoder
 from kinfolk.server.usage import timings_of, usage_of
 from kinfolk.version import __version__
@@ -50,9 +51,9 @@ def chat_router(service: Service) -> APIRouter:
         generation = Generation(service.runtime, prompt, options)
         active = await service.launch(request, [generation])
         if body.streams:
-            encoder = ChatChunks(name, options.choices, body.include_usage)
+            encoder = ChatChunks(name, options.choices, body.include_usage, body.speculative)
             return await stream(service, active, encoder.chunks, encoder.usage)
-        answer = ChatAnswer(name, options.choices)
+        answer = ChatAnswer(name, options.choices, body.speculative)
         if not await collect(request, service, active, answer.take):
             return Response(status_code=CLIENT_GONE)
         return json_response(answer.body())
@@ -74,8 +75,11 @@ def _head(model: str, kind: str) -> dict[str, Any]:
 class ChatChunks:
     """Encodes pieces as chunks: for each choice a role, text and tool calls, a finish reason."""
 
-    def __init__(self, model: str, choices: int, include_usage: bool):
+    def __init__(
+        self, model: str, choices: int, include_usage: bool, speculative: Speculative | None
+    ):
         self._head = _head(model, "chat.completion.chunk")
+        self._speculative = speculative
         self._include_usage = include_usage
         self._choices = choices
         self._begun: set[int] = set()
@@ -107,7 +111,7 @@ class ChatChunks:
         return {
             **self._head,
             "choices": [],
-            "usage": usage_of(ends, self._choices),
+            "usage": usage_of(ends, self._choices, self._speculative),
             "timings": timings_of(ends, self._choices),
         }
 
@@ -131,8 +135,9 @@ class ChatChunks:
 class ChatAnswer:
     """Encodes pieces as one response body."""
 
-    def __init__(self, model: str, choices: int):
+    def __init__(self, model: str, choices: int, speculative: Speculative | None):
         self._head = _head(model, "chat.completion")
+        self._speculative = speculative
         self._pieces: list[list[TextPiece]] = [[] for _ in range(choices)]
         self._calls = [ToolCallEncoder() for _ in range(choices)]
         self._ends: dict[int, Ended] = {}
@@ -151,7 +156,7 @@ class ChatAnswer:
         return {
             **self._head,
             "choices": [self._choice(index) for index in range(choices)],
-            "usage": usage_of(ends, choices),
+            "usage": usage_of(ends, choices, self._speculative),
             "timings": timings_of(ends, choices),
         }
 

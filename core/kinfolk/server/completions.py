@@ -21,6 +21,7 @@ from kinfolk.server.request_log import CLIENT_GONE
 from kinfolk.server.responses import collect, json_response, stream
 from kinfolk.server.schema import CompletionBody
 from kinfolk.server.service import Service
+from kinfolk.server.speculative import Speculative
 from kinfolk.server.usage import timings_of, usage_of
 from kinfolk.version import __version__
 
@@ -43,7 +44,7 @@ def completions_router(service: Service) -> APIRouter:
         generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
         echoes = [echo if body.echo else "" for _, echo in prompts]
         active = await service.launch(request, generations)
-        encoder = Completions(name, echoes, options.choices, body.include_usage)
+        encoder = Completions(name, echoes, options.choices, body.include_usage, body.speculative)
         if body.streams:
             return await stream(service, active, encoder.chunks, encoder.usage)
         pieces: Batch = []
@@ -74,7 +75,14 @@ class Completions:
     """Encodes pieces as chunks or as one body. Choice i of prompt p has index ``p * choices +
     i``."""
 
-    def __init__(self, model: str, echoes: list[str], choices: int, include_usage: bool):
+    def __init__(
+        self,
+        model: str,
+        echoes: list[str],
+        choices: int,
+        include_usage: bool,
+        speculative: Speculative | None,
+    ):
         self._head: dict[str, Any] = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -85,6 +93,7 @@ class Completions:
         self._echoes = echoes
         self._choices = choices
         self._include_usage = include_usage
+        self._speculative = speculative
         self._offsets = [len(echo) for echo in echoes for _ in range(choices)]
         self._begun: set[int] = set()
         self._ends: dict[int, Ended] = {}
@@ -134,7 +143,7 @@ class Completions:
     def _counts(self) -> dict[str, Any]:
         ends = [self._ends[index] for index in sorted(self._ends)]
         return {
-            "usage": usage_of(ends, self._choices),
+            "usage": usage_of(ends, self._choices, self._speculative),
             "timings": timings_of(ends, self._choices),
         }
 

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from kinfolk.sched.draft_counts import DraftCounts
 from kinfolk.server.service import Service
 
 _TOKENS: Final = {
@@ -20,9 +21,26 @@ _TOKENS: Final = {
     "cached": "prompt tokens restored from a checkpoint",
     "generated": "generated tokens",
     "reasoning": "generated tokens of reasoning",
-    "drafted": "drafted tokens",
-    "accepted": "drafted tokens that were accepted",
 }
+
+
+def _draft_metrics(drafts: DraftCounts) -> Iterator[Metric]:
+    """Counts of drafts. Position 0 is that of the first drafted token."""
+    for name, text, value in (
+        ("draft_steps", "steps that verified drafted tokens", drafts.steps),
+        ("drafted_tokens", "drafted tokens", drafts.drafted),
+        ("draft_depth", "drafted tokens that could have been accepted", drafts.depth),
+        ("accepted_tokens", "drafted tokens that were accepted", drafts.accepted),
+    ):
+        yield CounterMetricFamily(f"kinfolk_{name}", text, value=value)
+    for name, text, counts in (
+        ("reached", "drafts of which all before a position was accepted", drafts.reached),
+        ("accepted", "drafted tokens that were accepted, by position", drafts.kept),
+    ):
+        family = CounterMetricFamily(f"kinfolk_draft_{name}", text, labels=["position"])
+        for position, count in enumerate(counts):
+            family.add_metric([str(position)], count)
+        yield family
 
 
 class ServiceCollector(Collector):
@@ -41,6 +59,7 @@ class ServiceCollector(Collector):
             yield CounterMetricFamily(
                 f"kinfolk_{kind}_tokens", text, value=self._service.tokens[kind]
             )
+        yield from _draft_metrics(self._service.drafts)
         yield GaugeMetricFamily(
             "kinfolk_in_flight", "running and queued answers", value=self._service.in_flight
         )

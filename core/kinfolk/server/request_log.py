@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kinfolk.server.errors import from_exception
 
 if TYPE_CHECKING:
+    from kinfolk.sched.draft_counts import DraftCounts
     from kinfolk.server.bridge import ActiveRequest
 
 logger = logging.getLogger(__name__)
@@ -71,14 +72,24 @@ def _log(scope: Scope, status: int, seconds: float) -> None:
 
 
 def _answer_fields(active: ActiveRequest) -> list[str]:
-    """Token counts of a request, and the reason of its end."""
-    cached = active.cached_tokens
+    """Token counts of a request, the reason of its end, and what became of its drafts."""
+    cached, drafts = active.cached_tokens, active.drafts
     prompt = f"{active.prompt_tokens} prompt tokens"
     return [
         prompt if cached is None else f"{prompt} ({cached} cached)",
         f"{active.completion_tokens} completion tokens",
         _end_reason(active),
+        *([_draft_field(drafts)] if drafts.steps else []),
     ]
+
+
+def _draft_field(drafts: DraftCounts) -> str:
+    """``6 of 8 drafted tokens accepted in 2 steps, 4.00 tokens a step (100 100 50 50 %)``"""
+    places = " ".join(f"{100 * part:.0f}" for part in drafts.per_position)
+    return (
+        f"{drafts.accepted} of {drafts.drafted} drafted tokens accepted in {drafts.steps} steps, "
+        f"{drafts.accept_length:.2f} tokens a step ({places} %)"
+    )
 
 
 def _end_reason(active: ActiveRequest) -> str:

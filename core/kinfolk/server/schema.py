@@ -28,6 +28,7 @@ from kinfolk.server.fields import (
     sampling_field,
     sampling_range,
 )
+from kinfolk.server.speculative import SPECULATIVE, Speculative
 from kinfolk.server.tools import check_tool_choice, check_tools
 from kinfolk.text.chat import reserved_variables
 from kinfolk.text.messages import REASONING
@@ -84,6 +85,7 @@ class GenerationBody(BaseModel):
     ignore_eos: bool | None = Field(None, description="true or false")
     n: Annotated[Integer | None, Field(ge=1)] = Field(None, description="an integer of at least 1")
     priority: Integer | None = Field(None, description="an integer; lower ones run first")
+    speculative: Speculative | None = Field(None, description=SPECULATIVE)
 
     # Not implemented, and would change the answer.
     grammar: Any = Field(None, description=UNSUPPORTED)
@@ -138,6 +140,7 @@ class GenerationBody(BaseModel):
             raise invalid(
                 f"n must be an integer between 1 and {max_choices}, got {shown(choices)}", "n"
             )
+        drafts = self.speculative or Speculative()
         seeded = self.seed is not None and self.seed != -1
         return GenerationOptions(
             max_tokens=self.token_limit(),
@@ -155,6 +158,8 @@ class GenerationBody(BaseModel):
             ignore_eos=bool(self.ignore_eos),
             choices=choices,
             logprobs=self.top_logprob_count(),
+            draft=drafts.drafts,
+            draft_width=drafts.width,
             priority=self.priority or 0,
         )
 

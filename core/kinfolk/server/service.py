@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from kinfolk.engine.generation import Generation
+from kinfolk.sched.draft_counts import NO_DRAFTS, DraftCounts
 from kinfolk.server.bridge import ActiveRequest, Mailbox
 from kinfolk.server.errors import ApiError, unavailable
 from kinfolk.server.request_log import ACTIVE_REQUEST
@@ -36,6 +37,7 @@ class Service:
         self.in_flight = 0
         self.finished: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
+        self.drafts = NO_DRAFTS
         self._active: set[ActiveRequest] = set()
         self._aborted = False
         self._mailbox: Mailbox | None = None
@@ -96,8 +98,7 @@ class Service:
             self.finished[end.reason.value] += 1
             self.tokens["generated"] += end.tokens
             self.tokens["reasoning"] += end.reasoning_tokens
-            self.tokens["drafted"] += end.usage.drafted
-            self.tokens["accepted"] += end.usage.accepted
+        self.drafts = DraftCounts.total((self.drafts, active.drafts))
         if active.ends:
             self.tokens["prompt"] += active.prompt_tokens
             self.tokens["cached"] += active.cached_tokens or 0

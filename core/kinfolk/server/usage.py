@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from kinfolk.engine.answer import Ended
+from kinfolk.sched.draft_counts import DraftCounts
+from kinfolk.server.speculative import Speculative, speculative_usage
 
 
-def usage_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:
+def usage_of(
+    ends: Sequence[Ended], choices: int, speculative: Speculative | None
+) -> dict[str, Any]:
     """``usage`` of a response, in tokens and milliseconds. ``ends`` are in order of their index,
-    ``choices`` for each prompt."""
+    ``choices`` for each prompt; ``speculative`` is that field of the request."""
     prompts = ends[::choices]
     prompt = sum(end.usage.prompt for end in prompts)
     completion = sum(end.tokens for end in ends)
-    drafted = sum(end.usage.drafted for end in ends)
-    accepted = sum(end.usage.accepted for end in ends)
+    drafts = DraftCounts.total(end.usage.drafts for end in ends)
     prompt_seconds, decode_seconds = _seconds(ends)
     return {
         "prompt_tokens": prompt,
@@ -24,10 +27,11 @@ def usage_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": sum(end.usage.reused for end in prompts)},
         "completion_tokens_details": {
             "reasoning_tokens": sum(end.reasoning_tokens for end in ends),
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted - accepted,
+            "accepted_prediction_tokens": drafts.accepted,
+            "rejected_prediction_tokens": drafts.drafted - drafts.accepted,
         },
-        "accept_rate": round(accepted / drafted, 3) if drafted else 0.0,
+        "accept_rate": round(drafts.accept_rate, 3),
+        "speculative": speculative_usage(speculative, drafts),
         "timings": {
             "prefill_ms": _milliseconds(prompt_seconds),
             "decode_ms": _milliseconds(decode_seconds),

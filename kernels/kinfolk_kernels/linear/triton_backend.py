@@ -1,9 +1,10 @@
 """``linear`` for packed matrices, on the GPU.
 
 The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
-float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows are
-multiplied as float16 on tensor cores, on sm_90 by a kernel in CUDA C++. For more rows, slices of
-the matrix are dequantised and multiplied by cuBLAS. The order of sums depends on shapes only.
+float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows, on sm_90
+up to 192, are multiplied as float16 on tensor cores, on sm_90 by a kernel in CUDA C++. For more
+rows, slices of the matrix are dequantised and multiplied by cuBLAS. The order of sums depends on
+shapes only.
 Matrices that read the same rows share launches. Dense matrices are multiplied by cuBLAS.
 """
 
@@ -30,6 +31,10 @@ from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
+
+MAX_MMA_ROWS = 192
+"""Most rows that ``gemm_mma`` multiplies, in parts of 64. More are faster after dequantising: 128
+rows of a 27B take 28 ms and 43 ms, 256 rows 56 ms and 48 ms (``benchmarks/NOTES.md``)."""
 
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
@@ -67,7 +72,7 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     rows = x.shape[0]
     if x.stride(1) != 1:
         x = x.contiguous()
-    if rows > MAX_F16_ROWS:
+    if rows > (MAX_F16_ROWS if unavailable(x.device) else MAX_MMA_ROWS):
         groups = [
             matrices[first : first + MAX_MATRICES]
             for first in range(0, len(matrices), MAX_MATRICES)
@@ -94,10 +99,12 @@ def _half_products(pairs: Sequence[tuple[Planes, torch.Tensor]], x: torch.Tensor
         f16 = f16_rows(x)
         for part, results in _launches(pairs):
             gemm_f16(part, f16, results, asm=not INTERPRETED).run()
-    else:
-        rows = mma_rows(x)
+        return
+    for start in range(0, x.shape[0], MAX_F16_ROWS):
+        rows = slice(start, start + MAX_F16_ROWS)
+        operand = mma_rows(x[rows])
         for part, results in _launches(pairs):
-            gemm_mma(part, rows, results).run()
+            gemm_mma(part, operand, [result[rows] for result in results]).run()
 
 
 def _takes_int8(planes: Planes, rows: int) -> bool:
