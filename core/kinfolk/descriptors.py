@@ -123,6 +123,24 @@ class OpBackend(Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class TinyDrafter(Checked):
+    """A small drafter with weights, for the checks of the conformance kit.
+
+    ``write`` references a function ``(target, path)`` that writes a drafter's file of random
+    weights to ``path``, for the model in the file ``target``; empty = the drafter is part of that
+    file. The target is a tiny model of ``family``, the one called ``model``; empty = any installed
+    family's, and the family's first.
+    """
+
+    write: str = ""
+    family: str = ""
+    model: str = ""
+
+    def check(self) -> None:
+        check_references(self, optional=("write",))
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterSpec(Checked):
     """A drafter by name: of the host, or with weights of its own.
 
@@ -134,7 +152,8 @@ class DrafterSpec(Checked):
     ``general.architecture`` of its files; without any, it is part of the target's own file.
     ``convert``, which may be empty, references a function from
     :class:`kinfolk.convert.checkpoint.HFCheckpoint` to :class:`kinfolk.convert.plan.Conversion`,
-    ``None`` for a checkpoint of another kind.
+    ``None`` for a checkpoint of another kind. ``tiny`` is what ``kinfolk check`` runs; without it
+    a drafter with weights cannot be checked.
     """
 
     name: str
@@ -144,12 +163,13 @@ class DrafterSpec(Checked):
     prepare: str = ""
     build: str = ""
     convert: str = ""
+    tiny: TinyDrafter | None = None
 
     def check(self) -> None:
         check_name(self)
         if self.create:
             check_references(self, "create")
-            for name in ("architectures", "prepare", "build", "convert"):
+            for name in ("architectures", "prepare", "build", "convert", "tiny"):
                 if getattr(self, name):
                     raise ValueError(
                         f"DrafterSpec.{name}: a drafter has weights (prepare, build) or is one of "
@@ -491,6 +511,7 @@ __all__ = [
     "ReleasedShape",
     "SamplingDefaults",
     "TaggedArguments",
+    "TinyDrafter",
     "TinyModel",
     "ToolSyntax",
     "Verdict",

@@ -10,8 +10,9 @@ import gguf
 import numpy as np
 
 from kinfolk.config import Rope
-from kinfolk.descriptors import DrafterSpec
+from kinfolk.descriptors import DrafterSpec, TinyDrafter
 from kinfolk.draft_api import DraftPlan, Proposals
+from kinfolk.gguf.file import GGUFFile
 from kinfolk.loader import Provided
 from kinfolk.nn.attention import Attention
 from kinfolk.nn.linear import Linear
@@ -56,6 +57,7 @@ def spec():
         architectures=(ARCHITECTURE,),
         prepare=f"{where}:prepare",
         build=f"{where}:AttendingDrafter",
+        tiny=TinyDrafter(write=f"{where}:write_tiny"),
     )
     return Provided(made, "tests", "the tests")
 
@@ -112,3 +114,10 @@ class AttendingDrafter:
         best = logits.topk(COLUMNS, 1)
         shape = (block.lanes, self.block - 1, COLUMNS)
         return Proposals(best.indices.view(shape), best.values.view(shape))
+
+
+def write_tiny(target, path):
+    """The tiny drafter of the conformance kit's checks."""
+    with GGUFFile.open(target) as file:
+        meta = file.metadata
+        write(path, meta.integer(meta.arch_key("embedding_length")))
