@@ -1,4 +1,4 @@
-"""Plugins that are valid, or have one error: a family as `kinfolk new-family` writes it, and drafters.
+"""Plugins that are valid or have one error: a family as `kinfolk new-family` writes it, drafters.
 
 Of two drafters one has paged state and is that of the engine's tests; the other has recurrent state
 and is the example.

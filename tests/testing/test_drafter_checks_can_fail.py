@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,7 +151,7 @@ class ReadsEverything(Paged):
 
     def draft(self, block, view):
         found = super().draft(block, view)
-        layer = view.plan.layers and len(view.plan.layers) - 1
+        layer = len(view.plan.layers) - 1
         return replace(found, scores=found.scores - view.paged(layer).pool("k").sum() * 0)
 
 
@@ -436,7 +437,7 @@ def test_a_drafter_that_changes_answers_is_found(drafter_kit, name):
 
 
 class Spoils(Paged):
-    """Keys and values of the target are scaled, and recurrent state too."""
+    """Recurrent state of the target changes its sign."""
 
     def extend(self, features, batch, view):
         trace = super().extend(features, batch, view)
@@ -530,9 +531,6 @@ def test_a_file_of_an_architecture_that_is_not_stated_is_found(drafter_kit):
 
 def test_a_plugin_that_registers_a_drafter_twice_is_found(drafter_kit, monkeypatch):
     kit = drafter_kit("paged")
-    kit.registry  # found before it changes
-    import sys
-
     module = sys.modules[kit.record.module]
     monkeypatch.setattr(module, "register_drafters", lambda: [kit.spec, kit.spec])
     fails(kit, "test_drafter_is_registered")

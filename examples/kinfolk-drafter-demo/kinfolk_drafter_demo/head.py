@@ -35,7 +35,9 @@ class RecurrentHead:
         assert isinstance(plan.config, HeadConfig)
         self.layer, self.depth, self.columns = plan.config.layer, plan.depth, plan.columns
         self.target, self.dtype = target, context.dtype
-        self.mix, self.out = Linear(context, weights[MIX]), Linear(context, weights[OUT])
+        mix: Any = weights[MIX]
+        out: Any = weights[OUT]
+        self.mix, self.out = Linear(context, mix), Linear(context, out)
         self.norm = RMSNorm(context, weights.tensor(TOKEN_NORM), plan.config.eps)
         nothing = torch.zeros(1, plan.config.width, device=context.device)
         self.normed_dtype = target.norm(nothing).dtype

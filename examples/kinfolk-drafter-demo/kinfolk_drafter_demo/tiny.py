@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from kinfolk.gguf.file import GGUFFile
 from kinfolk_drafter_demo.file import MIX, OUT, TOKEN_NORM
@@ -22,8 +23,8 @@ def write(target: Path, path: Path) -> None:
         vocabulary = len(meta.strings("tokenizer.ggml.tokens"))
     source = np.random.default_rng(0)
 
-    def matrix(rows: int, columns: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        return (source.standard_normal((rows, columns)) * columns**-0.5).astype(np.float32)
+    def matrix(rows: int, columns: int) -> npt.NDArray[np.float32]:
+        return source.standard_normal((rows, columns), np.float32) * np.float32(columns**-0.5)
 
     norm = 1 + 0.3 * source.standard_normal(width)
     tensors = {

@@ -17,7 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import click
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kinfolk.engine.bundled import bundled_model
@@ -74,7 +76,7 @@ class Head(torch.nn.Module):
         change: torch.Tensor = self.out(torch.nn.functional.silu(self.mix(both)))
         return state + change
 
-    def tensors(self) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         """The tensors of the drafter's file."""
         weights = {MIX: self.mix.weight, OUT: self.out.weight, TOKEN_NORM: self.norm.weight}
         return {name: weight.detach().float().numpy() for name, weight in weights.items()}
@@ -144,11 +146,11 @@ def train(
         rows = torch.from_numpy(source.permutation(len(window.tokens) - DEPTH)[:ROWS])
         loss = loss_of(head, loaded, window, rows)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         schedule.step()
         if step % 20 == 0 or step == steps - 1:
-            print(f"step {step}  loss {float(loss):.3f}", flush=True)
+            click.echo(f"step {step}  loss {loss.item():.3f}")
     return head
 
 
@@ -179,7 +181,7 @@ def main() -> None:
     loaded = load_model(model, settings, registry)
     head = train(loaded, long, count=asked.windows, steps=asked.steps)
     write(asked.out, head.tensors(), vocabulary=loaded.info.vocabulary, depth=DEPTH)
-    print(f"wrote {asked.out}")
+    click.echo(f"wrote {asked.out}")
 
 
 if __name__ == "__main__":
