@@ -28,6 +28,9 @@ COLUMNS: Final = 4
 
 STATE: Final = "feature"
 
+EPS: Final = 1e-6
+"""Of the norm, in files that this package writes."""
+
 _F32: Final = 0
 
 
@@ -78,7 +81,6 @@ def write(
     *,
     vocabulary: int,
     depth: int,
-    eps: float = 1e-6,
 ) -> None:
     """Write a drafter's file; the sizes are those of the tensors."""
     keys = {
@@ -86,7 +88,7 @@ def write(
         "feed_forward_length": int(tensors[OUT].shape[1]),
         "vocab_size": vocabulary,
         "depth": depth,
-        "attention.layer_norm_rms_epsilon": eps,
+        "attention.layer_norm_rms_epsilon": EPS,
     }
     metadata: dict[str, object] = {"general.architecture": ARCHITECTURE}
     metadata |= {f"{ARCHITECTURE}.{key}": value for key, value in keys.items()}

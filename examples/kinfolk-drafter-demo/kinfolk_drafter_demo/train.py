@@ -29,7 +29,7 @@ from kinfolk.engine.text import open_text
 from kinfolk.registry import Registry
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.settings import load_settings
-from kinfolk_drafter_demo.file import MIX, OUT, TOKEN_NORM, write
+from kinfolk_drafter_demo.file import EPS, MIX, OUT, TOKEN_NORM, write
 
 WINDOW: Final = 256
 """Tokens of a text that the model reads at once."""
@@ -60,40 +60,43 @@ class Window:
     chosen: torch.Tensor
 
 
-class Head(torch.nn.Module):
+class Head:
     """The head in plain torch, with the formula of :mod:`kinfolk_drafter_demo.head`."""
 
     def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.mix = torch.nn.Linear(2 * width, hidden, bias=False)
-        self.out = torch.nn.Linear(hidden, width, bias=False)
-        self.norm = torch.nn.RMSNorm(width, eps=1e-6)
-        torch.nn.init.zeros_(self.out.weight)
+        mix = torch.randn(hidden, 2 * width) * (2 * width) ** -0.5
+        # With no change at first, a row foresees what the row before it says.
+        out, norm = torch.zeros(width, hidden), torch.ones(width)
+        self.mix, self.out, self.norm = (each.requires_grad_() for each in (mix, out, norm))
 
-    def forward(self, state: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+    def __call__(self, state: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
         """Hidden rows [n, width] behind one more token each, whose embeddings are given."""
-        both = torch.cat([state, self.norm(embedded)], 1)
-        change: torch.Tensor = self.out(torch.nn.functional.silu(self.mix(both)))
-        return state + change
+        normed = torch.nn.functional.rms_norm(embedded, self.norm.shape, self.norm, EPS)
+        mixed = torch.nn.functional.silu(torch.cat([state, normed], 1) @ self.mix.T)
+        return state + mixed @ self.out.T
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        return [self.mix, self.out, self.norm]
 
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         """The tensors of the drafter's file."""
-        weights = {MIX: self.mix.weight, OUT: self.out.weight, TOKEN_NORM: self.norm.weight}
-        return {name: weight.detach().float().numpy() for name, weight in weights.items()}
+        weights = {MIX: self.mix, OUT: self.out, TOKEN_NORM: self.norm}
+        return {name: weight.detach().numpy() for name, weight in weights.items()}
 
 
-@torch.inference_mode()
 def read(loaded: LoadedModel, tokens: Sequence[int]) -> Window:
     """What the model makes of a text."""
     kv_cache, state = loaded.new_state()
     lease = kv_cache.open(len(tokens))
     kv_cache.tables.extend(lease, len(tokens))
-    state.apply(kv_cache.take_operations())
     item = Item(lease, "train", ItemKind.PREFILL, tuple(tokens), 0)
-    forward = loaded.model.forward(build_input_batch([item], state).batch, state)
-    assert forward.features is not None
-    chosen = loaded.model.logits(loaded.model.norm(forward.hidden)).argmax(1)
-    return Window(torch.tensor(tokens), forward.features.float(), chosen)
+    with torch.inference_mode():
+        state.apply(kv_cache.take_operations())
+        forward = loaded.model.forward(build_input_batch([item], state).batch, state)
+        assert forward.features is not None
+        chosen = loaded.model.logits(loaded.model.norm(forward.hidden)).argmax(1)
+        return Window(torch.tensor(tokens), forward.features.float(), chosen)
 
 
 def windows(texts: Sequence[Sequence[int]], seed: int) -> Iterator[Sequence[int]]:
@@ -136,7 +139,7 @@ def train(
     loaded.model.features([], final=True)
     known = [read(loaded, piece) for piece in islice(windows(texts, seed), count)]
     head = Head(known[0].features.shape[1], hidden)
-    optimizer = torch.optim.AdamW(head.parameters(), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(head.parameters, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, RATE, total_steps=max(steps, 10), pct_start=0.1
     )

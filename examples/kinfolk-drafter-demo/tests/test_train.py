@@ -54,7 +54,7 @@ def test_the_head_is_the_one_that_was_trained(kit, tmp_path):
     width, hidden = kit.target.config.width, 24
     head = Head(width, hidden)
     with torch.no_grad():
-        for weight in head.parameters():
+        for weight in head.parameters:
             weight.normal_()
     path = tmp_path / "head.gguf"
     write(path, head.tensors(), vocabulary=kit.target.config.vocabulary, depth=2)
