@@ -5,7 +5,7 @@ The registry imports this module by name, so that it depends on none of the modu
 
 from __future__ import annotations
 
-from kinfolk.descriptors import DrafterSpec, OpBackend, QuantFormat
+from kinfolk.descriptors import DrafterSpec, OpBackend, QuantFormat, TinyDrafter
 from kinfolk.hookspecs import API, hookimpl
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.quant.formats import BUILTIN_FORMATS
@@ -38,6 +38,7 @@ def register_drafters() -> list[DrafterSpec]:
             prepare="kinfolk.spec.dflash.prepare:prepare",
             build="kinfolk.spec.dflash.model:build",
             convert="kinfolk.convert.dflash.conversion:convert",
+            tiny=TinyDrafter(write="kinfolk.spec.dflash.tiny:write"),
         ),
         DrafterSpec(
             "random",

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kinfolk.draft_api import Proposals
-from kinfolk.errors import KinfolkError
+from kinfolk.errors import KinfolkError, ModelFormatError
 from kinfolk.testing.checks.drafter_proposals import DrafterProposalChecks
 from kinfolk.testing.checks.drafter_state import DrafterStateChecks
 from kinfolk.testing.conformance import DrafterConformance
@@ -499,15 +499,34 @@ def test_a_tensor_without_which_the_plan_does_is_found(drafter_kit):
     fails(kit, "test_missing_tensors_are_named", "the plan does without 'v.weight'")
 
 
-def test_a_key_that_is_guessed_is_found(drafter_kit):
+def unnamed(file, facts):
+    raise ModelFormatError("the file is damaged", path=file.path)
+
+
+def with_a_fault(file, facts):
+    return {}["window"]
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        (unnamed, "is no refusal: .*the file is damaged"),
+        (with_a_fault, "is no refusal: .*KeyError"),
+        (None, "no key of the architecture is required"),
+    ],
+)
+def test_missing_keys_that_are_not_named_are_found(drafter_kit, without, message):
+    """``without`` is asked for files in which the key of the window is missing."""
+
     def prepare(file, facts):
-        key = file.metadata.arch_key("window")
-        if key in file.metadata:
-            return attending_drafter.prepare(file, facts)
-        return replace(kit.plan, fill=kit.plan.fill + 1)
+        if without is None:
+            return kit.plan if "plan" in kit.__dict__ else attending_drafter.prepare(file, facts)
+        missing = file.metadata.arch_key("window") not in file.metadata
+        return (without if missing else attending_drafter.prepare)(file, facts)
 
     kit = drafter_kit("paged", prepare=prepare)
-    fails(kit, "test_missing_keys_are_named", "window' the plan is another one")
+    assert kit.plan
+    fails(kit, "test_missing_keys_are_named", message)
 
 
 def test_a_drafter_that_takes_a_model_for_its_file_is_found(drafter_kit):
