@@ -36,9 +36,7 @@ def write(path, width, *, depth=3, window=0, seed=0):
     writer.add_uint32(f"{ARCHITECTURE}.width", width)
     writer.add_uint32(f"{ARCHITECTURE}.depth", depth)
     writer.add_uint32(f"{ARCHITECTURE}.window", window)
-    shapes = {"fc": (width, 2 * width), "output": (width, HEADS * DIM)}
-    shapes |= {name: (rows, width) for name, rows in SIZES.items()}
-    for name, shape in shapes.items():
+    for name, shape in matrices(width).items():
         numbers = generator.standard_normal(shape) / shape[1] ** 0.5
         numbers *= SHARPNESS if name == "q" else 1
         writer.add_tensor(f"{name}.weight", numbers.astype(np.float32))
@@ -48,6 +46,12 @@ def write(path, width, *, depth=3, window=0, seed=0):
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def matrices(width):
+    """The shapes of the matrices, by name."""
+    shapes = {"fc": (width, 2 * width), "output": (width, HEADS * DIM)}
+    return shapes | {name: (rows, width) for name, rows in SIZES.items()}
 
 
 def spec():
@@ -64,9 +68,8 @@ def spec():
 
 def prepare(file, facts):
     meta = file.metadata
-    names = ("fc", "output", *SIZES)
-    weights = [WeightSpec(f"{n}.weight", file.inventory[f"{n}.weight"].shape) for n in names]
     width, depth, window = (meta.integer(meta.arch_key(n)) for n in ("width", "depth", "window"))
+    weights = [WeightSpec(f"{name}.weight", shape) for name, shape in matrices(width).items()]
     sections = (Section("k", 1, DIM, facts.codec), Section("v", 1, DIM, facts.codec))
     return DraftPlan(
         WeightPlan((*weights, WeightSpec("norm.weight", (width,), "vector"))),
