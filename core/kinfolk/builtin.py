@@ -5,7 +5,8 @@ The registry imports this module by name, so that it depends on none of the modu
 
 from __future__ import annotations
 
-from kinfolk.descriptors import DrafterSpec, OpBackend, QuantFormat, TinyDrafter
+from kinfolk.descriptors import DrafterSpec, OpBackend, QuantFormat
+from kinfolk.draft_api import TinyDrafter
 from kinfolk.hookspecs import API, hookimpl
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.quant.formats import BUILTIN_FORMATS

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from kinfolk.checked import NAME, NAME_RULE, Checked, check_name, check_references, is_a
+from kinfolk.draft_api import TinyDrafter
 from kinfolk.errors import PluginError
 from kinfolk.gguf.file_types import TypeMix
 from kinfolk.text.formats import (
@@ -123,24 +124,6 @@ class OpBackend(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class TinyDrafter(Checked):
-    """A small drafter with weights, for the checks of the conformance kit.
-
-    ``write`` references a function ``(target, path)`` that writes a drafter's file of random
-    weights to ``path``, for the model in the file ``target``; empty = the drafter is part of that
-    file. The target is a tiny model of ``family``, the one called ``model``; empty = any installed
-    family's, and the family's first.
-    """
-
-    write: str = ""
-    family: str = ""
-    model: str = ""
-
-    def check(self) -> None:
-        check_references(self, optional=("write",))
-
-
-@dataclass(frozen=True, slots=True)
 class DrafterSpec(Checked):
     """A drafter by name: of the host, or with weights of its own.
 
@@ -150,10 +133,8 @@ class DrafterSpec(Checked):
     the file has no such drafter. ``build`` references ``(DraftPlan, weights, BuildContext, Model)
     -> ModelDrafter``. ``architectures`` are patterns, as of ``fnmatch``, for
     ``general.architecture`` of its files; without any, it is part of the target's own file.
-    ``convert``, which may be empty, references a function from
-    :class:`kinfolk.convert.checkpoint.HFCheckpoint` to :class:`kinfolk.convert.plan.Conversion`,
-    ``None`` for a checkpoint of another kind. ``tiny`` is what ``kinfolk check`` runs; without it
-    a drafter with weights cannot be checked.
+    ``convert``, which may be empty, references ``(HFCheckpoint) -> Conversion | None``, types of
+    :mod:`kinfolk.convert`; ``None`` = another kind. ``tiny`` is what ``kinfolk check`` runs.
     """
 
     name: str
@@ -511,7 +492,6 @@ __all__ = [
     "ReleasedShape",
     "SamplingDefaults",
     "TaggedArguments",
-    "TinyDrafter",
     "TinyModel",
     "ToolSyntax",
     "Verdict",

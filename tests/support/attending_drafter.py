@@ -10,8 +10,8 @@ import gguf
 import numpy as np
 
 from kinfolk.config import Rope
-from kinfolk.descriptors import DrafterSpec, TinyDrafter
-from kinfolk.draft_api import DraftPlan, Proposals
+from kinfolk.descriptors import DrafterSpec
+from kinfolk.draft_api import DraftPlan, Proposals, TinyDrafter
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.loader import Provided
 from kinfolk.nn.attention import Attention

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from kinfolk.descriptors import DrafterSpec, TinyDrafter, resolve
-from kinfolk.draft_api import DraftPlan, Proposals, TargetFacts
+from kinfolk.descriptors import DrafterSpec, resolve
+from kinfolk.draft_api import DraftPlan, Proposals, TargetFacts, TinyDrafter
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.preparing import prepare_model
 from kinfolk.errors import PluginError
@@ -30,10 +30,10 @@ sums causes less."""
 SCORE_BOUND: Final = 1e-3
 """Largest difference of two scores, which are logarithms."""
 
-TREE: Final = (-1, 0, 0, 1, 2, 2, 5)
+ROWS_TREE: Final = (-1, 0, 0, 1, 2, 2, 5)
 """Parents of the rows of a tree, in most checks."""
 
-PATHS: Final = ((0,), (0, 1), (0, 1, 3), (0, 2, 4), (0, 2, 5, 6))
+ROWS_PATHS: Final = ((0,), (0, 1), (0, 1, 3), (0, 2, 4), (0, 2, 5, 6))
 
 
 class DrafterKit:
@@ -77,7 +77,7 @@ class DrafterKit:
         if stated is None and self.spec.has_weights:
             raise PluginError(
                 f"drafter {self.name!r}: its DrafterSpec has no tiny; state a "
-                "kinfolk.descriptors.TinyDrafter, the checks need one"
+                "kinfolk.draft_api.TinyDrafter, the checks need one"
             )
         return stated or TinyDrafter()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kinfolk import hookimpl
-from kinfolk.descriptors import DrafterSpec, TinyDrafter
+from kinfolk.descriptors import DrafterSpec
+from kinfolk.draft_api import TinyDrafter
 from kinfolk_drafter_demo.file import ARCHITECTURE
 
 KINFOLK_API = (1, 0)

@@ -14,7 +14,7 @@ from kinfolk.testing.drafter_kit import DrafterKit
 from kinfolk.testing.marks import needs
 
 DRAWN = 16
-LENGTHS = (3, 64, 100)
+PROMPT_LENGTHS = (3, 64, 100)
 LIMITS = (1, 5, 63)
 DRAW = Sampling(temperature=0.9, seed=11)
 
@@ -56,7 +56,7 @@ class DrafterEngineChecks:
         """``propose`` answers at most as many tokens as it may, of the vocabulary, and leaves the
         text as it is; requests grow side by side and end."""
         drafter, vocabulary = kinfolk_drafter.host(), kinfolk_drafter.target.config.vocabulary
-        texts = [kinfolk_drafter.tokens(length, seed=length) * 2 for length in LENGTHS]
+        texts = [kinfolk_drafter.tokens(length, seed=length) * 2 for length in PROMPT_LENGTHS]
         for step in range(3):
             for text in texts:
                 for limit in LIMITS:
@@ -73,7 +73,7 @@ class DrafterEngineChecks:
     # -- helpers --------------------------------------------------------------------------------
 
     def _answer(self, kit: DrafterKit, **options: Any) -> None:
-        prompts = [kit.tokens(length, seed=length) for length in LENGTHS]
+        prompts = [kit.tokens(length, seed=length) for length in PROMPT_LENGTHS]
         with self._open(kit, **options) as runtime:
             ended = answers(runtime, prompts)
             failures = runtime.engine.stats()["draft_failures"]

@@ -16,14 +16,14 @@ from kinfolk.plans import Recurrent
 from kinfolk.state.chunks import SlotLease
 from kinfolk.testing.checks.drafter_state import ANCHOR
 from kinfolk.testing.draft_driver import DraftDriver
-from kinfolk.testing.drafter_kit import TREE, DrafterKit, assert_same_proposals
+from kinfolk.testing.drafter_kit import ROWS_TREE, DrafterKit, assert_same_proposals
 from kinfolk.testing.host_reads import OnDevice
 from kinfolk.testing.marks import needs
 
-LENGTHS: Final = (1, 9, 64, 77)
+SEQUENCE_LENGTHS: Final = (1, 9, 64, 77)
 """Committed tokens of the sequences that are drafted for: in one chunk, a whole one, and two."""
 
-ROUNDING: Final = 1e-4
+SCORE_ROUNDING: Final = 1e-4
 
 
 class DrafterProposalChecks:
@@ -50,13 +50,13 @@ class DrafterProposalChecks:
         assert low >= 0, f"token {low} is below 0"
         assert high < vocabulary, f"token {high} is not below {vocabulary}"
         assert bool(found.scores.isfinite().all()), "a score is not finite"
-        assert float(found.scores.max()) <= ROUNDING, "a score is above 0: no log-probability"
-        rising = found.scores.diff(dim=2) > ROUNDING
+        assert float(found.scores.max()) <= SCORE_ROUNDING, "a score is above 0: no log-probability"
+        rising = found.scores.diff(dim=2) > SCORE_ROUNDING
         assert not bool(rising.any()), "scores rise from one column to the next: not the best first"
         for siblings in siblings_of(found):
             tokens, scores = zip(*siblings, strict=True)
             total = float(torch.tensor(scores).exp().sum())
-            assert total <= 1 + 10 * ROUNDING, (
+            assert total <= 1 + 10 * SCORE_ROUNDING, (
                 f"the probabilities of {len(scores)} candidates for one token sum to {total:.3f}"
             )
             (token, count), *_ = Counter(tokens).most_common(1)
@@ -140,9 +140,9 @@ class DrafterProposalChecks:
         drive.feed(dict(zip(leases, texts, strict=True)))
         with wrapped(drive, around):
             for lease, kept in zip(leases, ([0, 2], [0, 1, 3]), strict=True):
-                tree = kinfolk_drafter.tokens(len(TREE), seed=lease.slot)
+                tree = kinfolk_drafter.tokens(len(ROWS_TREE), seed=lease.slot)
                 phase = "a tree"
-                drive.draft({lease: (tree, TREE)})
+                drive.draft({lease: (tree, ROWS_TREE)})
                 drive.keep({lease: kept})
                 phase = "a chain"
                 drive.draft({lease: (tree, None)})
@@ -162,7 +162,7 @@ class DrafterProposalChecks:
 def started(kit: DrafterKit) -> tuple[DraftDriver, list[SlotLease]]:
     """A driver with sequences of several lengths."""
     drive = kit.driver()
-    texts = {drive.open(): kit.tokens(length, seed=length) for length in LENGTHS}
+    texts = {drive.open(): kit.tokens(length, seed=length) for length in SEQUENCE_LENGTHS}
     drive.feed(texts)
     return drive, list(texts)
 
@@ -196,7 +196,7 @@ def siblings_of(proposals: Proposals) -> Iterator[list[tuple[int, float]]]:
 # -- watching -------------------------------------------------------------------------------------
 
 
-class Wrapped:
+class WrappedDrafter:
     """A drafter whose methods are called through ``around(name, call)``."""
 
     def __init__(self, drafter: Any, around: Callable[[str, Callable[[], Any]], Any]) -> None:
@@ -218,7 +218,7 @@ class Wrapped:
 @contextmanager
 def wrapped(drive: DraftDriver, around: Callable[[str, Callable[[], Any]], Any]) -> Iterator[None]:
     drafter = drive.drafter
-    drive.drafter = Wrapped(drafter, around)
+    drive.drafter = WrappedDrafter(drafter, around)
     try:
         yield
     finally:
@@ -231,7 +231,7 @@ def watched(drive: DraftDriver, *names: str) -> Iterator[None]:
     beside the state."""
     drafter = drive.drafter
 
-    class Watched(Wrapped):
+    class WatchedDrafter(WrappedDrafter):
         def _call(self, name: str, arguments: tuple[Any, ...]) -> Any:
             if name not in names:
                 return getattr(drafter, name)(*arguments)
@@ -246,7 +246,7 @@ def watched(drive: DraftDriver, *names: str) -> Iterator[None]:
                 assert same, f"{name} changed {what}"
             return result
 
-    drive.drafter = Watched(drafter, lambda name, call: call())
+    drive.drafter = WatchedDrafter(drafter, lambda name, call: call())
     try:
         yield
     finally:

@@ -9,8 +9,8 @@ import torch
 
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.testing.drafter_kit import (
-    PATHS,
-    TREE,
+    ROWS_PATHS,
+    ROWS_TREE,
     DrafterKit,
     assert_same_proposals,
     assert_same_state,
@@ -56,8 +56,8 @@ class DrafterStateChecks:
         lease = drive.open()
         drive.feed({lease: kinfolk_drafter.tokens(START)})
         before = drive.drafters_state(lease)
-        for parents in (None, TREE):
-            drive.draft({lease: (kinfolk_drafter.tokens(len(TREE), seed=1), parents)})
+        for parents in (None, ROWS_TREE):
+            drive.draft({lease: (kinfolk_drafter.tokens(len(ROWS_TREE), seed=1), parents)})
             after = drive.drafters_state(lease)
             changed = [name for name in before if not torch.equal(after[name], before[name])]
             assert not changed, f"drafted rows changed {', '.join(changed)}"
@@ -80,9 +80,9 @@ class DrafterStateChecks:
     ) -> None:
         """After a commit of a path of a tree the state is that of a sequence fed with its tokens,
         though everything else is NaN."""
-        tree = kinfolk_drafter.tokens(len(TREE), seed=2)
-        for path in PATHS:
-            self._compare(kinfolk_drafter, replays, tree, TREE, path)
+        tree = kinfolk_drafter.tokens(len(ROWS_TREE), seed=2)
+        for path in ROWS_PATHS:
+            self._compare(kinfolk_drafter, replays, tree, ROWS_TREE, path)
 
     @needs("recurrent")
     def test_checkpoints_inside_a_slice_hold_that_row(self, kinfolk_drafter: DrafterKit) -> None:
