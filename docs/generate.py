@@ -18,7 +18,7 @@ import click
 
 from kinfolk.cli.main import BUILT_IN, cli
 from kinfolk.settings import Settings, flag, variable
-from kinfolk.testing.conformance import FamilyConformance
+from kinfolk.testing.conformance import DrafterConformance, FamilyConformance
 from kinfolk.testing.run import title_of
 
 DOCS = Path(__file__).resolve().parent
@@ -45,8 +45,13 @@ Every module under `core/kinfolk` with the first paragraph of its docstring.
 
 CHECKS_HEAD = """# Checks of the conformance kit
 
-What `kinfolk check NAME` checks of an installed family. [plugins.md](plugins.md) says how a family
-is tested with them; a check that has no meaning for a family is listed with the reason.
+What `kinfolk check NAME` checks of an installed family or drafter. [plugins.md](plugins.md) says
+how plugins are tested with them; a check that has no meaning for a plugin is listed with the
+reason.
+"""
+
+CHECKS_TABLE = """
+## {title}
 
 | check | what holds |
 |---|---|
@@ -106,13 +111,15 @@ def settings() -> str:
 
 def checks() -> str:
     """All of checks.md: the name of each check, and what it says it checks."""
-    lines = []
-    for base in reversed(FamilyConformance.__mro__):
-        for name in vars(base):
-            if name.startswith("test_"):
-                words = name.removeprefix("test_").replace("_", " ")
-                lines.append(f"| {words} | {title_of(base, name).replace('``', '`')} |")
-    return CHECKS_HEAD + "\n".join(lines) + "\n"
+    text = CHECKS_HEAD
+    for title, kind in (("Families", FamilyConformance), ("Drafters", DrafterConformance)):
+        text += CHECKS_TABLE.format(title=title)
+        for base in reversed(kind.__mro__):
+            for name in vars(base):
+                if name.startswith("test_"):
+                    words = name.removeprefix("test_").replace("_", " ")
+                    text += f"| {words} | {title_of(base, name).replace('``', '`')} |\n"
+    return text
 
 
 def hooks() -> str:

@@ -6,6 +6,7 @@ The registry imports this module by name, so that it depends on none of the modu
 from __future__ import annotations
 
 from kinfolk.descriptors import DrafterSpec, OpBackend, QuantFormat
+from kinfolk.draft_api import TinyDrafter
 from kinfolk.hookspecs import API, hookimpl
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk.quant.formats import BUILTIN_FORMATS
@@ -38,6 +39,7 @@ def register_drafters() -> list[DrafterSpec]:
             prepare="kinfolk.spec.dflash.prepare:prepare",
             build="kinfolk.spec.dflash.model:build",
             convert="kinfolk.convert.dflash.conversion:convert",
+            tiny=TinyDrafter(write="kinfolk.spec.dflash.tiny:write"),
         ),
         DrafterSpec(
             "mtp",

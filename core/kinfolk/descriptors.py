@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from kinfolk.checked import NAME, NAME_RULE, Checked, check_name, check_references, is_a
+from kinfolk.draft_api import TinyDrafter
 from kinfolk.errors import PluginError
 from kinfolk.gguf.file_types import TypeMix
 from kinfolk.text.formats import (
@@ -132,9 +133,10 @@ class DrafterSpec(Checked):
     the file has no such drafter. ``build`` references ``(DraftPlan, weights, BuildContext, Model)
     -> ModelDrafter``. ``architectures`` are patterns, as of ``fnmatch``, for
     ``general.architecture`` of its files; without any, it is part of the target's own file.
-    ``convert``, which may be empty, references a function from ``HFCheckpoint`` to ``Conversion``
-    (:mod:`kinfolk.convert`), ``None`` for a checkpoint of another kind. ``options`` are the names
-    of ``--draft-option`` that ``prepare`` reads in ``TargetFacts.options``.
+    ``convert``, which may be empty, references ``(HFCheckpoint) -> Conversion | None``, types of
+    :mod:`kinfolk.convert`; ``None`` = another kind. ``options`` are the names of
+    ``--draft-option`` that ``prepare`` reads in ``TargetFacts.options``. ``tiny`` is what
+    ``kinfolk check`` runs.
     """
 
     name: str
@@ -145,12 +147,13 @@ class DrafterSpec(Checked):
     build: str = ""
     convert: str = ""
     options: tuple[str, ...] = ()
+    tiny: TinyDrafter | None = None
 
     def check(self) -> None:
         check_name(self)
         if self.create:
             check_references(self, "create")
-            for name in ("architectures", "prepare", "build", "convert", "options"):
+            for name in ("architectures", "prepare", "build", "convert", "options", "tiny"):
                 if getattr(self, name):
                     raise ValueError(
                         f"DrafterSpec.{name}: a drafter has weights (prepare, build) or is one of "

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kinfolk.checked import Checked
+from kinfolk.checked import Checked, check_references
 from kinfolk.config import ModelConfig
 from kinfolk.plans import Codec, LayerState, StatePlan, WeightPlan
 
@@ -138,6 +138,24 @@ class DraftPlan(Checked):
     def feature_width(self, width: int) -> int:
         """Numbers of a row of features, for a target whose rows have ``width``."""
         return (len(self.features) + self.final) * width
+
+
+@dataclass(frozen=True, slots=True)
+class TinyDrafter(Checked):
+    """A small drafter with weights, for the checks of the conformance kit.
+
+    ``write`` references a function ``(target, path)`` that writes a drafter's file of random
+    weights to ``path``, for the model in the file ``target``; empty = the drafter is part of that
+    file. The target is a tiny model of ``family``, the one called ``model``; empty = any installed
+    family's, and the family's first.
+    """
+
+    write: str = ""
+    family: str = ""
+    model: str = ""
+
+    def check(self) -> None:
+        check_references(self, optional=("write",))
 
 
 # -- drafting -------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ import pytest
 
 from kinfolk.hookcheck import DISCOVERY, MODEL
 
+DRAFTER_DEMO = "kinfolk-drafter-demo"
+
 
 @pytest.fixture(scope="module")
 def plugins_page(repo) -> str:
@@ -406,17 +408,12 @@ def test_what_the_page_says_is_built_in_is(plugins_page):
 # -- tutorial -------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(900)
-def test_the_tutorial_works_from_start_to_end(repo, tmp_path):
-    """Its commands run unchanged, except pip: the packages that it would install are on the path.
-
-    With pip, in an environment of its own, it is played by the packaging tests.
-    """
-    tutorial = runpy.run_path(str(repo / "docs/tutorial.py"))
+@pytest.fixture
+def reader(tmp_path):
+    """Runs commands of a page unchanged, except pip: the packages that it would install are on the
+    path. With pip, in an environment of its own, pages are played by the packaging tests."""
     site = tmp_path / "site"
     site.mkdir()
-    folder = tmp_path / "folder"
-    folder.mkdir()
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     found = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PATH": programs, "OMP_NUM_THREADS": "1", "PYTHONPATH": found}
@@ -441,12 +438,37 @@ def test_the_tutorial_works_from_start_to_end(repo, tmp_path):
         )
         return done.returncode, done.stdout + done.stderr
 
-    tutorial["play"]((repo / "docs/tutorial.md").read_text(), folder, run)
+    return run
+
+
+def play(repo, page, folder, run):
+    folder.mkdir()
+    tutorial = runpy.run_path(str(repo / "docs/tutorial.py"))
+    tutorial["play"]((repo / "docs" / page).read_text(), folder, run)
+
+
+@pytest.mark.timeout(900)
+def test_the_tutorial_works_from_start_to_end(repo, tmp_path, reader):
+    folder = tmp_path / "folder"
+    play(repo, "tutorial.md", folder, reader)
     (wheel,) = (folder / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {Path(name).name for name in archive.namelist()}
     assert {"family.py", "model.py", "py.typed", "entry_points.txt"} <= names
     assert "reference.py" not in names
+
+
+@pytest.mark.timeout(900)
+def test_the_drafters_tutorial_works_from_start_to_end(repo, tmp_path, reader):
+    """Its files are those of the example."""
+    folder = tmp_path / "folder"
+    play(repo, "drafter.md", folder, reader)
+    example = repo / "examples" / DRAFTER_DEMO
+    page = (repo / "docs/drafter.md").read_text()
+    written = re.findall(rf"^# {DRAFTER_DEMO}/(\S+)$", page, re.MULTILINE)
+    assert len(written) == 8
+    for name in written:
+        assert (folder / DRAFTER_DEMO / name).read_text() == (example / name).read_text(), name
 
 
 def install(folder, site):

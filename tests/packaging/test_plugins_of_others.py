@@ -19,7 +19,7 @@ import pytest
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
 
 OFFLINE = ("--no-index", "--no-build-isolation")
-EXAMPLES = ("kinfolk-qwen3", "kinfolk-policy-demo", "kinfolk-op-demo")
+EXAMPLES = ("kinfolk-qwen3", "kinfolk-policy-demo", "kinfolk-op-demo", "kinfolk-drafter-demo")
 FAMILIES = ("gemma4", "laguna", "qwen35", "qwen35moe")
 
 
@@ -80,12 +80,13 @@ def test_without_the_extra_the_check_says_what_to_install(said_without_tools):
     assert "Traceback" not in said_without_tools
 
 
-def test_all_three_are_found_and_usable(others):
+def test_all_of_them_are_found_and_usable(others):
     listed = json.loads(run(others, "kinfolk", "plugins", "--json").stdout)
     found = {entry["name"]: entry for entry in listed}
     for name, kind, brought in (
         ("qwen3", "families", ["qwen3"]),
         ("policy-demo", "policies", ["lenient"]),
+        ("drafter-demo", "drafters", ["recurrent"]),
         ("op-demo", "op_backends", ["act_and_mul=inplace", "clipped_swiglu=inplace"]),
     ):
         assert found[name]["status"] == "ok", found[name]["reason"]
@@ -100,6 +101,14 @@ def test_every_family_passes_the_kit_from_installed_wheels(others, family):
     statuses = [check["status"] for check in report["checks"]]
     assert statuses.count("passed") > 50
     assert statuses.count("not applicable") < 8
+
+
+def test_the_drafter_passes_the_kit_from_installed_wheels(others):
+    report = json.loads(run(others, "kinfolk", "check", "recurrent", "--json").stdout)
+    assert report["ok"]
+    statuses = [check["status"] for check in report["checks"]]
+    assert statuses.count("passed") > 20
+    assert statuses.count("not applicable") < 4
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -149,14 +158,12 @@ def test_the_policy_is_switched_on_by_name_and_answers_its_hook(others):
     run(others, *words[:-1], "lenien", prompt, code=2)
 
 
-def test_the_tutorial_works_with_pip(others, repo, wheels, tmp_path):
-    """Every command as it stands, with the wheel that would be on the index."""
-    tutorial = runpy.run_path(str(repo / "docs" / "tutorial.py"))
-    page = (repo / "docs" / "tutorial.md").read_text()
+def reader(others, bundle):
+    """Runs every command of a page as it stands, with the wheel that would be on the index."""
 
     def play(command, folder):
         if command.startswith("pip "):
-            return 0, pip(others, folder, shlex.split(command)[1:], wheels["bundle"])
+            return 0, pip(others, folder, shlex.split(command)[1:], bundle)
         variables = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "KINFOLK"))}
         variables["PATH"] = f"{others.python.parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
@@ -170,11 +177,25 @@ def test_the_tutorial_works_with_pip(others, repo, wheels, tmp_path):
         )
         return done.returncode, done.stdout + done.stderr
 
-    tutorial["play"](page, tmp_path, play)
+    return play
+
+
+def test_the_tutorial_works_with_pip(others, repo, wheels, tmp_path):
+    tutorial = runpy.run_path(str(repo / "docs" / "tutorial.py"))
+    page = (repo / "docs" / "tutorial.md").read_text()
+    tutorial["play"](page, tmp_path, reader(others, wheels["bundle"]))
     # The built wheel works without the sources.
     others.pip("uninstall", "-y", "kinfolk-granite")
     others.pip("install", "--no-index", *(tmp_path / "dist").glob("*.whl"))
     run(others, "kinfolk", "run", "-m", tmp_path / "granite.gguf", "--max-tokens", "4", "Hello")
+
+
+def test_the_drafters_tutorial_works_with_pip(others, repo, wheels, tmp_path):
+    """The plugin that the page writes takes the place of the example's."""
+    others.pip("uninstall", "-y", "kinfolk-drafter-demo")
+    tutorial = runpy.run_path(str(repo / "docs" / "tutorial.py"))
+    page = (repo / "docs" / "drafter.md").read_text()
+    tutorial["play"](page, tmp_path, reader(others, wheels["bundle"]))
 
 
 def pip(environment, folder, words, bundle) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 
 from kinfolk.config import Rope
 from kinfolk.descriptors import DrafterSpec
-from kinfolk.draft_api import DraftPlan, Proposals
+from kinfolk.draft_api import DraftPlan, Proposals, TinyDrafter
+from kinfolk.gguf.file import GGUFFile
 from kinfolk.loader import Provided
 from kinfolk.nn.attention import Attention
 from kinfolk.nn.linear import Linear
@@ -35,9 +36,7 @@ def write(path, width, *, depth=3, window=0, seed=0):
     writer.add_uint32(f"{ARCHITECTURE}.width", width)
     writer.add_uint32(f"{ARCHITECTURE}.depth", depth)
     writer.add_uint32(f"{ARCHITECTURE}.window", window)
-    shapes = {"fc": (width, 2 * width), "output": (width, HEADS * DIM)}
-    shapes |= {name: (rows, width) for name, rows in SIZES.items()}
-    for name, shape in shapes.items():
+    for name, shape in matrices(width).items():
         numbers = generator.standard_normal(shape) / shape[1] ** 0.5
         numbers *= SHARPNESS if name == "q" else 1
         writer.add_tensor(f"{name}.weight", numbers.astype(np.float32))
@@ -49,6 +48,12 @@ def write(path, width, *, depth=3, window=0, seed=0):
     return path
 
 
+def matrices(width):
+    """The shapes of the matrices, by name."""
+    shapes = {"fc": (width, 2 * width), "output": (width, HEADS * DIM)}
+    return shapes | {name: (rows, width) for name, rows in SIZES.items()}
+
+
 def spec():
     where = "attending_drafter"
     made = DrafterSpec(
@@ -56,15 +61,15 @@ def spec():
         architectures=(ARCHITECTURE,),
         prepare=f"{where}:prepare",
         build=f"{where}:AttendingDrafter",
+        tiny=TinyDrafter(write=f"{where}:write_tiny"),
     )
     return Provided(made, "tests", "the tests")
 
 
 def prepare(file, facts):
     meta = file.metadata
-    names = ("fc", "output", *SIZES)
-    weights = [WeightSpec(f"{n}.weight", file.inventory[f"{n}.weight"].shape) for n in names]
     width, depth, window = (meta.integer(meta.arch_key(n)) for n in ("width", "depth", "window"))
+    weights = [WeightSpec(f"{name}.weight", shape) for name, shape in matrices(width).items()]
     sections = (Section("k", 1, DIM, facts.codec), Section("v", 1, DIM, facts.codec))
     return DraftPlan(
         WeightPlan((*weights, WeightSpec("norm.weight", (width,), "vector"))),
@@ -112,3 +117,10 @@ class AttendingDrafter:
         best = logits.topk(COLUMNS, 1)
         shape = (block.lanes, self.block - 1, COLUMNS)
         return Proposals(best.indices.view(shape), best.values.view(shape))
+
+
+def write_tiny(target, path):
+    """The tiny drafter of the conformance kit's checks."""
+    with GGUFFile.open(target) as file:
+        meta = file.metadata
+        write(path, meta.integer(meta.arch_key("embedding_length")))

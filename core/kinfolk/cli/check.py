@@ -1,4 +1,4 @@
-"""``kinfolk check``: runs the conformance kit on an installed family."""
+"""``kinfolk check``: runs the conformance kit on an installed family or drafter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kinfolk.cli.console import dim, note, print_json
 from kinfolk.cli.loading import discover, read_settings
 from kinfolk.cli.options import json_option
 from kinfolk.errors import SettingsError
-from kinfolk.testing.run import Result, run_checks
+from kinfolk.registry import Registry
+from kinfolk.testing.run import Result, Subject, run_checks
 
 _MARKS = {"passed": "ok", "failed": "FAILED", "not applicable": "-"}
 
@@ -22,7 +23,8 @@ _MARKS = {"passed": "ok", "failed": "FAILED", "not applicable": "-"}
 Examples:
   kinfolk check olive
   kinfolk check olive -k trees        those with 'trees' in their name
-  kinfolk check olive --json"""
+  kinfolk check olive --json
+  kinfolk check ngram                 a drafter"""
 )
 @click.argument("name")
 @click.option("-k", "select", default="", metavar="EXPRESSION", help="Only checks that match.")
@@ -30,25 +32,37 @@ Examples:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, name: str, select: str, trace: bool, as_json: bool) -> None:
-    """Check the installed model family NAME with the conformance kit.
+    """Check the installed model family or drafter NAME with the conformance kit.
 
-    Writes a tiny model of the family, runs it in every mode of the runtime and compares it with the
-    family's own declarations. The exit code is 1 if a check fails. Needs the extra 'testing'.
+    Writes a tiny model of the family, or of one that the drafter drafts for, runs it in every mode
+    of the runtime and compares it with the plugin's own declarations. The exit code is 1 if a check
+    fails. Needs the extra 'testing'.
     """
-    registry = discover(read_settings(ctx))
-    if name not in registry.families:
-        installed = ", ".join(sorted(registry.families)) or "none"
-        broken = [problem for problem in registry.problems() if name in problem]
-        why = f"; {broken[0]}" if broken else ""
-        raise SettingsError(f"no family {name!r} is installed; installed: {installed}{why}")
+    kind = _kind_of(name, discover(read_settings(ctx)))
     on_result = (lambda result: None) if as_json else _print_result
-    results = run_checks(name, select=select, on_result=on_result)
+    results = run_checks(name, kind=kind, select=select, on_result=on_result)
     if as_json:
-        print_json(_report(name, results))
+        print_json(_report(kind, name, results))
     else:
         _print_summary(results, trace)
     if any(result.status == "failed" for result in results):
         ctx.exit(1)
+
+
+def _kind_of(name: str, registry: Registry) -> Subject:
+    """What NAME is; a family comes first."""
+    if name in registry.families:
+        return "family"
+    if name in registry.drafters:
+        return "drafter"
+    families, drafters = (
+        ", ".join(sorted(table)) or "none" for table in (registry.families, registry.drafters)
+    )
+    broken = [problem for problem in registry.problems() if name in problem]
+    why = f"; {broken[0]}" if broken else ""
+    raise SettingsError(
+        f"no family {name!r} is installed; installed: {families}; drafters: {drafters}{why}"
+    )
 
 
 def _print_result(result: Result) -> None:
@@ -74,9 +88,9 @@ def _print_summary(results: Sequence[Result], trace: bool) -> None:
         note("--trace shows tracebacks; -k NAME runs a single check")
 
 
-def _report(name: str, results: Sequence[Result]) -> dict[str, Any]:
+def _report(kind: Subject, name: str, results: Sequence[Result]) -> dict[str, Any]:
     return {
-        "family": name,
+        kind: name,
         "ok": all(result.status != "failed" for result in results),
         "checks": [asdict(result) for result in results],
     }

@@ -1,7 +1,7 @@
-"""Tools for testing a family; only ``kinfolk check`` and tests import them.
+"""Tools for testing a plugin; only ``kinfolk check`` and tests import them.
 
 A test module with ``from kinfolk.testing import FamilyConformance`` and a subclass that names a
-family runs every check of the conformance kit.
+family runs every check of the conformance kit; ``DrafterConformance`` does so for a drafter.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kinfolk.testing.conformance import FamilyConformance
+    from kinfolk.testing.conformance import DrafterConformance, FamilyConformance
 
-__all__ = ["FamilyConformance"]
+__all__ = ["DrafterConformance", "FamilyConformance"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FamilyConformance":
-        from kinfolk.testing.conformance import FamilyConformance
+    if name in __all__:
+        from kinfolk.testing import conformance
 
-        return FamilyConformance
+        return getattr(conformance, name)
     raise AttributeError(f"module 'kinfolk.testing' has no attribute {name!r}")

@@ -1,10 +1,14 @@
-"""The conformance kit's test class: a family subclasses it and states its name."""
+"""The conformance kit's test classes: a plugin subclasses one and states its name."""
 
 from __future__ import annotations
 
 import pytest
 
 from kinfolk.testing.checks.contract import ContractChecks
+from kinfolk.testing.checks.drafter_engine import DrafterEngineChecks
+from kinfolk.testing.checks.drafter_files import DrafterFileChecks
+from kinfolk.testing.checks.drafter_proposals import DrafterProposalChecks
+from kinfolk.testing.checks.drafter_state import DrafterStateChecks
 from kinfolk.testing.checks.drafts import DraftChecks
 from kinfolk.testing.checks.engine import EngineChecks
 from kinfolk.testing.checks.features import FeatureChecks
@@ -29,4 +33,18 @@ class FamilyConformance(
     """
 
     family: str
+    kinfolk_conformance = True
+
+
+@pytest.mark.cpu
+class DrafterConformance(
+    DrafterEngineChecks, DrafterProposalChecks, DrafterStateChecks, DrafterFileChecks,
+):  # fmt: skip
+    """All checks, on the installed drafter that ``drafter`` names.
+
+    A test module needs only ``class TestHead(DrafterConformance): drafter = "head"``. Checks that
+    do not apply, such as those of weights to a drafter of the host, are listed with the reason.
+    """
+
+    drafter: str
     kinfolk_conformance = True

@@ -1,4 +1,4 @@
-"""Facts about a family that decide which checks apply to it.
+"""Facts about a family, or a drafter, that decide which checks apply to it.
 
 A check states its needs with :func:`needs`. A check with an unmet need is not run, and is listed
 with the reason.
@@ -19,6 +19,7 @@ from kinfolk.testing.model_files import can_hold, can_write
 from kinfolk.text.chat import TEMPLATE
 
 if TYPE_CHECKING:
+    from kinfolk.testing.drafter_kit import DrafterKit
     from kinfolk.testing.kit import Kit
 
 
@@ -30,7 +31,7 @@ class Facts:
     formats: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self, item: pytest.Item) -> str:
-        """The reason why a check does not apply to the family; empty if it applies."""
+        """The reason why a check does not apply; empty if it applies."""
         for mark in item.iter_markers(NEEDS):
             for need in mark.args:
                 if need in self.missing:
@@ -47,6 +48,35 @@ def facts_of(kit: Kit) -> Facts:
     except Exception as error:  # A family may raise any exception.
         reason = f"the tiny model cannot be used: {type(error).__name__}: {error}"
         return Facts(dict.fromkeys(get_args(Need), reason))
+
+
+def drafter_facts_of(kit: DrafterKit) -> Facts:
+    """As :func:`facts_of`, of a drafter. Checks of weights do not apply to a drafter of the host,
+    nor those of the host to one with weights."""
+    host = "the drafter has weights"
+    try:
+        if not kit.spec.has_weights:
+            reason = "the drafter runs on the host and has no weights"
+            weights = dict.fromkeys(get_args(Need), reason)
+            del weights["host"]
+            return Facts(weights)
+        return Facts(_missing_of_drafter(kit) | {"host": host})
+    except Exception as error:  # A drafter may raise any exception.
+        reason = f"the tiny drafter cannot be used: {type(error).__name__}: {error}"
+        return Facts(dict.fromkeys(get_args(Need), reason))
+
+
+def _missing_of_drafter(kit: DrafterKit) -> dict[str, str]:
+    plan = kit.plan
+    assert kit.loaded.drafter is not None
+    reads = plan.features or plan.final
+    reasons = {
+        "file": "" if kit.own_file else "the drafter is part of the target's own file",
+        "features": "" if reads else "the drafter reads no features",
+        "recurrent": "" if kit.recurrent else "the drafter keeps no recurrent state",
+        "chain": "the drafter proposes trees of its own" if kit.states_trees() else "",
+    }
+    return {need: reason for need, reason in reasons.items() if reason}
 
 
 def _missing(kit: Kit) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from math import prod
 from pathlib import Path
 
@@ -49,14 +49,16 @@ def rewrite(
     matrices: QuantFormat | None = None,
     added: Mapping[str, Numbers] | None = None,
     keys: Mapping[str, Value] | None = None,
+    without: Container[str] = (),
 ) -> Path:
-    """A copy of a float32 file with matrices in another format, and tensors and keys added or
-    replaced.
+    """A copy of a float32 file with matrices in another format, tensors and keys added or replaced,
+    and those called ``without`` left out.
 
     Matrices are random if the format has no encoder.
     """
     plain = QuantFormats().named("F32")
     numbers = {name: numbers_of(source, name) for name in source.inventory} | dict(added or {})
+    numbers = {name: array for name, array in numbers.items() if name not in without}
     formats = {
         name: matrices
         if matrices and name in source.inventory and can_hold(matrices, source.inventory[name])
@@ -73,6 +75,7 @@ def rewrite(
         for name, array in numbers.items()
     ]
     stated = {key: source.metadata.value(key) for key in source.metadata} | dict(keys or {})
+    stated = {key: value for key, value in stated.items() if key not in without}
     with GGUFOutput(path, stated, layouts, overwrite=True) as output:
         for name, array in numbers.items():
             output.write(name, _stored(array, formats[name]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +16,28 @@ import pytest
 from kinfolk.testing.marks import EACH_TINY
 
 if TYPE_CHECKING:
+    from kinfolk.testing.drafter_kit import DrafterKit
     from kinfolk.testing.facts import Facts
     from kinfolk.testing.kit import Kit
 
 # Before the modules are imported, so that their assertions show values.
-pytest.register_assert_rewrite("kinfolk.testing.checks", "kinfolk.testing.kit")
+pytest.register_assert_rewrite(
+    "kinfolk.testing.checks", "kinfolk.testing.kit", "kinfolk.testing.drafter_kit"
+)
 
 MARK = "kinfolk_conformance"
-"""Attribute of test classes that check the family in their ``family``."""
+"""Attribute of test classes that check what their ``family`` or ``drafter`` names."""
 
 
 class Conformance:
-    """The kits of a run, by family, and the checks that did not apply, with the reason."""
+    """The kits of a run, by name, and the checks that did not apply, with the reason."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kinfolk-conformance-")
         self._kits: dict[tuple[str, str], Kit] = {}
         self._facts: dict[tuple[str, str], Facts] = {}
+        self._drafters: dict[str, DrafterKit] = {}
+        self._drafter_facts: dict[str, Facts] = {}
         self.not_applicable: list[tuple[str, str, str]] = []
 
     def kit(self, family: str, model: str = "") -> Kit:
@@ -39,10 +45,20 @@ class Conformance:
         from kinfolk.testing.kit import Kit
 
         if (family, model) not in self._kits:
-            folder = Path(self._folder.name) / str(len(self._kits))
-            folder.mkdir()
-            self._kits[family, model] = Kit(family, folder, model=model)
+            self._kits[family, model] = Kit(family, self._new_folder(), model=model)
         return self._kits[family, model]
+
+    def drafter_kit(self, drafter: str) -> DrafterKit:
+        from kinfolk.testing.drafter_kit import DrafterKit
+
+        if drafter not in self._drafters:
+            self._drafters[drafter] = DrafterKit(drafter, self._new_folder())
+        return self._drafters[drafter]
+
+    def _new_folder(self) -> Path:
+        folder = Path(self._folder.name) / str(len(self._kits) + len(self._drafters))
+        folder.mkdir()
+        return folder
 
     def facts(self, family: str, model: str = "") -> Facts:
         from kinfolk.testing.facts import facts_of
@@ -50,6 +66,13 @@ class Conformance:
         if (family, model) not in self._facts:
             self._facts[family, model] = facts_of(self.kit(family, model))
         return self._facts[family, model]
+
+    def drafter_facts(self, drafter: str) -> Facts:
+        from kinfolk.testing.facts import drafter_facts_of
+
+        if drafter not in self._drafter_facts:
+            self._drafter_facts[drafter] = drafter_facts_of(self.drafter_kit(drafter))
+        return self._drafter_facts[drafter]
 
     def models(self, family: str) -> tuple[str, ...]:
         """Names of a family's tiny models; empty if they raise, which :meth:`facts` reports."""
@@ -87,6 +110,11 @@ def family_of(cls: type | None) -> str | None:
     return getattr(cls, "family", None) if hasattr(cls, MARK) else None
 
 
+def drafter_of(cls: type | None) -> str | None:
+    """The drafter that a test class checks, ``None`` for any other class."""
+    return getattr(cls, "drafter", None) if hasattr(cls, MARK) else None
+
+
 def model_of(item: pytest.Item) -> str:
     """The tiny model that a check runs on, empty for the family's first."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -110,15 +138,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Remove checks that do not apply to their family, and remember the reason."""
+    """Remove checks that do not apply, and remember the reason."""
     kept, out = [], []
     for item in items:
-        family = family_of(getattr(item, "cls", None))
-        facts = conformance_of(config).facts(family, model_of(item)) if family else None
+        cls = getattr(item, "cls", None)
+        family, drafter = family_of(cls), drafter_of(cls)
+        facts = None
+        if family:
+            facts = conformance_of(config).facts(family, model_of(item))
+        elif drafter:
+            facts = conformance_of(config).drafter_facts(drafter)
         reason = facts.why_not(item) if facts else ""
-        if family and reason:
+        if reason:
             out.append(item)
-            conformance_of(config).not_applicable.append((family, item.name, reason))
+            name = family or drafter or ""
+            conformance_of(config).not_applicable.append((name, item.name, reason))
         else:
             kept.append(item)
     if out:
@@ -146,17 +180,30 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if CONFORMANCE not in config.stash or not config.stash[CONFORMANCE].not_applicable:
         return
     terminalreporter.section("conformance checks that do not apply")
-    for family, name, reason in config.stash[CONFORMANCE].not_applicable:
-        terminalreporter.write_line(f"{family}: {name}: {reason}")
+    for subject, name, reason in config.stash[CONFORMANCE].not_applicable:
+        terminalreporter.write_line(f"{subject}: {name}: {reason}")
 
 
 @pytest.fixture(scope="class")
 def kinfolk_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """The kit of the test class's family. torch uses one thread, as matrices are tiny."""
+    model = getattr(request, "param", "")
+    with one_thread():
+        yield conformance_of(request.config).kit(str(family_of(request.cls)), model)
+
+
+@pytest.fixture(scope="class")
+def kinfolk_drafter(request: pytest.FixtureRequest) -> Iterator[DrafterKit]:
+    """The kit of the test class's drafter."""
+    with one_thread():
+        yield conformance_of(request.config).drafter_kit(str(drafter_of(request.cls)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    model = getattr(request, "param", "")
-    yield conformance_of(request.config).kit(str(family_of(request.cls)), model)
+    yield
     torch.set_num_threads(threads)

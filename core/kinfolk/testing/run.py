@@ -1,4 +1,4 @@
-"""Runs the conformance kit on an installed family, outside of any test suite."""
+"""Runs the conformance kit on an installed family or drafter, outside of any test suite."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ Status = Literal["passed", "failed", "not applicable"]
 _PLUGIN: Final = "kinfolk.testing.pytest_plugin"
 _NEEDED: Final = ("pytest", "hypothesis")
 _OPTIONS: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
-_MODULE: Final = """from kinfolk.testing import FamilyConformance
+_MODULE: Final = """from kinfolk.testing import {checks}
 
 
-class TestFamily(FamilyConformance):
-    family = {family!r}
+class TestPlugin({checks}):
+    {kind} = {name!r}
 """
+_CHECKS: Final = {"family": "FamilyConformance", "drafter": "DrafterConformance"}
+
+Subject = Literal["family", "drafter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,14 @@ OnResult = Callable[[Result], None]
 
 
 def run_checks(
-    family: str, *, select: str = "", on_result: OnResult | None = None
+    name: str,
+    *,
+    kind: Subject = "family",
+    select: str = "",
+    on_result: OnResult | None = None,
 ) -> tuple[Result, ...]:
-    """Run the checks, those whose names match the pytest expression ``select`` if it is given.
+    """Run the checks of the family, or drafter, called ``name``: those whose names match the pytest
+    expression ``select`` if it is given.
 
     ``on_result`` is called with each result as its check ends. Raises :class:`SettingsError` if the
     tools are not installed or no check matches, and :class:`PluginError` if pytest cannot run.
@@ -66,11 +74,12 @@ def run_checks(
         )
     import pytest
 
-    recorder = _Recorder(on_result or (lambda result: None))
+    recorder = _Recorder(_CHECKS[kind], on_result or (lambda result: None))
     said = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="kinfolk-check-") as folder:
-        module, config = Path(folder, "test_family.py"), Path(folder, "pytest.ini")
-        module.write_text(_MODULE.format(family=family), encoding="utf-8")
+        module, config = Path(folder, "test_plugin.py"), Path(folder, "pytest.ini")
+        text = _MODULE.format(checks=_CHECKS[kind], kind=kind, name=name)
+        module.write_text(text, encoding="utf-8")
         # A configuration of its own: that of the current folder is for other tests.
         config.write_text("[pytest]\n", encoding="utf-8")
         options = [f"--rootdir={folder}", "-c", str(config), "--import-mode=importlib"]
@@ -83,15 +92,15 @@ def run_checks(
             _examples_in(Path(folder)),
             pytest.MonkeyPatch.context() as environment,
         ):
-            for name in _OPTIONS:  # such as a number of processes; they are for other tests
-                environment.delenv(name, raising=False)
+            for option in _OPTIONS:  # such as a number of processes; they are for other tests
+                environment.delenv(option, raising=False)
             code = pytest.main([*options, str(module)], plugins=[recorder])
     if recorder.failure is not None:
         raise recorder.failure
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and not recorder.results:
         raise SettingsError(f"no check matches {select!r}")
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise PluginError(f"the checks of {family!r} could not be run: {said.getvalue().strip()}")
+        raise PluginError(f"the checks of {name!r} could not be run: {said.getvalue().strip()}")
     return tuple(recorder.results)
 
 
@@ -122,8 +131,9 @@ def _examples_in(folder: Path) -> Iterator[None]:
 class _Recorder:
     """Pytest plugin that passes the result of each check to ``on_result``."""
 
-    def __init__(self, on_result: OnResult) -> None:
+    def __init__(self, checks: str, on_result: OnResult) -> None:
         self.results: list[Result] = []
+        self._checks = checks
         self._on_result = on_result
         self._stdout = sys.stdout
         self._titles: dict[str, str] = {}
@@ -131,14 +141,13 @@ class _Recorder:
         """The exception that ``on_result`` raised; it ends the run."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        from kinfolk.testing.conformance import FamilyConformance
+        from kinfolk.testing import conformance
         from kinfolk.testing.pytest_plugin import conformance_of
 
-        self._titles = {
-            item.nodeid: title_of(FamilyConformance, item.name) for item in session.items
-        }
+        checks: type = getattr(conformance, self._checks)
+        self._titles = {item.nodeid: title_of(checks, item.name) for item in session.items}
         for _, name, reason in conformance_of(session.config).not_applicable:
-            title = title_of(FamilyConformance, name)
+            title = title_of(checks, name)
             self._add(Result(name, title, "not applicable", reason))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

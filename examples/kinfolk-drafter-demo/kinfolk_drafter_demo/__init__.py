@@ -1,0 +1,1 @@
+"""Example: a drafter with weights of its own, and the program that trains it."""

@@ -1,0 +1,7 @@
+"""The conformance kit of kinfolk, run on this drafter."""
+
+from kinfolk.testing import DrafterConformance
+
+
+class TestRecurrentHead(DrafterConformance):
+    drafter = "recurrent"
