@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 
 from kinfolk.engine.runtime import Runtime
@@ -24,18 +25,18 @@ class Continuing:
 
 def continued(
     runtime: Runtime,
-    prompts: Sequence[Text],
+    prompts: Mapping[int, Text],
     how: Continuing,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, Text]]:
     """(number of a prompt, the prompt and its continuation), in the order in which they end.
 
-    A prompt gets its own seed, so its continuation depends on no other one, if steps are
-    batch-invariant. After ``stop()`` no more are begun and what runs is dropped. Raises
-    :class:`EngineError` if the engine fails.
+    A prompt has its own seed, so a continuation depends on others by rounding only: two tokens that
+    are nearly as likely may change places from run to run. After ``stop()`` no more are begun, and
+    what runs is dropped. Raises :class:`EngineError` if the engine fails.
     """
     events: SimpleQueue[tuple[int, Event]] = SimpleQueue()
-    waiting = iter(enumerate(prompts))
+    waiting = iter(prompts.items())
     running: dict[int, list[int]] = {}
 
     def begin() -> None:
@@ -43,10 +44,10 @@ def continued(
         while len(running) < 2 * runtime.loaded.limits.slots:
             number, prompt = next(waiting, (-1, None))
             if prompt is None:
-                return
+                break
             running[number] = []
             request = _request(number, prompt, how, runtime.tokenizer.eog)
-            runtime.engine.submit(request, lambda event, n=number: events.put((n, event)))
+            runtime.engine.submit(request, partial(_put, events, number))
 
     begin()
     while running:
@@ -64,6 +65,10 @@ def continued(
             for left in running:
                 runtime.engine.cancel(str(left))
             return
+
+
+def _put(events: SimpleQueue[tuple[int, Event]], number: int, event: Event) -> None:
+    events.put((number, event))
 
 
 def _request(number: int, prompt: Text, how: Continuing, ends: frozenset[int]) -> Request:

@@ -36,8 +36,10 @@ class Sampled(Protocol):
 class TrainedDrafter(Protocol):
     """A drafter that is trained: float32 ``parameters`` by name, ``depth`` tokens a draft."""
 
-    parameters: Mapping[str, torch.Tensor]
     depth: int
+
+    @property
+    def parameters(self) -> Mapping[str, torch.Tensor]: ...
 
     def sample(self, text: Text, generator: torch.Generator) -> Any:
         """Random places of a text to draft from, a :class:`Sampled`."""

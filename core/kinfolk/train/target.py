@@ -1,4 +1,4 @@
-"""The target while a drafter is trained for it: features of texts, and frozen embedding and head."""
+"""The target while a drafter is trained for it: its features, and frozen embedding and head."""
 
 from __future__ import annotations
 
@@ -48,6 +48,10 @@ class FrozenTarget:
     def features(self, text: Text) -> torch.Tensor:
         """float32 [S, N * width] of all tokens of a text, rounded to bfloat16 as drafters get
         them."""
+        return self.keep(text).to(self.device).float()
+
+    def keep(self, text: Text) -> torch.Tensor:
+        """The features on the CPU in bfloat16, computed unless they are kept."""
         found = self._kept.get(text)
         if found is None:
             found = self._computed(text.tokens).cpu()
@@ -55,7 +59,7 @@ class FrozenTarget:
             if size <= self._left:
                 self._left -= size
                 self._kept[text] = found
-        return found.to(self.device).float()
+        return found
 
     @torch.no_grad()
     def _computed(self, tokens: Sequence[int]) -> torch.Tensor:
@@ -82,7 +86,7 @@ class FrozenTarget:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """float32 [..., width] with the target's scale."""
         rows = self.loaded.model.embed(tokens.flatten())
-        return rows.float().unflatten(0, tokens.shape)
+        return rows.float().view(*tokens.shape, -1)
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """[n, width] -> float32 [n, vocabulary]; gradients reach the rows."""
@@ -131,4 +135,5 @@ class FrozenTarget:
     def _last_norm(self) -> torch.Tensor:
         """The weight of the last norm [width]: a row of ones comes out as the weight."""
         ones = torch.ones(1, self.loaded.config.width, device=self.device)
-        return self.loaded.model.norm(ones)[0].float()
+        weight: torch.Tensor = self.loaded.model.norm(ones)[0].float()
+        return weight

@@ -1,20 +1,23 @@
 """Write beginnings of functions and classes, which a drafter's trainer lets the pocket model
 continue: ``python -m pocket.beginnings --out DIR --count 600``.
 
-``train.jsonl`` is from the distributions that the model learned from, ``held_out.jsonl`` from those
-held out then.
+``held_out.jsonl`` is from the distributions that were held out when the model was trained,
+``train.jsonl`` from the others, without those that validated it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pocket.corpus import Place, Source, installed, load
 from pocket.data import HELD_OUT, VALIDATION, canonical
+
+log = logging.getLogger("pocket.beginnings")
 
 CHARACTERS = (40, 400)
 """Fewest and most characters of a beginning."""
@@ -46,6 +49,7 @@ def write(file: Path, places: Iterable[Place], count: int, seed: int) -> int:
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=600)
@@ -62,7 +66,7 @@ def main() -> None:
         ("held_out", held_out, options.held_out),
     ):
         written = write(options.out / f"{name}.jsonl", found, count, options.seed)
-        print(f"{name}: {written} beginnings")
+        log.info("%s: %d beginnings", name, written)
 
 
 if __name__ == "__main__":

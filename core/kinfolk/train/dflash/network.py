@@ -93,7 +93,7 @@ class Network:
 
     def _heads(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """[..., width] -> [..., heads, dim]"""
-        return self._linear(x, name).unflatten(-1, (-1, self.shape.head_dim))
+        return self._linear(x, name).view(*x.shape[:-1], -1, self.shape.head_dim)
 
     def _turned(self, x: torch.Tensor, name: str, turns: Any) -> torch.Tensor:
         cos, sin = turns
@@ -110,7 +110,9 @@ class Network:
         groups = self.shape.heads // self.shape.kv_heads
         count, block = x.shape[:2]
         q = self._turned(self._heads(x, f"{own}q_proj"), f"{own}q_norm", of_block)
-        q = q.unflatten(2, (-1, groups)) * self.shape.head_dim**-0.5  # [A, B, kv, group, d]
+        q = (
+            q.view(count, block, -1, groups, self.shape.head_dim) * self.shape.head_dim**-0.5
+        )  # [A, B, kv, group, d]
         keys = self._turned(self._heads(fused, f"{own}k_proj"), f"{own}k_norm", of_context)
         values = self._heads(fused, f"{own}v_proj")
         own_keys = self._turned(self._heads(x, f"{own}k_proj"), f"{own}k_norm", of_block)
