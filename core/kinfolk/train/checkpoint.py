@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,12 +48,15 @@ class Checkpoint:
         }
         partial = path.with_name(path.name + PARTIAL)
         try:
-            torch.save(content, partial)
+            # Into memory first: torch reports a full disk as an error without a number.
+            buffer = io.BytesIO()
+            torch.save(content, buffer)
+            partial.write_bytes(buffer.getbuffer())
             partial.replace(path)
-        except (OSError, RuntimeError) as error:
-            partial.unlink(missing_ok=True)
-            failure = error if isinstance(error, OSError) else OSError(str(error))
-            raise OutputError.of(path, failure) from None
+        except OSError as error:
+            if partial.is_file():
+                partial.unlink()
+            raise OutputError.of(path, error) from None
 
     @classmethod
     def load(cls, path: Path, identity: Mapping[str, Any]) -> Checkpoint:
