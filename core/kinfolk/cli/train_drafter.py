@@ -251,7 +251,8 @@ class _Report:
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
     """A function that says whether Ctrl-C or SIGTERM came. A step that runs ends first, so that a
-    checkpoint never has half of one; a second signal does not wait."""
+    checkpoint never has half of one; a second signal does not wait. The handler is silent, because it
+    may run while another line is being printed."""
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -259,7 +260,6 @@ def _stopping() -> Iterator[Callable[[], bool]]:
         came.append(number)
         for each, handler in before.items():
             signal.signal(each, handler)
-        note("stopping after this step")
 
     for number in before:
         signal.signal(number, handle)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.config import ModelConfig
+from kinfolk.convert.driver import outtypes
 from kinfolk.engine.text import open_text
 from kinfolk.errors import RequestError, SettingsError
 from kinfolk.gguf.file import GGUFFile
+from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
 from kinfolk.text.formats import ChatFormat
@@ -45,6 +47,9 @@ def prepare_run(
 ) -> PreparedRun:
     """Raises :class:`SettingsError` or :class:`RequestError` with the option or file at fault."""
     options.check()
+    known = outtypes(QuantFormats([provided.value for provided in registry.quant_formats]))
+    if options.outtype.lower() not in known:
+        raise SettingsError(f"--outtype {options.outtype}: choose one of {', '.join(known)}")
     documents = read_documents(data)
     tokenizer, _, chat_format = open_text(target, settings, registry)
     with GGUFFile.open(target) as file:

@@ -196,25 +196,27 @@ class Run:
         return Training(drafter, texts, held_out, how, steps)
 
     def _train(self, training: Training, checkpoint: Checkpoint) -> bool:
-        """Train to the end, or save a checkpoint and return ``False``."""
+        """Train to the end, or save a checkpoint and return ``False``.
+
+        An error leaves the checkpoint of the last minute: weights that caused it are not kept.
+        """
         every = max(1, training.steps // _MEASUREMENTS)
         losses: list[float] = []
-        try:
-            for loss in training.run(self.stop):
-                losses.append(loss)
-                what = f"loss {loss:.3f}"
-                self.report.progress(training.step, training.steps, what)
-                if training.step % every == 0 and training.step < training.steps:
-                    self.report.note(_line(training, losses, training.measure()))
-                    losses.clear()
-                if time.monotonic() - self._saved > _SAVE_EVERY:
-                    checkpoint.training = training.state()
-                    self._save(checkpoint)
-        finally:
-            # After an error too: the last whole step is in memory.
-            checkpoint.training = training.state()
-            self._save(checkpoint)
+        for loss in training.run(self.stop):
+            losses.append(loss)
+            self.report.progress(training.step, training.steps, f"loss {loss:.3f}")
+            if training.step % every == 0 and training.step < training.steps:
+                self.report.note(_line(training, losses, training.measure()))
+                losses.clear()
+            if time.monotonic() - self._saved > _SAVE_EVERY:
+                self._save_training(training, checkpoint)
+        # At the end too: the file may fail to be written.
+        self._save_training(training, checkpoint)
         return training.step >= training.steps
+
+    def _save_training(self, training: Training, checkpoint: Checkpoint) -> None:
+        checkpoint.training = training.state()
+        self._save(checkpoint)
 
     def _write(self, drafter: TrainedDFlash, training: Training, *, overwrite: bool) -> Trained:
         registry, options = self.registry, self.options
