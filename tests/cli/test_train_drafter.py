@@ -106,7 +106,7 @@ def test_a_file_that_exists_is_replaced_only_on_request(train, tmp_path):
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(train, model, data, tmp_path):
     out = tmp_path / "model-draft.gguf"
-    options = [*SMALL, "--batch", 16, "--steps", 400]
+    options = [*SMALL, "--batch", 8, "--steps", 80]
     named = ["-m", model, "--data", data, "-o", out]
     command = [sys.executable, "-m", "kinfolk", "train-drafter", *named, *options]
     process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
@@ -121,14 +121,14 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(train, model, data, tm
     assert checkpoint.exists()
     assert not out.exists()
     # Bad input loses nothing.
-    other = train("--batch", 16, "--steps", 400, "--block", 5)
+    other = train("--batch", 8, "--steps", 80, "--block", 5)
     assert other.exit_code == 2
     assert "--block 4 there and 5 here" in other.stderr
     assert "--restart" in other.stderr
     before = checkpoint.read_bytes()
-    assert train("--batch", 16, "--steps", 400, "--learning-rate", "x").exit_code == 2
+    assert train("--batch", 8, "--steps", 80, "--learning-rate", "x").exit_code == 2
     assert checkpoint.read_bytes() == before
-    result = train("--batch", 16, "--steps", 400)
+    result = train("--batch", 8, "--steps", 80)
     assert result.exit_code == 0, result.stderr
     assert "going on after step" in result.stderr
     assert out.exists()

@@ -95,7 +95,7 @@ def test_what_was_learned_is_kept_by_the_engine(run, tmp_path, cases, registry):
     """The drafter of one text that the model continues: most drafts are kept, which any confusion
     of positions, layers or names on the way to the file would prevent."""
     out = tmp_path / "draft.gguf"
-    job = run(out, continue_=30, steps=250, anchors=16, batch=4)
+    job = run(out, continue_=30, steps=150, anchors=16, batch=4)
     texts = []
     train = job._training
     job._training = lambda drafter, known, held_out, checkpoint: (

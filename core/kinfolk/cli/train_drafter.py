@@ -14,7 +14,7 @@ import click
 from kinfolk.cli.console import ProgressBar, note, print_json, size
 from kinfolk.cli.loading import check_model, discover, model_path, read_settings
 from kinfolk.cli.main import EXIT_INTERRUPTED
-from kinfolk.cli.options import LOADING, SEED, json_option, model_option, settings_options
+from kinfolk.cli.options import LOADING, SEED, json_option, model_argument, settings_options
 from kinfolk.gguf.output import check_target
 
 _POSITIVE: Final = click.IntRange(min=1)
@@ -41,7 +41,7 @@ are the parts of first, second ... drafted tokens that are right if all before t
 \b
 Ctrl-C ends the run and leaves OUT.training; the same command goes on from there."""
 )
-@model_option
+@model_argument
 @click.option(
     "--data",
     "paths",
@@ -250,9 +250,11 @@ class _Report:
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C or SIGTERM came. A step that runs ends first, so that a
-    checkpoint never has half of one; a second signal does not wait. The handler is silent, because it
-    may run while another line is being printed."""
+    """A function that says whether Ctrl-C or SIGTERM came.
+
+    A step that runs ends first, so that a checkpoint never has half of one; a second signal does not
+    wait. The handler is silent, because it may run while another line is being printed.
+    """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

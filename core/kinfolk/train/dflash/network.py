@@ -34,7 +34,8 @@ def initial_parameters(
         scale = size[-1] ** -0.5
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             scale /= (2 * layers) ** 0.5  # what adds to the residual stream starts small
-        return torch.randn(size, generator=generator) * scale
+        matrix: torch.Tensor = torch.randn(size, generator=generator) * scale
+        return matrix
 
     return {name: make(name, size) for name, size in shape.tensors().items()}
 
