@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kinfolk.errors import EngineError, OutputError, RequestError
-from kinfolk.train.checkpoint import Checkpoint
+from kinfolk.train.checkpoint import TrainingCheckpoint
 from kinfolk.train.loop import Measured, Training, TrainingOptions, steps_in
 
 OPTIONS = TrainingOptions(batch=2, rate=3e-3, ema=0.9, decay=0.01, seed=4)
@@ -39,9 +39,9 @@ def test_an_interrupted_run_is_the_uninterrupted_one_bit_for_bit(make, texts, tm
     expected = list(whole.run())
     first = training(make, texts, 12)
     losses = list(islice(first.run(), 5))
-    Checkpoint({"a": 1}, training=first.state()).save(tmp_path / "c")
+    TrainingCheckpoint({"a": 1}, training=first.state()).save(tmp_path / "c")
     second = training(make, texts, 99, seed=8)
-    second.restore(Checkpoint.load(tmp_path / "c", {"a": 1}).training)
+    second.restore(TrainingCheckpoint.load(tmp_path / "c", {"a": 1}).training)
     assert losses + list(second.run()) == expected
     for kind in (weights_of, lambda run: run.weights()):
         found, wanted = kind(second), kind(whole)
@@ -116,22 +116,22 @@ def test_a_loss_that_is_not_finite_names_the_step_and_what_to_change(make, texts
 
 
 def test_a_checkpoint_of_other_options_is_refused_with_both_values(tmp_path):
-    Checkpoint({"--block": 8, "--seed": 0}).save(tmp_path / "c")
+    TrainingCheckpoint({"--block": 8, "--seed": 0}).save(tmp_path / "c")
     with pytest.raises(RequestError, match=r"--block 8 there and 16 here.*--restart"):
-        Checkpoint.load(tmp_path / "c", {"--block": 16, "--seed": 0})
+        TrainingCheckpoint.load(tmp_path / "c", {"--block": 16, "--seed": 0})
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04"])
 def test_a_damaged_checkpoint_is_named(tmp_path, content):
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(RequestError, match=r"c: this is no checkpoint.*--restart"):
-        Checkpoint.load(tmp_path / "c", {})
+        TrainingCheckpoint.load(tmp_path / "c", {})
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path):
     path = tmp_path / "c"
-    Checkpoint({"a": 1}).save(path)
+    TrainingCheckpoint({"a": 1}).save(path)
     (tmp_path / "c.partial").mkdir()
     with pytest.raises(OutputError, match="cannot be written"):
-        Checkpoint({"a": 2}).save(path)
-    assert Checkpoint.load(path, {"a": 1}).identity == {"a": 1}
+        TrainingCheckpoint({"a": 2}).save(path)
+    assert TrainingCheckpoint.load(path, {"a": 1}).identity == {"a": 1}

@@ -15,11 +15,11 @@ from kinfolk.sched.events import Emitted
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
-from kinfolk.train.checkpoint import Checkpoint, checkpoint_path
+from kinfolk.train.checkpoint import TrainingCheckpoint, checkpoint_path
 from kinfolk.train.continuations import Continuing, continued
 from kinfolk.train.options import TrainOptions
 from kinfolk.train.prepared import prepare_run
-from kinfolk.train.run import Run
+from kinfolk.train.run import TrainingRun
 from kinfolk.train.texts import Text
 
 CASE = "qwen35"
@@ -56,7 +56,7 @@ def run(cases, registry, data):
         settings = load_settings(device="cpu", dtype="f32")
         chosen = TrainOptions(**{**SMALL, **options})
         prepared = prepare_run(cases / f"{case}.gguf", [data], chosen, settings, registry)
-        return Run(prepared, chosen, settings, registry, out, Notes(), stop)
+        return TrainingRun(prepared, chosen, settings, registry, out, Notes(), stop)
 
     return make
 
@@ -129,12 +129,12 @@ def test_continuations_that_were_written_are_not_written_again(run, tmp_path, mo
     first = run(out, continue_=20)
     first.stop = lambda: any("continued" in what for *_, what in first.report.calls)
     assert first.run() is None
-    before = Checkpoint.load(checkpoint_path(out), first.prepared.identity).texts
+    before = TrainingCheckpoint.load(checkpoint_path(out), first.prepared.identity).texts
     assert 0 < len(before) <= len(PROMPTS)
     second = run(out, continue_=20)
     second._train = lambda training, checkpoint: False
     assert second.run() is None
-    after = Checkpoint.load(checkpoint_path(out), first.prepared.identity).texts
+    after = TrainingCheckpoint.load(checkpoint_path(out), first.prepared.identity).texts
     assert len(after) == len(PROMPTS)
     assert all(after[n] == text for n, text in before.items())
 

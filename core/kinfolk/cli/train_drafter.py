@@ -210,9 +210,9 @@ def train_drafter(ctx: click.Context, /, **params: Any) -> None:
     check_model(target, settings, registry)
     prepared = prepare_run(target, params["paths"], options, settings, registry)
     with ProgressBar("training", at_once=True) as bar, _stopping() as stop:
-        from kinfolk.train.run import Run
+        from kinfolk.train.run import TrainingRun
 
-        run = Run(prepared, options, settings, registry, out, _Report(bar), stop)
+        run = TrainingRun(prepared, options, settings, registry, out, _Report(bar), stop)
         trained = run.run(restart=params["restart"], overwrite=params["overwrite"])
     if trained is None:
         note(f"interrupted; the same command goes on from {run.checkpoint_path}")
@@ -252,8 +252,8 @@ class _Report:
 def _stopping() -> Iterator[Callable[[], bool]]:
     """A function that says whether Ctrl-C or SIGTERM came.
 
-    A step that runs ends first, so that a checkpoint never has half of one; a second signal does not
-    wait. The handler is silent, because it may run while another line is being printed.
+    A step that runs ends first, so that a checkpoint never has half of one; a second signal does
+    not wait. The handler is silent, because it may run while another line is being printed.
     """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

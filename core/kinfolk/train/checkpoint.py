@@ -15,17 +15,17 @@ from kinfolk.errors import OutputError, RequestError
 from kinfolk.gguf.output import PARTIAL
 from kinfolk.train.texts import Text
 
-SUFFIX: Final = ".training"
+_SUFFIX: Final = ".training"
 _FORMAT: Final = 1
 
 
 def checkpoint_path(out: Path) -> Path:
     """The checkpoint of the run that writes ``out``."""
-    return out.with_name(out.name + SUFFIX)
+    return out.with_name(out.name + _SUFFIX)
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class TrainingCheckpoint:
     """The state of a run.
 
     ``identity`` has all that decides its result, by the name of the option. ``texts`` are the
@@ -59,7 +59,7 @@ class Checkpoint:
             raise OutputError.of(path, error) from None
 
     @classmethod
-    def load(cls, path: Path, identity: Mapping[str, Any]) -> Checkpoint:
+    def load(cls, path: Path, identity: Mapping[str, Any]) -> TrainingCheckpoint:
         """The checkpoint in ``path``; one of a new run if there is no such file.
 
         Raises :class:`RequestError` for a file that is damaged, or of a run with other options.

@@ -18,7 +18,7 @@ from kinfolk.errors import RequestError
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
-from kinfolk.train.checkpoint import Checkpoint, checkpoint_path
+from kinfolk.train.checkpoint import TrainingCheckpoint, checkpoint_path
 from kinfolk.train.continuations import Continuing, continued
 from kinfolk.train.dflash.drafter import TrainedDFlash
 from kinfolk.train.loop import Measured, Training, TrainingOptions, steps_in
@@ -54,7 +54,7 @@ class Trained:
     measured: Measured
 
 
-class Run:
+class TrainingRun:
     """``settings`` are those of the target, whose context and slots the run sets itself."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Run:
         """Train and write the file; ``None`` if stopped before, with a checkpoint beside it."""
         if restart:
             self.checkpoint_path.unlink(missing_ok=True)
-        checkpoint = Checkpoint.load(self.checkpoint_path, self.prepared.identity)
+        checkpoint = TrainingCheckpoint.load(self.checkpoint_path, self.prepared.identity)
         texts, held_out = self._texts(checkpoint)
         if self.stop():
             return None
@@ -100,13 +100,13 @@ class Run:
         changes = {"slots": slots, "checkpoints": 0, "context": self.options.length}
         return self.settings.model_copy(update=changes)
 
-    def _save(self, checkpoint: Checkpoint) -> None:
+    def _save(self, checkpoint: TrainingCheckpoint) -> None:
         checkpoint.save(self.checkpoint_path)
         self._saved = time.monotonic()
 
     # -- texts --------------------------------------------------------------------------------
 
-    def _texts(self, checkpoint: Checkpoint) -> tuple[list[Text], list[Text]]:
+    def _texts(self, checkpoint: TrainingCheckpoint) -> tuple[list[Text], list[Text]]:
         """(texts to learn from, held-out texts), continued by the model if it is asked to."""
         prompts = [*self.prepared.held_out, *self.prepared.texts]
         if self.options.continue_ is None:
@@ -125,7 +125,7 @@ class Run:
             )
         return texts, held_out
 
-    def _continue(self, prompts: Sequence[Text], checkpoint: Checkpoint) -> None:
+    def _continue(self, prompts: Sequence[Text], checkpoint: TrainingCheckpoint) -> None:
         """Fill ``checkpoint.texts`` up."""
         missing = [n for n in range(len(prompts)) if n not in checkpoint.texts]
         if not missing:
@@ -164,7 +164,7 @@ class Run:
         drafter: TrainedDFlash,
         texts: Sequence[Text],
         held_out: Sequence[Text],
-        checkpoint: Checkpoint,
+        checkpoint: TrainingCheckpoint,
     ) -> Training:
         options = self.options
         how = TrainingOptions(
@@ -195,7 +195,7 @@ class Run:
         )
         return Training(drafter, texts, held_out, how, steps)
 
-    def _train(self, training: Training, checkpoint: Checkpoint) -> bool:
+    def _train(self, training: Training, checkpoint: TrainingCheckpoint) -> bool:
         """Train to the end, or save a checkpoint and return ``False``.
 
         An error leaves the checkpoint of the last minute: weights that caused it are not kept.
@@ -214,7 +214,7 @@ class Run:
         self._save_training(training, checkpoint)
         return training.step >= training.steps
 
-    def _save_training(self, training: Training, checkpoint: Checkpoint) -> None:
+    def _save_training(self, training: Training, checkpoint: TrainingCheckpoint) -> None:
         checkpoint.training = training.state()
         self._save(checkpoint)
 
