@@ -73,12 +73,18 @@ class TrainingRun:
         self._saved = time.monotonic()
 
     def run(self, *, restart: bool = False, overwrite: bool = False) -> Trained | None:
-        """Train and write the file; ``None`` if stopped before, with a checkpoint beside it."""
+        """Train and write the file; ``None`` if stopped before, with a checkpoint beside it.
+
+        ``restart``: a checkpoint that is there is not read, and is replaced by the first new one.
+        """
+        identity = self.prepared.identity
         if restart:
-            self.checkpoint_path.unlink(missing_ok=True)
-        checkpoint = TrainingCheckpoint.load(self.checkpoint_path, self.prepared.identity)
+            checkpoint = TrainingCheckpoint(identity)
+        else:
+            checkpoint = TrainingCheckpoint.load(self.checkpoint_path, identity)
         texts, held_out = self._texts(checkpoint)
         if self.stop():
+            self._save(checkpoint)
             return None
         loaded = load_model(
             self.prepared.target, self._settings(slots=1), self.registry, self.report.progress
@@ -90,6 +96,9 @@ class TrainingRun:
             )
             drafter = TrainedDFlash(shape, target, anchors=options.anchors, seed=options.seed)
             training = self._training(drafter, texts, held_out, checkpoint)
+            if training is None:
+                self._save(checkpoint)
+                return None
             if not self._train(training, checkpoint):
                 return None
             trained = self._write(drafter, training, overwrite=overwrite)
@@ -165,7 +174,8 @@ class TrainingRun:
         texts: Sequence[Text],
         held_out: Sequence[Text],
         checkpoint: TrainingCheckpoint,
-    ) -> Training:
+    ) -> Training | None:
+        """A new run or an interrupted one; ``None`` if stopped before its steps are known."""
         options = self.options
         how = TrainingOptions(
             batch=min(options.batch, len(texts)),
@@ -181,7 +191,7 @@ class TrainingRun:
             return training
         for number, text in enumerate(texts, 1):
             if self.stop():
-                break
+                return None
             drafter.target.keep(text)
             self.report.progress(number, len(texts), "features")
         steps = options.steps
@@ -209,14 +219,12 @@ class TrainingRun:
                 self.report.note(_line(training, losses, training.measure()))
                 losses.clear()
             if time.monotonic() - self._saved > _SAVE_EVERY:
-                self._save_training(training, checkpoint)
-        # At the end too: the file may fail to be written.
-        self._save_training(training, checkpoint)
-        return training.step >= training.steps
-
-    def _save_training(self, training: Training, checkpoint: TrainingCheckpoint) -> None:
+                checkpoint.training = training.state()
+                self._save(checkpoint)
         checkpoint.training = training.state()
+        # At the end too: the file may fail to be written.
         self._save(checkpoint)
+        return training.step >= training.steps
 
     def _write(self, drafter: TrainedDFlash, training: Training, *, overwrite: bool) -> Trained:
         registry, options = self.registry, self.options

@@ -15,7 +15,9 @@ from kinfolk.errors import RequestError
 JSON_LINES: Final = ".jsonl"
 _TEXT: Final = "text"
 _HELD_OUT: Final = 20
-"""One of so many texts is held out, at least one."""
+"""One of so many texts is held out, at least one,"""
+_MOST_HELD_OUT: Final = 64
+"""and at most as many as are measured in a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,10 @@ def divide(
             "the data holds a single text; at least two are needed, one to learn from and one to "
             "measure with: add data, or choose a smaller --length"
         )
-    count, held_out = max(1, len(texts) // _HELD_OUT), 0
+    count, held_out = min(_MOST_HELD_OUT, max(1, len(texts) // _HELD_OUT)), 0
     for document in shuffled:
         if held_out >= count:
             break
         held_out += len(document)
-    held_out = min(held_out, len(texts) // 2)
+    held_out = min(held_out, _MOST_HELD_OUT, len(texts) // 2)
     return texts[held_out:], texts[:held_out]
