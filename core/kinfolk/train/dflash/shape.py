@@ -75,7 +75,7 @@ class DrafterShape:
         windows = [window for window in self.windows if window is not None]
         keys: dict[str, Any] = {
             "architectures": ["DFlashDraftModel"],
-            "model_type": "qwen3",
+            "model_type": "dflash",
             "hidden_size": self.width,
             "intermediate_size": self.feed_forward,
             "num_hidden_layers": len(self.windows),
