@@ -74,8 +74,10 @@ class TrainedDFlash:
         ``conversion`` are arguments of :func:`kinfolk.convert.driver.convert_drafter`.
         """
         tensors = {name: t.detach().float().cpu().contiguous() for name, t in parameters.items()}
-        with tempfile.TemporaryDirectory(prefix="kinfolk-drafter-") as name:
-            folder = Path(name)
+        with tempfile.TemporaryDirectory() as name:
+            # The file's general keys are read out of the folder's name, so it is always the same.
+            folder = Path(name) / "drafter"
+            folder.mkdir()
             (folder / "config.json").write_text(json.dumps(self.shape.config_json()))
             save_file(tensors, folder / "model.safetensors")
             return convert_drafter(folder, path, **conversion)
