@@ -153,7 +153,13 @@ Ctrl-C ends the run and leaves OUT.training; the same command goes on from there
     show_default=True,
     help="The highest; it warms up, then falls by a cosine.",
 )
-@click.option("--weight-decay", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option(
+    "--weight-decay",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Of AdamW.",
+)
 @click.option(
     "--gamma",
     type=click.FloatRange(min=0, min_open=True),
