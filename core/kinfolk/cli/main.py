@@ -38,6 +38,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "logits": "Write a model's logits for given tokens to a file.",
     "perplexity": "Score a text: perplexity and bits per byte.",
     "convert": "Convert a Hugging Face model to a GGUF file.",
+    "train-drafter": "Train a drafter for a model, which makes it faster.",
     "synth": "Write a model file of a released shape with random weights.",
     "new-family": "Write a plugin for a new model family, as a starting point.",
     "check": "Check an installed model family with the conformance kit.",

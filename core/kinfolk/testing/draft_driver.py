@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -24,6 +25,7 @@ from kinfolk.spec.proposals import ProposalStore
 from kinfolk.state.chunks import SlotLease
 from kinfolk.testing.driver import Driver
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
+from kinfolk_kernels.place_drafts.op import PlaceDraftsArguments, place_drafts
 
 _FADING: Final = 0.6
 """How much of the row before a row of features contains: late tokens count most."""
@@ -44,7 +46,9 @@ class DraftDriver(Driver):
         self.texts: dict[SlotLease, list[int]] = {}
         vocabulary = loaded.info.vocabulary
         slots = self.state.limits.slots + 1
-        self._store = ProposalStore(slots, 1, vocabulary, self.state.device)
+        device = self.state.device
+        place = partial(place_drafts, PlaceDraftsArguments(vocabulary, device))
+        self._store = ProposalStore(slots, 1, place, device)
         width = self.plan.feature_width(loaded.config.width)
         generator = torch.Generator().manual_seed(0)
         self._table = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
@@ -88,7 +92,7 @@ class DraftDriver(Driver):
     def propose(self, lanes: Mapping[SlotLease, int], *, padding: int = 0) -> Proposals:
         """Draft for sequences whose last chosen tokens are these, with ``padding`` lanes behind."""
         for lease, token in lanes.items():
-            self._store.pending[lease.slot] = token
+            self._store.drafts.pending[lease.slot] = token
             self._store.length[lease.slot] = self.kv_cache.tables.length(lease)
         count = len(lanes) + padding
         buffers = DraftBuffers(self.state, count, self.plan.block, self.plan.fill)
