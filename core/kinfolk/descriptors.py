@@ -131,12 +131,11 @@ class DrafterSpec(Checked):
     weights has ``prepare`` and ``build`` instead, see :mod:`kinfolk.draft_api`. ``prepare``
     references ``(GGUFFile, TargetFacts) -> DraftPlan | None``, which imports no torch; ``None`` =
     the file has no such drafter. ``build`` references ``(DraftPlan, weights, BuildContext, Model)
-    -> ModelDrafter``. ``architectures`` are patterns, as of ``fnmatch``, for
-    ``general.architecture`` of its files; without any, it is part of the target's own file.
-    ``convert``, which may be empty, references ``(HFCheckpoint) -> Conversion | None``, types of
-    :mod:`kinfolk.convert`; ``None`` = another kind. ``options`` are the names of
-    ``--draft-option`` that ``prepare`` reads in ``TargetFacts.options``. ``tiny`` is what
-    ``kinfolk check`` runs.
+    -> ModelDrafter``. ``architectures`` are ``fnmatch`` patterns for ``general.architecture`` of
+    its files; without any, it is part of the target's own file. ``convert``, which may be empty,
+    references ``(HFCheckpoint) -> Conversion | None`` of :mod:`kinfolk.convert`; ``None`` = another
+    kind. ``options``: the names of ``--draft-option`` that ``prepare`` reads in
+    ``TargetFacts.options``. ``tiny`` is what ``kinfolk check`` runs.
     """
 
     name: str
@@ -153,12 +152,10 @@ class DrafterSpec(Checked):
         check_name(self)
         if self.create:
             check_references(self, "create")
-            for name in ("architectures", "prepare", "build", "convert", "options", "tiny"):
-                if getattr(self, name):
-                    raise ValueError(
-                        f"DrafterSpec.{name}: a drafter has weights (prepare, build) or is one of "
-                        "the host (create), not both"
-                    )
+            others = ("architectures", "prepare", "build", "convert", "options", "tiny")
+            both = "a drafter has weights (prepare, build) or is one of the host (create), not both"
+            for name in filter(lambda name: getattr(self, name), others):
+                raise ValueError(f"DrafterSpec.{name}: {both}")
         elif not (self.prepare or self.build):
             raise ValueError("DrafterSpec: state create, or prepare and build")
         else:
