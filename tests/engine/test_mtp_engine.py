@@ -129,7 +129,8 @@ class Hand:
     def scores(self, lease, token):
         """The scores of the drafter's own choice behind ``token``."""
         store = self.drafting.store
-        store.pending[lease.slot], store.length[lease.slot] = token, self.tables.length(lease)
+        store.drafts.pending[lease.slot] = token
+        store.length[lease.slot] = self.tables.length(lease)
         self.side.state.apply(self.side.kv_cache.take_operations())
         buffers = self.drafting.buffers(1)
         buffers.put([Lane(lease.slot, Sampling())])

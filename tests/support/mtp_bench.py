@@ -309,11 +309,12 @@ class Bench:
         buffers.upload()
         slots = self.state.limits.slots + 1
         store: Any = SimpleNamespace(
-            pending=torch.zeros(slots, dtype=torch.int64),
+            drafts=SimpleNamespace(pending=torch.zeros(slots, dtype=torch.int64)),
             length=torch.zeros(slots, dtype=torch.int64),
         )
         for lease, token in anchors.items():
-            store.pending[lease.slot], store.length[lease.slot] = token, self.length(lease)
+            store.drafts.pending[lease.slot] = token
+            store.length[lease.slot] = self.length(lease)
         block = buffers.draft_block(store)
         block = replace(block, batch=replace(block.batch, positions=block.batch.positions + late))
         self.normed.clear()
