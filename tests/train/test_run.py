@@ -161,6 +161,14 @@ def test_a_model_that_ends_at_once_is_named(run, tmp_path, monkeypatch):
         job.run()
 
 
+def test_a_drafter_in_the_environment_is_left_out(run, tmp_path):
+    first = run(tmp_path / "one.gguf")
+    assert first.run() is not None
+    job = run(tmp_path / "two.gguf", continue_=20)
+    job.settings = job.settings.model_copy(update={"draft_model": tmp_path / "one.gguf"})
+    assert job.run() is not None
+
+
 def test_it_says_how_far_it_is(run, tmp_path):
     job = run(tmp_path / "draft.gguf", steps=40)
     job.run()

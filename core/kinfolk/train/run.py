@@ -106,7 +106,14 @@ class TrainingRun:
         return trained
 
     def _settings(self, *, slots: int) -> Settings:
-        changes = {"slots": slots, "checkpoints": 0, "context": self.options.length}
+        """Those of the user, without a drafter: it would take the model's features for itself."""
+        changes = {
+            "slots": slots,
+            "checkpoints": 0,
+            "context": self.options.length,
+            "drafter": None,
+            "draft_model": None,
+        }
         return self.settings.model_copy(update=changes)
 
     def _save(self, checkpoint: TrainingCheckpoint) -> None:
