@@ -177,7 +177,8 @@ class HttpProcess:
 
 def prepare_message(path: Path, settings: Settings, reserved: tuple[str, ...]) -> Prepare:
     fields = {name: getattr(settings, name) for name in Settings.model_fields}
-    fields["op"] = tuple(f"{name}={option}" for name, option in settings.op.items())
+    for pairs in ("op", "draft_option"):
+        fields[pairs] = tuple(f"{name}={option}" for name, option in fields[pairs].items())
     levels = {name: logging.getLogger(name).level for name in ("", "kinfolk.server")}
     return Prepare(path, fields, reserved, levels)
 

@@ -153,7 +153,8 @@ class DrafterKit:
     def settings(self, **options: Any) -> Settings:
         """Settings of the target with this drafter."""
         asked: dict[str, Any] = {"context": self.target.loaded.limits.context}
-        asked["drafter"] = self.name
+        # Widths by cost follow the clock, so a run might draft nothing.
+        asked |= {"drafter": self.name, "draft_widths": "fixed"}
         if self.spec.has_weights and self.own_file:
             asked["draft_model"] = self.path
         return self.target.settings(**{**asked, **options})
