@@ -70,7 +70,7 @@ def all_launches():
             yield from kernel.launches(logits, rows, scratch, ids, ids.bool())
         hidden, column = empty(n, 5120, dtype=torch.bfloat16), ids[:, None]
         spans, packed = empty(n, 4, dtype=torch.int32), empty(5 * n, dtype=torch.int64)
-        yield pack(hidden, spans, ids.bool(), column, ids, ids, column, packed)
+        yield pack(hidden, spans, ids.bool(), column, ids, ids, ids, column, packed)
         for width in (4, 16, 64):
             rows = empty(n, width, dtype=torch.int64)
             yield steps(rows, rows, rows, ids, rows, ids, ids)
