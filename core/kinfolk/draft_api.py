@@ -110,6 +110,7 @@ class DraftPlan(Checked):
     columns       candidates for each of them, the best first
     width         numbers of a row of the target that it is made for, and
     vocabulary    its number of tokens; the core refuses another target. ``None`` = any
+    own_trees     whether it states the parents of its candidates, so that it proposes no chain
     fill          token of the block's rows behind the first, such as a mask
     config        whatever ``build`` needs
     """
@@ -123,6 +124,7 @@ class DraftPlan(Checked):
     block: int = 1
     depth: int = 1
     columns: int = 1
+    own_trees: bool = False
     fill: int = 0
     config: Any = None
 

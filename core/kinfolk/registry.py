@@ -179,7 +179,7 @@ class Registry:
 
     def drafter(self, name: str) -> Provided[DrafterSpec]:
         """A drafter by name; :class:`SettingsError` if there is none."""
-        return self._named("drafter", self.drafters, name, "--drafter")
+        return self._named("drafter", self.drafters, name, "--draft")
 
     def policy(self, name: str) -> Provided[PolicySpec]:
         """A policy by name; :class:`SettingsError` if there is none."""

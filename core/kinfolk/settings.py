@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import click
 
 PREFIX = "KINFOLK_"
+
+DRAFT_WORDS: Final = ("auto", "off")
+"""Values of ``--draft`` that are no names of drafters."""
 
 
 def _split(value: object) -> object:
@@ -60,6 +63,13 @@ def _overrides(value: object) -> object:
     return pairs
 
 
+def _one_word_alone(names: tuple[str, ...]) -> tuple[str, ...]:
+    word = next((name for name in names if name in DRAFT_WORDS), None)
+    if not names or (word is not None and len(names) > 1):
+        raise ValueError("must be auto, off, or names of drafters, separated by commas")
+    return names
+
+
 def _blank_is_unset(value: object) -> object:
     return None if isinstance(value, str) and not value.strip() else value
 
@@ -87,6 +97,13 @@ Overrides = Annotated[
     NoDecode,
     BeforeValidator(_overrides),
     AfterValidator(lambda pairs: MappingProxyType(dict(pairs))),
+]
+Drafters = Annotated[
+    tuple[str, ...],
+    NoDecode,
+    BeforeValidator(_split),
+    AfterValidator(_distinct),
+    AfterValidator(_one_word_alone),
 ]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_is_unset)]
 
@@ -186,29 +203,45 @@ class Settings(BaseSettings):
         description="launch a step only when the result of the step before it was read; by default "
         "a step of one token for each sequence is launched earlier, which changes only the speed",
     )
-    drafter: OptionalText = Field(None, description="drafter for speculative decoding")
+    draft: Drafters = Field(
+        ("auto",),
+        description="drafters of speculative decoding, tried in this order; auto = "
+        "that of --draft-model, a file NAME-draft.gguf or NAME.dflash.gguf beside NAME.gguf, or "
+        "the model's own, and where the text repeats itself, ngram; off = none",
+    )
     draft_model: Path | None = Field(
         None, description="file of a drafter with weights, which drafts for the model"
     )
-    draft_tokens: int = Field(
-        8, ge=1, le=63, description="most tokens drafted for a sequence in a step"
+    draft_mode: Literal["auto", "chain", "tree"] = Field(
+        "auto",
+        description="what a drafter with weights proposes: one chain of --draft-tokens, a tree "
+        "of --draft-budget tokens with its best candidates, or whichever pays by --draft-widths",
     )
-    draft_widths: Literal["cost", "fixed"] = Field(
+    draft_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=63,
+        description="most tokens of a drafted chain; unset = as many as the drafter proposes, "
+        "of ngram 15",
+    )
+    draft_budget: int = Field(
+        32, ge=1, le=63, description="tokens of a drafted tree: a path has room for 63"
+    )
+    draft_widths: Literal["cost", "confidence", "fixed"] = Field(
         "cost",
-        description="how much of what a drafter with weights proposes is verified: cost = what "
-        "pays by measured times and acceptance, fixed = all of it, which makes a run repeatable",
+        description="how much of a draft is verified: cost = what pays by measured times and "
+        "acceptance, confidence = a chain while the drafter gives it a chance, which waits for "
+        "each draft, fixed = all of it",
+    )
+    draft_width: int | None = Field(
+        None,
+        ge=1,
+        le=63,
+        description="verify this many tokens of each draft: a run is then repeatable",
     )
     draft_option: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),
         description="option of a drafter with weights, as NAME=VALUE",
-    )
-    draft_mode: Literal["chain", "tree"] = Field(
-        "chain",
-        description="what a drafter with weights proposes: one chain of --draft-tokens, or a tree "
-        "of --draft-budget tokens with its best candidates",
-    )
-    draft_budget: int = Field(
-        32, ge=1, le=63, description="tokens of a drafted tree: a path has room for 63"
     )
 
     _defaults: frozenset[str] = PrivateAttr(default=frozenset())

@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_read(told, model, tmp_path, damage):
     ("option", "value", "word"),
     [
         ("--model-family", "none", "no such family"),
-        ("--drafter", "oracle", "no such drafter"),
+        ("--draft", "oracle", "no such drafter"),
         ("--policy", "strict", "no such policy"),
         ("--op", "linear=mine", "no back end 'mine'"),
     ],

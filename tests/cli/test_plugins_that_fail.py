@@ -286,7 +286,7 @@ def test_the_programs_own_process_runs_beside_it(program, install, model):
 @pytest.mark.parametrize(
     ("words", "blamed"),
     [
-        (("--drafter", "aaa"), "drafter 'aaa' of plugin 'aaa' (made-aaa 1.0): made_aaa:answer "),
+        (("--draft", "aaa"), "drafter 'aaa' of plugin 'aaa' (made-aaa 1.0): made_aaa:answer "),
         (("--policy", "aaa"), "policy 'aaa' of plugin 'aaa' (made-aaa 1.0): made_aaa:answer "),
         (
             ("--op", "linear=aaa"),

@@ -114,7 +114,7 @@ def test_stats_go_to_stderr(kinfolk, model):
 
 def test_what_became_of_drafts_is_told(kinfolk, model):
     """Random drafts of 4, 3, 2 and 1 tokens, none of which is right; the last token has none."""
-    drafting = ("--drafter", "random", "--draft-tokens", 4, "--ignore-eos")
+    drafting = ("--draft", "random", "--draft-width", 4, "--ignore-eos")
     result = kinfolk("run", "-m", model, "-n", 6, *GREEDY, *drafting, "--json", "Hi")
     answer = json.loads(result.stdout)
     figures = {

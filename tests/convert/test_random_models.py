@@ -136,7 +136,7 @@ def test_a_prediction_layer_drafts(outtype, weights, checkpoint, converted, edit
     directory = checkpoint()
     edit_tensors(directory, lambda tensors: tensors.update(draft_tensors(tensors, "mtp.")))
     path = converted(directory, outtype=outtype).path
-    options = {"device": "cpu", "dtype": "f32", "context": 128, "slots": 1, "drafter": "mtp"}
+    options = {"device": "cpu", "dtype": "f32", "context": 128, "slots": 1, "draft": "mtp"}
     options |= {"draft_option": "head=64", "weights": weights}
     settings = load_settings(**options)
     bench = Bench(load_model(path, settings, Registry.discover(settings)))

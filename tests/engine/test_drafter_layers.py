@@ -37,7 +37,7 @@ class Hand:
     """One model runner whose steps are given by hand; every item is drafted for."""
 
     def __init__(self, loaded):
-        self.side, self.tree, self.steps = Side(loaded), loaded.drafter.tree, 0
+        self.side, self.tree, self.steps = Side(loaded), loaded.drafter.tree > 0, 0
         self.store = self.side.runner.executor.drafting.store
 
     def open(self):
@@ -62,7 +62,7 @@ class Hand:
                 budget=40,
                 proposed=width,
                 tree=self.tree,
-                propose=sample,
+                propose=("tree" if self.tree else "chain") if sample else "off",
             )
             tables.extend(lease, start + item.rows)
             items.append(item)
@@ -72,7 +72,7 @@ class Hand:
         results = self.side.runner.run(plan, self.side.histories).results
         for item, result in zip(items, results, strict=True):
             assert result.error is None
-            assert result.proposed == item.propose
+            assert result.proposed == (item.propose != "off")
             tables.advance(item.lease, item.start + result.kept)
         return results
 

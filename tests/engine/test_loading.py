@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kinfolk.engine import loading, preparing
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.preparing import choose_device, choose_dtype
+from kinfolk.engine.preparing_drafters import HOST_DRAFT, PreparedDrafters
 from kinfolk.engine.runtime import Runtime, scheduler_limits
 from kinfolk.errors import CapacityError, SettingsError
 from kinfolk.plans import Codec, Paged
@@ -154,14 +157,15 @@ def test_plain_weights_are_no_slower_as_blocks(registry, cases, caplog):
 
 
 def test_the_scheduler_is_told_what_the_model_can(loaded):
-    limits = scheduler_limits(loaded, load_settings(slots=8, quantum=5, draft_tokens=6))
+    limits = scheduler_limits(loaded, load_settings(slots=8, quantum=5))
     assert (limits.slots, limits.context, limits.quantum) == (8, 512, 5)
     assert (limits.slice, limits.step_tokens) == (loaded.slice_rows, 2 * loaded.slice_rows)
-    assert limits.max_draft == 0, "nobody drafts"
+    assert limits.max_draft == HOST_DRAFT, "of the drafter of the host"
     assert limits.vocabulary == 768
-    drafting = load_settings(slots=8, drafter="ngram", draft_tokens=6, step_tokens=700)
-    limits = scheduler_limits(loaded, drafting)
+    asked = load_settings(step_tokens=700, draft_width=4)
+    limits = scheduler_limits(replace(loaded, drafters=PreparedDrafters(host_rows=6)), asked)
     assert (limits.max_draft, limits.step_tokens) == (6, 700)
+    assert (limits.widths, limits.draft_width) == ("fixed", 4)
 
 
 def test_without_a_bundled_model_a_file_must_be_named():
@@ -170,6 +174,6 @@ def test_without_a_bundled_model_a_file_must_be_named():
 
 
 def test_an_unknown_drafter_is_refused_before_anything_is_read(tmp_path, registry):
-    settings = load_settings(drafter="oracle")
+    settings = load_settings(draft="oracle")
     with pytest.raises(SettingsError, match="oracle"):
         Runtime.open(tmp_path / "absent.gguf", settings, registry)

@@ -178,7 +178,7 @@ def test_a_drafter_may_be_part_of_the_models_own_file(
         build="oracle_drafter:OwnDrafter",
     )
     registry = replace(registry, drafters={"oracle": spec})
-    loaded = load(registry=registry, drafter="oracle")
+    loaded = load(registry=registry, draft="oracle")
     assert loaded.drafter.file is loaded.file
     assert "not used" not in caplog.text
     (request,) = several(text, 1, Sampling())
@@ -358,7 +358,7 @@ class Lanes:
     """Sequences of one model runner, each step given by hand."""
 
     def __init__(self, loaded):
-        self.side, self.tree = Side(loaded), loaded.drafter.tree
+        self.side, self.tree = Side(loaded), loaded.drafter.tree > 0
         self.steps = 0
         self.pending = {}
 
@@ -391,7 +391,8 @@ class Lanes:
         self.steps += 1
         for lease, (kind, tokens, width) in kinds.items():
             start = tables.length(lease)
-            common = {"budget": 40, "proposed": width, "tree": self.tree, "propose": True}
+            common = {"budget": 40, "proposed": width, "tree": self.tree}
+            common["propose"] = "tree" if self.tree else "chain"
             items.append(Item(lease, str(lease), kind, tokens, start, **common))
             tables.extend(lease, start + items[-1].rows)
         plan = StepPlan(self.steps, tuple(items), self.side.kv_cache.take_operations())
@@ -508,9 +509,9 @@ def test_errors_name_file_and_numbers(drafted, text, load, drafters, cases, tmp_
     with pytest.raises(
         SettingsError, match=r"qwen35.gguf holds no drafter 'oracle'; name the file"
     ):
-        load(registry=drafters, drafter="oracle")
-    with pytest.raises(SettingsError, match="'ngram' has no weights; leave out"):
-        load(registry=drafters, drafter="ngram", draft_model=tmp_path / "draft.gguf")
+        load(registry=drafters, draft="oracle")
+    with pytest.raises(SettingsError, match="no drafter of --draft ngram has weights; leave out"):
+        load(registry=drafters, draft="ngram", draft_model=tmp_path / "draft.gguf")
 
 
 def test_a_drafter_cannot_be_run(drafters, tmp_path):

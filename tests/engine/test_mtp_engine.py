@@ -52,7 +52,7 @@ def test_tokens_are_those_without_drafts(path, registry, text, collect, tree, gr
         Request(f"r{i}", tuple(text[: 20 + 13 * i]), 20, SAMPLINGS[i % len(SAMPLINGS)])
         for i in range(4)
     ]
-    plain = open_model(path, registry, drafter=None)
+    plain = open_model(path, registry, draft="off")
     expected = [run(plain, [request], collect)[0][0] for request in many]
     shape = {"draft_mode": "tree", "draft_budget": 9} if tree else {"draft_tokens": 5}
     loaded = open_model(path, registry, graphs=graphs, **shape)
@@ -192,7 +192,7 @@ def test_a_file_that_promises_a_block_and_has_none_is_refused(tmp_path, registry
     write_model(tmp_path / "a.gguf", change=remove)
     with pytest.raises(ModelFormatError, match=r"'blk\.5\.nextn\.eh_proj\.weight' is missing"):
         open_model(tmp_path / "a.gguf", registry)
-    open_model(tmp_path / "a.gguf", registry, drafter=None)
+    open_model(tmp_path / "a.gguf", registry, draft="off")
 
 
 def test_more_than_one_block_is_refused(tmp_path, registry):
@@ -223,6 +223,6 @@ def test_an_option_that_does_not_fit_is_refused(path, registry, option, message)
 
 def test_a_drafter_without_options_refuses_them(path, registry):
     with pytest.raises(SettingsError, match=r"drafter 'ngram' has no options"):
-        open_model(path, registry, drafter="ngram", draft_option="head=5")
+        open_model(path, registry, draft="ngram", draft_option="head=5")
     with pytest.raises(SettingsError, match="there is no drafter to have it"):
-        open_model(path, registry, drafter=None, draft_option="head=5")
+        open_model(path, registry, draft="off", draft_option="head=5")

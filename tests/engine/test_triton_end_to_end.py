@@ -226,7 +226,7 @@ def test_the_bodies_of_steps_and_drafts_need_nothing_of_the_host(drafted, tree):
     _, state = model.new_state()
     watching = Watching()
     eager = EagerExecutor(model, state, KernelWarmup(model.ops, model.device))
-    executor = GraphExecutor(eager, watching, Buckets(proposed=model.drafter.rows))
+    executor = GraphExecutor(eager, watching, Buckets(drafted=model.usual_draft))
     kinds = [
         Bucket("decode", 2, 2),
         Bucket("verify", 8, 2, 16, tree, 8),

@@ -150,7 +150,7 @@ def test_the_op_is_chosen_by_option_shown_by_doctor_and_refuses_with_a_reason(ot
 
 def test_the_policy_is_switched_on_by_name_and_answers_its_hook(others):
     prompt = "for a in b:\n    print(a)\n" * 4
-    words = ("kinfolk", "run", "--max-tokens", "8", "--drafter", "ngram", "--policy", "lenient")
+    words = ("kinfolk", "run", "--max-tokens", "8", "--draft", "ngram", "--policy", "lenient")
     traced = ("env", "KINFOLK_TRACE_PLUGINS=1", "KINFOLK_LOG_LEVEL=info")
     done = run(others, *traced, *words, prompt)
     assert "verify: policy 'lenient' of plugin 'policy-demo'" in done.stderr

@@ -71,9 +71,9 @@ def test_ops_are_pairs(monkeypatch):
 
 def test_a_blank_text_is_unset(monkeypatch):
     monkeypatch.setenv("KINFOLK_MODEL_FAMILY", "")
-    monkeypatch.setenv("KINFOLK_DRAFTER", " ")
+    monkeypatch.setenv("KINFOLK_DRAFT_MODEL", " ")
     settings = load_settings()
-    assert (settings.model_family, settings.drafter) == (None, None)
+    assert (settings.model_family, settings.policy) == (None, ())
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def scheduler():
 
     def make(drafter=None, **limits):
         values = {"slots": 4, "context": 400, "step_tokens": 64, "slice": 32, "max_draft": 0}
-        values |= {"proposed": PROPOSED, **limits}
+        values |= {"proposed_chain": PROPOSED, **limits}
         state = StateLimits(4, 0, (40,), 400, 64, tree_rows=64)
         kv_cache = KVCacheManager((None,), state, recurrent=True)
         return Scheduler(
@@ -56,7 +56,7 @@ def run(scheduler, script, *requests, stops=(), fails=()):
                 accepted = left[item.request_id].pop(0) if item.kind is ItemKind.VERIFY else 0
                 kept = accepted + 1
                 emitted = (STOP if steps in stops else 7,) + (7,) * accepted
-            proposed = item.propose and not (decodes and steps in fails)
+            proposed = item.propose != "off" and not (decodes and steps in fails)
             results.append(
                 ItemResult(item.lease, item.request_id, kept, emitted, proposed=proposed)
             )
@@ -96,7 +96,7 @@ def test_chains_are_counted_by_position(scheduler):
 def test_trees_are_measured_by_their_depth(scheduler):
     """A tree of 6 rows, of which no more than 3 follow one another: accepting 3 is accepting all
     that can be accepted."""
-    trees = scheduler(proposes_trees=True, proposed_depth=3)
+    trees = scheduler(proposed_chain=0, proposed_tree=PROPOSED, proposed_depth=3)
     usage = run(trees, {"a": [3, 1, 3]}, Request("a", (1, 2), 12))["a"]
     assert usage.drafts == DraftCounts(
         mode="tree",
@@ -113,7 +113,7 @@ def test_trees_are_measured_by_their_depth(scheduler):
 
 
 def test_a_tree_that_may_accept_less_at_the_end_is_less_deep(scheduler):
-    trees = scheduler(proposes_trees=True, proposed_depth=3)
+    trees = scheduler(proposed_chain=0, proposed_tree=PROPOSED, proposed_depth=3)
     usage = run(trees, {"a": [3, 1]}, Request("a", (1, 2), 7))["a"]
     assert (usage.drafts.drafted, usage.drafts.depth) == (12, 3 + 1)
     assert usage.drafts.accept_rate == 1
@@ -152,7 +152,7 @@ def test_a_request_says_how_wide_its_drafts_are(scheduler):
 
 
 def test_a_width_holds_for_trees_and_never_widens(scheduler):
-    trees = scheduler(proposes_trees=True, proposed_depth=3)
+    trees = scheduler(proposed_chain=0, proposed_tree=PROPOSED, proposed_depth=3)
     narrow, wide = (
         Request("narrow", (1, 2), 7, draft_width=2),
         Request("wide", (1, 3), 7, draft_width=63),
@@ -180,7 +180,7 @@ class Host:
 
 def test_a_drafter_of_the_host_honours_the_width_and_its_failures_are_counted(scheduler, caplog):
     host = Host()
-    running = scheduler(host, proposed=0, max_draft=8)
+    running = scheduler(host, proposed_chain=0, max_draft=8)
     usage = run(running, {"a": [3, 3, 1]}, Request("a", (1, 2), 13, draft_width=3))["a"]
     assert host.limits == [3, 3, 3, 2, 1]
     assert usage.drafts == DraftCounts("chain", 3, 7, 7, 10, (3, 2, 2), (3, 2, 2), failures=2)
@@ -188,7 +188,7 @@ def test_a_drafter_of_the_host_honours_the_width_and_its_failures_are_counted(sc
 
 
 def test_nothing_drafts_where_no_drafter_is(scheduler):
-    usage = run(scheduler(proposed=0), {"a": []}, Request("a", (1, 2), 5))["a"]
+    usage = run(scheduler(proposed_chain=0), {"a": []}, Request("a", (1, 2), 5))["a"]
     assert usage.drafts == NO_DRAFTS
 
 

@@ -23,7 +23,7 @@ def scheduler():
 
     def make(tree_rows=64, **limits):
         values = {"slots": 4, "context": 400, "step_tokens": 64, "slice": 32, "max_draft": 0}
-        values |= {"proposed": PROPOSED, **limits}
+        values |= {"proposed_chain": 0 if "proposed_tree" in limits else PROPOSED, **limits}
         state = StateLimits(4, 0, (40,), 400, 64, tree_rows=tree_rows)
         kv_cache = KVCacheManager((None,), state, recurrent=True)
         prefixes = PrefixCache(kv_cache.checkpoints, 0)
@@ -39,7 +39,7 @@ def answer(plan, *, kept=1, proposed=True):
         rows = min(kept, item.rows, item.budget) if item.kind is ItemKind.VERIFY else 1
         emitted = (7,) * rows if item.kind is not ItemKind.PREFILL or item.sample else ()
         rows = item.rows if item.kind is ItemKind.PREFILL else rows
-        proposes = proposed and item.propose
+        proposes = proposed and item.propose != "off"
         results.append(ItemResult(item.lease, item.request_id, rows, emitted, proposed=proposes))
     return StepResult(plan.step_id, tuple(results))
 
@@ -61,14 +61,14 @@ def test_a_step_verifies_what_the_step_before_proposed(scheduler):
     first, last = [], []
     for _ in range(2):
         plan = running.plan()
-        first.append(plan.items[0].propose)
+        first.append(plan.items[0].propose != "off")
         last.append(plan.items[0].sample)
         running.commit(answer(plan))
     # Only the slice that chooses a token is followed by a draft.
     assert first == last == [False, True]
     (item,) = running.plan().items
     assert (item.kind, item.tokens, item.proposed) == (ItemKind.VERIFY, (7,), PROPOSED)
-    assert (item.rows, item.is_tree, item.propose) == (PROPOSED + 1, False, True)
+    assert (item.rows, item.is_tree, item.propose) == (PROPOSED + 1, False, "chain")
 
 
 def test_without_proposals_a_step_decodes(scheduler):
@@ -76,23 +76,23 @@ def test_without_proposals_a_step_decodes(scheduler):
     plan = begun(running, Request("a", (1, 2), 50))
     running.commit(answer(plan, proposed=False))
     (item,) = running.plan().items
-    assert (item.kind, item.proposed, item.propose) == (ItemKind.DECODE, 0, True)
+    assert (item.kind, item.proposed, item.propose) == (ItemKind.DECODE, 0, "chain")
 
 
 def test_requests_may_go_without(scheduler):
     plan = begun(scheduler(), Request("a", (1, 2), 50, draft=False))
     (item,) = plan.items
-    assert (item.kind, item.proposed, item.propose) == (ItemKind.DECODE, 0, False)
+    assert (item.kind, item.proposed, item.propose) == (ItemKind.DECODE, 0, "off")
 
 
 @pytest.mark.parametrize("trees", [False, True])
 def test_a_request_near_its_end_gets_no_more_than_it_can_use(scheduler, trees):
-    running = scheduler(proposes_trees=trees)
+    running = scheduler(**{"proposed_tree" if trees else "proposed_chain": PROPOSED})
     plan = begun(running, Request("a", (1, 2), 6))
     found = []
     while plan is not None:
         (item,) = plan.items
-        found.append((item.budget, item.proposed, item.propose))
+        found.append((item.budget, item.proposed, item.propose != "off"))
         running.commit(answer(plan))
         plan = running.plan()
     chain = [(5, 4, True), (4, 3, True), (3, 2, True), (2, 1, False), (1, 0, False)]
@@ -146,7 +146,7 @@ def test_steps_in_which_nobody_drafts_overlap(scheduler):
 
 def test_trees_must_fit_the_arena(scheduler):
     with pytest.raises(SettingsError, match="4 trees of 20 drafted rows need an arena of 84 rows"):
-        scheduler(proposed=20, proposes_trees=True)
-    scheduler(proposed=20, proposes_trees=True, tree_rows=84)
-    with pytest.raises(SettingsError, match="proposed must be between 0 and 63, got 64"):
-        scheduler(proposed=64)
+        scheduler(proposed_tree=20)
+    scheduler(proposed_tree=20, tree_rows=84)
+    with pytest.raises(SettingsError, match="proposed_chain must be between 0 and 63, got 64"):
+        scheduler(proposed_chain=64)

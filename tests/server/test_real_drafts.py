@@ -91,7 +91,7 @@ def drafters():
 
 @pytest.fixture(scope="module")
 def plain(cases, drafters):
-    with open_case(cases, drafters) as runtime:
+    with open_case(cases, drafters, draft="off") as runtime:
         yield runtime
 
 
@@ -134,7 +134,7 @@ def tree_file(futures, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chains(cases, drafters, drafter_file):
-    options = {"draft_model": drafter_file, "draft_tokens": WIDTH}
+    options = {"draft": "oracle", "draft_model": drafter_file, "draft_tokens": WIDTH}
     with open_case(cases, drafters, **options) as runtime:
         yield runtime
 
@@ -142,6 +142,7 @@ def chains(cases, drafters, drafter_file):
 @pytest.fixture(scope="module")
 def trees(cases, drafters, tree_file):
     options = {"draft_model": tree_file, "draft_mode": "tree", "draft_budget": 11}
+    options["draft"] = "oracle"
     with open_case(cases, drafters, **options) as runtime:
         yield runtime
 

@@ -39,7 +39,7 @@ def runtime(cases):
 
 @pytest.fixture(scope="module")
 def drafting_runtime(cases):
-    with open_case(cases, drafter="ngram") as runtime:
+    with open_case(cases, draft="ngram") as runtime:
         yield runtime
 
 

@@ -24,8 +24,11 @@ from kinfolk.spec.ngram import MAX_N, MIN_N, PromptLookup
         # ... and among equally long ones the latest.
         ([1, 2, 7, 1, 2, 8, 1, 2], 1, [8]),
         # A loop goes on beyond the end of the text.
-        ([4, 4, 4], 5, [4, 4, 4, 4, 4]),
-        ([1, 2, 3, 1, 2, 3, 1, 2], 7, [3, 1, 2, 3, 1, 2, 3]),
+        ([4, 4, 4, 4], 5, [4, 4, 4]),
+        ([1, 2, 3, 1, 2, 3, 1, 2], 7, [3, 1, 2, 3, 1]),
+        # A draft is as long as the match.
+        ([1, 2, 3, 4, 5, 6, 1, 2], 4, [3, 4]),
+        ([1, 2, 3, 4, 5, 6, 1, 2, 3], 4, [4, 5, 6]),
     ],
 )
 def test_the_draft_of_a_text(known, limit, draft):
@@ -33,11 +36,11 @@ def test_the_draft_of_a_text(known, limit, draft):
 
 
 def brute_force(known: list[int], limit: int) -> list[int]:
-    for size in range(MAX_N, MIN_N - 1, -1):
+    for size in range(max(MAX_N, limit), MIN_N - 1, -1):
         for stop in range(len(known) - 1, size - 1, -1):
             if known[stop - size : stop] == known[len(known) - size :]:
                 draft = list(known)
-                for position in range(stop, stop + limit):
+                for position in range(stop, stop + min(limit, size)):
                     draft.append(draft[position])
                 return draft[len(known) :]
     return []

@@ -214,7 +214,7 @@ def gated(
 
 
 def open_model(path: Path, registry: Registry, **settings: Any) -> LoadedModel:
-    options = {"device": "cpu", "dtype": "f32", "context": 512, "slots": 4, "drafter": "mtp"}
+    options = {"device": "cpu", "dtype": "f32", "context": 512, "slots": 4, "draft": "mtp"}
     return load_model(path, load_settings(**{**options, **settings}), registry)
 
 

@@ -206,7 +206,9 @@ def bench(
         return
     work = Workload(prompt, generate or 128, sequences, temperature, top_p, rows)
     generate = work.generate
-    drafts = {} if rows == 1 else {"drafter": "random", "draft_tokens": rows - 1}
+    drafts: dict[str, Any] = {"draft": "off"}
+    if rows > 1:
+        drafts = {"draft": "random", "draft_tokens": rows - 1, "draft_widths": "fixed"}
     needed = prompt + work.max_new
     settings = read_settings(ctx, slots=sequences, checkpoints=0, context=needed, **drafts)
     need = Requirements(positions=needed, what=f"--prompt {prompt} with --generate {generate}")

@@ -172,6 +172,7 @@ def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterato
         yield from _weights(runtime.loaded)
         yield from _backends(runtime)
         yield _graphs(runtime)
+        yield from _drafters(runtime.loaded)
     except KinfolkError as error:
         yield Check("computation", "model", "failed", str(error))
     except Exception as error:  # any failure belongs in the report
@@ -179,6 +180,16 @@ def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterato
     finally:
         if runtime is not None:
             runtime.close()
+
+
+def _drafters(loaded: LoadedModel) -> Iterator[Check]:
+    from kinfolk.engine.preparing_drafters import draft_line
+
+    rows = loaded.drafters.report()
+    for row in rows:
+        yield Check("drafters", row["name"], "ok", draft_line(row))
+    if not rows:
+        yield Check("drafters", "none", "ok", "every step emits one token (--draft off)")
 
 
 def _generate(runtime: Runtime) -> Check:

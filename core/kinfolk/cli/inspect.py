@@ -16,13 +16,18 @@ from kinfolk.errors import KinfolkError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from kinfolk.draft_api import TargetFacts
     from kinfolk.gguf.file import GGUFFile
     from kinfolk.gguf.values import Value
+    from kinfolk.quant.formats import QuantFormats
     from kinfolk.registry import Registry
     from kinfolk.settings import Settings
 
 _MAX_ITEMS: Final = 8
 """Most items of an array to print."""
+
+_STEP_ROWS: Final = 512
+"""Rows of a step: of a plan of state that no memory is allocated for."""
 
 _MAX_WIDTH: Final = 100
 """Most characters of a value to print."""
@@ -55,6 +60,7 @@ def inspect(
     formats = QuantFormats([provided.value for provided in registry.quant_formats])
     with GGUFFile.open(model_path(model, registry), formats.tensor_types()) as file:
         report = describe(file, registry, settings)
+        report["drafters"] = _drafters(file, registry, settings, formats)
     if not tensors:
         del report["tensors"]
     if as_json:
@@ -92,6 +98,46 @@ def describe(file: GGUFFile, registry: Registry, settings: Settings) -> dict[str
     }
 
 
+def _drafters(
+    file: GGUFFile, registry: Registry, settings: Settings, formats: QuantFormats
+) -> list[dict[str, Any]]:
+    """What drafts for the model in a file, or reads the file as a drafter's own."""
+    from kinfolk.engine.preparing_drafters import prepare_drafters
+
+    readers = [
+        {"name": one.value.name, "source": one.source, "reads": True}
+        for one in registry.drafters.values()
+        if one.value.reads(file.metadata.architecture)
+    ]
+    try:
+        facts = _facts(file, registry, settings)
+        return [*readers, *prepare_drafters(settings, registry, formats, file, facts).report()]
+    except KinfolkError:
+        return readers  # no family runs the file, or it cannot be drafted for
+
+
+def _facts(file: GGUFFile, registry: Registry, settings: Settings) -> TargetFacts:
+    """What drafters may know of a model, without what torch is needed for."""
+    from kinfolk.draft_api import TargetFacts
+    from kinfolk.hooks import CoreHooks, ModelHookCaller, family_provider
+    from kinfolk.plans import StateLimits
+
+    family = registry.family_for(file.metadata.architecture, settings.model_family)
+    config = family.read_config(file.metadata)
+    limits = StateLimits(1, 0, (), config.context, _STEP_ROWS)
+    hooks = ModelHookCaller(family_provider(family, config), (CoreHooks(),))
+    return TargetFacts(
+        path=file.path,
+        family=family.name,
+        metadata=file.metadata,
+        config=config,
+        state=hooks.allocate_cache(config, limits),
+        context=config.context,
+        draft_tokens=settings.draft_tokens,
+        options=settings.draft_option,
+    )
+
+
 def _family(
     registry: Registry, settings: Settings, architecture: str
 ) -> tuple[str | None, str | None]:
@@ -126,6 +172,7 @@ def _as_text(report: dict[str, Any]) -> str:
         ("parameters", f"{report['parameters'] / 1e6:,.1f} M"),
         ("tensors", size(report["bytes"])),
         ("types", ", ".join(f"{name} {size(n)}" for name, n in report["types"].items())),
+        *(("drafter", _draft_line(row)) for row in report["drafters"]),
     ]
     parts = [table(head), "metadata", _indent(_metadata_rows(report["metadata"].items()))]
     if "tensors" in report:
@@ -135,6 +182,14 @@ def _as_text(report: dict[str, Any]) -> str:
         ]
         parts += ["tensors, rows first", _indent(rows)]
     return "\n\n".join(parts)
+
+
+def _draft_line(row: dict[str, Any]) -> str:
+    from kinfolk.engine.preparing_drafters import draft_line
+
+    if "reads" in row:
+        return f"the file is one of {row['name']} of {row['source']}; name it with --draft-model"
+    return draft_line(row)
 
 
 def _metadata_rows(items: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:

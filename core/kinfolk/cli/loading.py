@@ -130,6 +130,7 @@ def check_model(
     """Check file, family, device and every name of a plugin's object, before the import of torch,
     which takes seconds. Raises the :class:`KinfolkError` that loading would raise."""
     from kinfolk.engine.devices import refuse_missing_device
+    from kinfolk.engine.preparing_drafters import named_drafters
     from kinfolk.gguf.file import GGUFFile
     from kinfolk.ops.binding import Ops
     from kinfolk.quant.formats import QuantFormats
@@ -137,8 +138,7 @@ def check_model(
     refuse_missing_device(settings.device)
     for name in settings.policy:
         registry.policy(name)
-    if settings.drafter is not None:
-        registry.drafter(settings.drafter)
+    named_drafters(settings, registry)
     Ops([provided.value for provided in registry.op_backends], settings.op)
     formats = QuantFormats([provided.value for provided in registry.quant_formats])
     with GGUFFile.open(path, formats.tensor_types()) as file:
@@ -181,7 +181,8 @@ def open_model(
     with loading(path) as progress:
         from kinfolk.engine.loading import load_model
 
-        loaded = load_model(path, settings, registry, progress)
+        scoring = settings.model_copy(update={"draft": ("off",)})
+        loaded = load_model(path, scoring, registry, progress)
     _announce_compilations(loaded)
     with loaded.file:
         yield loaded

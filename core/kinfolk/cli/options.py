@@ -29,11 +29,16 @@ LOADING: Final = (
 )
 ENGINE: Final = (
     *("context", "slots", "kv_codec", "v_codec", "step_tokens"),
-    *("drafter", "draft_model", "draft_option", "draft_mode", "draft_widths"),
-    *("draft_tokens", "draft_budget"),
+    *("draft", "draft_model", "draft_mode", "draft_tokens", "draft_budget"),
+    *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),
 )
 _REPEATED: Final = frozenset({"op", "draft_option"})
+_METAVARS: Final = {
+    "draft": "auto|off|NAME[,NAME]",
+    "draft_option": "NAME=VALUE",
+    "op": "NAME=OPTION",
+}
 _SHORT: Final = {"context": "-c"}
 
 
@@ -54,7 +59,7 @@ def setting(field: str) -> Decorator:
         field,
         type=int if integer else str,
         multiple=field in _REPEATED,
-        metavar="|".join(choices_of(field)) or None,
+        metavar=_METAVARS.get(field) or "|".join(choices_of(field)) or None,
         help=f"{_sentence(info.description or field)} [{variable(field)}]",
     )
 

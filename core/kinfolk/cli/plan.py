@@ -58,11 +58,14 @@ def _report(ready: Prepared) -> dict[str, Any]:
         "parts": memory.parts,
         "total": memory.total,
         "left_to_others": memory.others,
+        "drafters": ready.drafters.report(),
         "limits": asdict(memory.limits),
     }
 
 
 def _as_text(ready: Prepared) -> str:
+    from kinfolk.engine.preparing_drafters import draft_line
+
     memory, limits = ready.memory, ready.memory.limits
     rows = [(name, size(nbytes)) for name, nbytes in memory.parts.items()]
     rows.append(("sum", size(memory.total)))
@@ -70,6 +73,7 @@ def _as_text(ready: Prepared) -> str:
         rows.append(("left to others", size(memory.others)))
     rows.append((f"usable on {ready.device}", size(memory.usable)))
     rows.append(("weights are kept as", ready.form))
+    rows += [("drafts", draft_line(row)) for row in ready.drafters.report()]
     rows.append(("keys and values as", _storage(ready.plan)))
     rows.append(("context of a sequence", f"{limits.context} of {ready.config.context} positions"))
     rows.append(("sequences at once", f"{limits.slots}, and {limits.checkpoints} checkpoints"))

@@ -30,6 +30,10 @@ MIXED_ROWS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 WIDTHS = (4, 16, 64)
 """Rows of a drafted sequence. A kernel processes 16 of them at a time."""
 
+MAX_HOST_SEQUENCES = 4
+"""Most sequences of steps that verify drafts of the host and are captured early: with more of them
+a step has so many rows that drafts seldom pay."""
+
 STORES = 8
 """Checkpoints that a mixed step may store."""
 
@@ -92,29 +96,29 @@ class Buckets:
 
     ``least``: buckets for fewer sequences are not used for decoding, so that a row's numbers do not
     depend on the number of sequences. ``most_long``: most slices of more than ``MAX_SHORT_ROWS``
-    rows in a step. ``proposed``: rows that a drafter with weights proposes for a sequence; all
-    steps that verify some have room for as many, which makes fewer captures.
+    rows in a step. ``drafted``: the :func:`usual_draft`; all steps that verify have room for as
+    many rows of a sequence, which makes fewer captures.
     """
 
     least: int = 1
     most_long: int = MIXED_ROWS[-1] // (MAX_SHORT_ROWS + 1)
-    proposed: int = 0
+    drafted: int = 0
 
     @classmethod
-    def of(cls, state: State, invariant_sequences: int | None, proposed: int = 0) -> Buckets:
+    def of(cls, state: State, invariant_sequences: int | None, drafted: int = 0) -> Buckets:
         """The buckets of a model with this state. ``invariant_sequences``: the most sequences of a
         decode step with --batch-invariant."""
         least = min(state.limits.slots, invariant_sequences or 1)
         # Attention decodes the whole context of a slice from a quantised format to plain numbers,
         # so the memory of a captured step has room for one context.
-        return cls(least, 1, proposed) if state.coded else cls(least, proposed=proposed)
+        return cls(least, 1, drafted) if state.coded else cls(least, drafted=drafted)
 
     def smallest(self, items: Sequence[Item]) -> Bucket | None:
         """The smallest bucket for ``items``; ``None`` if there is none."""
         drafted = [item.rows for item in items if item.kind is ItemKind.VERIFY]
         rows = sum(item.rows for item in items)
         trees = any(item.is_tree for item in items)
-        width = _next_size(max(*drafted, self.proposed + 1), WIDTHS) if drafted else 1
+        width = _next_size(max(*drafted, self.drafted + 1), WIDTHS) if drafted else 1
         if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
             return self._mixed(items, rows, width, trees, sum(drafted))
         sequences = _next_size(max(len(items), self.least), SEQUENCES)
@@ -152,22 +156,29 @@ class Buckets:
         sequences += [] if largest is None else [largest]
         yield from (Bucket("decode", n, n) for n in sequences)
         if limits.proposed:
-            yield from self._likely_verify(limits, sequences)
+            yield from self._likely_proposed(limits, sequences)
         yield from self._likely_mixed(limits, slots)
-        if limits.max_draft:
-            yield from self._likely_verify(limits, sequences)
+        if limits.max_draft > limits.proposed:
+            few = [n for n in sequences if n <= MAX_HOST_SEQUENCES]
+            yield from self._likely_verify(limits.max_draft, few)
 
-    def _likely_verify(self, limits: SchedulerLimits, sequences: Sequence[int]) -> Iterator[Bucket]:
-        most = limits.most_drafted + 1
-        width = _next_size(most, WIDTHS) or WIDTHS[-1]
-        widths = [each for each in WIDTHS if each <= width]
-        if limits.proposed:
-            widths = widths[-1:]
-        trees = limits.proposes_trees
+    def _likely_proposed(
+        self, limits: SchedulerLimits, sequences: Sequence[int]
+    ) -> Iterator[Bucket]:
+        """The buckets of steps that verify what the device proposes, chains before trees."""
+        for rows, trees in ((limits.proposed_chain, False), (limits.proposed_tree, True)):
+            if rows:
+                yield from self._likely_verify(rows, sequences, trees=trees)
+
+    def _likely_verify(
+        self, drafted: int, sequences: Sequence[int], *, trees: bool = False
+    ) -> Iterator[Bucket]:
+        most = drafted + 1
+        width = _next_size(max(most, self.drafted + 1), WIDTHS) or WIDTHS[-1]
         for n in sequences:
             for rows in ROWS:
                 if rows > 1 and n <= rows <= 2 * n * most:
-                    yield from (Bucket("verify", rows, n, w, trees, rows) for w in widths)
+                    yield Bucket("verify", rows, n, width, trees, rows)
 
     def _likely_mixed(self, limits: SchedulerLimits, slots: int) -> Iterator[Bucket]:
         largest_rows = _next_size(min(limits.step_tokens, MIXED_ROWS[-1]), MIXED_ROWS)
@@ -179,13 +190,14 @@ class Buckets:
             sizes = list(dict.fromkeys(sizes))
             yield from (Bucket("mixed", rows, n, long=long) for n in sizes)
             if limits.proposed and slots > 1:
-                width = _next_size(limits.proposed + 1, WIDTHS) or WIDTHS[-1]
-                trees = limits.proposes_trees
-                most = _next_size(slots * (limits.proposed + 1), MIXED_DRAFTED)
+                drafted = usual_draft(0, limits.proposed_chain, limits.proposed_tree)
+                width = _next_size(drafted + 1, WIDTHS) or WIDTHS[-1]
+                trees = limits.proposed_chain == 0
+                most = _next_size(slots * (drafted + 1), MIXED_DRAFTED)
                 used = [n for n in MIXED_DRAFTED if n <= (most or MIXED_DRAFTED[-1])]
-                for drafted in dict.fromkeys(min(n, rows) for n in used):
+                for among in dict.fromkeys(min(n, rows) for n in used):
                     for n in sizes:
-                        yield Bucket("mixed", rows, n, width, trees, drafted, long)
+                        yield Bucket("mixed", rows, n, width, trees, among, long)
 
     def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
         """``items`` in groups that each fit a bucket, in order; one group, which runs in its own
@@ -201,21 +213,29 @@ class Buckets:
 
 
 def wanted_captures(
-    slots: int, step_tokens: int, max_draft: int = 0, proposed: int = 0, trees: bool = False
+    slots: int, step_tokens: int, *, host: int = 0, chain: int = 0, tree: int = 0
 ) -> int:
-    """The number of captured steps that these limits make likely: all but mixed ones are captured
-    twice, greedy and sampled."""
+    """The number of captured steps that these limits make likely, with drafts of so many tokens of
+    the host and chains and trees of the device: all but mixed ones are captured twice, greedy and
+    sampled."""
     limits = SchedulerLimits(
         slots,
         2,
         step_tokens,
         slice=1,
-        max_draft=max_draft,
-        proposed=proposed,
-        proposes_trees=trees,
+        max_draft=host,
+        proposed_chain=chain,
+        proposed_tree=tree,
     )
-    kinds = [bucket.kind for bucket in Buckets().likely(limits)]
+    buckets = Buckets(drafted=usual_draft(host, chain, tree))
+    kinds = [bucket.kind for bucket in buckets.likely(limits)]
     return 2 * len(kinds) - kinds.count("mixed")
+
+
+def usual_draft(host: int, chain: int, tree: int) -> int:
+    """The rows of a draft that all steps which verify have room for: of a chain of the device, or
+    if it proposes none, of a tree, or else of a draft of the host."""
+    return chain or tree or host
 
 
 def draft_lanes(count: int) -> int | None:

@@ -25,10 +25,11 @@ from kinfolk_kernels.row_layout import LaunchTraits, RowLayout, Segment
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A sequence to draft for: its slot and how it is sampled."""
+    """A sequence to draft for: its slot, how it is sampled, and whether a ``tree`` is wanted."""
 
     slot: int
     sampling: Sampling
+    tree: bool = False
 
 
 class DraftBuffers:
@@ -46,6 +47,7 @@ class DraftBuffers:
                 "slot": ("int64", (lanes,)),
                 "seed": ("int64", (lanes,)),
                 "temperature": ("float32", (lanes,)),
+                "tree": ("int64", (lanes,)),
                 "arena": ("int64", (rows,)),
                 "arena_start": ("int64", (lanes,)),
                 "spans": ("int32", (lanes, 4)),
@@ -86,6 +88,7 @@ class DraftBuffers:
         host["slot"][:count] = slots
         host["seed"][:count] = [signed_seed(lane.sampling.seed) for lane in lanes]
         host["temperature"][:count] = [lane.sampling.temperature for lane in lanes]
+        host["tree"][:count] = [lane.tree for lane in lanes]
         host["arena"][: count * block] = np.arange(count * block)
         host["arena_start"][:count] = starts = np.arange(count) * block
         spans = host["spans"][:count]
@@ -97,6 +100,11 @@ class DraftBuffers:
     def upload(self) -> None:
         """Copy the arrays to the device, on the current stream."""
         self._transfer.upload()
+
+    @property
+    def wants_tree(self) -> torch.Tensor:
+        """int64 [lanes], 1 where a tree is wanted."""
+        return self._transfer.device["tree"]
 
     def draft_block(self, store: ProposalStore) -> DraftBlock:
         """The rows to draft from, as the device knows them."""

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kinfolk.draft_api import DraftPlan, ModelDrafter
+import torch
+
+from kinfolk.draft_api import DraftPlan, ModelDrafter, Proposals
 from kinfolk.engine.draft_buffers import DraftBuffers, Lane
 from kinfolk.engine.input_buffers import SampledSequences
 from kinfolk.engine.kernel_warmup import KernelWarmup
@@ -20,7 +22,7 @@ from kinfolk.gguf.file import GGUFFile
 from kinfolk.model_api import CommitBatch, Forward, StepBatch
 from kinfolk.ops.binding import Ops
 from kinfolk.spec.proposals import ProposalStore
-from kinfolk.spec.trees import chains, trees
+from kinfolk.spec.trees import Trees, chains, padded, trees
 from kinfolk.state.state import State
 from kinfolk.verify_api import Kept
 from kinfolk_kernels.draft_trees.op import DRAFT_TREES, DraftTreesArguments
@@ -31,21 +33,29 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedDrafter:
-    """A built drafter. It proposes ``rows`` tokens for a sequence, a ``tree`` or a chain. ``file``
-    holds its weights, ``None`` if they come from nowhere."""
+    """A built drafter. It proposes a chain of ``chain`` tokens or a tree of ``tree`` tokens, 0 =
+    never. ``file`` holds its weights, ``None`` if they come from nowhere."""
 
     name: str
     plan: DraftPlan
     drafter: ModelDrafter
-    rows: int
-    tree: bool = False
+    chain: int
+    tree: int = 0
     file: GGUFFile | None = None
+    confidence: bool = False
+    """Whether the chances of proposed chains are kept for the host."""
+
+    @property
+    def rows(self) -> int:
+        """Most rows that it proposes for a sequence."""
+        return max(self.chain, self.tree)
 
 
 class Drafting:
     """A drafter on the state of its target, and the proposals for every slot.
 
-    ``failures`` counts drafts that raised; the first is logged, and its lanes go on without one.
+    ``failures`` counts calls that raised; the first is logged, and its lanes go on without drafts.
+    A drafter is ``broken`` when it could not write its state: nothing is drafted any more.
     """
 
     def __init__(
@@ -59,10 +69,13 @@ class Drafting:
         self.loaded, self.state = loaded, state
         device, slots = state.device, state.limits.slots + 1
         place = ops.bind(PLACE_DRAFTS, PlaceDraftsArguments(vocabulary, device))
-        self.store = ProposalStore(slots, loaded.rows, place, device)
-        arguments = DraftTreesArguments(loaded.rows, chain_seeded=False, device=device)
-        self._draft_trees = ops.bind(DRAFT_TREES, arguments) if loaded.tree else None
+        self.store = ProposalStore(slots, loaded.rows, place, device, chain=loaded.chain)
+        self._draft_trees = None
+        if loaded.tree:
+            arguments = DraftTreesArguments(loaded.tree, chain_seeded=False, device=device)
+            self._draft_trees = ops.bind(DRAFT_TREES, arguments)
         self.failures = 0
+        self.broken = False
         self._kernel_warmup = kernel_warmup
 
     # -- within a step ------------------------------------------------------------------------
@@ -74,11 +87,22 @@ class Drafting:
 
     def extend(self, forward: Forward, batch: StepBatch) -> Sequence[Any]:
         """Write the drafter's state for the rows of a step. Returns what the commit needs."""
-        return self.loaded.drafter.extend(forward.features, batch, self.state)
+        if self.broken:
+            return ()
+        try:
+            return self.loaded.drafter.extend(forward.features, batch, self.state)
+        except Exception:
+            self._give_up()
+            return ()
 
     def commit(self, trace: Sequence[Any], kept: CommitBatch) -> None:
         """Advance the drafter's state along kept rows."""
-        self.loaded.drafter.commit(trace, kept, self.state)
+        if self.broken:
+            return
+        try:
+            self.loaded.drafter.commit(trace, kept, self.state)
+        except Exception:
+            self._give_up()
 
     def note(self, batch: StepBatch, sampled: SampledSequences, kept: Kept) -> None:
         """Remember what the sampled sequences chose, and behind how many positions."""
@@ -96,11 +120,26 @@ class Drafting:
         """Propose for the lanes of buffers that are uploaded, and store it by slot."""
         block = buffers.draft_block(self.store)
         proposals = self.loaded.drafter.draft(block, self.state)
-        rows, draft_trees = self.loaded.rows, self._draft_trees
+        self.store.put(block.slots, self._drafts(proposals, buffers.wants_tree))
+        if self.loaded.confidence:
+            chances = proposals.scores[:, : self.loaded.chain, 0].cumsum(1).exp()
+            self.store.confidence[block.slots] = chances
+
+    def _drafts(self, proposals: Proposals, wants_tree: torch.Tensor) -> Trees:
+        """The chains or trees of lanes, as each wants."""
+        loaded, draft_trees = self.loaded, self._draft_trees
         if draft_trees is None:
-            self.store.put(block.slots, chains(proposals, rows))
-        else:
-            self.store.put(block.slots, trees(proposals, rows, draft_trees))
+            return chains(proposals, loaded.chain)
+        best = trees(proposals, loaded.tree, draft_trees)
+        if not loaded.chain:
+            return best
+        chain = chains(proposals, loaded.chain)
+        wanted = wants_tree > 0
+        tokens, parents = (
+            torch.where(wanted[:, None], padded(tree, loaded.rows), padded(row, loaded.rows))
+            for tree, row in zip(best[:2], chain[:2], strict=True)
+        )
+        return tokens, parents, torch.where(wanted, best[2], chain[2])
 
     def launch(self, lanes: Sequence[Lane]) -> None:
         """Draft for lanes, launch by launch."""
@@ -109,6 +148,16 @@ class Drafting:
         buffers.upload()
         self._kernel_warmup.before(("draft", len(lanes)), lambda: self.draft(buffers))
         self.draft(buffers)
+
+    def confidence(self, slots: Sequence[int]) -> list[list[float]]:
+        """The chances of the paths of what is proposed for slots. Waits for the draft."""
+        chances: list[list[float]] = self.store.confidence[list(slots)].tolist()
+        return chances
+
+    def _give_up(self) -> None:
+        """Called in an ``except`` block."""
+        self.note_failure()
+        self.broken = True
 
     def note_failure(self) -> None:
         """Called in an ``except`` block. One traceback says it all; the rest is counted."""

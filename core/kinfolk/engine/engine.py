@@ -68,16 +68,12 @@ class Engine:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
         with_weights = loaded.drafter
-        if drafter is not None and with_weights is not None:
-            raise EngineError(
-                f"{drafter!r} and {with_weights.name!r} cannot draft for one model at once"
-            )
         if drafter is None:
             limits = replace(limits, max_draft=0)
         limits = replace(
             limits,
-            proposed=0 if with_weights is None else with_weights.rows,
-            proposes_trees=with_weights is not None and with_weights.tree,
+            proposed_chain=0 if with_weights is None else with_weights.chain,
+            proposed_tree=0 if with_weights is None else with_weights.tree,
             proposed_depth=None if with_weights is None else with_weights.plan.depth,
         )
         self._kv_cache, state = loaded.new_state()

@@ -174,6 +174,8 @@ class EagerExecutor:
         drafting = self.drafting
         if drafting is None:
             raise EngineError("a draft was asked for, and there is no drafter with weights")
+        if drafting.broken:
+            return False
         self.counters.drafts += 1
         try:
             launch(drafting)

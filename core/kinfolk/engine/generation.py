@@ -135,6 +135,7 @@ def _requests(runtime: Runtime, prompt: Prompt, options: GenerationOptions) -> t
             keep=prompt.keep,
             draft=options.draft,
             draft_width=options.draft_width,
+            draft_mode=options.draft_mode,
             priority=options.priority,
         )
         for choice in range(options.choices)

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from kinfolk.descriptors import Family
+from kinfolk.engine.buckets import usual_draft
 from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
 from kinfolk.engine.preparing import Prepared, prepare_model
+from kinfolk.engine.preparing_drafters import PreparedDrafters
 from kinfolk.engine.step_ops import StepOps
 from kinfolk.errors import SettingsError, UnsupportedModelError
 from kinfolk.gguf.file import GGUFFile
@@ -60,6 +62,15 @@ class LoadedModel:
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of tensors that cannot be packed, by format and reason: they are stored dense."""
     drafter: LoadedDrafter | None = None
+    drafters: PreparedDrafters = field(default_factory=PreparedDrafters)
+    """All that draft: those of the host too."""
+
+    @property
+    def usual_draft(self) -> int:
+        """Rows of a usual draft, see :func:`kinfolk.engine.buckets.usual_draft`."""
+        drafter = self.drafter
+        host = self.drafters.host_rows
+        return host if drafter is None else usual_draft(host, drafter.chain, drafter.tree)
 
     def new_state(self) -> tuple[KVCacheManager, State]:
         """Empty state, and the manager of its blocks, tables and checkpoints."""
@@ -117,6 +128,7 @@ def load_model(
         packed=weights.packed,
         refused=weights.refused,
         drafter=_load_drafter(ready, context, model, progress),
+        drafters=ready.drafters,
     )
 
 
@@ -137,7 +149,7 @@ def _load_drafter(
     ready: Prepared, context: BuildContext, model: Model, progress: Progress | None
 ) -> LoadedDrafter | None:
     """The drafter with weights, if there is one, built for a model that then returns features."""
-    found = ready.drafter
+    found = ready.drafters.with_weights
     if found is None:
         return None
     plan, name = found.plan, found.spec.name
@@ -152,7 +164,7 @@ def _load_drafter(
     wanted = found.weights_in(ready.file, ready.weights)
     weights = _load(ready, wanted, found.file, progress)
     drafter = build_drafter(found.spec, found.source, plan, weights, context, model)
-    return LoadedDrafter(name, plan, drafter, found.rows, found.tree, found.file)
+    return LoadedDrafter(name, plan, drafter, found.chain, found.tree, found.file, found.confidence)
 
 
 def _wants_graphs(settings: Settings, device: torch.device) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from kinfolk.engine.buckets import SEQUENCES, Buckets
 from kinfolk.engine.cuda_graph import capture_for
+from kinfolk.engine.draft_buffers import Lane
 from kinfolk.engine.executor import EagerExecutor, Executor, GraphExecutor
 from kinfolk.engine.history import History
 from kinfolk.engine.kernel_warmup import KernelWarmup
@@ -89,8 +90,7 @@ class ModelRunner:
         if loaded.graphs:
             self.uncapturable_ops = uncapturable_ops(loaded)
             if not self.uncapturable_ops:
-                proposed = 0 if loaded.drafter is None else loaded.drafter.rows
-                self._buckets = Buckets.of(state, self._max_sequences, proposed)
+                self._buckets = Buckets.of(state, self._max_sequences, loaded.usual_draft)
                 self.executor = GraphExecutor(eager, capture_for(loaded.device), self._buckets)
         if self.uncapturable_ops:
             reasons = "; ".join(f"{op}: {why}" for op, why in self.uncapturable_ops.items())
@@ -173,10 +173,22 @@ class ModelRunner:
         found = item_results(pending.batch, outputs, pending.outputs.logprobs)
         if not pending.proposed:
             return found
+        chances = self._confidence(pending.batch.lanes)
         return [
-            replace(result, proposed=True) if item.propose and result.error is None else result
+            replace(result, proposed=True, confidence=chances.get(item.lease.slot, ()))
+            if item.propose != "off" and result.error is None
+            else result
             for item, result in zip(pending.batch.items, found, strict=True)
         ]
+
+    def _confidence(self, lanes: Sequence[Lane]) -> Mapping[int, tuple[float, ...]]:
+        """By slot, the chances of what was proposed, if they are kept; this waits for the draft."""
+        drafting = self.executor.drafting
+        if drafting is None or not drafting.loaded.confidence:
+            return {}
+        self._reader.waits += 1
+        slots = [lane.slot for lane in lanes]
+        return dict(zip(slots, map(tuple, drafting.confidence(slots)), strict=True))
 
     def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
         """Groups of items that run together: one group if a captured step has room for all. With

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from kinfolk.sched.request import Sampling
 
@@ -28,7 +28,7 @@ class GenerationOptions:
     alternatives to report, ``None`` = report nothing. ``stop`` are texts that end the output and
     are not part of it; ``stop_tokens`` ids that do. ``ignore_eos`` goes on past the model's own
     end of text. Without ``draft`` nothing is drafted; ``draft_width`` is the most rows to draft in
-    a step.
+    a step, and ``draft_mode`` what to propose, if the drafter can.
     """
 
     max_tokens: int | None = None
@@ -48,6 +48,7 @@ class GenerationOptions:
     logprobs: int | None = None
     draft: bool = True
     draft_width: int | None = None
+    draft_mode: Literal["auto", "chain", "tree"] = "auto"
     priority: int = 0
 
 

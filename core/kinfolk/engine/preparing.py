@@ -23,7 +23,7 @@ from kinfolk.engine.memory import (
     plan_memory,
     work_bytes,
 )
-from kinfolk.engine.preparing_drafter import PreparedDrafter, prepare_drafter
+from kinfolk.engine.preparing_drafters import PreparedDrafters, prepare_drafters
 from kinfolk.engine.sizing import GIB, free_memory
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLICE_ROWS = {"cpu": 512, "cuda": 2048}
-"""Rows of a prompt slice, by device; constant, so that results do not depend on load."""
+"""Rows of a prompt slice, by device; constant, so that results do not depend on load. No draft is
+longer."""
 
 WEIGHT_SHARE = 0.6
 """Part of the free memory that dense weights may use; larger weights stay quantised."""
@@ -77,7 +78,7 @@ class Prepared:
     slice_rows: int
     captures: int
     """Captured steps that are kept; the memory plan has room for them."""
-    drafter: PreparedDrafter | None = None
+    drafters: PreparedDrafters
 
 
 def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
@@ -101,13 +102,13 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     plan = _state_plan(hooks, config, wanted, settings)
     pool_layouts(plan)  # raises if a section cannot be stored
     facts = _target_facts(file, family, config, plan, wanted, settings)
-    drafter = prepare_drafter(settings, registry, formats, file, facts)
-    if drafter is not None:
-        plan = drafter.behind(plan)
-        wanted = replace(wanted, tree_rows=max(wanted.tree_rows, wanted.slots * drafter.arena_rows))
+    drafters = prepare_drafters(settings, registry, formats, file, facts)
+    drafter, plan = drafters.with_weights, drafters.behind(plan)
+    arena_rows = wanted.slots * drafters.arena_rows
+    wanted = replace(wanted, tree_rows=max(wanted.tree_rows, arena_rows))
     ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
     usable = usable_memory(device, settings.memory)
-    both = weight_plan if drafter is None else drafter.beside(weight_plan)
+    both = drafters.beside(weight_plan)
     form = choose_form(settings.weights, both, dtype, device, usable)
     nbytes = partial(
         weight_bytes, formats=formats, dtype=dtype, activations=settings.activations, form=form
@@ -117,7 +118,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         _warn_of_blocks(settings.weights, nbytes(weight_plan, file.inventory), dense, usable)
     step_tokens = settings.step_tokens or 2 * slice_rows
     layers = len(plan.layers)
-    captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafter))
+    captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafters))
     features = 0 if drafter is None else drafter.plan.feature_width(config.width)
     rows = 0 if drafter is None else wanted.slots * drafter.plan.block
     drafts = draft_bytes(config.vocabulary, rows)
@@ -152,7 +153,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         dtype=dtype,
         slice_rows=slice_rows,
         captures=captures,
-        drafter=drafter,
+        drafters=drafters,
     )
 
 
@@ -196,18 +197,16 @@ def _target_facts(
         state=plan,
         context=wanted.context,
         codec=wanted.codec or Codec(),
-        draft_tokens=settings.draft_tokens if settings.asked("draft_tokens") else None,
+        draft_tokens=settings.draft_tokens,
         options=settings.draft_option,
     )
 
 
-def _wanted_captures(settings: Settings, step_tokens: int, drafter: PreparedDrafter | None) -> int:
-    if drafter is not None:
-        return wanted_captures(
-            settings.slots, step_tokens, proposed=drafter.rows, trees=drafter.tree
-        )
-    drafts = 0 if settings.drafter is None else settings.draft_tokens
-    return wanted_captures(settings.slots, step_tokens, drafts)
+def _wanted_captures(settings: Settings, step_tokens: int, drafters: PreparedDrafters) -> int:
+    drafter = drafters.with_weights
+    chain, tree = (0, 0) if drafter is None else (drafter.chain, drafter.tree)
+    host = drafters.host_rows
+    return wanted_captures(settings.slots, step_tokens, host=host, chain=chain, tree=tree)
 
 
 def choose_device(name: str) -> torch.device:
@@ -289,7 +288,7 @@ def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: in
         checkpoints=0 if settings.batch_invariant else settings.checkpoints,
         blocks=(),
         context=min(settings.context or context, context),
-        step_rows=max(slice_rows, settings.draft_tokens + 1),
+        step_rows=slice_rows,
         codec=Codec(settings.kv_codec or DTYPE_NAMES[dtype]),
     )
 

@@ -14,13 +14,14 @@ from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.engine.preparing_drafters import named_drafters
 from kinfolk.engine.text import open_text
-from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
 from kinfolk.model_api import ModelInfo
 from kinfolk.registry import Registry
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.settings import Settings, flag
+from kinfolk.settings import Settings
+from kinfolk.spec.in_order import DraftersInOrder
 from kinfolk.text.chat import ChatTemplate
 from kinfolk.text.formats import ChatFormat
 from kinfolk.text.tokenizer import Tokenizer
@@ -57,19 +58,15 @@ class Runtime:
         progress: Progress | None = None,
     ) -> Runtime:
         """Load a model file, or the bundled model if ``path`` is ``None``."""
+        named_drafters(settings, registry)  # refuses an unknown name before anything is read
         path = path or bundled_model(registry)
-        if settings.drafter is not None:
-            registry.drafter(settings.drafter)  # refuses an unknown name before weights load
-        _check_invariance(settings)
         with ThreadPoolExecutor(1) as pool:
             # Building a large vocabulary takes as long as loading weights: do both at once.
             text = pool.submit(open_text, path, settings, registry)
             loaded = load_model(path, settings, registry, progress)
             tokenizer, chat, chat_format = text.result()
         card = find_card(path, loaded.file.metadata, loaded.family)
-        engine = Engine(
-            loaded, scheduler_limits(loaded, settings), _drafter(loaded, settings, registry)
-        )
+        engine = Engine(loaded, scheduler_limits(loaded, settings), _host_drafter(loaded))
         return cls(loaded.info.name, loaded, engine, tokenizer, chat, chat_format, card)
 
     def close(self) -> None:
@@ -88,32 +85,24 @@ class Runtime:
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:
     rows = loaded.slice_rows
-    drafts = settings.drafter is not None and loaded.drafter is None
     return SchedulerLimits(
         slots=loaded.limits.slots,
         context=loaded.limits.context,
         step_tokens=settings.step_tokens or 2 * rows,
         slice=rows,
         quantum=settings.quantum,
-        max_draft=settings.draft_tokens if drafts else 0,
+        max_draft=loaded.drafters.host_rows,
+        host_first=loaded.drafters.host_first,
         vocabulary=loaded.info.vocabulary,
         overlap=not settings.no_overlap,
-        widths=settings.draft_widths,
+        widths=settings.draft_widths if settings.draft_width is None else "fixed",
+        draft_width=settings.draft_width,
     )
 
 
-def _drafter(loaded: LoadedModel, settings: Settings, registry: Registry) -> Drafter | None:
-    if settings.drafter is None or loaded.drafter is not None:
-        return None
-    provided = registry.drafter(settings.drafter)
-    return GuardedDrafter.create(provided.value, provided.source, loaded.info)
-
-
-def _check_invariance(settings: Settings) -> None:
-    """A drafted row's numbers depend on the number of rows, which the drafter chooses."""
-    for name in ("drafter", "draft_model"):
-        if settings.batch_invariant and getattr(settings, name) is not None:
-            raise SettingsError(
-                f"{flag(name)} {getattr(settings, name)}: nothing can be drafted with "
-                "--batch-invariant; leave out one of them"
-            )
+def _host_drafter(loaded: LoadedModel) -> Drafter | None:
+    drafters = [
+        GuardedDrafter.create(provided.value, provided.source, loaded.info)
+        for provided in loaded.drafters.hosts
+    ]
+    return DraftersInOrder(tuple(drafters)) if len(drafters) > 1 else next(iter(drafters), None)

@@ -70,9 +70,9 @@ class ScheduledBatch:
     def lanes(self) -> list[Lane]:
         """What is to be drafted for behind the step."""
         return [
-            Lane(item.lease.slot, sampling)
+            Lane(item.lease.slot, sampling, tree=item.propose == "tree")
             for item, sampling in zip(self.sampled, self.samplings, strict=True)
-            if item.propose
+            if item.propose != "off"
         ]
 
     @cached_property

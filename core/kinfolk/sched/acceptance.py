@@ -17,6 +17,8 @@ from kinfolk.sched.request import Request, Sampling
 from kinfolk.sched.rules import is_whole
 from kinfolk.state.sequence_tables import SequenceTables
 
+DRAFT_MODES: Final = ("auto", "chain", "tree")
+
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     ("id", str, "a text"),
     ("prompt", tuple, "a tuple of token ids"),
@@ -110,6 +112,11 @@ def _check_numbers(request: Request, where: str) -> None:
         raise RequestError(
             f"{where}: draft_width must be at most {MAX_PROPOSED}, got {shown(width)}",
             field="draft_width",
+        )
+    if request.draft_mode not in DRAFT_MODES:
+        raise RequestError(
+            f"{where}: draft_mode must be auto, chain or tree, got {shown(request.draft_mode)}",
+            field="draft_mode",
         )
     bad = [place for place in request.checkpoints if not 1 <= place <= len(request.prompt)]
     if bad:

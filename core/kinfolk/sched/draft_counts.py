@@ -82,12 +82,14 @@ NO_DRAFTS: Final = DraftCounts()
 class DraftTally:
     """Counts of a request that still runs. A step costs one entry, however deep it drafts.
 
-    ``runs``: drafting steps by their depth and the tokens that they accepted.
+    ``runs``: drafting steps by their depth and the tokens that they accepted; ``trees``: whether
+    one of them verified a tree.
     """
 
     drafted: int = 0
     emitted: int = 0
     failures: int = 0
+    trees: bool = False
     runs: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, drafted: int, depth: int, accepted: int, emitted: int) -> None:

@@ -1,23 +1,49 @@
-"""How many drafted rows each decoding sequence gets in a step."""
+"""What each decoding sequence verifies in a step, and what is proposed behind it."""
 
 from __future__ import annotations
 
 import logging
 import operator
+from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from kinfolk.draft_api import Drafter
+from kinfolk.sched.cost_widths import CostWidths
 from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan
 from kinfolk.sched.request import Sequence
-from kinfolk.sched.widths import CostWidths, FixedWidths, Widths, fair_widths
+from kinfolk.sched.widths import (
+    CHAIN_SOURCE,
+    TREE_SOURCE,
+    Candidate,
+    ConfidenceWidths,
+    FixedWidths,
+    Proposable,
+    Widths,
+    host_source,
+    mode_of,
+)
 
 log = logging.getLogger(__name__)
 
+MAX_FAILURES: Final = 8
+"""Drafts of the device that fail one after another before no more are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a step verifies of a sequence: ``tokens`` that the host drafted, or the first
+    ``proposed`` rows of what the device proposed, a ``tree`` or a chain."""
+
+    tokens: tuple[int, ...] = ()
+    proposed: int = 0
+    tree: bool = False
+
 
 class Drafts:
-    """Asks the drafter, and shrinks drafts to the rows that are left.
+    """Asks the drafters, and shrinks drafts to the rows that are left.
 
     A drafter can never harm a request: its first exception is logged, all are counted, and a token
     that does not exist ends the draft.
@@ -27,63 +53,100 @@ class Drafts:
         self._limits = limits
         self._drafter = drafter
         self.failures = 0
-        cost = limits.widths == "cost" and limits.proposed > 0
-        self._widths: Widths = CostWidths(limits.proposed) if cost else FixedWidths()
-        self._pays = True
+        self._widths = _policy(limits)
+        self._first: DraftMode = "chain" if limits.proposed_chain else "tree"
         self._drafted = False
+        self._failed = 0
 
     def mode(self, sequence: Sequence) -> DraftMode:
         """What is drafted for a sequence."""
         if not sequence.request.draft or (self._drafter is None and not self._limits.proposed):
             return "off"
-        return "tree" if self._limits.proposes_trees else "chain"
+        limits, asked = self._limits, sequence.request.draft_mode
+        if not limits.proposed_tree or (asked == "chain" and limits.proposed_chain):
+            return "chain"
+        trees = asked == "tree" or not limits.proposed_chain or sequence.drafts.trees
+        return "tree" if trees else "chain"
 
-    def follows(self, sequence: Sequence) -> bool:
-        """Whether a draft of the host may follow what the sequence emits."""
-        return self._drafter is not None and sequence.request.draft
+    # -- planning -----------------------------------------------------------------------------
 
-    def proposes(self, sequences: list[Sequence]) -> list[bool]:
-        """Whether the device should propose what follows the next step, for each sequence that
-        decodes in it."""
-        rows = self._limits.proposed
-        most = [s.request.draft_rows(rows) * self._may_propose(s) for s in sequences]
-        if any(most):
-            found = self._widths.propose(sequences, most)
-            self._pays = any(found)
-            return found
-        return [False] * len(sequences)
+    def choose(self, sequences: list[Sequence], rows: int) -> list[Chosen]:
+        """What the next step verifies of each sequence, ``rows`` drafted rows in all. Of two drafts
+        for a sequence, it is the one of which more will be accepted."""
+        if rows <= 0:
+            return [Chosen()] * len(sequences)
+        found = [self._ask(sequence, rows) for sequence in sequences]
+        drafts = [self._better(s, draft) for s, draft in zip(sequences, found, strict=True)]
+        widths = self._widths.choose(drafts, rows, drafted=self._drafted)
+        return [
+            self._chosen(draft, tokens, width)
+            for draft, tokens, width in zip(drafts, found, widths, strict=True)
+        ]
 
-    def proposes_first(self, sequence: Sequence) -> bool:
-        """Whether the device should propose what follows the first token of a sequence."""
-        return self._pays and self._may_propose(sequence)
-
-    def proposed(self, sequences: list[Sequence], rows: int) -> list[int]:
-        """How many of the rows that the device has proposed each sequence gets, ``rows`` in all."""
+    def proposes(self, sequences: list[Sequence], chosen: list[Chosen]) -> list[DraftMode]:
+        """What the device should propose behind the next step, for each sequence in it."""
         if not self._limits.proposed:
-            return [0] * len(sequences)
-        return self._widths.choose(sequences, list(map(self._usable, sequences)), rows)
+            return ["off"] * len(sequences)
+        wishes = [
+            # A text that is being copied is copied on.
+            Proposable(s, 0) if each.tokens and s.copies else self._proposable(s)
+            for s, each in zip(sequences, chosen, strict=True)
+        ]
+        if not any(wish.chain or wish.tree for wish in wishes):
+            return ["off"] * len(sequences)
+        modes = self._widths.propose(wishes)
+        self._first = max(modes, key=("off", "chain", "tree").index)
+        return modes
+
+    def proposes_first(self, sequence: Sequence) -> DraftMode:
+        """What the device should propose behind the first token of a sequence."""
+        wish = self._proposable(sequence)
+        if self._first == "off" or not (wish.chain or wish.tree):
+            return "off"
+        return mode_of(wish.candidate(tree=self._first == "tree"))
+
+    def overlaps(self, sequences: list[Sequence]) -> bool:
+        """Whether a step may be planned before the one before it is known. Drafters of the host are
+        asked about what is known: what they find now, they will find then."""
+        proposing = any(map(self._may_propose, sequences))
+        if proposing and not self._widths.passed():
+            return False
+        if self._drafter is None:
+            return True
+        found = [self._ask(sequence, self._limits.max_draft + 1) for sequence in sequences]
+        # The first token of each is what the step under way chooses.
+        drafts = [
+            Candidate(sequence, max(0, len(draft) - 1), host_source(max(0, len(draft) - 1)))
+            for sequence, draft in zip(sequences, found, strict=True)
+        ]
+        return not any(draft.rows for draft in drafts) or not self._widths.pays(drafts)
+
+    # -- learning -----------------------------------------------------------------------------
 
     def verified(self, sequence: Sequence, item: Item, outcome: ItemResult) -> None:
-        """Learn from the proposed rows of an item."""
-        if item.proposed:
-            self._widths.verified(sequence, item.proposed, outcome.path)
+        """Learn from the drafted rows of an item."""
+        host = len(item.tokens) - 1
+        sequence.copies = host > 0 and outcome.kept == item.rows
+        if item.kind is not ItemKind.VERIFY:
+            return
+        path = range(1, outcome.kept) if host else outcome.path
+        source = sequence.draft_source
+        self._widths.verified(Candidate(sequence, item.rows - 1, source), path)
+
+    def drafted(self, item: Item, outcome: ItemResult) -> bool:
+        """Whether what an item asked the device to propose is there. A drafter that fails again
+        and again is not asked any more."""
+        if item.propose == "off":
+            return False
+        self._failed = 0 if outcome.proposed else self._failed + 1
+        return outcome.proposed
 
     def timed(self, plan: StepPlan, seconds: float) -> None:
         """Learn from the time of a step, if it had no slices."""
-        drafted, self._drafted = self._drafted, any(item.propose for item in plan.items)
+        drafted, self._drafted = self._drafted, any(item.propose != "off" for item in plan.items)
         if seconds and all(item.kind is not ItemKind.PREFILL for item in plan.items):
-            self._widths.timed(plan.rows, len(plan.items), seconds, drafted=drafted)
-
-    def propose(self, sequences: list[Sequence], rows: int) -> list[tuple[int, ...]]:
-        """One draft for each sequence, ``rows`` tokens at most in all."""
-        drafter = self._drafter
-        if drafter is None or rows <= 0:
-            return [()] * len(sequences)
-        drafts = [self._ask(drafter, sequence, rows) for sequence in sequences]
-        if sum(map(len, drafts)) <= rows:
-            return drafts
-        widths = fair_widths([len(draft) for draft in drafts], rows)
-        return [draft[:width] for draft, width in zip(drafts, widths, strict=True)]
+            tree = any(item.is_tree for item in plan.items)
+            self._widths.timed(plan.rows, len(plan.items), seconds, drafted=drafted, tree=tree)
 
     def release(self, sequence: Sequence) -> None:
         """The sequence has ended."""
@@ -95,16 +158,54 @@ class Drafts:
         except Exception:
             self._note_failure()
 
+    # -- one sequence -------------------------------------------------------------------------
+
     def _may_propose(self, sequence: Sequence) -> bool:
         # The next step emits a token at least, and so does the one that verifies.
-        return self._limits.proposed > 0 and sequence.request.draft and sequence.remaining > 2
+        works = self._limits.proposed > 0 and self._failed < MAX_FAILURES
+        return works and sequence.request.draft and sequence.remaining > 2
+
+    def _proposable(self, sequence: Sequence) -> Proposable:
+        """What may be proposed for a sequence: in the mode that its request asks for, if there is
+        such a mode."""
+        if not self._may_propose(sequence):
+            return Proposable(sequence, 0)
+        limits, mode = self._limits, sequence.request.draft_mode
+        chain, tree = limits.proposed_chain, limits.proposed_tree
+        if mode == "tree" and tree:
+            chain = 0
+        elif mode == "chain" and chain:
+            tree = 0
+        return Proposable(sequence, self._rows(sequence, chain), self._rows(sequence, tree))
+
+    def _better(self, sequence: Sequence, draft: tuple[int, ...]) -> Candidate:
+        """The host's draft for a sequence, or what the device has proposed."""
+        host = Candidate(sequence, len(draft), host_source(len(draft)))
+        source = TREE_SOURCE if sequence.proposed_tree else CHAIN_SOURCE
+        device = Candidate(sequence, self._usable(sequence), source)
+        if not device.rows or not host.rows:
+            return host if host.rows else device
+        expected, other = self._widths.expected(host), self._widths.expected(device)
+        first = expected >= other if self._limits.host_first else expected > other
+        return host if first else device
+
+    def _rows(self, sequence: Sequence, most: int) -> int:
+        """Rows to draft for a sequence, of ``most``."""
+        width = self._limits.draft_width
+        return sequence.request.draft_rows(most if width is None else min(most, width))
 
     def _usable(self, sequence: Sequence) -> int:
         left = sequence.remaining - 1
-        width = sequence.request.draft_rows(sequence.proposed)
-        if self._limits.proposes_trees:  # several rows may compete for one token
+        width = self._rows(sequence, sequence.proposed)
+        if sequence.proposed_tree:  # several rows may compete for one token
             return width if left else 0
         return min(width, left)
+
+    def _chosen(self, draft: Candidate, tokens: tuple[int, ...], width: int) -> Chosen:
+        draft.sequence.draft_source = draft.source
+        if draft.source in (CHAIN_SOURCE, TREE_SOURCE):
+            return Chosen(proposed=width, tree=draft.source == TREE_SOURCE)
+        return Chosen(tokens[:width])
 
     def _note_failure(self) -> None:
         """Called in an ``except`` block. One traceback says it all; the rest is counted."""
@@ -112,9 +213,13 @@ class Drafts:
             log.exception("%r failed; going on without its drafts", self._drafter)
         self.failures += 1
 
-    def _ask(self, drafter: Drafter, sequence: Sequence, rows: int) -> tuple[int, ...]:
+    def _ask(self, sequence: Sequence, rows: int) -> tuple[int, ...]:
+        """The host's draft for a sequence."""
+        drafter = self._drafter
+        if drafter is None:
+            return ()
         # A step emits one token more than it accepts, so more drafts could not be used.
-        most = sequence.request.draft_rows(self._limits.max_draft)
+        most = self._rows(sequence, self._limits.max_draft)
         limit = min(most, sequence.remaining - 1, rows)
         if limit <= 0:
             return ()
@@ -130,3 +235,9 @@ class Drafts:
                 if not 0 <= token < self._limits.vocabulary:
                     return draft[:place]
         return draft
+
+
+def _policy(limits: SchedulerLimits) -> Widths:
+    if limits.widths == "cost":
+        return CostWidths()
+    return ConfidenceWidths() if limits.widths == "confidence" else FixedWidths()

@@ -19,10 +19,13 @@ class SchedulerLimits:
     step_sequences   decoding sequences of one step; ``None`` = as many as have a row
     quantum          tokens a sequence emits before its turn ends, unless the request says otherwise
     max_draft        drafted rows of one sequence in one step, of a drafter of the host
-    proposed         drafted rows of one sequence that the device proposes, 0 = none
-    proposed_depth   most of them that follow one another; ``None`` = all
-    proposes_trees   whether these are trees
-    widths           how many of them are verified: "fixed" = all, "cost" = as many as pay
+    proposed_chain   drafted rows of one sequence that the device proposes as a chain, 0 = none
+    proposed_tree    the same as a tree
+    proposed_depth   most of either that follow one another; ``None`` = all
+    host_first       of two drafts that are expected to be as good, the host's is verified
+    widths           how many drafted rows are verified: "fixed" = all, "cost" = as many as pay,
+                     "confidence" = as many as the drafter gives a chance
+    draft_width      most drafted rows of one sequence to verify; ``None`` = no limit
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     overlap          plan a step before the one before it is known, where that changes nothing
     vocabulary       token ids are below this; ``None`` = not checked
@@ -35,10 +38,12 @@ class SchedulerLimits:
     step_sequences: int | None = None
     quantum: int = 16
     max_draft: int = 15
-    proposed: int = 0
+    proposed_chain: int = 0
+    proposed_tree: int = 0
     proposed_depth: int | None = None
-    proposes_trees: bool = False
-    widths: Literal["fixed", "cost"] = "fixed"
+    host_first: bool = False
+    widths: Literal["fixed", "cost", "confidence"] = "fixed"
+    draft_width: int | None = None
     prefill_share: float = 0.25
     vocabulary: int | None = None
     overlap: bool = True
@@ -57,7 +62,9 @@ class SchedulerLimits:
             ),
             ("quantum", self.quantum >= 1, "at least 1"),
             ("max_draft", 0 <= self.max_draft <= 63, "between 0 and 63"),
-            ("proposed", 0 <= self.proposed <= 63, "between 0 and 63"),
+            ("proposed_chain", 0 <= self.proposed_chain <= 63, "between 0 and 63"),
+            ("proposed_tree", 0 <= self.proposed_tree <= 63, "between 0 and 63"),
+            ("draft_width", self.draft_width is None or self.draft_width >= 1, "at least 1"),
             (
                 "proposed_depth",
                 self.proposed_depth is None or self.proposed_depth >= 1,
@@ -68,6 +75,11 @@ class SchedulerLimits:
         ):
             if not holds:
                 raise SettingsError(f"{name} must be {rule}, got {getattr(self, name)}")
+
+    @property
+    def proposed(self) -> int:
+        """Most drafted rows of a sequence that the device proposes."""
+        return max(self.proposed_chain, self.proposed_tree)
 
     @property
     def most_drafted(self) -> int:

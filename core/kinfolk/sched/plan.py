@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.operations import StateOperation
 
@@ -26,7 +27,7 @@ class Item:
     item starts with the pending token followed by drafts; ``parents`` gives the index inside the
     item of each row's predecessor (-1 for the first), ``None`` = a chain. ``proposed`` further rows
     hold tokens that only the device knows, the first of those proposed for the slot; they are a
-    tree if ``tree``. ``propose``: once the item has chosen tokens, propose what follows.
+    tree if ``tree``. ``propose``: what to propose behind the tokens that the item chooses.
     ``budget`` is the largest number of tokens that may still be emitted. ``stores`` asks for
     checkpoints: (tokens of the item after which to store, slot to store in). ``model`` is 0 for the
     target.
@@ -44,7 +45,7 @@ class Item:
     model: int = 0
     proposed: int = 0
     tree: bool = False
-    propose: bool = False
+    propose: DraftMode = "off"
 
     @property
     def rows(self) -> int:
@@ -85,7 +86,8 @@ class ItemResult:
     After a decode or verify item ``len(emitted) == kept``; the last emitted token is pending: it is
     not in the state yet. A prefill item keeps all its rows and emits one token if it samples.
     ``path`` are the proposed rows that were kept, ``proposed``: the device holds proposals for what
-    follows.
+    follows, and ``confidence`` are the chances of their paths by the drafter, if they were asked
+    for.
     """
 
     lease: SlotLease
@@ -96,6 +98,7 @@ class ItemResult:
     error: str | None = None
     path: tuple[int, ...] = ()
     proposed: bool = False
+    confidence: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from kinfolk.errors import RequestError, SettingsError, shown
 from kinfolk.sched.draft_counts import DraftTally
@@ -85,7 +86,8 @@ class Request:
     ``stop`` holds token ids that end the output (they are emitted as the last token);
     ``quantum`` overrides the scheduler's number of tokens a turn; lower ``priority`` runs first.
     Without ``draft`` nothing is drafted for it; ``draft_width`` is the most rows to draft for it in
-    a step, ``None`` = as many as the scheduler's limits say.
+    a step, ``None`` = as many as the scheduler's limits say; ``draft_mode`` is what the device
+    proposes, if it can.
     """
 
     id: str
@@ -97,6 +99,7 @@ class Request:
     keep: bool = False
     draft: bool = True
     draft_width: int | None = None
+    draft_mode: Literal["auto", "chain", "tree"] = "auto"
     priority: int = 0
     quantum: int | None = None
 
@@ -127,7 +130,9 @@ class Sequence:
 
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
     token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
-    holds ``proposed`` tokens that may follow it.
+    holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
+    ``confidence``. ``draft_source`` made the draft that is verified; ``copies``: all of the last
+    draft of the host was accepted.
     """
 
     request: Request
@@ -139,6 +144,10 @@ class Sequence:
     reused: int = 0
     served_in_turn: int = 0
     proposed: int = 0
+    proposed_tree: bool = False
+    confidence: tuple[float, ...] = ()
+    draft_source: int = 0
+    copies: bool = False
     drafts: DraftTally = field(default_factory=DraftTally)
     steps: int = 0
     finish: FinishReason | None = None

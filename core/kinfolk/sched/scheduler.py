@@ -40,10 +40,11 @@ class Scheduler:
         drafter: Drafter | None = None,
     ) -> None:
         longest = max(limits.slice, limits.max_draft + 1, limits.proposed + 1)
-        arena = limits.slots * (limits.proposed + 1) if limits.proposes_trees else 0
+        tree = limits.proposed_tree
+        arena = limits.slots * (tree + 1) if tree else 0
         if kv_cache.limits.tree_rows < arena:
             raise SettingsError(
-                f"{limits.slots} trees of {limits.proposed} drafted rows need an arena of {arena} "
+                f"{limits.slots} trees of {tree} drafted rows need an arena of {arena} "
                 f"rows, the state was made for {kv_cache.limits.tree_rows}"
             )
         if kv_cache.limits.slots < limits.slots or kv_cache.limits.step_rows < longest:
@@ -202,15 +203,15 @@ class Scheduler:
             return False
         if len(plan.items) != len(self._turns):
             return False
+        sequences = []
         for item in plan.items:
             sequence = self._alive.get(item.request_id)
             if sequence is None or sequence.lease is not item.lease:
                 return False
-            if item.kind is not ItemKind.DECODE or item.budget < 2:
+            if item.kind is not ItemKind.DECODE or item.budget < 2 or item.propose != "off":
                 return False
-            if item.propose or self._drafts.follows(sequence):
-                return False
-        return True
+            sequences.append(sequence)
+        return self._drafts.overlaps(sequences)
 
     def _prefill_rows(self) -> int:
         """Rows that decoding leaves to prompts: the head's next slice, or the share if larger."""
@@ -233,21 +234,20 @@ class Scheduler:
             return []
         served = self._turns.front(min(rows, self.limits.step_sequences or rows))
         left = rows - len(served)
-        drafts = self._drafts.propose(served, left)
-        proposed = self._drafts.proposed(served, left)
-        proposes = self._drafts.proposes(served)
+        drafts = self._drafts.choose(served, left)
+        proposes = self._drafts.proposes(served, drafts)
         items = []
-        for sequence, draft, width, propose in zip(served, drafts, proposed, proposes, strict=True):
+        for sequence, draft, propose in zip(served, drafts, proposes, strict=True):
             lease, start = _lease(sequence), sequence.computed
             item = Item(
                 lease,
                 sequence.request.id,
-                ItemKind.VERIFY if draft or width else ItemKind.DECODE,
-                (sequence.known[start], *draft),
+                ItemKind.VERIFY if draft.tokens or draft.proposed else ItemKind.DECODE,
+                (sequence.known[start], *draft.tokens),
                 start,
                 budget=sequence.remaining,
-                proposed=width,
-                tree=self.limits.proposes_trees,
+                proposed=draft.proposed,
+                tree=draft.tree,
                 propose=propose,
             )
             self._kv_cache.tables.extend(lease, start + min(item.rows, item.budget))
@@ -267,14 +267,15 @@ class Scheduler:
     def _slice_item(self, sequence: Sequence, size: int) -> Item:
         lease, start, stop = _lease(sequence), sequence.computed, sequence.computed + size
         self._kv_cache.tables.extend(lease, stop)
+        last = stop == len(sequence.request.prompt)
         return Item(
             lease,
             sequence.request.id,
             ItemKind.PREFILL,
             sequence.request.prompt[start:stop],
             start,
-            sample=stop == len(sequence.request.prompt),
-            propose=stop == len(sequence.request.prompt) and self._drafts.proposes_first(sequence),
+            sample=last,
+            propose=self._drafts.proposes_first(sequence) if last else "off",
             budget=sequence.remaining,
             stores=self._checkpoints.take(sequence, lease, stop),
         )
@@ -308,11 +309,15 @@ class Scheduler:
                 accepted = min(len(tokens), outcome.kept - 1)
                 depth = _depth(item, self.limits.proposed_depth)
                 sequence.drafts.add(item.rows - 1, depth, accepted, len(tokens))
+                sequence.drafts.trees |= item.is_tree
             self._drafts.verified(sequence, item, outcome)
         self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
-        sequence.proposed = self.limits.proposed if outcome.proposed else 0
-        sequence.drafts.failures += item.propose and not outcome.proposed
+        tree = sequence.proposed_tree = item.propose == "tree"
+        rows = self.limits.proposed_tree if tree else self.limits.proposed_chain
+        sequence.proposed = rows if self._drafts.drafted(item, outcome) else 0
+        sequence.confidence = outcome.confidence
+        sequence.drafts.failures += item.propose != "off" and not outcome.proposed
         if not tokens:
             return
         sequence.known.extend(tokens)

@@ -160,6 +160,7 @@ class GenerationBody(BaseModel):
             logprobs=self.top_logprob_count(),
             draft=drafts.drafts,
             draft_width=drafts.width,
+            draft_mode=drafts.mode or "auto",
             priority=self.priority or 0,
         )
 

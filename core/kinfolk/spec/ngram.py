@@ -1,7 +1,8 @@
 """Prompt lookup: drafts copy what followed an earlier occurrence of the text's last tokens.
 
 Saxena, "Prompt Lookup Decoding" (2023). The draft continues the earlier occurrence of the longest
-suffix of the text, up to ``MAX_N`` tokens. Costs no model and pays where output repeats input:
+suffix of the text, and is as long as that suffix: a long match is seldom a coincidence, and while
+text is copied, matches grow with every step. Costs no model and pays where output repeats input:
 editing code, quoting, lists.
 """
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from kinfolk.model_api import ModelInfo
 
 MIN_N = 2
-MAX_N = 4
+MAX_N = 16
+"""Longest suffix that is compared, unless longer drafts are asked for."""
 MAX_CANDIDATES = 32
 """Occurrences of the last ``MIN_N`` tokens that are compared, the latest first."""
 GROWTH = 16384
@@ -42,21 +44,22 @@ class SuffixIndex:
             self._earlier.append(self._latest.get(pair, _NONE))
             self._latest[pair] = stop
 
-    def longest(self) -> int | None:
-        """Position behind the best earlier occurrence of the text's suffix, latest among equals."""
+    def longest(self, most: int) -> tuple[int, int]:
+        """Position behind the best earlier occurrence of a suffix of the text of up to ``most``
+        tokens, latest among equals, and the length of the suffix, 0 = there is none."""
         text, end = self.text, len(self.text)
         found = self._latest.get(tuple(text[end - MIN_N :]), _NONE)
-        best, best_size = None, 0
+        best, best_size = _NONE, 0
         for _ in range(MAX_CANDIDATES):
-            if found == _NONE or best_size == MAX_N:
+            if found == _NONE or best_size >= most:
                 break
             size = MIN_N
-            while size < min(MAX_N, found) and text[found - size - 1] == text[end - size - 1]:
+            while size < min(most, found) and text[found - size - 1] == text[end - size - 1]:
                 size += 1
             if size > best_size:
                 best, best_size = found, size
             found = self._earlier[found]
-        return best
+        return best, best_size
 
 
 class PromptLookup:
@@ -70,19 +73,18 @@ class PromptLookup:
         self._indexes: dict[int, SuffixIndex] = {}
 
     def propose(self, known: list[int], limit: int) -> list[int]:
-        """At most ``limit`` tokens; none if the last two tokens have no earlier occurrence."""
+        """At most ``limit`` tokens, and as many as match; none if the last two tokens have no
+        earlier occurrence."""
         if limit <= 0 or len(known) <= MIN_N:
             return []
         index = self._indexes.get(id(known))
         if index is None:
             index = self._indexes[id(known)] = SuffixIndex(known)
         index.grow()
-        start = index.longest()
-        if start is None:
-            return []
+        start, size = index.longest(max(MAX_N, limit))
         draft: list[int] = []
         # A match that overlaps the end of the text is a loop: the draft continues itself.
-        for position in range(start, start + limit):
+        for position in range(start, start + min(limit, size)):
             inside = position - len(known)
             draft.append(known[position] if inside < 0 else draft[inside])
         return draft
@@ -92,5 +94,5 @@ class PromptLookup:
 
 
 def create(info: ModelInfo) -> PromptLookup:
-    """The drafter of ``--drafter ngram``; it works for every model."""
+    """The drafter of ``--draft ngram``; it works for every model."""
     return PromptLookup()

@@ -20,12 +20,20 @@ PlaceDrafts = Callable[[StoredDrafts, torch.Tensor, torch.Tensor, torch.Tensor, 
 
 
 class ProposalStore:
-    """For each of S slots: ``drafts``, the pending token and what is proposed to follow it, and
-    ``length`` int64 [S], its committed positions."""
+    """For each of S slots: ``drafts``, the pending token and what is proposed to follow it,
+    ``length`` int64 [S], its committed positions, and ``confidence`` float32 [S, chain], the
+    chances of the paths of a proposed chain by the drafter."""
 
     def __init__(
-        self, slots: int, nodes: int, place_drafts: PlaceDrafts, device: torch.device
+        self,
+        slots: int,
+        nodes: int,
+        place_drafts: PlaceDrafts,
+        device: torch.device,
+        *,
+        chain: int = 0,
     ) -> None:
+        self.confidence = torch.zeros(slots, chain, device=device)
         self.length = torch.zeros(slots, dtype=torch.int64, device=device)
         tokens = torch.zeros(slots, nodes, dtype=torch.int64, device=device)
         self.drafts = StoredDrafts(

@@ -24,5 +24,5 @@ class RandomDrafts:
 
 
 def create(info: ModelInfo) -> RandomDrafts:
-    """The drafter of ``--drafter random``."""
+    """The drafter of ``--draft random``."""
     return RandomDrafts(info.vocabulary)

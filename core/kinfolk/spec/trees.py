@@ -42,10 +42,13 @@ def trees(proposals: Proposals, nodes: int, draft_trees: DraftTrees) -> Trees:
     tokens = proposals.tokens.flatten(1)[:, :nodes]
     parents = proposals.parents[:, :nodes] + 1
     there = proposals.scores.flatten(1)[:, :nodes] > -torch.inf
-    missing = (0, nodes - tokens.shape[1])
-    pad = torch.nn.functional.pad
     return (
-        pad(tokens, missing),
-        pad(torch.where(there, parents, NO_ROW), missing, value=NO_ROW),
+        padded(tokens, nodes),
+        padded(torch.where(there, parents, NO_ROW), nodes),
         torch.full_like(tokens[:, 0], tokens.shape[1]),
     )
+
+
+def padded(rows: torch.Tensor, nodes: int) -> torch.Tensor:
+    """Tokens or parents [L, N] with rows behind them that are not there, ``nodes`` in all."""
+    return torch.nn.functional.pad(rows, (0, nodes - rows.shape[1]), value=NO_ROW)

@@ -154,7 +154,7 @@ class DrafterKit:
         """Settings of the target with this drafter."""
         asked: dict[str, Any] = {"context": self.target.loaded.limits.context}
         # Widths by cost follow the clock, so a run might draft nothing.
-        asked |= {"drafter": self.name, "draft_widths": "fixed"}
+        asked |= {"draft": self.name, "draft_widths": "fixed"}
         if self.spec.has_weights and self.own_file:
             asked["draft_model"] = self.path
         return self.target.settings(**{**asked, **options})

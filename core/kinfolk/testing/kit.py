@@ -156,7 +156,7 @@ class Kit:
             "policy": (),
             "op": {},
         }
-        sizes = {"slots": 6, "checkpoints": 4, "drafter": "", "model_family": self.name}
+        sizes = {"slots": 6, "checkpoints": 4, "draft": "off", "model_family": self.name}
         return load_settings(**{**fixed, **sizes, **options})
 
     @cached_property

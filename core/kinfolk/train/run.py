@@ -111,8 +111,7 @@ class TrainingRun:
             "slots": slots,
             "checkpoints": 0,
             "context": self.options.length,
-            "drafter": None,
-            "draft_model": None,
+            "draft": ("off",),
         }
         return self.settings.model_copy(update=changes)
 

@@ -42,7 +42,7 @@ def test_a_trained_head_is_right_and_changes_no_token(kit, tmp_path):
     head = train(loaded, said, count=1, steps=200, hidden=64)
     path = tmp_path / "head.gguf"
     write(path, head.tensors(), vocabulary=loaded.info.vocabulary, depth=DEPTH)
-    options = {"drafter": "recurrent", "draft_model": path, "draft_tokens": DEPTH}
+    options = {"draft": "recurrent", "draft_model": path, "draft_tokens": DEPTH}
     drafted, usage = answer(kit, **options)
     assert drafted == tokens
     assert plain.steps == LENGTH - 1

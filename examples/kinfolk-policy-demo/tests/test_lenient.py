@@ -55,7 +55,7 @@ def registry():
 def answer(registry, policy):
     """An answer of the bundled model to a repetitive prompt, and its usage."""
     torch.set_num_threads(1)
-    settings = load_settings(device="cpu", drafter="ngram", draft_tokens=4, policy=policy)
+    settings = load_settings(device="cpu", draft="ngram", draft_tokens=4, policy=policy)
     with Runtime.open(None, settings, registry) as runtime:
         text = "for a in b:\n    print(a)\n" * 6 + "for"
         prompt = tuple(runtime.tokenizer.encode(text))

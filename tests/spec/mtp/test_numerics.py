@@ -39,7 +39,7 @@ def test_a_draft_has_as_many_passes_as_asked_for(passes, make):
 
 def test_three_tokens_are_drafted_unless_asked_for(make):
     pair = make(draft_tokens=None)
-    assert (pair.bench.plan.depth, pair.bench.loaded.drafter.rows) == (3, 3)
+    assert (pair.bench.plan.depth, pair.bench.loaded.drafter.chain) == (3, 3)
 
 
 def test_proposals_are_the_best_logits_of_every_pass(case, make):

@@ -48,7 +48,7 @@ class DrafterEngineChecks:
         assert not failures, f"propose failed {failures} times"
         for prompt, (tokens, _) in zip(prompts, ended, strict=True):
             assert_chosen(kinfolk_drafter.target, prompt, tokens)
-        with self._open(kinfolk_drafter, drafter="") as runtime:
+        with self._open(kinfolk_drafter, draft="off") as runtime:
             assert drawn == drawn_answers(runtime, prompts)
 
     @needs("host")

@@ -37,7 +37,7 @@ class EngineChecks:
         prompts = [kinfolk_kit.tokens[:8] * 9, kinfolk_kit.tokens[:70]]
         # With three tokens, pairs must repeat, so that prompt lookup drafts.
         few = tuple(kinfolk_kit.tokens[:3])
-        with engine(kinfolk_kit, drafter="ngram", draft_tokens=6) as runtime:
+        with engine(kinfolk_kit, draft="ngram", draft_widths="fixed", draft_tokens=6) as runtime:
             ended = answers(runtime, prompts, few)
         assert sum(end.usage.drafted for _, end in ended) > 0, "nothing was drafted"
         for prompt, (tokens, _) in zip(prompts, ended, strict=True):
