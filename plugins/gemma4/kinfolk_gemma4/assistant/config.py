@@ -89,6 +89,9 @@ def read_config(file: GGUFFile, target: Gemma4Config, target_path: object) -> As
             f"{target_path} have {target.width}: the assistant is for another model",
             name,
         )
+    for layer in range(shape.layers):
+        # Models may lack it, assistants never do.
+        _tensor(meta, inventory, f"blk.{layer}.layer_output_scale.weight")
     owners = tuple(_owner(meta, shape, layer, target, target_path) for layer in range(shape.layers))
     return shape.model_copy(update={"owner": owners, **_clusters(meta, inventory, shape)})
 

@@ -41,15 +41,17 @@ def build(plan: DraftPlan, weights: Weights, context: BuildContext, target: Mode
     config = plan.config
     assert isinstance(config, AssistantConfig)
     first = len(context.state.layers) - len(plan.state)
+    inputs: Any = weights[INPUTS]
+    outputs: Any = weights[OUTPUTS]
     builder = LayerBuilder(config, weights, context, first)
     return Assistant(
         passes=plan.depth,
         hidden=HiddenState(first + config.layers, context.ops),
         embed=target.embed,
-        inputs=Linear(context, weights[INPUTS]),
+        inputs=Linear(context, inputs),
         layers=[builder.layer(index) for index in range(config.layers)],
         norm=builder.norm("output_norm"),
-        outputs=Linear(context, weights[OUTPUTS]),
+        outputs=Linear(context, outputs),
         head=_head(config, weights, context),
         columns=plan.columns,
         dtype=context.dtype,
@@ -60,8 +62,9 @@ def _head(config: AssistantConfig, weights: Weights, context: BuildContext) -> H
     table: Any = weights[TABLE]
     if not config.centroids:
         return DenseHead(Linear(context, table))
+    centroids: Any = weights[CENTROIDS]
     return ClusteredHead(
-        Linear(context, weights[CENTROIDS]),
+        Linear(context, centroids),
         context.ops.bind(EMBEDDING, EmbeddingArguments(table)),
         torch.tensor(config.clusters, device=context.device).view(config.centroids, -1),
         config.best_clusters,
