@@ -63,13 +63,13 @@ class Side:
 
         self.drive.drafter.head = record
 
-    def draft(self, tokens):
+    def draft(self, tokens, padding=0):
         """Propose behind these tokens; returns the proposals and the hidden state behind them."""
         lease = self.drive.open()
         self.drive.feed({lease: tokens})
         self.logits.clear()
         self.listed.clear()
-        proposals = self.drive.propose({lease: TOKEN})
+        proposals = self.drive.propose({lease: TOKEN}, padding=padding)
         return proposals, self.drive.drafter.hidden.rows(self.drive.state)[lease.slot].clone()
 
 
@@ -177,6 +177,21 @@ def test_other_positions_and_rows_are_seen(pair, side, tokens, mistake):
     _, hidden = side.draft(tokens.tolist())
     expected = Theirs(pair, **mistake).draft(tokens, hidden)
     assert error(side, expected) >= TOLD_APART * BOUND
+
+
+KERNELS = ("qk_rope_write", "gated_attention", "rms_norm", "add_rms_norm", "act_and_mul")
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("pair", ["clustered"], indirect=True)
+def test_kernels_give_what_transformers_gives(pair, tokens):
+    """On the kernels of the GPU, interpreted, beside padding."""
+    side = Side(pair.loaded(op=dict.fromkeys(KERNELS, "triton"), draft_tokens=2))
+    text = tokens[:4]
+    _, hidden = side.draft(text.tolist(), padding=2)
+    expected = Theirs(pair).draft(text, hidden)[:2]
+    assert error(side, expected) <= BOUND
+    assert all((op, "triton") in side.drive.loaded.ops.decisions for op in KERNELS)
 
 
 # -- in the engine --------------------------------------------------------------------------------
