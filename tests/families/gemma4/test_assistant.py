@@ -372,4 +372,19 @@ def test_the_command_line_converts_shows_and_plans_an_assistant(pair, with_token
     assert f"{INPUTS}" in shown
     planned = kinfolk("plan", with_tokens, "--draft-model", out, "--device", "cpu")
     bare = kinfolk("plan", with_tokens, "--device", "cpu")
-    assert planned != bare
+    assert "drafter " in planned
+    assert "drafter " not in bare
+    asked = (
+        "run",
+        "-m",
+        with_tokens,
+        "--raw",
+        "-n",
+        8,
+        "--temperature",
+        0,
+        "--device",
+        "cpu",
+        "ab",
+    )
+    assert kinfolk(*asked, "--draft-model", out) == kinfolk(*asked)
