@@ -326,7 +326,7 @@ class Bench:
 
     def hidden(self, slot: int) -> torch.Tensor:
         """The hidden state that is kept in a slot."""
-        return self.state.recurrent(self.drafter.hidden_layer)["hidden"][slot].clone()
+        return self.drafter.hidden.rows(self.state)[slot].clone()
 
     def stored(self, lease: SlotLease) -> list[torch.Tensor]:
         """The keys and values of committed positions, and the hidden state."""
@@ -357,7 +357,7 @@ class Bench:
                 for section in pool.layout.sections.values():
                     for plane in pool.planes(pool.data, section):
                         plane[block, :, rows:] = float("nan")
-        hidden = self.state.recurrent(self.drafter.hidden_layer)["hidden"]
+        hidden = self.drafter.hidden.rows(self.state)
         others = set(range(len(hidden))) - {lease.slot for lease in leases}
         hidden[sorted(others)] = float("nan")
 

@@ -28,12 +28,16 @@ def best_of_logits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The first ``columns`` tokens of rows of logits float32 [..., V'], and their scores float32.
 
-    ``tokens`` int64 [V'] are the target's tokens by rows of a reduced head, ``None`` = the same.
+    ``tokens`` int64 are the target's tokens by rows of a reduced head, [V'] for all rows alike or
+    [..., V'] row by row; ``None`` = the same.
     ``seed``, ``position`` and ``temperature`` [...] are of the proposed token.
     """
     best, rows = logits.topk(min(MOST_RANKED, logits.shape[-1]), -1)
     log_q = best - logits.logsumexp(-1, keepdim=True)
-    candidates = rows if tokens is None else tokens[rows]
+    if tokens is None:
+        candidates = rows
+    else:
+        candidates = tokens[rows] if tokens.ndim == 1 else tokens.gather(-1, rows)
     return best_candidates(log_q, candidates, seed, position, temperature, columns)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from math import prod
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from kinfolk.synth.plan import plan_synthetic
 from kinfolk.synth.write import write_synthetic
 
 Numbers = npt.NDArray[np.float32]
+
+_INTEGERS: Final = ("I32", "I64")
 
 
 def write_f32(shape: ReleasedShape, path: Path) -> Path:
@@ -52,13 +55,15 @@ def rewrite(
     without: Container[str] = (),
 ) -> Path:
     """A copy of a float32 file with matrices in another format, tensors and keys added or replaced,
-    and those called ``without`` left out.
+    and those called ``without`` left out. Tensors of integers stay as they are.
 
     Matrices are random if the format has no encoder.
     """
     plain = QuantFormats().named("F32")
-    numbers = {name: numbers_of(source, name) for name in source.inventory} | dict(added or {})
-    numbers = {name: array for name, array in numbers.items() if name not in without}
+    kept = [each for name, each in source.inventory.items() if name not in without]
+    lists = [each for each in kept if each.type_name in _INTEGERS]
+    numbers = {each.name: numbers_of(source, each.name) for each in kept if each not in lists}
+    numbers |= {name: array for name, array in (added or {}).items() if name not in without}
     formats = {
         name: matrices
         if matrices and name in source.inventory and can_hold(matrices, source.inventory[name])
@@ -74,11 +79,14 @@ def rewrite(
         )
         for name, array in numbers.items()
     ]
+    layouts += [OutputTensor(each.name, each.shape, each.ggml_type, each.nbytes) for each in lists]
     stated = {key: source.metadata.value(key) for key in source.metadata} | dict(keys or {})
     stated = {key: value for key, value in stated.items() if key not in without}
     with GGUFOutput(path, stated, layouts, overwrite=True) as output:
         for name, array in numbers.items():
             output.write(name, _stored(array, formats[name]))
+        for each in lists:
+            output.write(each.name, source.inventory.bytes(each.name).reshape(-1))
     return path
 
 

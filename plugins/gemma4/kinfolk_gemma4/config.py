@@ -6,7 +6,7 @@ of others, value projections on windowed layers only. Fields that vary by layer 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -56,10 +56,44 @@ class Gemma4Config(ModelConfig):
     def has_full_layers(self) -> bool:
         return not all(self.windowed)
 
+    def owns_keys(self, layer: int) -> bool:
+        """Whether a layer makes keys and values."""
+        return self.owner[layer] == layer
+
 
 def read_config(meta: Metadata) -> Gemma4Config:
     """The configuration of a file. Raises :class:`ModelFormatError` or
     :class:`UnsupportedModelError` naming the key."""
+    key = meta.arch_key
+    fields = layer_fields(meta)
+    layers, windowed = fields["layers"], fields["windowed"]
+    experts = meta.integer(key("expert_count"), default=0, minimum=0)
+    minimum, missing = (1, None) if experts else (0, 0)
+    top_k = meta.integer(key("expert_used_count"), default=missing, minimum=minimum)
+    if top_k > experts:
+        raise meta.fail(
+            f"key {key('expert_used_count')!r} is {top_k}, of {experts} experts in "
+            f"{key('expert_count')!r}",
+            key("expert_used_count"),
+        )
+    return Gemma4Config(
+        **fields,
+        experts=(experts,) * layers if experts else (),
+        owner=_owners(meta, windowed),
+        input_width=meta.integer(key("embedding_length_per_layer_input"), minimum=0),
+        softcap=meta.number(
+            key("final_logit_softcapping"), default=DEFAULT_SOFTCAP, minimum=0, maximum=MOST_SOFTCAP
+        ),
+        top_k=top_k,
+        expert_width=meta.integer(
+            key("expert_feed_forward_length"), default=missing, minimum=minimum
+        ),
+    )
+
+
+def layer_fields(meta: Metadata) -> dict[str, Any]:
+    """The fields of :class:`Gemma4Config` that models and their assistants read alike: those of
+    attention and of dense feed-forward networks."""
     key = meta.arch_key
     _refuse_other_kinds(meta)
     layers = layer_count(meta)
@@ -75,37 +109,18 @@ def read_config(meta: Metadata) -> Gemma4Config:
             f"multiples of their key heads, {kv_heads} in key {key('attention.head_count_kv')!r}",
             key("attention.head_count_kv"),
         )
-    experts = meta.integer(key("expert_count"), default=0, minimum=0)
-    minimum, missing = (1, None) if experts else (0, 0)
-    top_k = meta.integer(key("expert_used_count"), default=missing, minimum=minimum)
-    if top_k > experts:
-        raise meta.fail(
-            f"key {key('expert_used_count')!r} is {top_k}, of {experts} experts in "
-            f"{key('expert_count')!r}",
-            key("expert_used_count"),
-        )
-    return Gemma4Config(
+    return {
         **common_fields(meta),
-        layers=layers,
-        experts=(experts,) * layers if experts else (),
-        windowed=windowed,
-        window=meta.integer(key("attention.sliding_window"), minimum=1),
-        owner=_owners(meta, windowed),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=tuple(window_dim if flag else full_dim for flag in windowed),
-        rope=_rope(meta, "", full_dim, 1e6),
-        window_rope=_rope(meta, "_swa", window_dim, 1e4),
-        feed_forward=meta.per_layer(key("feed_forward_length"), layers, minimum=1),
-        input_width=meta.integer(key("embedding_length_per_layer_input"), minimum=0),
-        softcap=meta.number(
-            key("final_logit_softcapping"), default=DEFAULT_SOFTCAP, minimum=0, maximum=MOST_SOFTCAP
-        ),
-        top_k=top_k,
-        expert_width=meta.integer(
-            key("expert_feed_forward_length"), default=missing, minimum=minimum
-        ),
-    )
+        "layers": layers,
+        "windowed": windowed,
+        "window": meta.integer(key("attention.sliding_window"), minimum=1),
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": tuple(window_dim if flag else full_dim for flag in windowed),
+        "rope": _rope(meta, "", full_dim, 1e6),
+        "window_rope": _rope(meta, "_swa", window_dim, 1e4),
+        "feed_forward": meta.per_layer(key("feed_forward_length"), layers, minimum=1),
+    }
 
 
 def _refuse_other_kinds(meta: Metadata) -> None:

@@ -10,7 +10,6 @@ class Gemma4(FamilyBase):
 
     name = "gemma4"
     architectures: tuple[str, ...] = ("gemma4",)
-    drafter_architectures: tuple[str, ...] = ("gemma4-assistant", "gemma4_assistant")
 
     config = "kinfolk_gemma4.config:read_config"
     weights = "kinfolk_gemma4.weights:weight_plan"

@@ -33,7 +33,7 @@ class Gemma4Hooks:
         codec = limits.codec or Codec("bf16")
 
         def state(layer: int) -> LayerState:
-            if config.owner[layer] != layer:
+            if not config.owns_keys(layer):
                 return Shared(config.owner[layer])
             heads, dim = config.kv_heads[layer], config.head_dim[layer]
             return Paged(

@@ -23,7 +23,7 @@ from kinfolk_gemma4.config import Gemma4Config
 
 
 def build(config: Gemma4Config, weights: Weights, context: BuildContext) -> Decoder:
-    return _Builder(config, weights, context).decoder()
+    return _ModelBuilder(config, weights, context).decoder()
 
 
 class DenseAndExperts:
@@ -50,39 +50,23 @@ class DenseAndExperts:
         return Residual(x, (dense, routed), self.after)
 
 
-class _Builder:
-    """Builds the model's parts; names of weights are those of the file."""
+class LayerBuilder:
+    """Builds layers; names of weights are those of the file.
 
-    def __init__(self, config: Gemma4Config, weights: Weights, context: BuildContext) -> None:
+    The state of layer i is entry ``first + i`` of the context's plan.
+    """
+
+    def __init__(
+        self, config: Gemma4Config, weights: Weights, context: BuildContext, first: int = 0
+    ) -> None:
         self.config, self.weights, self.context = config, weights, context
+        self.first = first
         self.window_rope = RotaryEmbedding(context, config.window_rope)
         # The factors turn off the rotation of most pairs.
         self.rope = (
             RotaryEmbedding(context, config.rope, weights.tensor("rope_freqs.weight"))
             if config.has_full_layers
             else self.window_rope
-        )
-
-    def decoder(self) -> Decoder:
-        config, weights = self.config, self.weights
-        return Decoder(
-            self.context,
-            embedding=weights["token_embd.weight"],
-            embedding_scale=math.sqrt(config.width),
-            layers=[self.layer(index) for index in range(config.layers)],
-            norm=self.norm("output_norm"),
-            head=weights["output.weight"],
-            softcap=config.softcap or None,
-            layer_inputs=self.layer_inputs() if config.input_width else None,
-        )
-
-    def layer_inputs(self) -> LayerInputs:
-        return LayerInputs(
-            self.context,
-            layers=self.config.layers,
-            table=self.weights["per_layer_token_embd.weight"],
-            projection=self.weights["per_layer_model_proj.weight"],
-            norm=self.norm("per_layer_proj_norm", torch.float32),
         )
 
     def layer(self, layer: int) -> SandwichLayer:
@@ -108,10 +92,10 @@ class _Builder:
 
     def attention(self, layer: int, block: str) -> Attention:
         config, weights = self.config, self.weights
-        owns = config.owner[layer] == layer
+        owns = config.owns_keys(layer)
         return Attention(
             self.context,
-            layer,
+            self.first + layer,
             heads=config.heads[layer],
             kv_heads=config.kv_heads[layer],
             dim=config.head_dim[layer],
@@ -174,3 +158,29 @@ class _Builder:
     def after(self, name: str) -> RMSNorm:
         """The norm of a branch of the residual stream, with results in the stream's dtype."""
         return self.norm(name, torch.float32)
+
+
+class _ModelBuilder(LayerBuilder):
+    """Builds what is around the layers, too."""
+
+    def decoder(self) -> Decoder:
+        config, weights = self.config, self.weights
+        return Decoder(
+            self.context,
+            embedding=weights["token_embd.weight"],
+            embedding_scale=math.sqrt(config.width),
+            layers=[self.layer(index) for index in range(config.layers)],
+            norm=self.norm("output_norm"),
+            head=weights["output.weight"],
+            softcap=config.softcap or None,
+            layer_inputs=self.layer_inputs() if config.input_width else None,
+        )
+
+    def layer_inputs(self) -> LayerInputs:
+        return LayerInputs(
+            self.context,
+            layers=self.config.layers,
+            table=self.weights["per_layer_token_embd.weight"],
+            projection=self.weights["per_layer_model_proj.weight"],
+            norm=self.norm("per_layer_proj_norm", torch.float32),
+        )

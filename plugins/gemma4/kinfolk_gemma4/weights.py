@@ -27,9 +27,14 @@ def weight_plan(config: Gemma4Config, inventory: Inventory) -> WeightPlan:
         )
     weights = list(_around_layers(config, inventory))
     for layer in range(config.layers):
-        weights += _attention(config, inventory, layer)
-        weights += _feed_forward(config, inventory, layer)
+        weights += layer_weights(config, inventory, layer)
     return WeightPlan(tuple(weights), _ignored(config, inventory))
+
+
+def layer_weights(config: Gemma4Config, inventory: Inventory, layer: int) -> Iterator[WeightSpec]:
+    """The weights of one layer."""
+    yield from _attention(config, inventory, layer)
+    yield from _feed_forward(config, inventory, layer)
 
 
 def makes_values_from_keys(config: Gemma4Config, inventory: Inventory) -> bool:
@@ -37,7 +42,7 @@ def makes_values_from_keys(config: Gemma4Config, inventory: Inventory) -> bool:
     own = [
         layer
         for layer in range(config.layers)
-        if config.owner[layer] == layer and not config.windowed[layer]
+        if config.owns_keys(layer) and not config.windowed[layer]
     ]
     return not any(f"blk.{layer}.{part}.weight" in inventory
                    for layer in own for part in ("attn_v", "attn_qkv"))  # fmt: skip
@@ -61,7 +66,7 @@ def _around_layers(config: Gemma4Config, inventory: Inventory) -> Iterator[Weigh
 def _attention(config: Gemma4Config, inventory: Inventory, layer: int) -> Iterator[WeightSpec]:
     block, width, dim = f"blk.{layer}.", config.width, config.head_dim[layer]
     q, kv = config.heads[layer] * dim, config.kv_heads[layer] * dim
-    owns = config.owner[layer] == layer
+    owns = config.owns_keys(layer)
     parts = [("attn_q", q)]
     if owns:
         parts.append(("attn_k", kv))
@@ -123,7 +128,7 @@ def _ignored(config: Gemma4Config, inventory: Inventory) -> dict[str, str]:
     shared = {
         f"blk.{layer}.{part}.weight": _SHARED
         for layer in range(config.layers)
-        if config.owner[layer] != layer
+        if not config.owns_keys(layer)
         for part in ("attn_k", "attn_v", "attn_k_norm")
     }
     other = {name: _OTHER_SENSES for name in inventory if name.startswith(("v.", "mm.", "a."))}

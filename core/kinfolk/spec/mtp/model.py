@@ -25,10 +25,10 @@ from kinfolk.nn.linear import Linear
 from kinfolk.nn.norm import RMSNorm
 from kinfolk.nn.residual import Residual
 from kinfolk.nn.step import Step
-from kinfolk.ops.binding import Ops
 from kinfolk.spec.candidates import best_of_logits
-from kinfolk.spec.mtp.prepare import HIDDEN_STATE, MTPConfig
-from kinfolk.types import DUMMY, NO_PARENT
+from kinfolk.spec.mtp.hidden_state import HiddenState
+from kinfolk.spec.mtp.prepare import MTPConfig
+from kinfolk.types import NO_PARENT
 from kinfolk.weights.loader import Weights
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
@@ -63,13 +63,12 @@ def build(plan: DraftPlan, weights: Weights, context: BuildContext, target: Mode
             Linear(context, projection),
         ),
         layer=resolve(config.layer_builder)(config.target, weights, context, config.layer),
-        hidden_layer=config.layer + 1,
+        hidden=HiddenState(config.layer + 1, context.ops),
         norm=RMSNorm(context, weights.tensor(config.tensor("shared_head_norm")), eps, dtype),
         post_norm=config.post_norm,
         logits=logits,
         tokens=tokens,
         columns=plan.columns,
-        ops=context.ops,
     )
 
 
@@ -98,17 +97,15 @@ class MTP:
         passes: int,
         inputs: Inputs,
         layer: StoringLayer,
-        hidden_layer: int,
+        hidden: HiddenState,
         norm: RMSNorm,
         post_norm: bool,
         logits: Rows,
         tokens: torch.Tensor | None,
         columns: int,
-        ops: Ops,
     ) -> None:
-        self.ops = ops
         self.passes, self.inputs, self.layer = passes, inputs, layer
-        self.hidden_layer, self.norm, self.post_norm = hidden_layer, norm, post_norm
+        self.hidden, self.norm, self.post_norm = hidden, norm, post_norm
         self.logits, self.tokens, self.columns = logits, tokens, columns
 
     # -- state --------------------------------------------------------------------------------
@@ -117,39 +114,21 @@ class MTP:
         self, features: torch.Tensor | None, batch: StepBatch, view: StateView
     ) -> Sequence[Any]:
         assert features is not None, "the plan asks for features"
-        hidden = self._hidden(view)
-        committed = hidden[batch.slot_of_sequence[batch.sequence_of_row]]
+        committed = self.hidden.rows(view)[batch.slot_of_sequence[batch.sequence_of_row]]
         parent = batch.parent_row[:, None]
         before = torch.where(parent >= 0, features[parent[:, 0].clamp_min(0)].float(), committed)
         self.layer.store(self.inputs(batch.tokens, before), batch, view)
-        first, count, slot, drafted = batch.layout.spans.long().unbind(1)
-        last = torch.where((count > 0) & (drafted == 0), first + count - 1, NO_PARENT)
-        self._keep(hidden, slot, features, last)
-        self._keep(hidden, batch.store_slots, features, batch.store_rows)
+        self.hidden.extend(features, batch, view)
         return (features,)
 
     def commit(self, trace: Sequence[Any], kept: CommitBatch, view: StateView) -> None:
         (features,) = trace
-        last = kept.path.gather(1, (kept.n_keep - 1).clamp_min(0)[:, None])[:, 0]
-        last = torch.where(kept.n_keep > 0, last, NO_PARENT)
-        self._keep(self._hidden(view), kept.slot, features, last)
-
-    def _keep(
-        self, hidden: torch.Tensor, slots: torch.Tensor, features: torch.Tensor, rows: torch.Tensor
-    ) -> None:
-        """Let ``slots`` [n] have the features of ``rows`` [n]; -1 = leave the slot as it is."""
-        if self.ops.launches_suppressed:
-            return  # what ops computed is undefined, and the step runs again
-        written = torch.where(rows >= 0, slots, DUMMY)
-        hidden[written] = features[rows.clamp_min(0)].to(hidden.dtype)
-
-    def _hidden(self, view: StateView) -> torch.Tensor:
-        return view.recurrent(self.hidden_layer)[HIDDEN_STATE]
+        self.hidden.commit(features, kept, view)
 
     # -- drafting -----------------------------------------------------------------------------
 
     def draft(self, block: DraftBlock, view: StateView) -> Proposals:
-        tokens, hidden = block.tokens, self._hidden(view)[block.slots]
+        tokens, hidden = block.tokens, self.hidden.rows(view)[block.slots]
         inputs: list[torch.Tensor] = []
         chosen, scores = [], []
         for depth in range(1, self.passes + 1):
