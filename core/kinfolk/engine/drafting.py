@@ -19,6 +19,7 @@ from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.model_api import CommitBatch, Forward, StepBatch
 from kinfolk.ops.binding import Ops
+from kinfolk.spec.plant import OUTPUT_INVALID, PlantedAcceptance
 from kinfolk.spec.proposals import ProposalStore
 from kinfolk.spec.trees import chains, trees
 from kinfolk.state.state import State
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class LoadedDrafter:
     """A built drafter. It proposes ``rows`` tokens for a sequence, a ``tree`` or a chain. ``file``
-    holds its weights, ``None`` if they come from nowhere."""
+    holds its weights, ``None`` if they come from nowhere. ``planted``: drafts are accepted by
+    draws, which makes the output invalid; only for measuring."""
 
     name: str
     plan: DraftPlan
@@ -40,6 +42,7 @@ class LoadedDrafter:
     rows: int
     tree: bool = False
     file: GGUFFile | None = None
+    planted: PlantedAcceptance | None = None
 
 
 class Drafting:
@@ -64,6 +67,8 @@ class Drafting:
         self._draft_trees = ops.bind(DRAFT_TREES, arguments) if loaded.tree else None
         self.failures = 0
         self._kernel_warmup = kernel_warmup
+        if loaded.planted is not None:
+            log.warning(OUTPUT_INVALID)
 
     # -- within a step ------------------------------------------------------------------------
 
