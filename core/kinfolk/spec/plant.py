@@ -36,8 +36,8 @@ class PlantedAcceptance:
     """A profile and its draws.
 
     ``length`` is the mean number of tokens of a step that verifies drafts of ``depth`` tokens: the
-    accepted ones and one more. The profile is an assumption: every token whose predecessors are
-    accepted is accepted with the same chance, ``chance``. In a tree it is the first child of a row
+    accepted ones and one more. The profile is an assumption, that of :func:`length_of`: every
+    token whose predecessors are accepted is accepted with ``chance``, independently. In a tree it is the first child of a row
     that may be accepted, the drafter's best candidate for its place; siblings add nothing, and a
     branch that ends above ``depth`` ends the step.
     ``draws`` bool [n], on the device, are true with that chance.
@@ -79,7 +79,8 @@ class PlantedAcceptance:
 
 def length_of(chance: float, depth: int) -> float:
     """1 + a + a^2 + .. + a^depth: the mean tokens of a step, if a draft goes ``depth`` tokens deep
-    and each of them is accepted with the chance a behind accepted ones."""
+    and each of them is accepted with the chance a behind accepted ones (Leviathan et al., "Fast
+    Inference from Transformers via Speculative Decoding", 2023, equation 1)."""
     length = 1.0
     for _ in range(depth):
         length = 1 + chance * length
