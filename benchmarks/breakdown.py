@@ -24,7 +24,7 @@ from unittest.mock import patch
 from table import CASES, SHORT, Case, outline_of
 from torch.profiler import ProfilerActivity, profile
 
-from kinfolk.cli.bench import measure
+from kinfolk.cli.bench_runs import measure
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime, scheduler_limits

@@ -36,8 +36,8 @@ from typing import Any
 import torch
 import triton
 
-from kinfolk.cli.bench import Workload, measure
 from kinfolk.cli.bench_http import Streams, measure_streams, percentiles, server_process
+from kinfolk.cli.bench_runs import Workload, measure
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime, scheduler_limits

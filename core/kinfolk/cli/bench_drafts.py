@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinfolk.cli.bench import (
+from kinfolk.cli.bench_runs import (
     Run,
     Workload,
     described,
