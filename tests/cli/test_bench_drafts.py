@@ -77,6 +77,8 @@ def test_plant_accepts_what_is_asked_and_marks_the_output(kinfolk, model, drafte
     speeds = [row["generate_tokens_per_second"] for row in report["planted"]]
     assert every["ratio"] == pytest.approx(speeds[2] / speeds[0], abs=1e-3)
     assert report["draft_widths"] == ("fixed" if mode else "cost")
+    if mode:
+        assert every["full_length"] == 5
 
 
 def test_the_text_of_plant_begins_with_the_mark(kinfolk, model, drafter):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.spec.dflash import tiny
@@ -24,23 +23,13 @@ def drafter_file(cases, tmp_path_factory):
 
 @pytest.fixture
 def planted(load, drafter_file):
-    """``planted(length, **settings)``: the model with a drafter, whose first candidates are so
-    likely that its trees are as deep as can be."""
+    """``planted(length, **settings)``: the model with a drafter of random weights."""
 
     def open_model(length, **settings):
         loaded = load(draft_model=drafter_file, **settings)
-        drafter = loaded.drafter
-        assert drafter.plan.depth == DEPTH
-        draft = drafter.drafter.draft
-
-        def sure(block, view):
-            proposals = draft(block, view)
-            rank = torch.arange(proposals.scores.shape[2], device=proposals.scores.device)
-            return replace(proposals, scores=(-3.0 * rank).expand_as(proposals.scores))
-
-        drafter.drafter.draft = sure
+        assert loaded.drafter.plan.depth == DEPTH
         acceptance = PlantedAcceptance.of(length, DEPTH, loaded.device)
-        return replace(loaded, drafter=replace(drafter, planted=acceptance))
+        return replace(loaded, drafter=replace(loaded.drafter, planted=acceptance))
 
     return open_model
 

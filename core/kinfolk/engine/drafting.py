@@ -63,7 +63,9 @@ class Drafting:
         device, slots = state.device, state.limits.slots + 1
         place = ops.bind(PLACE_DRAFTS, PlaceDraftsArguments(vocabulary, device))
         self.store = ProposalStore(slots, loaded.rows, place, device)
-        arguments = DraftTreesArguments(loaded.rows, chain_seeded=False, device=device)
+        # Random weights give trees without depth, in which no length could be planted.
+        seeded = loaded.planted is not None
+        arguments = DraftTreesArguments(loaded.rows, chain_seeded=seeded, device=device)
         self._draft_trees = ops.bind(DRAFT_TREES, arguments) if loaded.tree else None
         self.failures = 0
         self._kernel_warmup = kernel_warmup

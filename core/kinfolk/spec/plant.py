@@ -38,9 +38,8 @@ class PlantedAcceptance:
     ``length`` is the mean number of tokens of a step that verifies drafts of ``depth`` tokens: the
     accepted ones and one more. The profile is an assumption, that of :func:`length_of`: every token
     whose predecessors are accepted is accepted with ``chance``, independently. In a tree it is the
-    first child of a row that may be accepted, the drafter's best candidate for its place; siblings
-    add nothing, and a branch that ends above ``depth`` ends the step. ``draws`` bool [n], on the
-    device, are true with that chance.
+    first child of a row that may be accepted, the drafter's best candidate for its place, and
+    siblings add nothing. ``draws`` bool [n], on the device, are true with that chance.
     """
 
     length: float
