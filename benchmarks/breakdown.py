@@ -24,7 +24,7 @@ from unittest.mock import patch
 from table import CASES, SHORT, Case, outline_of
 from torch.profiler import ProfilerActivity, profile
 
-from kinfolk.cli.bench import measure
+from kinfolk.cli.bench_runs import measure
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime, scheduler_limits
@@ -73,7 +73,7 @@ def main() -> None:
         path = Path(folder) / "model.gguf"
         write_synthetic(plan, path)
         for case in cases:
-            settings = load_settings(device="cuda", checkpoints=0, **case.settings)
+            settings = load_settings(device="cuda", checkpoints=0, draft="off", **case.settings)
             order = in_order() if options.in_order else nullcontext()
             with order, Runtime.open(path, settings, registry) as runtime:
                 trace = traced(runtime, settings, case, Path(folder))
@@ -87,7 +87,8 @@ def traced(runtime: Runtime, settings: Settings, case: Case, folder: Path) -> li
     """Kernel events of the last steps of a case, or of the whole prompt."""
     prompts = case.work.generate <= 2
     work = case.work if prompts else replace(case.work, generate=STEPS)
-    limits = replace(scheduler_limits(runtime.loaded, settings), max_draft=work.rows - 1)
+    limits = scheduler_limits(runtime.loaded, settings)
+    limits = replace(limits, max_draft=work.rows - 1, widths="fixed")
     drafter = RandomDrafts(runtime.loaded.info.vocabulary) if work.rows > 1 else None
     with Engine(runtime.loaded, limits, drafter) as engine:
         own = replace(runtime, engine=engine)

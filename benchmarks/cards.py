@@ -19,6 +19,7 @@ import torch
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
 from kinfolk.engine.preparing import LOGIT_ROWS, SLICE_ROWS
+from kinfolk.engine.preparing_drafters import HOST_DRAFT
 from kinfolk.engine.sizing import GIB, LEAST_COUNTS
 from kinfolk.errors import CapacityError
 from kinfolk.gguf.inventory import Inventory, TensorInfo
@@ -76,7 +77,7 @@ class Model:
     def memory(self, usable: int, context: int | None = None) -> MemoryPlan:
         """How ``usable`` bytes of a GPU are divided. Raises :class:`CapacityError`."""
         rows, slots, layers = 2 * SLICE_ROWS["cuda"], self.wanted.slots, len(self.plan.layers)
-        captures = most_captures(usable, layers, wanted_captures(slots, rows))
+        captures = most_captures(usable, layers, wanted_captures(slots, rows, host=HOST_DRAFT))
         return plan_memory(
             usable=usable,
             weights=self.weight_bytes,
@@ -110,7 +111,7 @@ def _wanted(settings: Settings, context: int) -> StateLimits:
         checkpoints=settings.checkpoints,
         blocks=(),
         context=context,
-        step_rows=max(SLICE_ROWS["cuda"], settings.draft_tokens + 1),
+        step_rows=SLICE_ROWS["cuda"],
         codec=Codec("bf16"),
     )
 

@@ -148,7 +148,7 @@ def _opened(build: Build, path: Path, case: Any, device: str) -> Iterator[Any]:
     registry = build.module("kinfolk.registry").Registry.discover(
         settings(), reserved_commands=build.module("kinfolk.cli.main").BUILT_IN.keys()
     )
-    opened = settings(device=device, checkpoints=0, **case.settings)
+    opened = settings(**_settings(build, case, device))
     runtime = build.module("kinfolk.engine.runtime").Runtime.open(path, opened, registry)
     try:
         yield runtime
@@ -157,16 +157,23 @@ def _opened(build: Build, path: Path, case: Any, device: str) -> Iterator[Any]:
             runtime.close()
 
 
+def _settings(build: Build, case: Any, device: str) -> dict[str, Any]:
+    fixed = {"device": device, "checkpoints": 0, **case.settings}
+    # Older builds draft only if they are asked to.
+    drafts = "draft" in build.module("kinfolk.settings").Settings.model_fields
+    return {"draft": "off", **fixed} if drafts else fixed
+
+
 @contextmanager
 def _engine(build: Build, runtime: Any, case: Any, device: str) -> Iterator[Any]:
     """A function that runs the case once, with a seed."""
     bench = build.module("kinfolk.cli.bench")
     work = bench.Workload(**asdict(case.work))
-    settings = build.module("kinfolk.settings").load_settings(
-        device=device, checkpoints=0, **case.settings
-    )
+    load_settings = build.module("kinfolk.settings").load_settings
+    settings = load_settings(**_settings(build, case, device))
     limits = build.module("kinfolk.engine.runtime").scheduler_limits(runtime.loaded, settings)
-    limits = replace(limits, max_draft=work.rows - 1)
+    fixed = {"widths": "fixed"} if hasattr(limits, "widths") else {}
+    limits = replace(limits, max_draft=work.rows - 1, **fixed)
     random_drafts = build.module("kinfolk.spec.random_drafts").RandomDrafts
     drafter = random_drafts(runtime.loaded.info.vocabulary) if work.rows > 1 else None
     engine = build.module("kinfolk.engine.engine").Engine(runtime.loaded, limits, drafter)

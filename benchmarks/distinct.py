@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kinfolk.cli.bench import Workload, measure
+from kinfolk.cli.bench_runs import Workload, measure
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime
 from kinfolk.nn.moe import MoE

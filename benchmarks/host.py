@@ -111,6 +111,7 @@ class StillKernel:
 def load(context: int, **changed: str) -> LoadedModel:
     """Load the bundled model."""
     fixed = {"device": "cpu", "dtype": "f32", "context": context, "slots": 16, "graphs": "on"}
+    fixed["draft"] = "off"
     settings = load_settings(**(fixed | changed))
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     return load_model(bundled_model(registry), settings, registry)
@@ -246,7 +247,13 @@ def simulated(step: float, busy: float, slots: int, context: int) -> Iterator[Ru
         return receive(reader, copy)
 
     settings = load_settings(
-        device="cpu", dtype="f32", context=context, slots=slots, graphs="on", checkpoints=0
+        device="cpu",
+        dtype="f32",
+        context=context,
+        slots=slots,
+        graphs="on",
+        checkpoints=0,
+        draft="off",
     )
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     with (

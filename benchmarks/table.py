@@ -36,8 +36,8 @@ from typing import Any
 import torch
 import triton
 
-from kinfolk.cli.bench import Workload, measure
 from kinfolk.cli.bench_http import Streams, measure_streams, percentiles, server_process
+from kinfolk.cli.bench_runs import Workload, measure
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime, scheduler_limits
@@ -236,7 +236,7 @@ def rows_of(
         write_synthetic(plan, path)
         written = time.perf_counter() - started
         for cases in by_settings(all_cases):
-            settings = load_settings(device=device, checkpoints=0, **cases[0].settings)
+            settings = load_settings(device=device, checkpoints=0, draft="off", **cases[0].settings)
             started = time.perf_counter()
             with Runtime.open(path, settings, registry) as runtime:
                 loaded = time.perf_counter() - started
@@ -263,7 +263,7 @@ def http_rows(
     path: Path, cases: Sequence[HttpCase], repeats: int, device: str
 ) -> Iterator[dict[str, Any]]:
     """Rows of the cases over HTTP, of one server with ``MANY`` slots."""
-    settings = {"device": device, "checkpoints": 0, **MANY}
+    settings = {"device": device, "checkpoints": 0, "draft": "off", **MANY}
     flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     with server_process(["-m", str(path), *flags, "--log-level", "warning"]) as address:
         for case in cases:
@@ -305,7 +305,8 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
     """
     work, loaded = case.work, runtime.loaded
     uncounted = 0 if work.prompt >= DEEP_PROMPT else 1
-    limits = replace(scheduler_limits(loaded, settings), max_draft=work.rows - 1)
+    limits = scheduler_limits(loaded, settings)
+    limits = replace(limits, max_draft=work.rows - 1, widths="fixed")
     drafter = RandomDrafts(loaded.info.vocabulary) if work.rows > 1 else None
     with Engine(loaded, limits, drafter) as engine:
         own = replace(runtime, engine=engine)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kinfolk.cli.bench import Workload
+from kinfolk.cli.bench_runs import Workload
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.runtime import Runtime, scheduler_limits
 from kinfolk.nn.moe import MoE

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kinfolk.cli import bench
+from kinfolk.cli import bench_runs
 from kinfolk.errors import EngineError
 from kinfolk.sched.events import Emitted, Finished, Usage
 from kinfolk.sched.request import FinishReason
@@ -15,7 +15,7 @@ from kinfolk.sched.request import FinishReason
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     seconds = itertools.count(1)
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(bench_runs.time, "perf_counter", lambda: next(seconds))
 
 
 def emitted(request, count=1):
@@ -28,35 +28,35 @@ def finished(request, count):
 
 
 def watch(work, *events):
-    return bench.watch(iter(events).__next__, work, 0)
+    return bench_runs.watch(iter(events).__next__, work, 0)
 
 
 def test_the_clock_runs_from_the_first_token_to_the_last():
-    work = bench.Workload(3, 3, 1, 0.0)
+    work = bench_runs.Workload(3, 3, 1, 0.0)
     run = watch(work, *[emitted("a")] * 3, finished("a", 3))
-    assert run == bench.Run(prompt=1, decode=2, steps=2)
+    assert run == bench_runs.Run(prompt=1, decode=2, steps=2)
 
 
 def test_it_starts_when_every_sequence_has_its_first_token():
-    work = bench.Workload(3, 3, 2, 0.0)
+    work = bench_runs.Workload(3, 3, 2, 0.0)
     turns = [emitted("a"), emitted("a"), emitted("b"), emitted("a"), emitted("b"), emitted("b")]
     run = watch(work, *turns, finished("a", 3), finished("b", 3))
-    assert run == bench.Run(prompt=3, decode=3, steps=2)
+    assert run == bench_runs.Run(prompt=3, decode=3, steps=2)
 
 
 def test_steps_that_have_no_room_for_all_rows_are_not_measured():
-    work = bench.Workload(3, 3, 1, 0.0, rows=4)
+    work = bench_runs.Workload(3, 3, 1, 0.0, rows=4)
     assert work.max_new == 6
     run = watch(work, *[emitted("a")] * 6, finished("a", 6))
-    assert run == bench.Run(prompt=1, decode=2, steps=2)
+    assert run == bench_runs.Run(prompt=1, decode=2, steps=2)
 
 
 def test_a_draft_that_is_accepted_after_all_is_no_step():
-    work = bench.Workload(3, 4, 1, 0.0, rows=4)
+    work = bench_runs.Workload(3, 4, 1, 0.0, rows=4)
     run = watch(work, emitted("a"), emitted("a", 2), *[emitted("a")] * 4, finished("a", 7))
-    assert run == bench.Run(prompt=1, decode=2, steps=2)
+    assert run == bench_runs.Run(prompt=1, decode=2, steps=2)
 
 
 def test_a_request_that_ends_early_is_an_error():
     with pytest.raises(EngineError, match="ended too early"):
-        watch(bench.Workload(3, 3, 1, 0.0), emitted("a"), finished("a", 1))
+        watch(bench_runs.Workload(3, 3, 1, 0.0), emitted("a"), finished("a", 1))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from queue import SimpleQueue
+from dataclasses import asdict
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kinfolk.cli.bench_http import percentiles
+from kinfolk.cli.bench_runs import (
+    Run,
+    Workload,
+    described,
+    description_lines,
+    measure,
+    step_milliseconds,
+)
 from kinfolk.cli.console import ProgressBar, print_json, table
 from kinfolk.cli.loading import (
     Requirements,
@@ -30,71 +35,44 @@ from kinfolk.cli.options import (
     sampling_value,
     settings_options,
 )
-from kinfolk.errors import EngineError
 from kinfolk.settings import flag, typed_options
-from kinfolk.version import __version__
 
 if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
-    from kinfolk.sched.events import Event
-    from kinfolk.sched.request import Request
 
 
-ENGINE_ONLY: Final = frozenset({"prompt", "sequences", "temperature", "top_p", "rows"})
+ENGINE_ONLY: Final = frozenset(
+    {"prompt", "sequences", "temperature", "top_p", "rows", "widths", "plant"}
+)
 HTTP_ONLY: Final = frozenset({"url", "api_key", "streams", "prompts"})
 ENGINE_ONLY_HINTS: Final = {"prompt": "; use --prompts", "sequences": "; use --streams"}
 
+MOST_ROWS: Final = 64
+"""Of a sequence in a step: a path has as many bits."""
 
-class Counts(click.ParamType[Any]):
-    """Whole numbers of at least 1, separated by commas."""
+
+class Numbers(click.ParamType[Any]):
+    """Numbers of at least 1, and at most ``most``, separated by commas. ``kind`` reads one."""
 
     name = "numbers"
 
+    def __init__(
+        self, kind: type[int] | type[float] = int, like: str = "1,4,16", most: float = inf
+    ) -> None:
+        self._kind, self._like, self._most = kind, like, most
+
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
+    ) -> tuple[float, ...]:
         try:
-            counts = tuple(int(part) for part in str(value).split(","))
+            numbers = tuple(self._kind(part) for part in str(value).split(","))
         except ValueError:
-            counts = ()
-        if not counts or min(counts) < 1:
-            self.fail(f"{value!r} is not a list like 1,4,16.", param, ctx)
-        return counts
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """``sequences`` concurrent prompts of ``prompt`` tokens, each answered with ``generate``
-    tokens.
-
-    Every decode step of a sequence has ``rows`` rows; all but the first are random drafts, which
-    are rejected.
-    """
-
-    prompt: int
-    generate: int
-    sequences: int
-    temperature: float
-    top_p: float = 1.0
-    rows: int = 1
-
-    @property
-    def max_new(self) -> int:
-        """Tokens to request. A step never has more rows than tokens left to emit, so the last steps
-        are narrower; they come after the measured ``generate`` tokens."""
-        return self.generate + self.rows - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One repeat: seconds until all sequences have their first token, seconds from there to the
-    last measured token, and the most steps of a sequence in the latter. ``firsts``: seconds to the
-    first token of each sequence."""
-
-    prompt: float
-    decode: float
-    steps: int
-    firsts: tuple[float, ...] = field(default=(), compare=False)
+            numbers = ()
+        # NaN is in no range.
+        if not numbers or not all(1 <= number <= self._most for number in numbers):
+            limit = "" if self._most == inf else f" of numbers up to {self._most}"
+            self.fail(f"{value!r} is not a list like {self._like}{limit}.", param, ctx)
+        return numbers
 
 
 @click.command(
@@ -106,6 +84,11 @@ Examples:
   kinfolk bench -m model.gguf --prompt 32768 --temperature 0.8 --top-p 0.95
   kinfolk bench -m model.gguf --rows 16
 \b
+  kinfolk bench -m model.gguf --widths
+  kinfolk bench -m model.gguf --widths 1,4,16 --draft-model model-draft.gguf
+  kinfolk bench -m model.gguf --draft-model model-draft.gguf --plant 7.7,5.5,3,1.5
+  kinfolk bench -m model.gguf --draft-model model-draft.gguf --plant 5.5 --draft-widths fixed
+\b
   kinfolk bench -m model.gguf --http
   kinfolk bench -m model.gguf --http --streams 64 --prompts 128 --json
   kinfolk bench --http --url http://127.0.0.1:8080 --streams 1,16
@@ -115,7 +98,20 @@ With --http, a row for each length and number of streams, times in milliseconds:
   decode tok/s   while every stream generated; beside "generate" without --http
   first p50 p95  from sending a request to its first text; beside "first token"
   gap            between two pieces of text of a stream
-  errors         failed streams and the first reason; they are left out of the rest"""
+  errors         failed streams and the first reason; they are left out of the rest
+\b
+With --widths, a row for each number of rows, times in milliseconds:
+  step           with rows that nobody proposed on the device
+  ratio          of its time to that of a step of one row
+  with draft     with rows that the drafter with weights proposed, and its next draft
+  draft          the difference: the drafter's state, its draft and their launches
+  break even     tokens that a step must emit on average to be as fast as one row
+\b
+With --plant, a row without drafts and one for each length:
+  chance         of a token whose predecessors are accepted
+  full depth     mean tokens of a step at full depth, by the parts accepted at each place
+  accept length  mean tokens of a step that verified drafts, as wide as it was
+  rows           of a sequence in a step, on average"""
 )
 @model_argument
 @click.option(
@@ -128,7 +124,7 @@ With --http, a row for each length and number of streams, times in milliseconds:
 @click.option(
     "--generate",
     type=click.IntRange(min=2),
-    help="Tokens of an answer. Default: 128, with --http 256.",
+    help="Tokens of an answer. Default: 128, with --http 256, with --plant 1024.",
 )
 @click.option(
     "--sequences",
@@ -148,10 +144,26 @@ With --http, a row for each length and number of streams, times in milliseconds:
 @sampling_value("top_p", default=1.0, show_default=True, help="1 = all tokens.")
 @click.option(
     "--rows",
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, MOST_ROWS),
     default=1,
     show_default=True,
     help="Rows of a sequence in a step; all but one are random drafts.",
+)
+@click.option(
+    "--widths",
+    type=Numbers(most=MOST_ROWS),
+    is_flag=False,
+    flag_value="1,2,4,8,12,16,24,32,64",
+    metavar="[ROWS,…]",
+    help="The time of a step by its rows of a sequence, in one table, and what the drafter with "
+    "weights adds. Without numbers: 1,2,4,8,12,16,24,32,64.",
+)
+@click.option(
+    "--plant",
+    type=Numbers(float, like="7.7,5.5,3"),
+    metavar="TAU,…",
+    help="Real passes of the drafter with weights, whose tokens are accepted by chance: TAU tokens "
+    "a step on average at full depth. Output invalid.",
 )
 @click.option("--http", is_flag=True, help="Measure streams of a server instead of the engine.")
 @click.option(
@@ -161,14 +173,14 @@ With --http, a row for each length and number of streams, times in milliseconds:
 @click.option("--api-key", metavar="KEY", help="With --url: the key that the server requires.")
 @click.option(
     "--streams",
-    type=Counts(),
+    type=Numbers(),
     default="1,4,16,64",
     show_default=True,
     help="With --http: numbers of streams at once.",
 )
 @click.option(
     "--prompts",
-    type=Counts(),
+    type=Numbers(),
     default="16,128,512,2000",
     show_default=True,
     help="With --http: lengths of the prompts, in tokens.",
@@ -187,6 +199,8 @@ def bench(
     temperature: float,
     top_p: float,
     rows: int,
+    widths: tuple[int, ...] | None,
+    plant: tuple[float, ...] | None,
     http: bool,
     as_json: bool,
     **rest: Any,
@@ -204,8 +218,14 @@ def bench(
     if http:
         _bench_http(ctx, model, generate or 256, repeats, as_json, rest)
         return
-    work = Workload(prompt, generate or 128, sequences, temperature, top_p, rows)
-    generate = work.generate
+    generate = generate or (128 if plant is None else 1024)
+    work = Workload(prompt, generate, sequences, temperature, top_p, rows)
+    if widths is not None or plant is not None:
+        from kinfolk.cli import bench_drafts
+
+        lists = bench_drafts.Lists(widths or (), plant or ())
+        bench_drafts.run(ctx, model, work, lists, repeats, as_json=as_json)
+        return
     drafts: dict[str, Any] = {"draft": "off"}
     if rows > 1:
         drafts = {"draft": "random", "draft_tokens": rows - 1, "draft_widths": "fixed"}
@@ -241,6 +261,9 @@ def _check_mode(ctx: click.Context, model: str | None, http: bool) -> None:
     if "url" in typed and (settings or model is not None):
         what = flag(settings[0]) if settings else "a model"
         raise click.UsageError(f"--url names a server that has its model already; leave {what} out")
+    several = [flag(name) for name in ("rows", "widths", "plant") if name in typed]
+    if len(several) > 1:
+        raise click.UsageError(f"{several[0]} does not go with {several[1]}")
     if "api_key" in typed and "url" not in typed:
         raise click.UsageError("--api-key goes only with --url")
 
@@ -263,7 +286,8 @@ def _bench_http(
         rows = bench_http.measure_streams(address, cases, repeats)
     else:
         needed = max(prompts) + generate
-        settings = read_settings(ctx, slots=max(counts), checkpoints=0, context=needed)
+        defaults = {"slots": max(counts), "checkpoints": 0, "context": needed, "draft": "off"}
+        settings = read_settings(ctx, **defaults)
         registry = discover(settings)
         path = model_path(model, registry)
         what = f"--prompts {max(prompts)} with --generate {generate}"
@@ -280,106 +304,28 @@ def _bench_http(
         ctx.exit(1)
 
 
-def measure(runtime: Runtime, work: Workload, seed: int) -> Run:
-    """Run one repeat. Raises :class:`EngineError` if a request fails."""
-    inbox: SimpleQueue[Event] = SimpleQueue()
-    requests = [_request(runtime, work, seed, number) for number in range(work.sequences)]
-    started = time.perf_counter()
-    for request in requests:
-        runtime.engine.submit(request, inbox.put)
-    return watch(inbox.get, work, started)
-
-
-def watch(next_event: Callable[[], Event], work: Workload, started: float) -> Run:
-    """Take the time of one repeat, begun at ``started``, from its events, until all have ended."""
-    from kinfolk.sched.events import Finished
-
-    waiting = work.sequences
-    emitted: dict[str, int] = {}
-    steps: dict[str, int] = {}
-    firsts = []
-    first = last = started
-    while waiting:
-        event = next_event()
-        now, request = time.perf_counter(), event.request_id
-        if isinstance(event, Finished):
-            waiting -= 1
-            if event.usage.emitted != work.max_new:
-                raise EngineError(event.error or "a request ended too early")
-            continue
-        if request not in emitted:
-            first = last = now
-            firsts.append(now - started)
-            emitted[request] = steps[request] = 0
-        elif emitted[request] < work.generate:
-            last = now
-            steps[request] += 1
-        emitted[request] += len(event.tokens)
-    return Run(first - started, last - first, max(steps.values()), tuple(firsts))
-
-
-def _request(runtime: Runtime, work: Workload, seed: int, number: int) -> Request:
-    import random
-
-    from kinfolk.sched.request import Request, Sampling
-
-    source = random.Random(f"{seed} {number}")
-    vocabulary = runtime.info.vocabulary
-    return Request(
-        id=f"bench-{seed}-{number}",
-        prompt=tuple(source.randrange(vocabulary) for _ in range(work.prompt)),
-        max_new=work.max_new,
-        sampling=Sampling(temperature=work.temperature, top_p=work.top_p, seed=number),
-    )
-
-
 def _report(runtime: Runtime, work: Workload, runs: list[Run]) -> dict[str, Any]:
-    import torch
-
-    loaded = runtime.loaded
-    device = loaded.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     prompts = [work.sequences * work.prompt / run.prompt for run in runs]
-    decodes = [work.sequences * (work.generate - 1) / run.decode for run in runs]
+    decodes = [run.tokens / run.decode for run in runs]
     return {
-        "model": runtime.name,
-        "file": str(loaded.file.path),
-        "bytes": loaded.file.inventory.nbytes,
-        "workload": asdict(work),
-        "repeats": len(runs),
+        **described(runtime, work, len(runs)),
         "prompt_tokens_per_second": round(statistics.median(prompts), 2),
         "generate_tokens_per_second": round(statistics.median(decodes), 2),
         "first_token_seconds": round(statistics.median(run.prompt for run in runs), 4),
         "first_token_milliseconds": percentiles(
             [seconds for run in runs for seconds in run.firsts], 50, 95
         ),
-        "step_milliseconds": round(
-            statistics.median(1e3 * run.decode / max(1, run.steps) for run in runs), 4
-        ),
+        "step_milliseconds": step_milliseconds(runs),
         "runs": [asdict(run) for run in runs],
         "engine": runtime.engine.stats(),
         "uncapturable_ops": runtime.engine.uncapturable_ops(),
-        "machine": {
-            "device": str(device),
-            "name": name or platform.machine(),
-            "dtype": str(loaded.dtype).removeprefix("torch."),
-            "threads": torch.get_num_threads(),
-            "system": platform.platform(),
-        },
-        "versions": {
-            "kinfolk": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
     }
 
 
 def _as_text(report: dict[str, Any]) -> str:
-    work, machine = report["workload"], report["machine"]
+    work = report["workload"]
     rows = [
-        ("model", report["model"]),
-        ("machine", f"{machine['name']} ({machine['device']}, {machine['dtype']})"),
-        ("work", f"{work['sequences']} x ({work['prompt']} + {work['generate']}) tokens"),
+        *description_lines(report),
         ("prompt", f"{report['prompt_tokens_per_second']} tok/s"),
         ("generate", f"{report['generate_tokens_per_second']} tok/s"),
         (

@@ -165,6 +165,7 @@ def flags_of(settings: Settings, typed: Mapping[str, Any]) -> list[str]:
         "log_level": "warning",
         **typed,
         **{name: getattr(settings, name) for name in ("slots", "context", "checkpoints")},
+        "draft": ",".join(settings.draft),
     }
     words: list[str] = []
     for name, value in options.items():

@@ -38,6 +38,8 @@ def sample_and_commit(
         # The host does not know at which depth a proposed row stands.
         position = batch.positions[batch.logit_rows[: logits.shape[0]]] + 1
         sampling = replace(sampling, position=position)
+    if drafts and drafting is not None and drafting.loaded.planted is not None:
+        draft = drafting.loaded.planted.over(draft, step.rows, sampling)
     kept = loaded.hooks.verify(step, draft, sampling)
     if drafts:
         commit = commit_batch(sampled, kept.path, kept.n_keep)

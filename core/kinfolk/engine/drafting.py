@@ -21,6 +21,7 @@ from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.model_api import CommitBatch, Forward, StepBatch
 from kinfolk.ops.binding import Ops
+from kinfolk.spec.plant import OUTPUT_INVALID, PlantedAcceptance
 from kinfolk.spec.proposals import ProposalStore
 from kinfolk.spec.trees import Trees, chains, padded, trees
 from kinfolk.state.state import State
@@ -34,7 +35,9 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class LoadedDrafter:
     """A built drafter. It proposes a chain of ``chain`` tokens or a tree of ``tree`` tokens, 0 =
-    never. ``file`` holds its weights, ``None`` if they come from nowhere."""
+    never. ``file`` holds its weights, ``None`` if they come from nowhere. ``confidence``: the
+    chances of proposed chains are kept for the host. ``planted``: drafts are accepted by draws,
+    which makes the output invalid; only for measuring."""
 
     name: str
     plan: DraftPlan
@@ -43,7 +46,7 @@ class LoadedDrafter:
     tree: int = 0
     file: GGUFFile | None = None
     confidence: bool = False
-    """Whether the chances of proposed chains are kept for the host."""
+    planted: PlantedAcceptance | None = None
 
     @property
     def rows(self) -> int:
@@ -72,11 +75,15 @@ class Drafting:
         self.store = ProposalStore(slots, loaded.rows, place, device, chain=loaded.chain)
         self._draft_trees = None
         if loaded.tree:
-            arguments = DraftTreesArguments(loaded.tree, chain_seeded=False, device=device)
+            # Random weights give trees without depth, in which no length could be planted.
+            seeded = loaded.planted is not None
+            arguments = DraftTreesArguments(loaded.tree, chain_seeded=seeded, device=device)
             self._draft_trees = ops.bind(DRAFT_TREES, arguments)
         self.failures = 0
         self.broken = False
         self._kernel_warmup = kernel_warmup
+        if loaded.planted is not None:
+            log.warning(OUTPUT_INVALID)
 
     # -- within a step ------------------------------------------------------------------------
 

@@ -247,6 +247,8 @@ class GraphExecutor:
         self.sizes = sizes
         self._eager = eager
         self._policy_verifies = self.loaded.hooks.is_overruled("verify")
+        drafter = self.loaded.drafter
+        self._planted = drafter is not None and drafter.planted is not None
         # In the order of their last use.
         self._steps: dict[StepKind, CapturedStep[DeviceOutputs]] = {}
         self._logits_steps: dict[Bucket, CapturedStep[LogitsOutputs]] = {}
@@ -291,7 +293,7 @@ class GraphExecutor:
         kind = StepKind.of(bucket, batch.sampling_kind, keeps_logits=wants_logprobs)
         step, sampling = self._step(kind), kind.sampling
         self._fill(step.buffers, batch)
-        if not sampling.greedy or sampling.edited:
+        if not sampling.greedy or sampling.edited or self._planted:
             fill_parameters(step.buffers.host, batch.parameters)
         if sampling.edited:
             batch.enter_penalties(self._eager.penalties)

@@ -1,4 +1,5 @@
-"""Random drafts, almost always rejected: ``kinfolk bench --rows`` measures what rows cost."""
+"""Random drafts, almost always rejected: ``kinfolk bench`` measures with them what rows cost, with
+``--rows`` and ``--widths``."""
 
 from __future__ import annotations
 
