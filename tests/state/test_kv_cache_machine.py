@@ -179,6 +179,28 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         life.evicted.remove(chunk)
 
+    # -- faults -------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data(), rows=st.integers(1, STEP))
+    def fault(self, data, rows):
+        """A step whose operations fail half-way: all that was known is forgotten on both sides."""
+        life = data.draw(st.sampled_from(self.lives))
+        start = len(life.history)
+        self.kv_cache.tables.extend(life.lease, min(start + rows, life.positions))
+        for chunk in sorted(set(range(start // CHUNK_POSITIONS)) - life.evicted):
+            if self.kv_cache.pools[0].window is None:
+                self.kv_cache.tables.evict(life.lease, chunk)
+        operations = self.kv_cache.take_operations()
+        self.toy.state.apply(operations[: data.draw(st.integers(0, len(operations)))])
+        for each in self.lives:
+            self.kv_cache.tables.release(each.lease)
+        self.cache.clear()
+        self.kv_cache.forget_operations()
+        self.toy.state.forget()
+        self.lives = []
+        assert self.toy.state.saved_blocks == 0
+
     # -- invariants -----------------------------------------------------------------------
 
     @invariant()
