@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinfolk.state.prefix import PrefixCache
+from kinfolk.types import CHUNK_POSITIONS
 
 
 def tokens(length: int, seed: int = 0) -> tuple[int, ...]:
@@ -78,6 +79,39 @@ def test_clearing_gives_everything_back(shelf):
     assert not here.cache.evict_one()
     assert here.kv_cache.tables.available(0) == 30
     assert len(here.kv_cache.checkpoints.free) == 4
+
+
+def test_checkpoints_that_share_a_chunk_of_a_windowed_pool_are_charged_for_it_once(shelf):
+    """Neither moves on, so the chunk never needs a second block: not while a sequence with the same
+    chunk may move on, and not after it has."""
+    here = shelf(windows=(64,))
+    lease = here.kv_cache.open(300)
+    history: list[int] = []
+    here.toy.grow(lease, list(tokens(100)), history)
+    start = here.kv_cache.tables.available(0)
+    charged = []
+    for length in (100, 110, 120):
+        here.toy.grow(lease, list(tokens(length)[len(history) :]), history)
+        history = list(tokens(length))
+        here.cache.insert(tokens(length), here.kv_cache.checkpoints.take(lease, length))
+        charged.append(start - here.kv_cache.tables.available(0))
+    assert charged == [2, 2, 2]
+    here.kv_cache.tables.release(lease)
+    assert here.kv_cache.tables.available(0) == len(here.kv_cache.pools[0].free) == 28
+    here.kv_cache.check_integrity()
+
+
+def test_a_windowed_pool_that_is_full_takes_a_checkpoint_of_kept_chunks(make_toy_cache):
+    toy = make_toy_cache(windows=(64,), blocks=(8,))
+    lease = toy.kv_cache.open(300)
+    toy.grow(lease, list(tokens(100)), [])
+    toy.kv_cache.checkpoints.take(lease, 100)
+    other = toy.kv_cache.open(CHUNK_POSITIONS * toy.kv_cache.tables.available(0))
+    assert toy.kv_cache.tables.available(0) == 0
+    assert toy.kv_cache.checkpoints.can_take(lease, 100)
+    toy.kv_cache.checkpoints.take(lease, 100)
+    toy.kv_cache.tables.release(other)
+    toy.kv_cache.check_integrity()
 
 
 @pytest.mark.parametrize("window", [None, 64])

@@ -34,7 +34,11 @@ class CheckpointStore:
             entries = seq.tables[index]
             if any(n not in entries or not entries[n].resident for n in wanted):
                 return False
-            if pool.window is not None and len(wanted) > self._tables.available(index):
+            if pool.window is None:
+                continue
+            # Who holds a chunk beside the checkpoints will need a block of its own.
+            new = sum(entries[n].chunk.kept == 0 for n in wanted)
+            if new > self._tables.available(index):
                 return False
         return True
 
@@ -56,7 +60,7 @@ class CheckpointStore:
         chunks = self._tables.visible(seq, position)
         for pool, held in zip(self.pools, chunks, strict=True):
             for chunk in held.values():
-                pool.hold(chunk)
+                pool.keep(chunk)
         if self.recurrent and position == seq.length:
             self._tables.operations.append(CopyRecurrent(lease.slot, slot))
         checkpoint = Checkpoint(position, slot, chunks)
@@ -80,4 +84,4 @@ class CheckpointStore:
             self.free.append(checkpoint.slot)
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
             for chunk in held.values():
-                pool.release(chunk, resident=True)
+                pool.drop(chunk)

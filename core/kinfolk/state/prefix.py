@@ -56,7 +56,7 @@ class PrefixCache:
         """Blocks of each pool that become available when all checkpoints but ``keep`` go.
 
         In a pool of full attention those are the blocks without another holder. In a windowed
-        pool every reference counts: a block with other holders was charged for this one.
+        pool tables do not matter: a block that they hold too was charged for the checkpoints.
         """
         dropped = [held for held in self._entries.values() if held is not keep]
         gain = []
@@ -64,15 +64,12 @@ class PrefixCache:
             counts = Counter(
                 chunk.identity for held in dropped for chunk in held.chunks[index].values()
             )
-            if pool.window is not None:
-                gain.append(counts.total())
-                continue
-            refs = {
-                chunk.identity: chunk.refs
+            held_by = {
+                chunk.identity: chunk.refs if pool.window is None else chunk.kept
                 for held in dropped
                 for chunk in held.chunks[index].values()
             }
-            gain.append(sum(refs[identity] == count for identity, count in counts.items()))
+            gain.append(sum(held_by[identity] == count for identity, count in counts.items()))
         return tuple(gain)
 
     def evict_one(self) -> bool:
