@@ -139,6 +139,20 @@ class KVCacheMachine(RuleBasedStateMachine):
         if checkpoint is not None:
             self.cache.insert(tuple(life.history), checkpoint)
 
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data(), position=st.floats(0, 1))
+    def make_room(self, data, position):
+        """Prefixes go only if a checkpoint can be taken then, and not if it could be before."""
+        life = data.draw(st.sampled_from(self.lives))
+        store, held = self.kv_cache.checkpoints, self.cache.items()
+        length = round(position * len(life.history))
+        oldest = [checkpoint for _, checkpoint in held]
+        enough = (n for n in range(len(held) + 1) if store.can_take(life.lease, length, oldest[:n]))
+        least = next(enough, None)
+        assert self.cache.make_room(life.lease, length) == (least is not None)
+        assert self.cache.items() == held[least or 0 :]
+        assert store.can_take(life.lease, length) == (least is not None)
+
     @rule(data=st.data())
     def drop_all_but_one(self, data):
         """The reclaimable blocks that the cache states are the blocks that come back."""

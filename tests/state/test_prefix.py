@@ -114,6 +114,22 @@ def test_a_windowed_pool_that_is_full_takes_a_checkpoint_of_kept_chunks(make_toy
     toy.kv_cache.check_integrity()
 
 
+@pytest.mark.parametrize(("spare", "left"), [(0, 2), (1, 0), (2, 1), (3, 2)])
+def test_as_few_prefixes_go_for_a_checkpoint_as_make_room_for_it(shelf, spare, left):
+    """It needs three blocks of a windowed pool, each of two stored prefixes gives back one."""
+    here = shelf(windows=(100,))
+    here.keep(tokens(60, 1))
+    here.keep(tokens(60, 2))
+    lease = here.kv_cache.open(300)
+    here.toy.grow(lease, list(tokens(150)), [])
+    here.kv_cache.open(CHUNK_POSITIONS * 5)
+    while here.kv_cache.tables.available(0) > spare:
+        here.kv_cache.pools[0].allocate(-1, exact=True)
+    assert here.cache.make_room(lease, 150) == (left < 2 or spare == 3)
+    assert len(here.cache) == left
+    assert here.kv_cache.checkpoints.can_take(lease, 150) == (spare > 0)
+
+
 @pytest.mark.parametrize("window", [None, 64])
 @pytest.mark.parametrize("kept", [None, 60, 100, 110])
 def test_what_could_be_reclaimed_is_what_becomes_available(shelf, window, kept):

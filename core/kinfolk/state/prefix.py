@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from kinfolk.state.checkpoint_store import CheckpointStore
-from kinfolk.state.chunks import Checkpoint
+from kinfolk.state.chunks import Checkpoint, SlotLease
 
 
 class PrefixCache:
@@ -71,6 +71,21 @@ class PrefixCache:
             }
             gain.append(sum(held_by[identity] == count for identity, count in counts.items()))
         return tuple(gain)
+
+    def make_room(self, lease: SlotLease, position: int) -> bool:
+        """Drop as few of the least recently used as make a checkpoint of a sequence possible; none
+        if all of them would not."""
+        if self._store.can_take(lease, position):
+            return True
+        oldest = list(self._entries.values())
+        if not self._store.can_take(lease, position, oldest):
+            return False
+        enough = 1
+        while not self._store.can_take(lease, position, oldest[:enough]):
+            enough += 1
+        for _ in range(enough):
+            self.evict_one()
+        return True
 
     def evict_one(self) -> bool:
         """Drop the least recently used checkpoint; false when there is none."""
