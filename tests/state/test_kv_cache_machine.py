@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from kinfolk.errors import PoolExhausted, StateError
+from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.prefix import PrefixCache
 from kinfolk.types import CHUNK_POSITIONS
 
@@ -118,7 +119,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.kv_cache.tables.advance(life.lease, start + kept)
         if checkpoint is not None:
             self.toy.set_sum(checkpoint.slot, life.history[: checkpoint.length])
-            self.cache.insert(tuple(life.history[: checkpoint.length]), checkpoint)
+            self.cache.insert(HashedTokens(life.history), checkpoint)
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data())
@@ -137,7 +138,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         life = data.draw(st.sampled_from(self.lives))
         checkpoint = self.mark(life, len(life.history))
         if checkpoint is not None:
-            self.cache.insert(tuple(life.history), checkpoint)
+            self.cache.insert(HashedTokens(life.history), checkpoint)
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data(), position=st.floats(0, 1))
@@ -162,7 +163,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         pools = range(len(self.kv_cache.pools))
         before = [self.kv_cache.tables.available(pool) for pool in pools]
         if key is not None:
-            self.cache.find((*key, 0))
+            self.cache.find(HashedTokens((*key, 0)))
         while len(self.cache) > (keep is not None):
             self.cache.evict_one()
         assert keep is None or keep.live

@@ -20,6 +20,7 @@ from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
+from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.integrity import require
 from kinfolk.state.prefix import PrefixCache
 
@@ -100,14 +101,14 @@ class Engine:
         Raises :class:`RequestError` at once when the request could never run.
         """
         self._scheduler.check(request)
-        history = History(request)
+        history, prompt = History(request), HashedTokens(request.prompt)
         ticket = Ticket(self, request.id, on_event)
         with self._wake:
             if request.id in self._tickets:
                 raise RequestError(f"request {request.id!r} is still running; use another id")
             self._tickets[request.id] = ticket
         try:
-            self._post(lambda: self._enter(request, history))
+            self._post(lambda: self._enter(request, history, prompt))
         except EngineError:
             del self._tickets[request.id]
             raise
@@ -241,10 +242,10 @@ class Engine:
             self._dispatch(self._inbox.popleft()())
         return not closing
 
-    def _enter(self, request: Request, history: History) -> Sequence[Event]:
+    def _enter(self, request: Request, history: History, prompt: HashedTokens) -> Sequence[Event]:
         """Queue a request. An error here ends this request only."""
         try:
-            self._scheduler.submit(request)
+            self._scheduler.submit(request, prompt)
         except Exception as error:
             log.exception("request %r cannot be queued", request.id)
             nothing = Usage(len(request.prompt))

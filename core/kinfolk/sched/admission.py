@@ -68,7 +68,7 @@ class Admission:
         if not self._kv_cache.tables.free:
             return False
         positions = positions_of(sequence.request)
-        prefix = self._prefixes.find(sequence.request.prompt)
+        prefix = self._prefixes.find(sequence.prompt)
         for start in (None,) if prefix is None else (prefix, None):
             if self._make_room(positions, start):
                 sequence.lease = self._kv_cache.open(positions, start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kinfolk.sched.request import Sequence
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
+from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.prefix import PrefixCache
 
 
@@ -18,7 +19,7 @@ class Checkpoints:
     def __init__(self, store: CheckpointStore, prefixes: PrefixCache) -> None:
         self._store = store
         self._prefixes = prefixes
-        self._pending: dict[SlotLease, list[tuple[tuple[int, ...], Checkpoint]]] = {}
+        self._pending: dict[SlotLease, list[tuple[HashedTokens, Checkpoint]]] = {}
 
     def take(self, seq: Sequence, lease: SlotLease, stop: int) -> tuple[tuple[int, int], ...]:
         """Checkpoints wanted in the slice ``computed..stop``: (tokens after which, slot)."""
@@ -26,10 +27,9 @@ class Checkpoints:
         for position in sorted(set(seq.request.checkpoints)):
             if not seq.computed < position <= stop:
                 continue
-            tokens = seq.request.prompt[:position]
-            checkpoint = self._make(lease, position, tokens)
+            checkpoint = self._make(lease, position, seq.prompt)
             if checkpoint is not None:
-                self._pending.setdefault(lease, []).append((tokens, checkpoint))
+                self._pending.setdefault(lease, []).append((seq.prompt, checkpoint))
                 if self._store.recurrent:
                     stores.append((position - seq.computed, checkpoint.slot))
         return tuple(stores)
@@ -52,7 +52,7 @@ class Checkpoints:
     def keep_end(self, seq: Sequence, lease: SlotLease, *, pending: bool = False) -> None:
         """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
         that computes it has succeeded."""
-        tokens = tuple(seq.known[: seq.computed])
+        tokens = seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])
         checkpoint = self._make(lease, seq.computed, tokens)
         if checkpoint is None:
             return
@@ -67,8 +67,8 @@ class Checkpoints:
             self.settle(lease, stored=False)
         self._prefixes.clear()
 
-    def _make(self, lease: SlotLease, position: int, tokens: tuple[int, ...]) -> Checkpoint | None:
-        if tokens in self._prefixes:
+    def _make(self, lease: SlotLease, position: int, tokens: HashedTokens) -> Checkpoint | None:
+        if self._prefixes.holds(tokens, position):
             return None
         if not self._prefixes.make_room(lease, position):
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import Literal
 
@@ -10,6 +10,7 @@ from kinfolk.errors import RequestError, SettingsError, shown
 from kinfolk.sched.draft_counts import DraftTally
 from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
 from kinfolk.state.chunks import SlotLease
+from kinfolk.state.hashed_tokens import HashedTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ class FinishReason(Enum):
 
 @dataclass(slots=True)
 class Sequence:
-    """A request on its way. The scheduler is its only writer.
+    """A request on its way; ``hashed`` is its prompt, if that was hashed before. The scheduler is
+    its only writer.
 
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
     token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
@@ -137,6 +139,8 @@ class Sequence:
 
     request: Request
     arrival: int
+    hashed: InitVar[HashedTokens | None] = None
+    prompt: HashedTokens = field(init=False, repr=False)
     known: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     lease: SlotLease | None = None
@@ -153,7 +157,8 @@ class Sequence:
     finish: FinishReason | None = None
     error: str | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, hashed: HashedTokens | None) -> None:
+        self.prompt = hashed or HashedTokens(self.request.prompt)
         if not self.known:
             self.known = list(self.request.prompt)
 

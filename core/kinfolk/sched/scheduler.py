@@ -22,6 +22,7 @@ from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
 from kinfolk.state.chunks import SlotLease
+from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import PrefixCache
 
@@ -94,9 +95,12 @@ class Scheduler:
         """Raise :class:`RequestError` if a request could never run; any thread may ask."""
         self._admission.check(request)
 
-    def submit(self, request: Request) -> None:
-        """Queue a request that :meth:`check` accepts and whose id no running request has."""
-        sequence = Sequence(request, self._arrivals)
+    def submit(self, request: Request, prompt: HashedTokens | None = None) -> None:
+        """Queue a request that :meth:`check` accepts and whose id no running request has.
+
+        ``prompt`` is that of the request; another thread may have hashed it.
+        """
+        sequence = Sequence(request, self._arrivals, prompt)
         self._arrivals += 1
         self._admission.enqueue(sequence)
         self._alive[request.id] = sequence

@@ -6,51 +6,82 @@ for every family alike. Torch-free.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections import Counter
+from dataclasses import dataclass
 
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
+from kinfolk.state.hashed_tokens import HashedTokens
+from kinfolk.types import CHUNK_POSITIONS
+
+
+@dataclass(eq=False, slots=True)
+class StoredPrefix:
+    """A checkpoint, and tokens that begin with those before it."""
+
+    tokens: HashedTokens
+    checkpoint: Checkpoint
+
+    @property
+    def length(self) -> int:
+        return self.checkpoint.length
+
+    @property
+    def key(self) -> int:
+        """The hash of its full chunks."""
+        return self.tokens.chain[self.length // CHUNK_POSITIONS]
 
 
 class PrefixCache:
-    """Checkpoints of one store, keyed by their token prefix."""
+    """Checkpoints of one store by their token prefixes, which are indexed by their full chunks."""
 
     def __init__(self, store: CheckpointStore, capacity: int) -> None:
         self._store = store
         self._capacity = capacity
-        self._entries: OrderedDict[tuple[int, ...], Checkpoint] = OrderedDict()
+        self._entries: dict[StoredPrefix, None] = {}
+        self._index: dict[int, list[StoredPrefix]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, tokens: tuple[int, ...]) -> bool:
-        return tokens in self._entries
-
     def items(self) -> list[tuple[tuple[int, ...], Checkpoint]]:
         """Prefixes and their checkpoints, the least recently used first."""
-        return list(self._entries.items())
+        return [(each.tokens.prefix(each.length), each.checkpoint) for each in self._entries]
 
-    def find(self, prompt: Sequence[int]) -> Checkpoint | None:
-        """The longest checkpoint that leaves at least one token of ``prompt`` to compute."""
-        lengths = sorted({len(key) for key in self._entries}, reverse=True)
-        for length in lengths:
-            if length >= len(prompt):
-                continue
-            key = tuple(prompt[:length])
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key]
+    def holds(self, tokens: HashedTokens, length: int) -> bool:
+        """Whether there is a checkpoint after exactly the first ``length`` tokens."""
+        return any(
+            each.length == length and tokens.starts_like(each.tokens, length)
+            for each in self._index.get(tokens.chain[length // CHUNK_POSITIONS], ())
+        )
+
+    def find(self, prompt: HashedTokens) -> Checkpoint | None:
+        """The longest checkpoint that leaves at least one token of ``prompt`` to compute.
+
+        Takes a look at each chunk of the prompt, however many checkpoints there are. A hash is only
+        a hint: tokens are compared before a checkpoint is believed to fit.
+        """
+        longest = len(prompt) - 1
+        for key in reversed(prompt.chain):
+            for each in self._index.get(key, ()):
+                if each.length <= longest and prompt.starts_like(each.tokens, each.length):
+                    self._entries[each] = self._entries.pop(each)
+                    return each.checkpoint
         return None
 
-    def insert(self, tokens: tuple[int, ...], checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint; a second one for the same tokens is dropped at once."""
-        if tokens in self._entries or self._capacity == 0:
+    def insert(self, tokens: HashedTokens, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint behind the first of ``tokens``; a second one for the same prefix
+        is dropped at once."""
+        if self.holds(tokens, checkpoint.length) or self._capacity == 0:
             self._store.drop(checkpoint)
             return
         while len(self._entries) >= self._capacity:
             self.evict_one()
-        self._entries[tokens] = checkpoint
+        entry = StoredPrefix(tokens, checkpoint)
+        self._entries[entry] = None
+        bucket = self._index.setdefault(entry.key, [])
+        bucket.append(entry)
+        bucket.sort(key=lambda each: -each.length)
 
     def reclaimable(self, keep: Checkpoint | None = None) -> tuple[int, ...]:
         """Blocks of each pool that become available when all checkpoints but ``keep`` go.
@@ -58,7 +89,7 @@ class PrefixCache:
         In a pool of full attention those are the blocks without another holder. In a windowed
         pool tables do not matter: a block that they hold too was charged for the checkpoints.
         """
-        dropped = [held for held in self._entries.values() if held is not keep]
+        dropped = [each.checkpoint for each in self._entries if each.checkpoint is not keep]
         gain = []
         for index, pool in enumerate(self._store.pools):
             counts = Counter(
@@ -77,7 +108,7 @@ class PrefixCache:
         if all of them would not."""
         if self._store.can_take(lease, position):
             return True
-        oldest = list(self._entries.values())
+        oldest = [each.checkpoint for each in self._entries]
         if not self._store.can_take(lease, position, oldest):
             return False
         enough = 1
@@ -91,8 +122,13 @@ class PrefixCache:
         """Drop the least recently used checkpoint; false when there is none."""
         if not self._entries:
             return False
-        _, checkpoint = self._entries.popitem(last=False)
-        self._store.drop(checkpoint)
+        entry = next(iter(self._entries))
+        del self._entries[entry]
+        bucket = self._index[entry.key]
+        bucket.remove(entry)
+        if not bucket:
+            del self._index[entry.key]
+        self._store.drop(entry.checkpoint)
         return True
 
     def clear(self) -> None:

@@ -1,0 +1,55 @@
+"""Tokens of a sequence with a chain of hashes, one for each chunk. Torch-free."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from kinfolk.types import CHUNK_POSITIONS
+
+TOKEN_BYTES: Final = 8
+CHUNK_BYTES: Final = CHUNK_POSITIONS * TOKEN_BYTES
+
+
+class HashedTokens:
+    """Tokens that are hashed once, for look-ups of any number of prefixes.
+
+    ``packed`` are the tokens, int64 side by side, so that comparing is comparing bytes.
+    ``chain[n]`` is the hash of the first n chunks: of ``chain[n - 1]`` and chunk n - 1. Tokens
+    behind the last full chunk have no hash. Hashes are of this process only.
+    """
+
+    __slots__ = ("chain", "packed")
+
+    def __init__(self, tokens: Sequence[int], before: HashedTokens | None = None) -> None:
+        packed = array("q", tokens).tobytes()
+        self.packed: bytes = packed if before is None else before.packed + packed
+        self.chain: list[int] = [0] if before is None else before.chain.copy()
+        full = len(self.packed) // CHUNK_BYTES
+        stops = range((len(self.chain) - 1) * CHUNK_BYTES, (full + 1) * CHUNK_BYTES, CHUNK_BYTES)
+        known = self.chain[-1]
+        for start, stop in pairwise(stops):
+            known = hash((known, self.packed[start:stop]))
+            self.chain.append(known)
+
+    def __len__(self) -> int:
+        return len(self.packed) // TOKEN_BYTES
+
+    def followed_by(self, tokens: Sequence[int]) -> HashedTokens:
+        """These tokens and more."""
+        return HashedTokens(tokens, self) if tokens else self
+
+    def prefix(self, length: int) -> tuple[int, ...]:
+        """The first ``length`` tokens."""
+        found = array("q")
+        found.frombytes(self.packed[: length * TOKEN_BYTES])
+        return tuple(found)
+
+    def starts_like(self, other: HashedTokens, length: int) -> bool:
+        """Whether the first ``length`` tokens of both are the same; ``other`` has that many."""
+        # What is behind the last full chunk comes first: prefixes with the same hash differ there.
+        tail = length // CHUNK_POSITIONS * CHUNK_BYTES
+        theirs = memoryview(other.packed)[: length * TOKEN_BYTES]
+        return self.packed.startswith(theirs[tail:], tail) and self.packed.startswith(theirs)

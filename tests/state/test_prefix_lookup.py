@@ -1,0 +1,94 @@
+"""Hashed tokens, and the prefix cache's look-up compared with a plain search."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinfolk.state.chunks import Checkpoint
+from kinfolk.state.hashed_tokens import HashedTokens
+from kinfolk.state.prefix import PrefixCache
+from kinfolk.types import CHUNK_POSITIONS
+
+LENGTHS = st.integers(1, 300) | st.sampled_from([63, 64, 65, 127, 128, 129, 192, 256])
+
+
+@st.composite
+def texts(draw):
+    """Tokens that agree with those of other draws up to a few places."""
+    tokens = list(range(draw(LENGTHS)))
+    for place in draw(
+        st.lists(st.sampled_from([0, 1, 62, 63, 64, 100, 128, 191, 200]), max_size=2)
+    ):
+        if place < len(tokens):
+            tokens[place] = 2**40
+    return tuple(tokens)
+
+
+@pytest.fixture
+def cache():
+    """A prefix cache whose checkpoints hold nothing."""
+    return empty_cache()
+
+
+def empty_cache():
+    return PrefixCache(SimpleNamespace(drop=lambda checkpoint: None), 1000)
+
+
+def plain_search(prefixes, prompt):
+    """The longest of ``prefixes`` that ``prompt`` continues by at least a token."""
+    fitting = [each for each in prefixes if len(each) < len(prompt) and prompt[: len(each)] == each]
+    return max(fitting, key=len, default=None)
+
+
+@given(stored=st.lists(texts(), max_size=12), prompt=texts(), cut=st.integers(0, 299))
+def test_a_look_up_finds_what_a_plain_search_finds(stored, prompt, cut):
+    """Prefixes of any length, some of them stored behind more tokens than are theirs."""
+    cache = empty_cache()
+    prefixes = []
+    for text in stored:
+        length = max(1, len(text) - cut)
+        cache.insert(HashedTokens(text), Checkpoint(length, 0, ()))
+        prefixes.append(text[:length])
+    hashed = HashedTokens(prompt)
+    found, expected = cache.find(hashed), plain_search(prefixes, prompt)
+    assert (found and found.length) == (expected and len(expected))
+    assert len(cache) == len(set(prefixes))
+    for length in {len(prompt), *(len(each) for each in prefixes if len(each) <= len(prompt))}:
+        assert cache.holds(hashed, length) == (prompt[:length] in prefixes)
+
+
+@given(texts(), st.integers(0, 300))
+def test_tokens_that_are_added_are_hashed_like_those_given_at_once(text, cut):
+    grown = HashedTokens(text[:cut]).followed_by(text[cut:])
+    whole = HashedTokens(text)
+    assert (grown.packed, grown.chain) == (whole.packed, whole.chain)
+    assert grown.prefix(cut) == text[:cut]
+    assert len(whole) == len(text)
+
+
+def test_equal_hashes_of_other_tokens_are_not_believed(cache):
+    stored = HashedTokens(range(2 * CHUNK_POSITIONS))
+    cache.insert(stored, Checkpoint(len(stored), 0, ()))
+    other = HashedTokens([7, *range(1, 3 * CHUNK_POSITIONS)])
+    other.chain[:3] = stored.chain
+    assert cache.find(other) is None
+    assert not cache.holds(other, len(stored))
+
+
+def test_a_look_up_compares_long_prompts_once_however_many_prefixes_there_are(cache, monkeypatch):
+    """Prefixes that differ behind their last full chunk alone have the same hash."""
+    text = tuple(range(40 * CHUNK_POSITIONS))
+    for last in range(50):
+        cache.insert(HashedTokens((*text, last)), Checkpoint(len(text) + 1, 0, ()))
+    compared = []
+    plain = HashedTokens.starts_like
+    monkeypatch.setattr(
+        HashedTokens, "starts_like", lambda *rest: compared.append(plain(*rest)) or compared[-1]
+    )
+    assert cache.find(HashedTokens((*text, 49, 0))).length == len(text) + 1
+    assert sum(compared) == 1
+    assert len(compared) <= 50
