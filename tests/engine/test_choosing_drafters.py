@@ -173,8 +173,7 @@ def test_text_with_both_drafters_is_that_without(
     from kinfolk.spec.ngram import PromptLookup
 
     requests = [
-        Request(f"r{length}", tuple([*text[:length], *text[:length]]), 24)
-        for length in (20, 31, 32, 33)
+        Request(f"r{length}", (*text[:length], *text[:length]), 24) for length in (20, 31, 32, 33)
     ]
     futures = [[*request.prompt, *solo(request).tokens] for request in requests]
     mode = {} if widths == "cost" else {"draft_mode": "chain"}
