@@ -21,9 +21,9 @@ class FrozenTarget:
     """A loaded model that no gradient changes.
 
     Its features are the outputs of ``feature_layers``, and behind them that of the last norm if
-    ``final``. Features of texts are kept in host memory, up to ``kept_bytes``, and computed again otherwise;
-    they are the same either way. Raises :class:`UnsupportedModelError` for a model without features
-    or with a head that is not one matrix.
+    ``final``. Features of texts are kept in host memory, up to ``kept_bytes``, and computed again
+    otherwise; they are the same either way. Raises :class:`UnsupportedModelError` for a model
+    without features or with a head that is not one matrix.
     """
 
     def __init__(
