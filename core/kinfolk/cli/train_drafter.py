@@ -17,7 +17,7 @@ from kinfolk.cli.main import EXIT_INTERRUPTED
 from kinfolk.cli.options import LOADING, SEED, json_option, model_argument, settings_options
 from kinfolk.errors import OutputError
 from kinfolk.gguf.output import check_target
-from kinfolk.train.kinds import KINDS
+from kinfolk.train.kinds import DRAFTER_KINDS
 
 _POSITIVE: Final = click.IntRange(min=1)
 
@@ -71,7 +71,7 @@ Ctrl-C ends the run and leaves OUT.training; the same command goes on from there
 )
 @click.option(
     "--kind",
-    type=click.Choice(list(KINDS)),
+    type=click.Choice(list(DRAFTER_KINDS)),
     default="dflash",
     show_default=True,
     help="Kind of drafter: a file beside the model, or a block in the model's file.",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kinfolk.train.target import FrozenTarget
     from kinfolk.train.texts import Text
 
-KINDS: Final[Mapping[str, str]] = {
+DRAFTER_KINDS: Final[Mapping[str, str]] = {
     "dflash": "kinfolk.train.dflash.plan:plan_training",
     "mtp": "kinfolk.train.mtp.plan:plan_training",
 }

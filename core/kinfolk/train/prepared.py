@@ -17,7 +17,7 @@ from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
 from kinfolk.text.tokenizer import Tokenizer
-from kinfolk.train.kinds import KINDS, TargetFile, TrainingPlan
+from kinfolk.train.kinds import DRAFTER_KINDS, TargetFile, TrainingPlan
 from kinfolk.train.options import TrainOptions
 from kinfolk.train.texts import Text, divide, fingerprint, pieces, read_documents
 
@@ -56,7 +56,7 @@ def prepare_run(
                 f"--length {options.length} is more than the context of {config.context} of "
                 f"{target}"
             )
-        plan: TrainingPlan = resolve(KINDS[options.kind])(
+        plan: TrainingPlan = resolve(DRAFTER_KINDS[options.kind])(
             TargetFile(file, family, config, tokenizer, chat_format), options
         )
     texts, held_out = _texts(documents, tokenizer, plan.block, options)

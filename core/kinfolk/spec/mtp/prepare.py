@@ -20,7 +20,7 @@ PASSES: Final = 3
 """Tokens of a draft unless the user asks for another number: the block was trained for the first,
 and each further pass is right less often than the one before."""
 
-BLOCKS: Final = "nextn_predict_layers"
+BLOCK_COUNT: Final = "nextn_predict_layers"
 """The key of the number of blocks, behind the architecture."""
 
 HIDDEN_STATE: Final = "hidden"
@@ -61,7 +61,7 @@ def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan | None:
     :class:`UnsupportedModelError` for several blocks, and :class:`SettingsError` for a bad option.
     """
     meta, config = file.metadata, target.config
-    key = meta.arch_key(BLOCKS)
+    key = meta.arch_key(BLOCK_COUNT)
     blocks = meta.integer(key, default=0, minimum=0)
     if not blocks or not config.mtp_block:
         return None

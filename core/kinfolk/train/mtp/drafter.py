@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
+from kinfolk.gguf.values import Value
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.train.blocks import BlockDrafter, Blocks
 from kinfolk.train.kinds import Writing
 from kinfolk.train.mtp.file import write_with_block
-from kinfolk.train.mtp.network import Network, initial_parameters
+from kinfolk.train.mtp.network import BlockNetwork, initial_parameters
+from kinfolk.train.mtp.shape import BlockShape
 from kinfolk.train.target import FrozenTarget
 from kinfolk.train.texts import Text
-
-if TYPE_CHECKING:
-    from kinfolk.train.mtp.plan import MTPPlan
 
 
 class TrainedMTP(BlockDrafter):
     """See :class:`kinfolk.train.kinds.TrainedDrafter`. A pass reads the token of the text, as it
     does in a draft whose tokens so far are right: others do not count."""
 
-    def __init__(self, plan: MTPPlan, target: FrozenTarget, *, anchors: int, seed: int) -> None:
-        super().__init__(target, block=plan.block, gamma=plan.gamma, anchors=anchors)
-        self.plan = plan
-        initial = initial_parameters(plan, target.last_norm, seed)
+    def __init__(
+        self,
+        shape: BlockShape,
+        target: FrozenTarget,
+        keys: Mapping[str, Value],
+        *,
+        anchors: int,
+        seed: int,
+    ) -> None:
+        super().__init__(target, block=shape.block, gamma=shape.gamma, anchors=anchors)
+        self.shape, self.keys = shape, keys
+        initial = initial_parameters(shape, target.last_norm, seed)
         self.parameters = {
             name: tensor.to(target.device).requires_grad_() for name, tensor in initial.items()
         }
-        self._network = Network(plan, self.parameters)
+        self._network = BlockNetwork(shape, self.parameters)
 
     def logits(self, text: Text, blocks: Blocks, counted: torch.Tensor) -> torch.Tensor:
         target = self.target
@@ -48,5 +54,5 @@ class TrainedMTP(BlockDrafter):
         formats = QuantFormats([provided.value for provided in writing.registry.quant_formats])
         numbers = {name: t.detach().float().cpu().numpy() for name, t in parameters.items()}
         return write_with_block(
-            self.target.loaded.file, self.plan.keys, numbers, self.plan.layer, writing, formats
+            self.target.loaded.file, self.keys, numbers, self.shape.layer, writing, formats
         )

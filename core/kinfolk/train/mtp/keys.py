@@ -10,7 +10,7 @@ from kinfolk.gguf.file import SPLIT_COUNT, SPLIT_NUMBER, SPLIT_TENSORS
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.gguf.reader import ALIGNMENT_KEY
 from kinfolk.gguf.values import Value
-from kinfolk.spec.mtp.prepare import BLOCKS
+from kinfolk.spec.mtp.prepare import BLOCK_COUNT
 
 _PER_LAYER: Final = (
     "attention.head_count",
@@ -36,5 +36,5 @@ def with_block(meta: Metadata, layers: int, like: int) -> dict[str, Value]:
             keys[key] = Value(keys[key].type, np.append(array, array[like]), True)
     count = meta.arch_key("block_count")
     keys[count] = Value(keys[count].type, layers + 1)
-    keys[meta.arch_key(BLOCKS)] = Value("u32", 1)
+    keys[meta.arch_key(BLOCK_COUNT)] = Value("u32", 1)
     return keys

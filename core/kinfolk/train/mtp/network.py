@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.functional import linear
 
 from kinfolk.descriptors import resolve
 from kinfolk.nn.rope import frequencies, magnitude
-
-if TYPE_CHECKING:
-    from kinfolk.train.mtp.plan import MTPPlan
+from kinfolk.train.mtp.shape import BlockShape
 
 _ADDED = ("attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight")
 """What adds to the residual stream starts small."""
 
 
 def initial_parameters(
-    plan: MTPPlan, last_norm: torch.Tensor, seed: int
+    shape: BlockShape, last_norm: torch.Tensor, seed: int
 ) -> dict[str, torch.Tensor]:
     """Float32 on the CPU, random but for the norms; ``last_norm`` [width] is the target's, whose
     head the block's rows go to."""
@@ -39,19 +37,19 @@ def initial_parameters(
         numbers: torch.Tensor = torch.randn(size, generator=generator) * scale
         return numbers
 
-    return {name: make(name, size) for name, size in plan.tensors.items()}
+    return {name: make(name, size) for name, size in shape.tensors.items()}
 
 
-class Network:
-    """``parameters`` by the names of :attr:`MTPPlan.tensors`, on the device."""
+class BlockNetwork:
+    """``parameters`` by the names of :attr:`BlockShape.tensors`, on the device."""
 
-    def __init__(self, plan: MTPPlan, parameters: Mapping[str, torch.Tensor]) -> None:
-        self.config, self.layer = plan.config, plan.layer
+    def __init__(self, shape: BlockShape, parameters: Mapping[str, torch.Tensor]) -> None:
+        self.config, self.layer = shape.config, shape.layer
         self.parameters = parameters
-        self._feed_forward = resolve(plan.layer.feed_forward)
+        self._feed_forward = resolve(shape.layer.feed_forward)
         device = next(iter(parameters.values())).device
-        self._frequencies = frequencies(plan.layer.rope).to(device)
-        self._magnitude = magnitude(plan.layer.rope)
+        self._frequencies = frequencies(shape.layer.rope).to(device)
+        self._magnitude = magnitude(shape.layer.rope)
 
     def __call__(
         self,

@@ -12,10 +12,11 @@ from kinfolk.descriptors import resolve
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.gguf.values import Value
-from kinfolk.spec.mtp.block import MTPBlock, TrainedLayer
-from kinfolk.spec.mtp.prepare import BLOCKS, PASSES, nextn_weights
+from kinfolk.spec.mtp.block import MTPBlock
+from kinfolk.spec.mtp.prepare import BLOCK_COUNT, PASSES, nextn_weights
 from kinfolk.train.kinds import TargetFile
 from kinfolk.train.mtp.keys import with_block
+from kinfolk.train.mtp.shape import BlockShape
 from kinfolk.train.options import TrainOptions, usual_gamma
 
 if TYPE_CHECKING:
@@ -30,29 +31,23 @@ _OF_OTHER_KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MTPPlan:
-    """See :class:`kinfolk.train.kinds.TrainingPlan`.
+    """See :class:`kinfolk.train.kinds.TrainingPlan`. ``keys`` are all keys of the file with the
+    block."""
 
-    config   the target's, as read from the file with the block
-    layer    the layer of the block
-    tensors  the block's tensors in the file's order, name -> shape
-    keys     all keys of the file with the block
-    gamma    the loss of pass k weighs exp(-(k - 1) / gamma)
-    """
-
-    config: ModelConfig
-    layer: TrainedLayer
-    tensors: Mapping[str, tuple[int, ...]]
+    shape: BlockShape
     keys: Mapping[str, Value]
-    block: int
-    gamma: float
 
     feature_layers: ClassVar[tuple[int, ...]] = ()
     final: ClassVar[bool] = True
 
+    @property
+    def block(self) -> int:
+        return self.shape.block
+
     def build(self, target: FrozenTarget, options: TrainOptions) -> TrainedMTP:
         from kinfolk.train.mtp.drafter import TrainedMTP
 
-        return TrainedMTP(self, target, anchors=options.anchors, seed=options.seed)
+        return TrainedMTP(self.shape, target, self.keys, anchors=options.anchors, seed=options.seed)
 
     def usage(self, out: Path) -> str:
         return f"-m {out} --drafter mtp"
@@ -70,7 +65,7 @@ def plan_training(target: TargetFile, options: TrainOptions) -> MTPPlan:
             f"{meta.path}: family {target.family.name!r} has no block for multi-token prediction "
             "that can be trained; --kind dflash trains a drafter for any family"
         )
-    key = meta.arch_key(BLOCKS)
+    key = meta.arch_key(BLOCK_COUNT)
     if meta.integer(key, default=0, minimum=0):
         raise meta.unsupported(
             f"key {key!r} says that the file has a block for multi-token prediction, and one file "
@@ -81,11 +76,11 @@ def plan_training(target: TargetFile, options: TrainOptions) -> MTPPlan:
     extended: ModelConfig = target.family.read_config(Metadata.from_dict(keys, meta.path))
     weights = [*block.weights(extended, file.inventory), *nextn_weights(extended, file.inventory)]
     rows = options.block or PASSES + 1
-    return MTPPlan(
+    shape = BlockShape(
         config=extended,
         layer=layer,
         tensors={spec.name: spec.shape for spec in weights},
-        keys=keys,
         block=rows,
         gamma=options.gamma or usual_gamma(rows),
     )
+    return MTPPlan(shape, keys)
