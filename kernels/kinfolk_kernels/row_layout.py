@@ -71,8 +71,8 @@ class RowLayout:
     """R rows of B sequences; rows of one sequence are contiguous. Tensors may change between
     replays of a captured graph, ``traits`` may not.
 
-    spans         int32 [B, 4]   first row, rows (0 = padding), slot, and 0 if certain, 1 if drafted,
-                                 ``KNOWN_DRAFT`` if drafted and not to be placed by ``place_drafts``
+    spans         int32 [B, 4]   first row, rows (0 = padding), slot, and 1 if drafted, or
+                                 ``KNOWN_DRAFT`` if ``place_drafts`` is to leave it alone
     path          int64 [R]      of drafted rows: bit j = row j of the segment is an ancestor or
                                  the row itself
     slices        int32 [S, 3]   first row, rows (0 = padding) and slot of certain sequences of
