@@ -113,7 +113,7 @@ def test_drafts_placed_on_the_device_are_the_rows_that_the_host_fills(toy):
     place_drafts(
         PlaceDraftsArguments(50, toy.state.device),
         stored_drafts(items, 5),
-        batch.layout.spans.clamp_max(1),
+        batch.layout.spans.clamp_max(torch.tensor([99, 99, 99, 1])),
         batch.context_len,
         batch.arena_start,
         rows,

@@ -623,3 +623,15 @@ def test_the_least_recently_used_checkpoint_goes_first(make_world):
     run(world, Request("a once more", prompt(40, 1), 1), Request("b again", prompt(40, 2), 1))
     assert world.finished["a once more"].usage.reused == 32
     assert world.finished["b again"].usage.reused == 0
+
+
+def test_no_stored_prefix_goes_for_a_state_that_cannot_be_kept(make_world):
+    """The state of a sequence that is not exact is never kept, however much room there is."""
+    world = make_world()
+    run(world, Request("a", prompt(40, 1), 1, checkpoints=(32,)))
+    world.submit(Request("b", prompt(40, 2), 4, keep=True))
+    world.step()
+    world.kv_cache.tables.sequence(world.scheduler.alive["b"].lease).exact = False
+    world.drain()
+    run(world, Request("a again", prompt(40, 1), 1))
+    assert world.finished["a again"].usage.reused == 32

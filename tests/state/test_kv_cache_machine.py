@@ -139,6 +139,20 @@ class KVCacheMachine(RuleBasedStateMachine):
         if checkpoint is not None:
             self.cache.insert(tuple(life.history), checkpoint)
 
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data(), position=st.floats(0, 1))
+    def make_room(self, data, position):
+        """Prefixes go only if a checkpoint can be taken then, and not if it could be before."""
+        life = data.draw(st.sampled_from(self.lives))
+        store, held = self.kv_cache.checkpoints, self.cache.items()
+        length = round(position * len(life.history))
+        oldest = [checkpoint for _, checkpoint in held]
+        enough = (n for n in range(len(held) + 1) if store.can_take(life.lease, length, oldest[:n]))
+        least = next(enough, None)
+        assert self.cache.make_room(life.lease, length) == (least is not None)
+        assert self.cache.items() == held[least or 0 :]
+        assert store.can_take(life.lease, length) == (least is not None)
+
     @rule(data=st.data())
     def drop_all_but_one(self, data):
         """The reclaimable blocks that the cache states are the blocks that come back."""
@@ -178,6 +192,28 @@ class KVCacheMachine(RuleBasedStateMachine):
             assert self.kv_cache.tables.available(0) < 1
             return
         life.evicted.remove(chunk)
+
+    # -- faults -------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data(), rows=st.integers(1, STEP))
+    def fault(self, data, rows):
+        """A step whose operations fail half-way: all that was known is forgotten on both sides."""
+        life = data.draw(st.sampled_from(self.lives))
+        start = len(life.history)
+        self.kv_cache.tables.extend(life.lease, min(start + rows, life.positions))
+        for chunk in sorted(set(range(start // CHUNK_POSITIONS)) - life.evicted):
+            if self.kv_cache.pools[0].window is None:
+                self.kv_cache.tables.evict(life.lease, chunk)
+        operations = self.kv_cache.take_operations()
+        self.toy.state.apply(operations[: data.draw(st.integers(0, len(operations)))])
+        for each in self.lives:
+            self.kv_cache.tables.release(each.lease)
+        self.cache.clear()
+        self.kv_cache.forget_operations()
+        self.toy.state.forget()
+        self.lives = []
+        assert self.toy.state.saved_blocks == 0
 
     # -- invariants -----------------------------------------------------------------------
 

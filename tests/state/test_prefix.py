@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinfolk.state.prefix import PrefixCache
+from kinfolk.types import CHUNK_POSITIONS
 
 
 def tokens(length: int, seed: int = 0) -> tuple[int, ...]:
@@ -78,6 +79,55 @@ def test_clearing_gives_everything_back(shelf):
     assert not here.cache.evict_one()
     assert here.kv_cache.tables.available(0) == 30
     assert len(here.kv_cache.checkpoints.free) == 4
+
+
+def test_checkpoints_that_share_a_chunk_of_a_windowed_pool_are_charged_for_it_once(shelf):
+    """Neither moves on, so the chunk never needs a second block: not while a sequence with the same
+    chunk may move on, and not after it has."""
+    here = shelf(windows=(64,))
+    lease = here.kv_cache.open(300)
+    history: list[int] = []
+    here.toy.grow(lease, list(tokens(100)), history)
+    start = here.kv_cache.tables.available(0)
+    charged = []
+    for length in (100, 110, 120):
+        here.toy.grow(lease, list(tokens(length)[len(history) :]), history)
+        history = list(tokens(length))
+        here.cache.insert(tokens(length), here.kv_cache.checkpoints.take(lease, length))
+        charged.append(start - here.kv_cache.tables.available(0))
+    assert charged == [2, 2, 2]
+    here.kv_cache.tables.release(lease)
+    assert here.kv_cache.tables.available(0) == len(here.kv_cache.pools[0].free) == 28
+    here.kv_cache.check_integrity()
+
+
+def test_a_windowed_pool_that_is_full_takes_a_checkpoint_of_kept_chunks(make_toy_cache):
+    toy = make_toy_cache(windows=(64,), blocks=(8,))
+    lease = toy.kv_cache.open(300)
+    toy.grow(lease, list(tokens(100)), [])
+    toy.kv_cache.checkpoints.take(lease, 100)
+    other = toy.kv_cache.open(CHUNK_POSITIONS * toy.kv_cache.tables.available(0))
+    assert toy.kv_cache.tables.available(0) == 0
+    assert toy.kv_cache.checkpoints.can_take(lease, 100)
+    toy.kv_cache.checkpoints.take(lease, 100)
+    toy.kv_cache.tables.release(other)
+    toy.kv_cache.check_integrity()
+
+
+@pytest.mark.parametrize(("spare", "left"), [(0, 2), (1, 0), (2, 1), (3, 2)])
+def test_as_few_prefixes_go_for_a_checkpoint_as_make_room_for_it(shelf, spare, left):
+    """It needs three blocks of a windowed pool, each of two stored prefixes gives back one."""
+    here = shelf(windows=(100,))
+    here.keep(tokens(60, 1))
+    here.keep(tokens(60, 2))
+    lease = here.kv_cache.open(300)
+    here.toy.grow(lease, list(tokens(150)), [])
+    here.kv_cache.open(CHUNK_POSITIONS * 5)
+    while here.kv_cache.tables.available(0) > spare:
+        here.kv_cache.pools[0].allocate(-1, exact=True)
+    assert here.cache.make_room(lease, 150) == (left < 2 or spare == 3)
+    assert len(here.cache) == left
+    assert here.kv_cache.checkpoints.can_take(lease, 150) == (spare > 0)
 
 
 @pytest.mark.parametrize("window", [None, 64])

@@ -203,8 +203,14 @@ class Engine:
                 step = following
         except (Exception, SystemExit) as error:
             log.exception("a step failed")
-            self._dispatch(self._scheduler.fail_all(explain(error)))
+            self._fail_all(error)
         return True
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Nobody knows which operations of a step were carried out: books and state forget all."""
+        events = self._scheduler.fail_all(explain(error))
+        self._runner.forget_state()
+        self._dispatch(events)
 
     def _launch_next(self, step: PendingStep) -> PendingStep | None:
         """Overlap: launch the step after the running one, unless its tokens are not on the device
@@ -224,7 +230,7 @@ class Engine:
                         self._wake.wait_for(lambda: self.pending_calls)
             except Exception as error:
                 log.exception("the scheduler failed")
-                self._dispatch(self._scheduler.fail_all(explain(error)))
+                self._fail_all(error)
         for request_id in list(self._tickets):
             self._dispatch(self._scheduler.cancel(request_id))
 

@@ -161,6 +161,11 @@ class ModelRunner:
         seconds, self._collected = now - max(step.launched, self._collected), now
         return StepResult(step.plan.step_id, tuple(results), seconds)
 
+    def forget_state(self) -> None:
+        """The scheduler has given up all sequences and checkpoints: nothing of them is left."""
+        self.state.forget()
+        self.executor.invalidate()
+
     def _launch(self, batch: ScheduledBatch) -> PendingItems:
         outputs = self.executor.launch(batch)
         copy = self._reader.send(outputs)

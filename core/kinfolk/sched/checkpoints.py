@@ -12,7 +12,7 @@ class Checkpoints:
     """Takes checkpoints and hands them to the prefix cache once their state is real.
 
     A checkpoint inside a slice is taken before the step and stays pending until the step has
-    succeeded. A new checkpoint may push out one old one.
+    succeeded. A new checkpoint may push out old ones, if that makes room for it.
     """
 
     def __init__(self, store: CheckpointStore, prefixes: PrefixCache) -> None:
@@ -70,8 +70,6 @@ class Checkpoints:
     def _make(self, lease: SlotLease, position: int, tokens: tuple[int, ...]) -> Checkpoint | None:
         if tokens in self._prefixes:
             return None
-        if not self._store.can_take(lease, position):
-            self._prefixes.evict_one()
-            if not self._store.can_take(lease, position):
-                return None
+        if not self._prefixes.make_room(lease, position):
+            return None
         return self._store.take(lease, position)

@@ -181,11 +181,16 @@ class Scheduler:
         return events
 
     def fail_all(self, error: str) -> list[Event]:
-        """The state on the device is lost: end all that have a slot, trust nothing stored."""
+        """The state on the device is lost: end all that have a slot, trust nothing stored. The
+        caller makes the state forget as well."""
         self._outstanding.clear()
         self._checkpoints.forget_all()
         live = [sequence for sequence in self._alive.values() if sequence.lease is not None]
-        return [self._finish(sequence, FinishReason.ERROR, error=error) for sequence in live]
+        events: list[Event] = [
+            self._finish(sequence, FinishReason.ERROR, error=error) for sequence in live
+        ]
+        self._kv_cache.forget_operations()
+        return events
 
     # -- planning -----------------------------------------------------------------------------
 

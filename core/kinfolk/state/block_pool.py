@@ -10,8 +10,8 @@ from kinfolk.types import DUMMY
 class BlockPool:
     """Pool ``index`` of ``size`` blocks. A chunk's block is free again with its last reference.
 
-    ``free`` lists free blocks; the last one is allocated next. ``references`` counts the tables and
-    checkpoints that hold the chunks of all blocks.
+    ``free`` lists free blocks; the last one is allocated next. ``references`` counts the tables
+    that hold chunks of blocks, and once for each chunk the checkpoints that do.
     """
 
     def __init__(self, index: int, size: int, window: int | None, operations: OperationLog) -> None:
@@ -26,8 +26,9 @@ class BlockPool:
     def unshared(self) -> int:
         """Free blocks, less those that holders of shared chunks of a windowed pool will need.
 
-        A shared block is charged to all holders but one: when the window of one holder moves on,
-        it needs a new block although none became free.
+        A shared block is charged to all holders but one: when the window of a sequence moves on, it
+        needs a new block although none became free. Checkpoints do not move on: they are one holder
+        however many they are.
         """
         if self.window is None:
             return len(self.free)
@@ -40,32 +41,39 @@ class BlockPool:
         return chunk
 
     def hold(self, chunk: Chunk) -> None:
-        """Add a table or checkpoint that holds a resident chunk."""
+        """Add a table that holds a resident chunk."""
         self._refer(chunk)
         chunk.owners += 1
 
+    def keep(self, chunk: Chunk) -> None:
+        """Add a checkpoint that holds a resident chunk."""
+        chunk.refs += 1
+        chunk.owners += 1
+        chunk.kept += 1
+        self.references += chunk.kept == 1
+
+    def drop(self, chunk: Chunk) -> None:
+        """End the holding of a checkpoint."""
+        chunk.kept -= 1
+        self.references -= chunk.kept == 0
+        chunk.owners -= 1
+        self._unrefer(chunk)
+        self._forget_unowned(chunk)
+
     def release(self, chunk: Chunk, *, resident: bool) -> None:
-        """End one holding; ``resident`` is false for a table that the chunk was evicted from."""
+        """End the holding of a table; ``resident`` is false if it evicted the chunk."""
         chunk.owners -= 1
         if resident:
             self.unload(chunk)
-        if chunk.owners == 0 and chunk.saved:
-            self._operations.append(DropSaved(chunk.identity))
-            chunk.saved = False
+        self._forget_unowned(chunk)
 
     def unload(self, chunk: Chunk) -> None:
-        """Remove one reference; the last one frees the block.
+        """Remove the reference of a table; the last reference frees the block.
 
         The bytes are saved on the host while the chunk still has an owner that may load them.
         """
-        chunk.refs -= 1
         self.references -= 1
-        if chunk.refs == 0:
-            if chunk.owners and not chunk.saved:
-                self._operations.append(SaveBlock(self.index, chunk.block, chunk.identity))
-                chunk.saved = True
-            self.free.append(chunk.block)
-            chunk.block = DUMMY
+        self._unrefer(chunk)
 
     def load(self, chunk: Chunk) -> None:
         """Refer to an evicted chunk again; saved bytes return to a free block if need be."""
@@ -77,3 +85,17 @@ class BlockPool:
     def _refer(self, chunk: Chunk) -> None:
         chunk.refs += 1
         self.references += 1
+
+    def _unrefer(self, chunk: Chunk) -> None:
+        chunk.refs -= 1
+        if chunk.refs == 0:
+            if chunk.owners and not chunk.saved:
+                self._operations.append(SaveBlock(self.index, chunk.block, chunk.identity))
+                chunk.saved = True
+            self.free.append(chunk.block)
+            chunk.block = DUMMY
+
+    def _forget_unowned(self, chunk: Chunk) -> None:
+        if chunk.owners == 0 and chunk.saved:
+            self._operations.append(DropSaved(chunk.identity))
+            chunk.saved = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.state.chunks import Checkpoint, SlotLease
 from kinfolk.state.geometry import visible_chunks
@@ -24,17 +26,29 @@ class CheckpointStore:
         self.live: list[Checkpoint] = []
         self._tables = tables
 
-    def can_take(self, lease: SlotLease, position: int) -> bool:
-        """A checkpoint needs exact chunks, a free slot, and room for the chunks it will hold."""
+    def can_take(
+        self, lease: SlotLease, position: int, dropping: Sequence[Checkpoint] = ()
+    ) -> bool:
+        """A checkpoint needs exact chunks, a free slot, and room for the chunks it will hold; once
+        ``dropping`` are dropped there is more of both."""
         seq = self._tables.sequence(lease)
-        if not seq.exact or (self.recurrent and not self.free):
+        if not seq.exact or (self.recurrent and not self.free and not dropping):
             return False
         for index, pool in enumerate(self.pools):
             wanted = visible_chunks(pool.window, position)
             entries = seq.tables[index]
             if any(n not in entries or not entries[n].resident for n in wanted):
                 return False
-            if pool.window is not None and len(wanted) > self._tables.available(index):
+            if pool.window is None:
+                continue
+            gone = [chunk for held in dropping for chunk in held.chunks[index].values()]
+            left = {chunk.identity: chunk.kept for chunk in gone}
+            for chunk in gone:
+                left[chunk.identity] -= 1
+            room = self._tables.available(index) + sum(count == 0 for count in left.values())
+            # Who holds a chunk beside the checkpoints will need a block of its own.
+            chunks = [entries[n].chunk for n in wanted]
+            if sum(left.get(chunk.identity, chunk.kept) == 0 for chunk in chunks) > room:
                 return False
         return True
 
@@ -56,7 +70,7 @@ class CheckpointStore:
         chunks = self._tables.visible(seq, position)
         for pool, held in zip(self.pools, chunks, strict=True):
             for chunk in held.values():
-                pool.hold(chunk)
+                pool.keep(chunk)
         if self.recurrent and position == seq.length:
             self._tables.operations.append(CopyRecurrent(lease.slot, slot))
         checkpoint = Checkpoint(position, slot, chunks)
@@ -80,4 +94,4 @@ class CheckpointStore:
             self.free.append(checkpoint.slot)
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
             for chunk in held.values():
-                pool.release(chunk, resident=True)
+                pool.drop(chunk)

@@ -17,14 +17,16 @@ class SlotLease:
 class Chunk:
     """64 positions of a sequence. ``block`` is 0 while the chunk is not on the device.
 
-    ``refs`` counts the tables and checkpoints that see it on the device, ``owners`` those and the
-    tables it was evicted from; ``saved``: the host has its bytes.
+    ``refs`` counts the tables and checkpoints that see it on the device, ``kept`` the checkpoints
+    of them, ``owners`` ``refs`` and the tables it was evicted from; ``saved``: the host has its
+    bytes.
     """
 
     identity: int
     block: int
     refs: int = 0
     owners: int = 0
+    kept: int = 0
     saved: bool = False
     exact: bool = True
 

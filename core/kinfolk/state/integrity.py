@@ -27,6 +27,7 @@ def check_pool(
     index = pool.index
     refs: Counter[int] = Counter()
     owners: Counter[int] = Counter()
+    kept: Counter[int] = Counter()
     chunks: dict[int, Chunk] = {}
     for seq in sequences:
         table = seq.tables[index]
@@ -43,12 +44,15 @@ def check_pool(
             chunks[chunk.identity] = chunk
             owners[chunk.identity] += 1
             refs[chunk.identity] += 1
+            kept[chunk.identity] += 1
     for identity, chunk in chunks.items():
         require(chunk.refs == refs[identity], f"refs of chunk {identity}")
         require(chunk.owners == owners[identity], f"owners of chunk {identity}")
+        require(chunk.kept == kept[identity], f"checkpoints of chunk {identity}")
         require((chunk.block != DUMMY) == (chunk.refs > 0), f"block of chunk {identity}")
         require(chunk.refs > 0 or chunk.saved, f"chunk {identity} is nowhere")
-    require(pool.references == refs.total(), f"references of pool {index}")
+    held = refs.total() - kept.total() + len(kept)
+    require(pool.references == held, f"references of pool {index}")
     used = [chunk.block for chunk in chunks.values() if chunk.refs]
     require(
         sorted(used + pool.free) == list(range(1, pool.size + 1)),

@@ -56,6 +56,13 @@ class KVCacheManager:
         """Changes of the tensors that must happen before the next step, in order."""
         return self.tables.operations.take()
 
+    def forget_operations(self) -> None:
+        """After a fault nothing that was decided is carried out, and all was released: what was
+        saved, or is to be dropped, is nobody's. Raises :class:`StateError` if something is held."""
+        require(not self.tables.sequences, "no sequence outlives a fault")
+        require(not self.checkpoints.live, "no checkpoint outlives a fault")
+        self.tables.operations.take()
+
     def check_integrity(self) -> None:
         """Recount everything; raises :class:`StateError` at the first disagreement."""
         sequences, checkpoints = self.tables.sequences, self.checkpoints

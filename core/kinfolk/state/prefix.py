@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from kinfolk.state.checkpoint_store import CheckpointStore
-from kinfolk.state.chunks import Checkpoint
+from kinfolk.state.chunks import Checkpoint, SlotLease
 
 
 class PrefixCache:
@@ -56,7 +56,7 @@ class PrefixCache:
         """Blocks of each pool that become available when all checkpoints but ``keep`` go.
 
         In a pool of full attention those are the blocks without another holder. In a windowed
-        pool every reference counts: a block with other holders was charged for this one.
+        pool tables do not matter: a block that they hold too was charged for the checkpoints.
         """
         dropped = [held for held in self._entries.values() if held is not keep]
         gain = []
@@ -64,16 +64,28 @@ class PrefixCache:
             counts = Counter(
                 chunk.identity for held in dropped for chunk in held.chunks[index].values()
             )
-            if pool.window is not None:
-                gain.append(counts.total())
-                continue
-            refs = {
-                chunk.identity: chunk.refs
+            held_by = {
+                chunk.identity: chunk.refs if pool.window is None else chunk.kept
                 for held in dropped
                 for chunk in held.chunks[index].values()
             }
-            gain.append(sum(refs[identity] == count for identity, count in counts.items()))
+            gain.append(sum(held_by[identity] == count for identity, count in counts.items()))
         return tuple(gain)
+
+    def make_room(self, lease: SlotLease, position: int) -> bool:
+        """Drop as few of the least recently used as make a checkpoint of a sequence possible; none
+        if all of them would not."""
+        if self._store.can_take(lease, position):
+            return True
+        oldest = list(self._entries.values())
+        if not self._store.can_take(lease, position, oldest):
+            return False
+        enough = 1
+        while not self._store.can_take(lease, position, oldest[:enough]):
+            enough += 1
+        for _ in range(enough):
+            self.evict_one()
+        return True
 
     def evict_one(self) -> bool:
         """Drop the least recently used checkpoint; false when there is none."""

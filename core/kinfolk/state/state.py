@@ -156,6 +156,15 @@ class State:
         for operation in operations:
             self._apply(operation)
 
+    def forget(self) -> None:
+        """Forget all tables and kept bytes: operations failed, and those of whom they were have
+        ended. The books forget with it (:meth:`KVCacheManager.forget_operations`)."""
+        for pool in self.pools:
+            for table in pool.tables:
+                table.clear()
+        self._saved.clear()
+        self.block_tables.invalidate()
+
     def commit_tree(self, source: torch.Tensor, targets: torch.Tensor) -> None:
         """Move accepted arena rows ``source`` [n] to pool rows ``targets`` [pools, n]."""
         for pool, target in zip(self.pools, targets, strict=True):
