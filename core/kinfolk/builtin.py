@@ -47,6 +47,7 @@ def register_drafters() -> list[DrafterSpec]:
             prepare="kinfolk.spec.mtp.prepare:prepare",
             build="kinfolk.spec.mtp.model:build",
             options=("hidden", "head"),
+            tiny=TinyDrafter(),
         ),
         DrafterSpec(
             "random",

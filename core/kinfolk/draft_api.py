@@ -149,7 +149,7 @@ class TinyDrafter(Checked):
     ``write`` references a function ``(target, path)`` that writes a drafter's file of random
     weights to ``path``, for the model in the file ``target``; empty = the drafter is part of that
     file. The target is a tiny model of ``family``, the one called ``model``; empty = any installed
-    family's, and the family's first.
+    family's, and the family's first, or all installed ones that the drafter is part of.
     """
 
     write: str = ""

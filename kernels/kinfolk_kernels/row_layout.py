@@ -11,6 +11,9 @@ import torch
 MAX_DRAFT_ROWS = 64
 """Most rows of a drafted sequence: the number of bits of a path."""
 
+KNOWN_DRAFT = 2
+"""In a span: a drafted sequence whose rows the host has laid out, tokens included."""
+
 MAX_SHORT_ROWS = 64
 """Sequences with more rows than this in a step are slices of prompts."""
 
@@ -68,7 +71,8 @@ class RowLayout:
     """R rows of B sequences; rows of one sequence are contiguous. Tensors may change between
     replays of a captured graph, ``traits`` may not.
 
-    spans         int32 [B, 4]   first row, rows (0 = padding), slot, 1 if drafted
+    spans         int32 [B, 4]   first row, rows (0 = padding), slot, and 1 if drafted, or
+                                 ``KNOWN_DRAFT`` if ``place_drafts`` is to leave it alone
     path          int64 [R]      of drafted rows: bit j = row j of the segment is an ancestor or
                                  the row itself
     slices        int32 [S, 3]   first row, rows (0 = padding) and slot of certain sequences of

@@ -53,9 +53,32 @@ def test_it_writes_a_drafter_that_runs_beside_its_model(train, kinfolk, model, t
     assert drafted.stdout == plain.stdout
 
 
+def test_it_writes_the_model_with_a_block_that_drafts_for_it(kinfolk, model, data, tmp_path):
+    out = tmp_path / "model-mtp.gguf"
+    named = ("-m", model, "--data", data, "-o", out, "--kind", "mtp", "--device", "cpu")
+    result = kinfolk("train-drafter", *named, "--steps", 2, "--length", 40, "--batch", 1)
+    assert result.exit_code == 0, result.stderr
+    assert f"use it with -m {out} --draft mtp" in result.stderr
+    command = ("--raw", "-n", 12, "--temperature", 0, "--device", "cpu", "ab")
+    plain = kinfolk("run", "-m", model, *command)
+    drafted = kinfolk("run", "-m", out, "--draft", "mtp", *command)
+    assert plain.exit_code == drafted.exit_code == 0, drafted.stderr
+    assert drafted.stdout == plain.stdout
+
+
+def test_the_model_itself_is_never_replaced(kinfolk, model, data, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(model.read_bytes())
+    named = ("-m", path, "--data", data, "-o", path, "--kind", "mtp", "--overwrite")
+    result = kinfolk("train-drafter", *named, "--steps", 1)
+    assert result.exit_code == 2
+    assert f"-o {path} is the file of the model itself" in result.stderr
+    assert path.read_bytes() == model.read_bytes()
+
+
 def test_its_help_teaches(kinfolk):
     text = kinfolk("train-drafter", "--help").stdout
-    for words in ("--continue", "expected length", "Ctrl-C", "--draft-model"):
+    for words in ("--continue", "expected length", "Ctrl-C", "--draft-model", "--kind mtp"):
         assert words in text
 
 

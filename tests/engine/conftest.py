@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle_drafter
 import pytest
 
 from kinfolk.engine.engine import Engine, Ticket
@@ -215,3 +216,35 @@ class Prophet:
 @pytest.fixture(scope="session")
 def prophet() -> type[Prophet]:
     return Prophet
+
+
+@pytest.fixture(scope="session")
+def drafters(registry: Registry) -> Registry:
+    """The registry with the drafter of the tests, which knows the future."""
+    return replace(registry, drafters={**registry.drafters, "oracle": oracle_drafter.spec()})
+
+
+@pytest.fixture
+def drafted(
+    load: Callable[..., LoadedModel], drafters: Registry, tmp_path: Path
+) -> Callable[..., LoadedModel]:
+    """``drafted(futures, width=7, budget=None, **keys)``: the model with a drafter that knows
+    futures; ``budget`` asks for trees, ``settings`` are further settings of the model."""
+
+    def open_model(
+        futures: list[list[int]],
+        *,
+        width: int = 7,
+        budget: int | None = None,
+        settings: dict[str, Any] | None = None,
+        **keys: Any,
+    ) -> LoadedModel:
+        path = oracle_drafter.write(tmp_path / "draft.gguf", futures, **keys)
+        options: dict[str, Any] = (
+            {"draft_tokens": width} if budget is None else {"draft_budget": budget}
+        )
+        mode = "chain" if budget is None else "tree"
+        options = {"draft_model": path, "draft_mode": mode, **options, **(settings or {})}
+        return load(registry=drafters, **options)
+
+    return open_model

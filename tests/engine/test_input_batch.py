@@ -19,7 +19,7 @@ from kinfolk_kernels.place_drafts.op import (
     StoredDrafts,
     place_drafts,
 )
-from kinfolk_kernels.row_layout import LaunchTraits
+from kinfolk_kernels.row_layout import KNOWN_DRAFT, LaunchTraits
 
 KV = (Section("k", 2, 4, Codec("f32")),)
 PLAN = StatePlan((Paged(KV), Paged(KV, window=70)))
@@ -73,8 +73,8 @@ def test_rows_of_every_kind(toy):
     assert batch.layout.spans.tolist() == [
         [0, 3, slots[0], 0],
         [3, 1, slots[1], 0],
-        [4, 2, slots[2], 1],
-        [6, 5, slots[3], 1],
+        [4, 2, slots[2], KNOWN_DRAFT],
+        [6, 5, slots[3], KNOWN_DRAFT],
     ]
     assert batch.logit_rows.tolist() == [3, 4, 5, 6, 7, 8, 9, 10]
     assert [segment.drafted for segment in batch.layout.segments] == [False, False, True, True]
@@ -113,7 +113,7 @@ def test_drafts_placed_on_the_device_are_the_rows_that_the_host_fills(toy):
     place_drafts(
         PlaceDraftsArguments(50, toy.state.device),
         stored_drafts(items, 5),
-        batch.layout.spans,
+        batch.layout.spans.clamp_max(torch.tensor([99, 99, 99, 1])),
         batch.context_len,
         batch.arena_start,
         rows,

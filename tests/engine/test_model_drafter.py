@@ -33,27 +33,6 @@ SAMPLINGS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def drafters(registry):
-    """The registry with the drafter of the tests."""
-    return replace(registry, drafters={**registry.drafters, "oracle": oracle_drafter.spec()})
-
-
-@pytest.fixture
-def drafted(load, drafters, tmp_path):
-    """``drafted(futures, width=7, budget=None, **keys)``: the model with a drafter that knows
-    futures; ``budget`` asks for trees, ``settings`` are further settings of the model."""
-
-    def open_model(futures, *, width=7, budget=None, settings=None, **keys):
-        path = oracle_drafter.write(tmp_path / "draft.gguf", futures, **keys)
-        options = {"draft_tokens": width} if budget is None else {"draft_budget": budget}
-        mode = "chain" if budget is None else "tree"
-        options = {"draft_model": path, "draft_mode": mode, **options, **(settings or {})}
-        return load(registry=drafters, **options)
-
-    return open_model
-
-
 def futures_of(requests, solo):
     return [[*request.prompt, *solo(request).tokens] for request in requests]
 
@@ -332,12 +311,15 @@ def test_windowed_state_of_a_drafter_leaves_with_its_window(engine, text, solo, 
     assert outcome.end.usage.steps == 19
 
 
-def test_drafting_goes_on_to_the_end_of_the_context(engine, text, solo, collect, drafted):
+@pytest.mark.parametrize(("budget", "steps"), [(None, 9), (15, 5)])
+def test_drafting_goes_on_to_the_end_of_the_context(
+    engine, text, solo, collect, drafted, budget, steps
+):
     request = Request("a", tuple((text * 4)[:440]), 72)
-    running = engine(model=drafted(futures_of([request], solo)))
+    running = engine(model=drafted(futures_of([request], solo), budget=budget))
     outcome = collect(running.submit(request))
     assert outcome.tokens == solo(request).tokens
-    assert outcome.end.usage.steps == 9
+    assert outcome.end.usage.steps == steps
 
 
 def test_requests_without_drafts_overlap_and_share_steps(engine, text, solo, collect, drafted):
@@ -410,10 +392,11 @@ class Lanes:
         return emitted
 
 
-def test_a_fork_has_the_drafters_state_and_its_own_proposals(text, solo, drafted):
+@pytest.mark.parametrize("budget", [None, 15])
+def test_a_fork_has_the_drafters_state_and_its_own_proposals(text, solo, drafted, budget):
     request = Request("a", tuple(text[:70]), 40)
     tokens = solo(request).tokens
-    lanes = Lanes(drafted([[*request.prompt, *tokens]]))
+    lanes = Lanes(drafted([[*request.prompt, *tokens]], budget=budget))
     lease = lanes.open(request.prompt)
     assert lanes.verify({lease: 7})[lease] == tokens[1:9]
     forked = lanes.fork(lease)

@@ -14,6 +14,7 @@ from kinfolk_kernels.place_drafts.op import (
     StoredDrafts,
     place_drafts,
 )
+from kinfolk_kernels.row_layout import KNOWN_DRAFT
 
 VOCABULARY = 50
 CPU = PlaceDraftsArguments(VOCABULARY, torch.device("cpu"))
@@ -30,7 +31,7 @@ def expected_rows(stored, spans, context, arena_start, rows):
     for sequence, (first, count, slot, drafted) in enumerate(spans.tolist()):
         start, length = int(arena_start[sequence]), int(context[sequence])
         depth, path = [], []
-        for place in range(count if drafted else 0):
+        for place in range(count if drafted == 1 else 0):
             token, above = int(stored.pending[slot]), -1
             if place:
                 there = place <= min(int(stored.counts[slot]), stored.tokens.shape[1])
@@ -160,8 +161,9 @@ def test_neither_spare_rows_nor_their_children_are_accepted(start, kept):
     assert path[0, : int(n_keep)].tolist() == kept
 
 
-def test_rows_of_sequences_without_drafts_stay():
-    rows = placed(TREE, 8, drafted=0)
+@pytest.mark.parametrize("drafted", [0, KNOWN_DRAFT])
+def test_rows_that_the_host_has_laid_out_stay(drafted):
+    rows = placed(TREE, 8, drafted=drafted)
     assert all((getattr(rows, field.name) == -77).all() for field in fields(rows))
 
 

@@ -101,6 +101,22 @@ def test_a_request_near_its_end_gets_no_more_than_it_can_use(scheduler, trees):
     assert found == (tree if trees else chain)
 
 
+@pytest.mark.parametrize(
+    ("depth", "last"), [(3, [6, 6, 6, 6, 2, 0]), (None, [6, 5, 4, 3, 2, 0])], ids=str
+)
+def test_no_row_of_a_tree_stands_behind_the_context(scheduler, depth, last):
+    """The first n rows of a tree are at most n deep; where all fit, nothing changes."""
+    running = scheduler(proposed_tree=PROPOSED, proposed_depth=depth)
+    plan, found = begun(running, Request("a", tuple(range(1, 387)), 14)), []
+    while plan is not None:
+        (item,) = plan.items
+        found.append(item.proposed)
+        assert item.start + min(item.proposed, depth or item.proposed) < 400
+        running.commit(answer(plan))
+        plan = running.plan()
+    assert found == [PROPOSED] * 7 + last
+
+
 def test_rows_that_are_left_are_shared_fairly(scheduler):
     running = scheduler(step_tokens=34)
     requests = [Request(str(i), (1, 2 + i), 50) for i in range(4)]

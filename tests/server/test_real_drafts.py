@@ -7,6 +7,7 @@ wrong place is. ``simulated`` follows the same texts on the host.
 
 from __future__ import annotations
 
+import itertools
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -242,6 +243,25 @@ def test_figures_are_those_of_the_script_and_tokens_those_without_drafts(
     bare = client_of(plain).post(COMPLETE, json=ask.body()).json()
     assert text_of(body) == text_of(bare)
     assert bare["usage"]["speculative"] is None
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+def test_a_stop_string_ends_the_text_wherever_steps_end(chains, trees, plain, tree):
+    """Each stop string begins in one token and ends in the next, inside a step or across two."""
+    ask = ASKS["plain"]
+    (choice,) = client_of(plain).post(COMPLETE, json=ask.body()).json()["choices"]
+    client, text = client_of(trees if tree else chains), choice["text"]
+    pieces = choice["logprobs"]["tokens"][:12]
+    tried = 0
+    for left, right in itertools.pairwise(pieces):
+        stop = left[-1:] + right[:1]
+        if len(stop) < 2 or stop not in text:
+            continue
+        body = client.post(COMPLETE, json=ask.body(stop=stop)).json()
+        (found,) = body["choices"]
+        assert (found["text"], found["finish_reason"]) == (text[: text.index(stop)], "stop")
+        tried += 1
+    assert tried >= 8
 
 
 @pytest.mark.parametrize(

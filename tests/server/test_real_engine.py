@@ -33,7 +33,7 @@ def open_case(cases, **options):
 
 @pytest.fixture(scope="module")
 def runtime(cases):
-    with open_case(cases) as runtime:
+    with open_case(cases, draft="off") as runtime:
         yield runtime
 
 

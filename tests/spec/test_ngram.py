@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +87,19 @@ def test_a_long_text_is_indexed_over_several_steps(monkeypatch):
     drafts = [drafter.propose(known, 1) for _ in range(6)]
     assert drafts[0] == []
     assert drafts[-1] == [3]
+
+
+def test_copied_text_comes_at_ten_tokens_a_step_and_more():
+    """A model that repeats its prompt: the matches grow, and with them the drafts."""
+    original = random.Random(0).choices(range(5000), k=400)
+    drafter, known, steps = PromptLookup(), [*original, *original[:2]], 0
+    while len(known) < 800:
+        draft = drafter.propose(known, 15)
+        rest = original[len(known) - 400 :]
+        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(draft, rest, strict=False))
+        known += rest[: 1 + sum(1 for _ in pairs)]
+        steps += 1
+    assert 398 / steps >= 10
 
 
 def test_the_core_creates_one_for_any_model():

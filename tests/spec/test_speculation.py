@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from kinfolk.sched.request import Sampling
+from kinfolk.spec.gumbel import ranked
 from kinfolk.spec.sampling import sample
 from kinfolk.spec.verify import NO_ROW, REFERENCE_ACCEPT_DRAFTS, verify
 from kinfolk.testing.row_sampling import RowContext, row_sampling
@@ -127,20 +128,68 @@ def test_drafts_change_no_token(table, rng, sampling, shape):
     assert accepted > 0
 
 
-@pytest.mark.parametrize("shape", [chain, tree])
 @pytest.mark.parametrize(
-    "sampling", [Sampling(temperature=1), Sampling(temperature=0.8, top_k=4, top_p=0.9)], ids=str
+    ("sampling", "shape"),
+    [(Sampling(temperature=1), chain), (Sampling(temperature=0.8, top_k=4, top_p=0.9), tree)],
+    ids=["chain", "filtered, tree"],
 )
 def test_three_tokens_have_the_joint_chances_of_the_model(
     table, rng, distribution, chance_of, sampling, shape
 ):
-    n = 6000
+    n = 20_000
     samplings = [replace(sampling, seed=seed) for seed in range(n)]
     found, accepted = speculative(table, samplings, 3, shape, rng, drafted=3)
     assert accepted > n / 20
     places = np.array(found) @ [VOCABULARY**2, VOCABULARY, 1]
     counts = np.bincount(places, minlength=VOCABULARY**3)
     assert chance_of(counts, joint(table, distribution, sampling)) > 1e-3
+
+
+@pytest.mark.parametrize("parents", [(-1, 0, 1), (-1, 0, 0, 1, 2)], ids=["chain", "siblings"])
+def test_proposals_ranked_with_the_noise_of_the_draw_leave_its_joint_chances(
+    table, distribution, chance_of, parents
+):
+    """Proposals and draws share their noise, so a draft says something of what is drawn. Drafts of
+    a distribution that is off; siblings are its first and second choice."""
+    n, off = 20_000, 0.7 * torch.randn(table.shape, generator=torch.Generator().manual_seed(5))
+    sampling = Sampling(temperature=1)
+    samplings = [replace(sampling, seed=seed) for seed in range(n)]
+    firsts = [first for (first,) in plain(table, samplings, 1)]
+    texts = [[*PROMPT, first] for first in firsts]
+    proposals = ranked_drafts(table + off, texts, parents)
+    drafts = [(tokens, list(parents)) for tokens in proposals.tolist()]
+    kept = run(table, samplings, texts, drafts, 3)
+    accepted = kept.n_keep - 1
+    for text, (tokens, _), path, following in zip(
+        texts, drafts, kept.path.tolist(), kept.next.tolist(), strict=True
+    ):
+        text += [*(tokens[row] for row in path[1:] if row >= 0), following]
+    # One token is missing where the first draft was wrong.
+    short = [i for i, text in enumerate(texts) if len(text) == len(PROMPT) + 2]
+    for i, tokens in zip(short, plain(table, [samplings[i] for i in short], 3), strict=True):
+        assert texts[i][len(PROMPT) :] == tokens[:2]
+        texts[i] = [*PROMPT, *tokens]
+    found = np.array(texts)[:, len(PROMPT) : len(PROMPT) + 3] @ [VOCABULARY**2, VOCABULARY, 1]
+    counts = np.bincount(found, minlength=VOCABULARY**3)
+    assert chance_of(counts, joint(table, distribution, sampling)) > 1e-3
+    assert float((accepted > 0).double().mean()) > 0.6
+
+
+def ranked_drafts(scores, texts, parents):
+    """Tokens [L, N] of drafts in the shape of ``parents``, from logits of a drafter [V, V, V]; row
+    0 is the pending token."""
+    lanes, seeds = len(texts), torch.arange(len(texts))
+    everything = torch.arange(VOCABULARY).expand(lanes, -1)
+    before = [torch.tensor([text[-2] for text in texts])]
+    tokens, depth = [torch.tensor([text[-1] for text in texts])], [0]
+    for row, parent in enumerate(parents[1:], 1):
+        log_q = scores[before[parent], tokens[parent]].log_softmax(1)
+        position = torch.tensor(len(texts[0]) + depth[parent])
+        choices = ranked(log_q, everything, seeds, position, torch.ones(lanes)).tokens
+        tokens.append(choices[:, parents[1:row].count(parent)])
+        before.append(tokens[parent])
+        depth.append(depth[parent] + 1)
+    return torch.stack(tokens, 1)
 
 
 def joint(table, distribution, sampling):

@@ -13,7 +13,7 @@ from kinfolk_kernels.accept_drafts.op import NO_ROW
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.place_drafts.op import DraftedRows, StoredDrafts
 from kinfolk_kernels.planes import LAYOUTS, Activations, Planes
-from kinfolk_kernels.row_layout import RowLayout, Segment
+from kinfolk_kernels.row_layout import KNOWN_DRAFT, RowLayout, Segment
 from kinfolk_kernels.rows import CHUNK_POSITIONS
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def placements() -> Callable[[int, int], Placement]:
         pending = torch.tensor([rng.randrange(vocabulary) for _ in range(slots)])
         order = rng.sample(range(slots), 9)
         widths = [rng.choice((0, 1, most // 2 + 1, most + 1, 64)) for _ in order]
-        drafted = [int(number % 4 != 3) for number in range(len(order))]
+        drafted = [(1, KNOWN_DRAFT, 1, 0)[number % 4] for number in range(len(order))]
         first = [3 + sum(widths[:number]) for number in range(len(order))]
         spans = torch.tensor(list(zip(first, widths, order, drafted, strict=True)))
         context = torch.tensor([rng.randrange(1000) for _ in order])

@@ -68,7 +68,8 @@ def spec(**fields):
         "build": "oracle_drafter:OracleDrafter",
         **fields,
     }
-    return Provided(DrafterSpec("oracle", **given), "tests", "the tests")
+    given = {"name": "oracle", **given}
+    return Provided(DrafterSpec(**given), "tests", "the tests")
 
 
 def prepare(file, facts):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kinfolk.testing import DrafterConformance
+from kinfolk.testing.drafter_kit import DrafterKit
 
 
 class TestDFlash(DrafterConformance):
     drafter = "dflash"
+
+
+class TestMTP(DrafterConformance):
+    drafter = "mtp"
 
 
 class TestNgram(DrafterConformance):
@@ -15,3 +22,16 @@ class TestNgram(DrafterConformance):
 
 class TestRandom(DrafterConformance):
     drafter = "random"
+
+
+@pytest.mark.parametrize(
+    ("drafter", "models"),
+    [("mtp", ["qwen35-untied", "qwen35moe-block"]), ("dflash", []), ("ngram", [])],
+)
+def test_a_drafter_in_a_models_file_is_checked_with_all_tiny_models_that_hold_it(
+    drafter, models, tmp_path
+):
+    """At least those of our families; others may be installed."""
+    found = [model for _, model in DrafterKit(drafter, tmp_path).targets()]
+    assert set(models) <= set(found)
+    assert bool(models) == bool(found)

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from kinfolk.train.dflash.blocks import block_mask, blocks_at, context_mask, sample_anchors
+from kinfolk.train.blocks import blocks_at, sample_anchors
+from kinfolk.train.dflash.masks import block_mask, context_mask
 from kinfolk.train.texts import Text
 
 TEXT = Text(tuple(range(100, 120)), first=5)

@@ -7,7 +7,7 @@ import torch
 from dflash_reference import Reference, Shape
 from dflash_training import Trainer
 
-from kinfolk.train.dflash.blocks import blocks_at
+from kinfolk.train.blocks import blocks_at
 from kinfolk.train.dflash.shape import EPS, ROPE_BASE
 from kinfolk.train.texts import Text
 
@@ -61,7 +61,7 @@ def test_every_block_has_the_logits_of_the_plain_drafter(drafter, text):
     anchors = torch.tensor([4, 11, 12, 25])
     blocks = blocks_at(text, anchors, drafter.shape.block, 7.0)
     every = torch.ones_like(blocks.labels, dtype=torch.bool)
-    found = drafter._logits(text, blocks, every).view(*blocks.labels.shape, -1)[:, 1:]
+    found = drafter.logits(text, blocks, every).view(*blocks.labels.shape, -1)[:, 1:]
     features = drafter.target.features(text)
     for n, anchor in enumerate(anchors.tolist()):
         weights = {name: tensor.detach() for name, tensor in drafter.parameters.items()}

@@ -6,13 +6,12 @@ import json
 
 import pytest
 import torch
+from training_runs import Notes, generated
 
-from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.runtime import Runtime
 from kinfolk.errors import RequestError
 from kinfolk.sched.events import Emitted
-from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
 from kinfolk.train.checkpoint import TrainingCheckpoint, checkpoint_path
@@ -28,17 +27,6 @@ SMALL = {
     "learning_rate": 3e-3, "outtype": "f32",
 }  # fmt: skip
 PROMPTS = ["def one", "class Two", "import three", "for four", "while five", "return six"]
-
-
-class Notes:
-    def __init__(self):
-        self.lines, self.calls = [], []
-
-    def note(self, message):
-        self.lines.append(message)
-
-    def progress(self, done, total, what):
-        self.calls.append((done, total, what))
 
 
 @pytest.fixture
@@ -59,16 +47,6 @@ def run(cases, registry, data):
         return TrainingRun(prepared, chosen, settings, registry, out, Notes(), stop)
 
     return make
-
-
-def generated(loaded, prompt, sampling, new=40):
-    limits = SchedulerLimits(
-        slots=2, context=512, step_tokens=64, slice=32, vocabulary=loaded.info.vocabulary
-    )
-    with Engine(loaded, limits) as engine:
-        events = list(engine.submit(Request("r", tuple(prompt), new, sampling)))
-    tokens = [t for event in events if isinstance(event, Emitted) for t in event.tokens]
-    return tokens, events[-1].usage
 
 
 @pytest.mark.parametrize("case", ["qwen35", "gemma4", "laguna"])

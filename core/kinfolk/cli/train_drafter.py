@@ -15,7 +15,9 @@ from kinfolk.cli.console import ProgressBar, note, print_json, size
 from kinfolk.cli.loading import check_model, discover, model_path, read_settings
 from kinfolk.cli.main import EXIT_INTERRUPTED
 from kinfolk.cli.options import LOADING, SEED, json_option, model_argument, settings_options
+from kinfolk.errors import OutputError
 from kinfolk.gguf.output import check_target
+from kinfolk.train.kinds import DRAFTER_KINDS
 
 _POSITIVE: Final = click.IntRange(min=1)
 
@@ -26,12 +28,20 @@ Examples:
   kinfolk train-drafter -m model.gguf --data ./texts -o model-draft.gguf --seconds 3600
   kinfolk train-drafter -m model.gguf --data prompts.jsonl --continue 256 -o model-draft.gguf
   kinfolk run -m model.gguf --draft-model model-draft.gguf "..."
+  kinfolk train-drafter --kind mtp -m model.gguf --data ./texts -o model-mtp.gguf
+  kinfolk run -m model-mtp.gguf --draft mtp "..."
 
 \b
 A drafter guesses what its model says, so let the model write what the drafter learns
 from: --continue N takes the beginnings of your texts as prompts and continues each of
 them by N tokens. Without it, the drafter learns the texts themselves, which serves only
 if the model writes like them.
+
+\b
+--kind mtp trains a block for multi-token prediction instead, if the model's family has
+one: one more layer, as large as one of the model's. OUT is the model's file with the
+block behind its layers, everything else as it was. The block is applied --block - 1
+times in a draft, each time to its own output. Its shape is that of the model's layers.
 
 \b
 While it runs, it prints the expected length: tokens of a step with the drafter, by the
@@ -57,14 +67,14 @@ Ctrl-C ends the run and leaves OUT.training; the same command goes on from there
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="File to write, which --draft-model loads.",
+    help="File to write: a drafter, which --draft-model loads, or the model with its block.",
 )
 @click.option(
     "--kind",
-    type=click.Choice(["dflash"]),
+    type=click.Choice(list(DRAFTER_KINDS)),
     default="dflash",
     show_default=True,
-    help="Kind of drafter.",
+    help="Kind of drafter: a file beside the model, or a block in the model's file.",
 )
 @click.option(
     "--seconds",
@@ -110,11 +120,9 @@ Ctrl-C ends the run and leaves OUT.training; the same command goes on from there
 @click.option(
     "--block",
     type=click.IntRange(2, 64),
-    default=16,
-    show_default=True,
-    help="Rows of a draft: the last token and the tokens that are guessed.",
+    help="Rows of a draft: the last token and the tokens that are guessed. Default: 16, of mtp 4.",
 )
-@click.option("--layers", type=_POSITIVE, default=5, show_default=True, help="Drafter's layers.")
+@click.option("--layers", type=_POSITIVE, help="Drafter's layers. Default: 5.")
 @click.option(
     "--window", type=_POSITIVE, help="Positions that all layers but the last see. Default: all."
 )
@@ -213,6 +221,8 @@ def train_drafter(ctx: click.Context, /, **params: Any) -> None:
     settings = read_settings(ctx)
     registry = discover(settings)
     target = model_path(params["model"], registry)
+    if out.exists() and target.exists() and out.samefile(target):
+        raise OutputError(f"-o {out} is the file of the model itself; choose another name")
     check_model(target, settings, registry)
     prepared = prepare_run(target, params["paths"], options, settings, registry)
     with ProgressBar("training", at_once=True) as bar, _stopping() as stop:
@@ -237,7 +247,7 @@ def train_drafter(ctx: click.Context, /, **params: Any) -> None:
         return
     note(
         f"{out}: {size(trained.nbytes)}, expected length {trained.measured.length:.2f}; use it "
-        f"with --draft-model {out}"
+        f"with {prepared.plan.usage(out)}"
     )
 
 

@@ -24,6 +24,7 @@ from kinfolk.ops.binding import Ops
 from kinfolk.spec.plant import OUTPUT_INVALID, PlantedAcceptance
 from kinfolk.spec.proposals import ProposalStore
 from kinfolk.spec.trees import Trees, chains, padded, trees
+from kinfolk.spec.verify import NO_ROW
 from kinfolk.state.state import State
 from kinfolk.verify_api import Kept
 from kinfolk_kernels.draft_trees.op import DRAFT_TREES, DraftTreesArguments
@@ -143,8 +144,12 @@ class Drafting:
         chain = chains(proposals, loaded.chain)
         wanted = wants_tree > 0
         tokens, parents = (
-            torch.where(wanted[:, None], padded(tree, loaded.rows), padded(row, loaded.rows))
-            for tree, row in zip(best[:2], chain[:2], strict=True)
+            torch.where(
+                wanted[:, None],
+                padded(tree, loaded.rows, nothing),
+                padded(row, loaded.rows, nothing),
+            )
+            for tree, row, nothing in zip(best[:2], chain[:2], (0, NO_ROW), strict=True)
         )
         return tokens, parents, torch.where(wanted, best[2], chain[2])
 

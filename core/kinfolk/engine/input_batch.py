@@ -21,7 +21,13 @@ from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.state import Pool, State
 from kinfolk.state.tables import NO_CHANGES, Changes
 from kinfolk.types import CHUNK_POSITIONS, NO_PARENT
-from kinfolk_kernels.row_layout import MAX_DRAFT_ROWS, MAX_SHORT_ROWS, LaunchTraits, Segment
+from kinfolk_kernels.row_layout import (
+    KNOWN_DRAFT,
+    MAX_DRAFT_ROWS,
+    MAX_SHORT_ROWS,
+    LaunchTraits,
+    Segment,
+)
 
 Ints = Sequence[int] | npt.NDArray[np.int64]
 
@@ -232,7 +238,10 @@ def _fill_lists(
     """Fill the lists of sequences: drafted ones, slices, checkpoints, short and long ones."""
     host, shape = buffers.host, buffers.shape
     drafted = [_drafted(item) for item in items]
-    host["spans"][: len(items), 3] = drafted
+    host["spans"][: len(items), 3] = [
+        KNOWN_DRAFT if is_draft and not item.proposed else is_draft
+        for item, is_draft in zip(items, drafted, strict=True)
+    ]
     slices = [
         (begin, count, slot)
         for begin, count, slot, is_draft in zip(first, counts, slots, drafted, strict=True)

@@ -43,12 +43,12 @@ def trees(proposals: Proposals, nodes: int, draft_trees: DraftTrees) -> Trees:
     parents = proposals.parents[:, :nodes] + 1
     there = proposals.scores.flatten(1)[:, :nodes] > -torch.inf
     return (
-        padded(tokens, nodes),
-        padded(torch.where(there, parents, NO_ROW), nodes),
+        padded(tokens, nodes, 0),
+        padded(torch.where(there, parents, NO_ROW), nodes, NO_ROW),
         torch.full_like(tokens[:, 0], tokens.shape[1]),
     )
 
 
-def padded(rows: torch.Tensor, nodes: int) -> torch.Tensor:
-    """Tokens or parents [L, N] with rows behind them that are not there, ``nodes`` in all."""
-    return torch.nn.functional.pad(rows, (0, nodes - rows.shape[1]), value=NO_ROW)
+def padded(rows: torch.Tensor, nodes: int, value: int) -> torch.Tensor:
+    """Tokens or parents [L, N] with rows of a value behind them, ``nodes`` in all."""
+    return torch.nn.functional.pad(rows, (0, nodes - rows.shape[1]), value=value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -39,14 +40,21 @@ ROWS_PATHS: Final = ((0,), (0, 1), (0, 1, 3), (0, 2, 4), (0, 2, 5, 6))
 class DrafterKit:
     """The drafter called ``name`` among the installed ones, or in ``registry``.
 
-    Properties are computed at first use and raise errors of the drafter. Files are written to
-    ``folder``. Target and drafter run on the CPU in float32.
+    ``target`` is (family, tiny model) of what it drafts for, in place of what its spec states; see
+    :meth:`targets`. Properties are computed at first use and raise errors of the drafter. Files are
+    written to ``folder``. Target and drafter run on the CPU in float32.
     """
 
-    def __init__(self, name: str, folder: Path, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        registry: Registry | None = None,
+        target: tuple[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.folder = folder
-        self._registry = registry
+        self._registry, self._target = registry, target
         self._loaded: dict[tuple[object, ...], LoadedModel] = {}
 
     # -- the drafter ----------------------------------------------------------------------------
@@ -79,7 +87,36 @@ class DrafterKit:
                 f"drafter {self.name!r}: its DrafterSpec has no tiny; state a "
                 "kinfolk.draft_api.TinyDrafter, the checks need one"
             )
-        return stated or TinyDrafter()
+        tiny = stated or TinyDrafter()
+        if self._target is None:
+            return tiny
+        family, model = self._target
+        return replace(tiny, family=family, model=model)
+
+    def targets(self) -> tuple[tuple[str, str], ...]:
+        """(family, tiny model) of every installed tiny model whose own file holds the drafter;
+        empty if it has a file of its own, or its spec names the family."""
+        tiny = self.spec.tiny
+        if tiny is None or tiny.write or tiny.family:
+            return ()
+        return tuple(
+            (family, model)
+            for family in sorted(self.registry.families)
+            for model in self._models(family)
+            if self._is_part_of(family, model)
+        )
+
+    def _models(self, family: str) -> tuple[str, ...]:
+        try:
+            return Kit(family, self.folder, self.registry).models
+        except PluginError:  # the checks of the family report it
+            return ()
+
+    def _is_part_of(self, family: str, model: str) -> bool:
+        folder = self.folder / model
+        folder.mkdir()
+        kit = DrafterKit(self.name, folder, self.registry, (family, model))
+        return kit.prepare(kit.file) is not None
 
     @cached_property
     def target(self) -> Kit:

@@ -25,6 +25,9 @@ pytest.register_assert_rewrite(
     "kinfolk.testing.checks", "kinfolk.testing.kit", "kinfolk.testing.drafter_kit"
 )
 
+Target = tuple[str, str] | None
+"""(family, tiny model) that a drafter is checked with; ``None`` = what it states."""
+
 MARK = "kinfolk_conformance"
 """Attribute of test classes that check what their ``family`` or ``drafter`` names."""
 
@@ -36,8 +39,9 @@ class Conformance:
         self._folder = tempfile.TemporaryDirectory(prefix="kinfolk-conformance-")
         self._kits: dict[tuple[str, str], Kit] = {}
         self._facts: dict[tuple[str, str], Facts] = {}
-        self._drafters: dict[str, DrafterKit] = {}
-        self._drafter_facts: dict[str, Facts] = {}
+        self._drafters: dict[tuple[str, Target], DrafterKit] = {}
+        self._drafter_facts: dict[tuple[str, Target], Facts] = {}
+        self._targets: dict[str, tuple[tuple[str, str], ...]] = {}
         self.not_applicable: list[tuple[str, str, str]] = []
 
     def kit(self, family: str, model: str = "") -> Kit:
@@ -48,12 +52,14 @@ class Conformance:
             self._kits[family, model] = Kit(family, self._new_folder(), model=model)
         return self._kits[family, model]
 
-    def drafter_kit(self, drafter: str) -> DrafterKit:
+    def drafter_kit(self, drafter: str, target: Target = None) -> DrafterKit:
+        """The kit on a drafter, for the tiny model ``target`` instead of the one it states."""
         from kinfolk.testing.drafter_kit import DrafterKit
 
-        if drafter not in self._drafters:
-            self._drafters[drafter] = DrafterKit(drafter, self._new_folder())
-        return self._drafters[drafter]
+        if (drafter, target) not in self._drafters:
+            kit = DrafterKit(drafter, self._new_folder(), target=target)
+            self._drafters[drafter, target] = kit
+        return self._drafters[drafter, target]
 
     def _new_folder(self) -> Path:
         folder = Path(self._folder.name) / str(len(self._kits) + len(self._drafters))
@@ -67,12 +73,22 @@ class Conformance:
             self._facts[family, model] = facts_of(self.kit(family, model))
         return self._facts[family, model]
 
-    def drafter_facts(self, drafter: str) -> Facts:
+    def drafter_facts(self, drafter: str, target: Target = None) -> Facts:
         from kinfolk.testing.facts import drafter_facts_of
 
-        if drafter not in self._drafter_facts:
-            self._drafter_facts[drafter] = drafter_facts_of(self.drafter_kit(drafter))
-        return self._drafter_facts[drafter]
+        if (drafter, target) not in self._drafter_facts:
+            facts = drafter_facts_of(self.drafter_kit(drafter, target))
+            self._drafter_facts[drafter, target] = facts
+        return self._drafter_facts[drafter, target]
+
+    def targets(self, drafter: str) -> tuple[tuple[str, str], ...]:
+        """The tiny models that a drafter is part of; empty if it raises, as :meth:`models`."""
+        if drafter not in self._targets:
+            try:
+                self._targets[drafter] = self.drafter_kit(drafter).targets()
+            except Exception:  # A drafter may raise any exception.
+                self._targets[drafter] = ()
+        return self._targets[drafter]
 
     def models(self, family: str) -> tuple[str, ...]:
         """Names of a family's tiny models; empty if they raise, which :meth:`facts` reports."""
@@ -121,9 +137,24 @@ def model_of(item: pytest.Item) -> str:
     return str(parameters.get("kinfolk_kit", ""))
 
 
+def target_of(item: pytest.Item) -> Target:
+    """The tiny model that a check of a drafter runs with, ``None`` for what the drafter states."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    target: Target = parameters.get("kinfolk_drafter")
+    return target
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One check for each weight format, and for each tiny model if there are several."""
-    family = family_of(metafunc.cls)
+    """One check for each weight format, and for each tiny model if there are several; for a drafter
+    that is part of its target's file, one for each tiny model that has it."""
+    family, drafter = family_of(metafunc.cls), drafter_of(metafunc.cls)
+    if drafter is not None:
+        targets = conformance_of(metafunc.config).targets(drafter)
+        if targets:
+            names = [model for _, model in targets]
+            metafunc.parametrize(
+                "kinfolk_drafter", targets, ids=names, indirect=True, scope="class"
+            )
     if family is None:
         return
     if "quant_format" in metafunc.fixturenames:
@@ -147,7 +178,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if family:
             facts = conformance_of(config).facts(family, model_of(item))
         elif drafter:
-            facts = conformance_of(config).drafter_facts(drafter)
+            facts = conformance_of(config).drafter_facts(drafter, target_of(item))
         reason = facts.why_not(item) if facts else ""
         if reason:
             out.append(item)
@@ -196,7 +227,8 @@ def kinfolk_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
 def kinfolk_drafter(request: pytest.FixtureRequest) -> Iterator[DrafterKit]:
     """The kit of the test class's drafter."""
     with one_thread():
-        yield conformance_of(request.config).drafter_kit(str(drafter_of(request.cls)))
+        target: Target = getattr(request, "param", None)
+        yield conformance_of(request.config).drafter_kit(str(drafter_of(request.cls)), target)
 
 
 @contextmanager

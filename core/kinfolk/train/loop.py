@@ -10,11 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
 from kinfolk.errors import EngineError
+from kinfolk.train.kinds import TrainedDrafter
 from kinfolk.train.texts import Text
 
 _TIMED: Final = 5
@@ -24,35 +25,6 @@ _DECAY_TO: Final = 0.02
 """The rate of the last step, as a part of the highest."""
 _SEED_STRIDE: Final = 1_000_003
 _HELD_OUT_SEED: Final = 7
-
-
-class Sampled(Protocol):
-    """What a step learns from one text; ``weight`` is the sum of the weights of its rows."""
-
-    @property
-    def weight(self) -> float: ...
-
-
-class TrainedDrafter(Protocol):
-    """A drafter that is trained: float32 ``parameters`` by name, ``depth`` tokens a draft."""
-
-    depth: int
-
-    @property
-    def parameters(self) -> Mapping[str, torch.Tensor]: ...
-
-    def sample(self, text: Text, generator: torch.Generator) -> Any:
-        """Random places of a text to draft from, a :class:`Sampled`."""
-        ...
-
-    def loss(self, text: Text, sampled: Any) -> torch.Tensor:
-        """The weighted sum of losses at these places, with gradients."""
-        ...
-
-    def hits(self, text: Text, sampled: Any) -> torch.Tensor:
-        """int8 [places, depth]: 1 = the drafted token is the text's, 0 = it is not, -1 = the text
-        has ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

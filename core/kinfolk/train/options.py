@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,8 @@ class TrainOptions:
     sequences: int = 16
     length: int = 512
     texts: int | None = None
-    block: int = 16
-    layers: int = 5
+    block: int | None = None
+    layers: int | None = None
     window: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
@@ -52,6 +53,12 @@ class TrainOptions:
                 "text before it; choose a larger --length"
             )
 
+    def refuse(self, names: Sequence[str], why: str) -> None:
+        """Raise :class:`SettingsError` for the first of these options that is stated."""
+        stated = next((name for name in names if getattr(self, name)), None)
+        if stated is not None:
+            raise SettingsError(f"--kind {self.kind} takes no {_flag(stated)}: {why}")
+
     def identity(self) -> dict[str, Any]:
         """The options that decide the drafter's weights, by their flags; ``steps`` only if they
         are stated."""
@@ -59,9 +66,17 @@ class TrainOptions:
         for name in self.__dataclass_fields__:
             if name not in _NOT_THE_RESULT:
                 value = getattr(self, name)
-                flag = "--" + name.strip("_").replace("_", "-")
-                found[flag] = list(value) if isinstance(value, tuple) else value
+                found[_flag(name)] = list(value) if isinstance(value, tuple) else value
         return found
+
+
+def usual_gamma(block: int) -> float:
+    """The decay of losses in a block of so many rows; the published ones for 8 and 16."""
+    return min(block / 2, 7.0)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.strip("_").replace("_", "-")
 
 
 def layer_numbers(text: str | None) -> tuple[int, ...]:

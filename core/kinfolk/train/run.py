@@ -11,16 +11,14 @@ from typing import Final, Protocol
 
 import torch
 
-from kinfolk.convert.find import DrafterConverter
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.runtime import Runtime
 from kinfolk.errors import RequestError
-from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
 from kinfolk.train.checkpoint import TrainingCheckpoint, checkpoint_path
 from kinfolk.train.continuations import Continuing, continued
-from kinfolk.train.dflash.drafter import TrainedDFlash
+from kinfolk.train.kinds import TrainedDrafter, Writing
 from kinfolk.train.loop import Measured, Training, TrainingOptions, steps_in
 from kinfolk.train.options import TrainOptions
 from kinfolk.train.prepared import PreparedRun
@@ -90,11 +88,14 @@ class TrainingRun:
             self.prepared.target, self._settings(slots=1), self.registry, self.report.progress
         )
         with loaded.file:
-            options, shape = self.options, self.prepared.shape
+            options, plan = self.options, self.prepared.plan
             target = FrozenTarget(
-                loaded, shape.feature_layers, kept_bytes=int(options.feature_memory * _GIB)
+                loaded,
+                plan.feature_layers,
+                final=plan.final,
+                kept_bytes=int(options.feature_memory * _GIB),
             )
-            drafter = TrainedDFlash(shape, target, anchors=options.anchors, seed=options.seed)
+            drafter = plan.build(target, options)
             training = self._training(drafter, texts, held_out, checkpoint)
             if training is None:
                 self._save(checkpoint)
@@ -130,13 +131,14 @@ class TrainingRun:
             self._continue(prompts, checkpoint)
             found = checkpoint.texts
         parted = len(self.prepared.held_out)
-        sound = {n: text for n, text in found.items() if text.holds_block(self.options.block)}
+        block = self.prepared.plan.block
+        sound = {n: text for n, text in found.items() if text.holds_block(block)}
         held_out = [sound[n] for n in sorted(sound) if n < parted]
         texts = [sound[n] for n in sorted(sound) if n >= parted]
         if not self.stop() and not (texts and held_out):
             raise RequestError(
                 f"of {len(found)} continuations too few are long enough for a block of "
-                f"{self.options.block} rows: choose a larger --continue, or other texts"
+                f"{block} rows: choose a larger --continue, or other texts"
             )
         return texts, held_out
 
@@ -176,7 +178,7 @@ class TrainingRun:
 
     def _training(
         self,
-        drafter: TrainedDFlash,
+        drafter: TrainedDrafter,
         texts: Sequence[Text],
         held_out: Sequence[Text],
         checkpoint: TrainingCheckpoint,
@@ -232,25 +234,19 @@ class TrainingRun:
         self._save(checkpoint)
         return training.step >= training.steps
 
-    def _write(self, drafter: TrainedDFlash, training: Training, *, overwrite: bool) -> Trained:
-        registry, options = self.registry, self.options
+    def _write(self, drafter: TrainedDrafter, training: Training, *, overwrite: bool) -> Trained:
         measured = training.measure()
         self.report.note(_line(training, [], measured))
-        written = drafter.write(
-            training.weights(),
+        writing = Writing(
             self.out,
-            outtype=options.outtype,
-            target=self.prepared.target,
-            families=[provided.value for provided in registry.families.values()],
-            drafters=[
-                DrafterConverter(provided.value, provided.source)
-                for provided in registry.drafters.values()
-            ],
-            formats=QuantFormats([provided.value for provided in registry.quant_formats]),
-            name=options.name or f"{self.prepared.name} drafter",
-            overwrite=overwrite,
+            self.options.outtype,
+            self.options.name,
+            overwrite,
+            self.registry,
+            lambda done, total: self.report.progress(done, total, "written"),
         )
-        return Trained(self.out, written.nbytes, training.steps, training.seconds, measured)
+        nbytes = drafter.write(training.weights(), writing)
+        return Trained(self.out, nbytes, training.steps, training.seconds, measured)
 
 
 def _line(training: Training, losses: Sequence[float], measured: Measured) -> str:

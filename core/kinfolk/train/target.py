@@ -20,13 +20,19 @@ _HEAD_ERROR: Final = 0.02
 class FrozenTarget:
     """A loaded model that no gradient changes.
 
-    Features of texts are kept in host memory, up to ``kept_bytes``, and computed again otherwise;
-    they are the same either way. Raises :class:`UnsupportedModelError` for a model without features
-    or with a head that is not one matrix.
+    Its features are the outputs of ``feature_layers``, and behind them that of the last norm if
+    ``final``. Features of texts are kept in host memory, up to ``kept_bytes``, and computed again
+    otherwise; they are the same either way. Raises :class:`UnsupportedModelError` for a model
+    without features or with a head that is not one matrix.
     """
 
     def __init__(
-        self, loaded: LoadedModel, feature_layers: Sequence[int], *, kept_bytes: int = 0
+        self,
+        loaded: LoadedModel,
+        feature_layers: Sequence[int],
+        *,
+        final: bool = False,
+        kept_bytes: int = 0,
     ) -> None:
         features = getattr(loaded.model, "features", None)
         if features is None:
@@ -34,7 +40,7 @@ class FrozenTarget:
                 f"{loaded.file.path}: family {loaded.family.name!r} has no features "
                 "(Model.features), which the drafter reads, so none can be trained for it"
             )
-        features(tuple(feature_layers))
+        features(tuple(feature_layers), final=final)
         self.loaded, self.device = loaded, loaded.device
         self._kv_cache, self._state = loaded.new_state()
         self._kept: dict[Text, torch.Tensor] = {}

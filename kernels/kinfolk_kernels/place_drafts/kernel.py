@@ -40,7 +40,7 @@ def place_drafts_kernel(
     wait_for_producers(PDL)
     span = spans_ptr + 4 * sequence
     rows, drafted = tl.load(span + 1), tl.load(span + 3)
-    if (drafted != 0) & (rows > 0):
+    if (drafted == 1) & (rows > 0):
         first, slot = tl.load(span).to(tl.int64), tl.load(span + 2).to(tl.int64)
         context, start = tl.load(context_ptr + sequence), tl.load(arena_start_ptr + sequence)
         tree = start >= 0

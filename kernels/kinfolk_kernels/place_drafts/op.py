@@ -59,7 +59,8 @@ class PlaceDraftsArguments:
     Operands, for B sequences, contiguous: a :class:`StoredDrafts`; ``spans`` int32 [B, 4] of the
     row layout; ``context`` int64 [B], committed positions; ``arena_start`` int64 [B], arena row of
     the first row, -1 = the sequence is a chain, and its rows are written to the pools; the
-    :class:`DraftedRows` to change. Rows of other sequences and padding stay as they are.
+    :class:`DraftedRows` to change. Rows of other sequences, of those with a ``KNOWN_DRAFT`` and of
+    padding stay as they are.
 
     A sequence gets the rows that ``spans`` says, whatever is stored: if that is fewer, the first
     ones, which are a tree too. A row is spare if nothing is stored for it, if its parent does not
@@ -106,7 +107,7 @@ def place_drafts(
         path=path,
     )
     # What is no row of a drafted sequence goes to an extra last place, which is dropped.
-    inside = (drafted != 0) & (place < count)
+    inside = (drafted == 1) & (place < count)
     target = torch.where(inside, first + place, rows.tokens.shape[0]).flatten()
     for name in DraftedRows.__slots__:
         table: torch.Tensor = getattr(rows, name)

@@ -42,11 +42,12 @@ SHAPE: Final = HybridShape(
 )
 
 
-UNTIED: Final = replace(SHAPE, tied=False)
+UNTIED: Final = replace(SHAPE, tied=False, draft_layers=1)
 
 
 def tiny() -> TinyModel:
-    """A model with a tied head, as in small sizes, and another with a head of its own."""
+    """A model with a tied head, as in small sizes, and another with a head of its own and a block
+    for multi-token prediction, which checkpoints of transformers leave out."""
     return _model(
         SHAPE, "tiny", random_checkpoint, others=(_model(UNTIED, "untied", untied_checkpoint),)
     )

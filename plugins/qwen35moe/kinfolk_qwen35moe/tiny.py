@@ -43,18 +43,29 @@ SHAPE: Final = HybridShape(
 
 
 def tiny() -> TinyModel:
-    recipes = tensors(SHAPE, partial(MIXTURE.recipes, fused=True))
+    """A model, and another with a block for multi-token prediction, which checkpoints of
+    transformers leave out."""
+    return _model("tiny", SHAPE, (_model("block", replace(SHAPE, draft_layers=1)),))
+
+
+def _model(name: str, shape: HybridShape, others: tuple[TinyModel, ...] = ()) -> TinyModel:
+    recipes = tensors(shape, partial(MIXTURE.recipes, fused=True))
     outline = ModelOutline(
-        metadata=metadata(SHAPE, MIXTURE.metadata()),
+        metadata=metadata(shape, MIXTURE.metadata()),
         tensors=tuple((recipe.name, recipe.shape) for recipe in recipes),
-        group=SHAPE.heads // SHAPE.kv_heads,
+        group=shape.heads // shape.kv_heads,
         ranges=RANGES,
     )
     vocabulary = replace(
         SYNTHETIC_VOCABULARY, size=VOCABULARY, first_special=VOCABULARY - _SPECIALS
     )
     return tiny_model(
-        ARCHITECTURE, outline, vocabulary, checkpoint="kinfolk_qwen35moe.tiny:random_checkpoint"
+        ARCHITECTURE,
+        outline,
+        vocabulary,
+        name=name,
+        checkpoint="kinfolk_qwen35moe.tiny:random_checkpoint",
+        others=others,
     )
 
 

@@ -336,8 +336,8 @@ def test_files_of_earlier_converters_are_read(registry, with_tokens, tmp_path):
         rewrite(file, early, added=added, keys=keys, without=without)
     settings = load_settings(device="cpu", dtype="f32", context=512, draft_model=early)
     ready = prepare_model(with_tokens, settings, registry)
-    assert ready.drafter.plan.width == TARGET.hidden
-    assert {spec.tensor for spec in ready.drafter.plan.weights} >= set(names.values())
+    assert ready.drafters.with_weights.plan.width == TARGET.hidden
+    assert {spec.tensor for spec in ready.drafters.with_weights.plan.weights} >= set(names.values())
 
 
 def test_what_cannot_be_converted_is_refused_by_key(pair, convert_assistant, tmp_path):

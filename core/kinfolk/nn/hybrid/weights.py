@@ -16,10 +16,11 @@ def trunk_weights(config: HybridConfig, inventory: Inventory) -> Iterator[Weight
 
     Raises :class:`UnsupportedModelError` for a file that holds only draft blocks.
     """
-    if config.draft_layers and "blk.0.attn_norm.weight" not in inventory:
+    first = "blk.0.attn_norm.weight"
+    if config.draft_layers and first not in inventory:
         raise UnsupportedModelError(
-            f"{inventory.path} holds only blocks of a drafter, not a model: "
-            "pass the model's own file"
+            f"{inventory.path} holds only blocks of a drafter, not a model: tensor {first!r} is "
+            "missing; pass the model's own file"
         )
     width, table = config.width, (config.vocabulary, config.width)
     yield WeightSpec("token_embd.weight", table, "embedding")

@@ -11,6 +11,7 @@ from kinfolk.descriptors import resolve
 from kinfolk.draft_api import CANDIDATES, DraftPlan, TargetFacts
 from kinfolk.errors import SettingsError
 from kinfolk.gguf.file import GGUFFile
+from kinfolk.gguf.inventory import Inventory
 from kinfolk.plans import Recurrent, RecurrentTensor, WeightPlan, WeightSpec
 from kinfolk.spec.mtp.block import MTPBlock
 from kinfolk.spec.reduced_head import head_tokens
@@ -18,6 +19,9 @@ from kinfolk.spec.reduced_head import head_tokens
 PASSES: Final = 3
 """Tokens of a draft unless the user asks for another number: the block was trained for the first,
 and each further pass is right less often than the one before."""
+
+BLOCK_COUNT: Final = "nextn_predict_layers"
+"""The key of the number of blocks, behind the architecture."""
 
 HIDDEN_STATE: Final = "hidden"
 """The name of the state with the hidden state of the last committed row."""
@@ -57,7 +61,7 @@ def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan | None:
     :class:`UnsupportedModelError` for several blocks, and :class:`SettingsError` for a bad option.
     """
     meta, config = file.metadata, target.config
-    key = meta.arch_key("nextn_predict_layers")
+    key = meta.arch_key(BLOCK_COUNT)
     blocks = meta.integer(key, default=0, minimum=0)
     if not blocks or not config.mtp_block:
         return None
@@ -83,7 +87,7 @@ def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan | None:
         own_head=head is not None,
         head_tokens=tokens,
     )
-    weights = [*block.weights(config, file.inventory), *_weights(file, found)]
+    weights = [*block.weights(config, file.inventory), *nextn_weights(config, file.inventory)]
     passes = target.draft_tokens or PASSES
     return DraftPlan(
         weights=WeightPlan((*weights, *(() if head is None else (head,)))),
@@ -102,18 +106,18 @@ def prepare(file: GGUFFile, target: TargetFacts) -> DraftPlan | None:
     )
 
 
-def _weights(file: GGUFFile, found: MTPConfig) -> Iterator[WeightSpec]:
-    """What the drafter adds to the layer: both norms, the projection, the last norm."""
-    width, inventory = found.target.width, file.inventory
-    yield WeightSpec(found.tensor("eh_proj"), (width, 2 * width))
-    yield WeightSpec(found.tensor("enorm"), (width,), "vector")
-    yield WeightSpec(found.tensor("hnorm"), (width,), "vector")
-    last = found.tensor("shared_head_norm")
+def nextn_weights(target: ModelConfig, inventory: Inventory) -> Iterator[WeightSpec]:
+    """What the drafter adds to the layer: both norms, the projection, the last norm, and the
+    block's own embedding if the file has one."""
+    width, prefix = target.width, f"blk.{target.layers}.nextn"
+    yield WeightSpec(f"{prefix}.eh_proj.weight", (width, 2 * width))
+    yield WeightSpec(f"{prefix}.enorm.weight", (width,), "vector")
+    yield WeightSpec(f"{prefix}.hnorm.weight", (width,), "vector")
+    last, table = f"{prefix}.shared_head_norm.weight", f"{prefix}.embed_tokens.weight"
     source = "" if last in inventory else "output_norm.weight"
     yield WeightSpec(last, (width,), "vector", source)
-    if found.own_embedding:
-        table = (found.target.vocabulary, width)
-        yield WeightSpec(found.tensor("embed_tokens"), table, "embedding")
+    if table in inventory:
+        yield WeightSpec(table, (target.vocabulary, width), "embedding")
 
 
 def _head(

@@ -111,7 +111,7 @@ class DrafterFileChecks:
             return
         assert plan is None, "prepare takes the target's own file for a drafter"
 
-    @needs("features")
+    @needs("features", "file")
     def test_targets_of_another_width_are_refused(self, kinfolk_drafter: DrafterKit) -> None:
         """A target whose rows have another width is refused: the plan states the width that the
         weights are made for."""

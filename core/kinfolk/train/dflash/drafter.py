@@ -1,4 +1,4 @@
-"""A DFlash drafter as the loop trains it: its loss, what it hits, and its file."""
+"""A DFlash drafter as the loop trains it, and its file."""
 
 from __future__ import annotations
 
@@ -6,58 +6,36 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
-from kinfolk.convert.driver import Converted, convert_drafter
-from kinfolk.train.dflash.blocks import Blocks, blocks_at, sample_anchors
+from kinfolk.convert.driver import convert_drafter
+from kinfolk.convert.find import DrafterConverter
+from kinfolk.quant.formats import QuantFormats
+from kinfolk.train.blocks import BlockDrafter, Blocks
 from kinfolk.train.dflash.network import Network, initial_parameters
 from kinfolk.train.dflash.shape import DrafterShape
+from kinfolk.train.kinds import Writing
 from kinfolk.train.target import FrozenTarget
 from kinfolk.train.texts import Text
 
 
-class TrainedDFlash:
-    """See :class:`kinfolk.train.loop.TrainedDrafter`. A text gives ``anchors`` blocks a step."""
+class TrainedDFlash(BlockDrafter):
+    """See :class:`kinfolk.train.kinds.TrainedDrafter`."""
 
     def __init__(
         self, shape: DrafterShape, target: FrozenTarget, *, anchors: int, seed: int
     ) -> None:
-        self.shape, self.target, self.anchors = shape, target, anchors
-        self.depth = shape.depth
+        super().__init__(target, block=shape.block, gamma=shape.gamma, anchors=anchors)
+        self.shape = shape
         initial = initial_parameters(shape, target.last_norm, seed)
         self.parameters = {
             name: tensor.to(target.device).requires_grad_() for name, tensor in initial.items()
         }
         self._network = Network(shape, self.parameters)
 
-    def sample(self, text: Text, generator: torch.Generator) -> Blocks:
-        anchors = sample_anchors(text, self.anchors, generator)
-        return blocks_at(text, anchors, self.shape.block, self.shape.gamma)
-
-    def loss(self, text: Text, blocks: Blocks) -> torch.Tensor:
-        """The weighted sum of the cross entropies of all rows."""
-        blocks = blocks.to(self.target.device)
-        counted = blocks.weights > 0
-        logits = self._logits(text, blocks, counted)
-        each = torch.nn.functional.cross_entropy(logits, blocks.labels[counted], reduction="none")
-        return (each * blocks.weights[counted]).sum()
-
-    @torch.no_grad()
-    def hits(self, text: Text, blocks: Blocks) -> torch.Tensor:
-        """int8 [A, depth]: 1 where the best token of a row is the text's, 0 where it is another,
-        -1 behind the text."""
-        blocks = blocks.to(self.target.device)
-        counted = blocks.weights > 0
-        best = self._logits(text, blocks, counted).argmax(-1)
-        found = torch.full(counted.shape, -1, dtype=torch.int8, device=counted.device)
-        found[counted] = (best == blocks.labels[counted]).to(torch.int8)
-        return found[:, 1:].cpu()
-
-    def _logits(self, text: Text, blocks: Blocks, counted: torch.Tensor) -> torch.Tensor:
-        """float32 [n, vocabulary] of the rows that count."""
+    def logits(self, text: Text, blocks: Blocks, counted: torch.Tensor) -> torch.Tensor:
         noise = torch.full_like(blocks.labels, self.shape.mask_token)
         noise[:, 0] = blocks.tokens
         features, embedded = self.target.features(text), self.target.embed(noise)
@@ -66,13 +44,9 @@ class TrainedDFlash:
             rows = self._network(features, embedded, blocks.anchors)
         return self.target.logits(rows[counted])
 
-    def write(
-        self, parameters: Mapping[str, torch.Tensor], path: Path, **conversion: Any
-    ) -> Converted:
-        """Write the file: the authors' directory of these weights, converted.
-
-        ``conversion`` are arguments of :func:`kinfolk.convert.driver.convert_drafter`.
-        """
+    def write(self, parameters: Mapping[str, torch.Tensor], writing: Writing) -> int:
+        """Write the file: the authors' directory of these weights, converted."""
+        registry, loaded = writing.registry, self.target.loaded
         tensors = {name: t.detach().float().cpu().contiguous() for name, t in parameters.items()}
         with tempfile.TemporaryDirectory() as name:
             # The file's general keys are read out of the folder's name, so it is always the same.
@@ -80,4 +54,19 @@ class TrainedDFlash:
             folder.mkdir()
             (folder / "config.json").write_text(json.dumps(self.shape.config_json()))
             save_file(tensors, folder / "model.safetensors")
-            return convert_drafter(folder, path, **conversion)
+            written = convert_drafter(
+                folder,
+                writing.path,
+                outtype=writing.outtype,
+                target=loaded.file.path,
+                families=[provided.value for provided in registry.families.values()],
+                drafters=[
+                    DrafterConverter(provided.value, provided.source)
+                    for provided in registry.drafters.values()
+                ],
+                formats=QuantFormats([provided.value for provided in registry.quant_formats]),
+                name=writing.name or f"{loaded.config.name} drafter",
+                overwrite=writing.overwrite,
+                progress=writing.progress,
+            )
+        return written.nbytes

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, silu
 
-from kinfolk.train.dflash.blocks import block_mask, context_mask
+from kinfolk.train.dflash.masks import block_mask, context_mask
 from kinfolk.train.dflash.shape import EPS, ROPE_BASE, DrafterShape
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from kinfolk.config import ModelConfig
 from kinfolk.errors import SettingsError
 from kinfolk.spec.dflash.config import spread_layers
+from kinfolk.train.options import usual_gamma
 
 EPS: Final = 1e-6
 ROPE_BASE: Final = 1e6
@@ -150,7 +151,7 @@ def choose_shape(
         mask_token=mask_token,
         vocabulary=vocabulary,
         context=target.context,
-        gamma=gamma or min(block / 2, 7.0),
+        gamma=gamma or usual_gamma(block),
     )
 
 

@@ -1,0 +1,1 @@
+"""Training of blocks for multi-token prediction."""

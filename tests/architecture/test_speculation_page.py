@@ -1,0 +1,50 @@
+"""The page of what tests show of drafts names tests that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+PAGE = "docs/speculation_tests.md"
+TITLES = "| what holds | tests | not shown |"
+
+
+@pytest.fixture(scope="module")
+def lines(repo) -> list[list[str]]:
+    """The cells of every line of the page's tables."""
+    text = (repo / PAGE).read_text()
+    tables = re.findall(rf"^{re.escape(TITLES)}\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert len(tables) == text.count("\n## ") == 6
+    return [
+        [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
+        for table in tables
+        for line in table.splitlines()
+    ]
+
+
+def named_in(cell: str) -> list[tuple[str, str]]:
+    """File and name of each test of a cell: names stand behind their file."""
+    found, path = [], ""
+    for word in re.findall(r"`([^`]+)`", cell):
+        if "/" in word:
+            path = word
+        else:
+            found.append((path, word))
+    return found
+
+
+def test_every_test_that_the_page_names_exists(repo, lines):
+    named = {test for line in lines for cell in line[1:] for test in named_in(cell)}
+    missing = []
+    for path, name in sorted(named):
+        text = (repo / path).read_text() if (repo / path).is_file() else ""
+        if not re.search(rf"^ *(?:async )?def {re.escape(name)}\(", text, re.MULTILINE):
+            missing.append(f"{path}: {name}")
+    assert missing == []
+    assert len(named) > 100
+
+
+def test_every_line_names_a_test_or_says_what_is_missing(lines):
+    assert [line[0] for line in lines if len(line) != 3 or not (line[1] or line[2])] == []
+    assert [line[0] for line in lines if line[1] and not named_in(line[1])] == []

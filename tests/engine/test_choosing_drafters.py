@@ -1,0 +1,212 @@
+"""Which drafters draft for a model: ``--draft auto``, ``off`` or names."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import replace
+
+import oracle_drafter
+import pytest
+
+from kinfolk.engine.preparing import prepare_model
+from kinfolk.engine.preparing_drafters import HOST_DRAFT, draft_line, files_beside
+from kinfolk.errors import SettingsError
+from kinfolk.sched.request import Request
+from kinfolk.settings import load_settings
+
+
+@pytest.fixture(scope="session")
+def drafters(registry):
+    own = oracle_drafter.spec(
+        name="within",
+        architectures=(),
+        prepare="oracle_drafter:prepare_own",
+        build="oracle_drafter:OracleDrafter",
+    )
+    others = {"oracle": oracle_drafter.spec(), "within": own}
+    return replace(registry, drafters={**registry.drafters, **others})
+
+
+@pytest.fixture
+def model(tmp_path, cases):
+    return shutil.copy(cases / "qwen35.gguf", tmp_path / "model.gguf")
+
+
+@pytest.fixture
+def chosen(model, drafters, registry):
+    """``chosen(**settings)``: (name and file of the drafter with weights, names of the host's)."""
+
+    def ask(within=False, **settings):
+        known = drafters if within else replace(drafters, drafters=without(drafters, "within"))
+        options = {"device": "cpu", "context": 256, "slots": 2, **settings}
+        ready = prepare_model(model, load_settings(**options), known)
+        found = ready.drafters.with_weights
+        name = None if found is None else (found.spec.name, found.file.path.name)
+        return name, [one.value.name for one in ready.drafters.hosts]
+
+    return ask
+
+
+def without(registry, *names):
+    return {name: each for name, each in registry.drafters.items() if name not in names}
+
+
+def write(path, **keys):
+    return oracle_drafter.write(path, [[1, 2, 3]], **keys)
+
+
+def test_by_itself_a_model_is_drafted_for_by_prompt_lookup(chosen):
+    assert chosen() == (None, ["ngram"])
+
+
+@pytest.mark.parametrize("name", ["model-draft.gguf", "model.dflash.gguf"])
+def test_a_file_beside_the_model_drafts_for_it(chosen, model, name):
+    write(model.with_name(name))
+    assert chosen() == (("oracle", name), ["ngram"])
+
+
+def test_the_files_of_a_split_model_are_named_after_the_whole(tmp_path):
+    write(tmp_path / "big-draft.gguf")
+    first = tmp_path / "big-00001-of-00003.gguf"
+    assert [path.name for path in files_beside(first)] == ["big-draft.gguf"]
+
+
+def test_a_drafter_in_the_models_own_file_is_used(chosen):
+    assert chosen(within=True) == (("within", "model.gguf"), ["ngram"])
+
+
+def test_a_named_file_comes_before_one_beside_the_model(chosen, model, tmp_path):
+    write(model.with_name("model-draft.gguf"))
+    other = write(tmp_path / "other.gguf")
+    assert chosen(draft_model=other) == (("oracle", "other.gguf"), ["ngram"])
+
+
+def test_a_file_beside_that_does_not_fit_is_only_warned_of(chosen, model, caplog):
+    write(model.with_name("model-draft.gguf"), feature=61)
+    with caplog.at_level(logging.WARNING):
+        assert chosen() == (None, ["ngram"])
+    assert "model-draft.gguf" in caplog.text
+    assert "layer 61, the model has" in caplog.text
+
+
+def test_off_is_none_at_all(chosen, model):
+    write(model.with_name("model-draft.gguf"))
+    assert chosen(draft="off") == (None, [])
+    assert chosen(draft="off", draft_model=model.with_name("model-draft.gguf")) == (None, [])
+
+
+def test_batch_invariance_turns_auto_off_and_refuses_names(chosen, tmp_path):
+    assert chosen(batch_invariant=True, graphs="on") == (None, [])
+    for asked in ({"draft": "ngram"}, {"draft_model": write(tmp_path / "d.gguf")}):
+        with pytest.raises(SettingsError, match=r"--draft.*nothing can be drafted"):
+            chosen(batch_invariant=True, graphs="on", **asked)
+
+
+def test_names_are_tried_in_order(chosen, model, caplog):
+    assert chosen(draft="ngram") == (None, ["ngram"])
+    assert chosen(draft="random,ngram") == (None, ["random", "ngram"])
+    with caplog.at_level(logging.WARNING):
+        assert chosen(draft="oracle,ngram") == (None, ["ngram"])
+    assert "holds no drafter 'oracle'" in caplog.text
+    write(model.with_name("model-draft.gguf"))
+    beside = ("oracle", "model-draft.gguf")
+    assert chosen(draft="oracle,ngram") == (beside, ["ngram"])
+    assert chosen(draft="oracle") == (beside, [])
+    assert chosen(within=True, draft="within,oracle") == (("within", "model.gguf"), [])
+
+
+@pytest.mark.parametrize("value", ["auto,ngram", "off,ngram", "", "ngram,ngram"])
+def test_words_that_are_no_names_stand_alone(value):
+    with pytest.raises(SettingsError, match=r"--draft: "):
+        load_settings(draft=value)
+
+
+def test_a_chain_and_a_tree_are_kept_at_hand_where_cost_decides(model, drafters, tmp_path):
+    path = write(tmp_path / "d.gguf", columns=3, depth=7)
+
+    def shape(**settings):
+        options = {"device": "cpu", "context": 256, "draft_model": path, **settings}
+        found = prepare_model(model, load_settings(**options), drafters).drafters.with_weights
+        return found.chain, found.tree
+
+    assert shape() == (7, 32)
+    assert shape(draft_tokens=4, draft_budget=9) == (4, 9)
+    assert shape(draft_mode="tree") == (0, 32)
+    assert shape(draft_mode="chain") == (7, 0)
+    assert shape(draft_widths="fixed") == shape(draft_width=3) == (7, 0)
+    with pytest.raises(SettingsError, match="confidence is for chains"):
+        shape(draft_mode="tree", draft_widths="confidence")
+
+
+def test_the_report_says_what_drafts(model, drafters):
+    write(model.with_name("model-draft.gguf"), columns=3, depth=7)
+    options = {"device": "cpu", "context": 256}
+    ready = prepare_model(model, load_settings(**options), drafters)
+    weighted, host = ready.drafters.report()
+    assert (weighted["chain"], weighted["tree"], weighted["bytes"]) == (7, 32, 12)
+    assert (host["name"], host["chain"]) == ("ngram", HOST_DRAFT)
+    assert draft_line(host).endswith(": chains of up to 15 tokens")
+    assert draft_line(weighted).startswith(
+        "oracle of the tests: chains of up to 7 or trees of up to 32"
+    )
+
+
+# -- two drafters in one engine -------------------------------------------------------------------
+
+
+@pytest.fixture
+def drafted(load, drafters, tmp_path):
+    def open_model(futures, *, settings=None, **keys):
+        path = oracle_drafter.write(tmp_path / "draft.gguf", futures, **keys)
+        return load(registry=drafters, draft_model=path, **(settings or {}))
+
+    return open_model
+
+
+@pytest.mark.parametrize("graphs", ["off", "on"])
+@pytest.mark.parametrize("widths", ["fixed", "confidence", "cost"])
+def test_text_with_both_drafters_is_that_without(
+    engine, text, solo, collect, drafted, widths, graphs
+):
+    """The drafter with weights is wrong every third token; prompt lookup finds the repetition."""
+    from kinfolk.spec.ngram import PromptLookup
+
+    requests = [
+        Request(f"r{length}", (*text[:length], *text[:length]), 24) for length in (20, 31, 32, 33)
+    ]
+    futures = [[*request.prompt, *solo(request).tokens] for request in requests]
+    mode = {} if widths == "cost" else {"draft_mode": "chain"}
+    settings = {"draft_widths": widths, "draft_budget": 9, "graphs": graphs, **mode}
+    loaded = drafted(futures, depth=6, columns=2, wrong=3, settings=settings)
+    running = engine(PromptLookup(), model=loaded, widths=widths, max_draft=9)
+    outcomes = [collect(ticket) for ticket in [running.submit(each) for each in requests]]
+    for request, outcome in zip(requests, outcomes, strict=True):
+        assert outcome.tokens == solo(request).tokens
+    assert running.stats()["draft_failures"] == 0
+    if widths != "cost":
+        assert all(outcome.end.usage.drafted > 0 for outcome in outcomes)
+
+
+@pytest.mark.parametrize("method", ["extend", "commit"])
+def test_a_drafter_that_cannot_write_its_state_is_left_out(
+    engine, text, solo, collect, drafted, method, caplog
+):
+    requests = [Request(f"r{i}", tuple(text[: 20 + 9 * i]), 16) for i in range(2)]
+    futures = [[*request.prompt, *solo(request).tokens] for request in requests]
+    loaded = drafted(futures, settings={"draft_mode": "chain"})
+
+    class Broken(type(loaded.drafter.drafter)):
+        def __init__(self, other):
+            self.__dict__.update(other.__dict__)
+
+    def fails(self, *arguments):
+        raise RuntimeError("no room")
+
+    setattr(Broken, method, fails)
+    broken = replace(loaded.drafter, drafter=Broken(loaded.drafter.drafter))
+    running = engine(model=replace(loaded, drafter=broken))
+    for request in requests:
+        assert collect(running.submit(request)).tokens == solo(request).tokens
+    assert running.stats()["draft_failures"] >= 1
+    assert caplog.text.count("RuntimeError: no room") == 1
