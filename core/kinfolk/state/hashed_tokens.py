@@ -49,7 +49,4 @@ class HashedTokens:
 
     def starts_like(self, other: HashedTokens, length: int) -> bool:
         """Whether the first ``length`` tokens of both are the same; ``other`` has that many."""
-        # What is behind the last full chunk comes first: prefixes with the same hash differ there.
-        tail = length // CHUNK_POSITIONS * CHUNK_BYTES
-        theirs = memoryview(other.packed)[: length * TOKEN_BYTES]
-        return self.packed.startswith(theirs[tail:], tail) and self.packed.startswith(theirs)
+        return self.packed.startswith(memoryview(other.packed)[: length * TOKEN_BYTES])

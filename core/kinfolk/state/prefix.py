@@ -11,25 +11,39 @@ from dataclasses import dataclass
 
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
-from kinfolk.state.hashed_tokens import HashedTokens
+from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES, HashedTokens
 from kinfolk.types import CHUNK_POSITIONS
 
 
 @dataclass(eq=False, slots=True)
 class StoredPrefix:
-    """A checkpoint, and tokens that begin with those before it."""
+    """A checkpoint, and ``tokens`` of which the first ``length`` are those before it.
+
+    ``key`` is the hash of its full chunks, ``tail`` packed tokens behind them, from the byte
+    ``start`` on.
+    """
 
     tokens: HashedTokens
     checkpoint: Checkpoint
+    length: int
+    key: int
+    start: int
+    tail: bytes
 
-    @property
-    def length(self) -> int:
-        return self.checkpoint.length
+    @classmethod
+    def of(cls, tokens: HashedTokens, checkpoint: Checkpoint) -> StoredPrefix:
+        length = checkpoint.length
+        chunks, stop = length // CHUNK_POSITIONS, length * TOKEN_BYTES
+        start = chunks * CHUNK_BYTES
+        key, tail = tokens.chain[chunks], tokens.packed[start:stop]
+        return cls(tokens, checkpoint, length, key, start, tail)
 
-    @property
-    def key(self) -> int:
-        """The hash of its full chunks."""
-        return self.tokens.chain[self.length // CHUNK_POSITIONS]
+    def begins(self, prompt: HashedTokens) -> bool:
+        """Whether a prompt begins with these tokens. Those behind the full chunks are compared
+        first: prefixes with the same hash differ there."""
+        return prompt.packed.startswith(self.tail, self.start) and prompt.starts_like(
+            self.tokens, self.length
+        )
 
 
 class PrefixCache:
@@ -51,7 +65,7 @@ class PrefixCache:
     def holds(self, tokens: HashedTokens, length: int) -> bool:
         """Whether there is a checkpoint after exactly the first ``length`` tokens."""
         return any(
-            each.length == length and tokens.starts_like(each.tokens, length)
+            each.length == length and each.begins(tokens)
             for each in self._index.get(tokens.chain[length // CHUNK_POSITIONS], ())
         )
 
@@ -64,7 +78,7 @@ class PrefixCache:
         longest = len(prompt) - 1
         for key in reversed(prompt.chain):
             for each in self._index.get(key, ()):
-                if each.length <= longest and prompt.starts_like(each.tokens, each.length):
+                if each.length <= longest and each.begins(prompt):
                     self._entries[each] = self._entries.pop(each)
                     return each.checkpoint
         return None
@@ -77,7 +91,7 @@ class PrefixCache:
             return
         while len(self._entries) >= self._capacity:
             self.evict_one()
-        entry = StoredPrefix(tokens, checkpoint)
+        entry = StoredPrefix.of(tokens, checkpoint)
         self._entries[entry] = None
         bucket = self._index.setdefault(entry.key, [])
         bucket.append(entry)
