@@ -207,7 +207,8 @@ def drafted(model, registry, cases, tmp_path_factory):
     attending_drafter.write(path, model.config.width, window=40)
 
     def open_model(tree, **settings):
-        mode = {"draft_mode": "tree", "draft_budget": 5} if tree else {"draft_tokens": 3}
+        mode = {"draft_budget": 5} if tree else {"draft_tokens": 3}
+        mode["draft_mode"] = "tree" if tree else "chain"
         options = {"device": "cpu", "dtype": "f32", "context": 128, "slots": 3, "graphs": "on"}
         options |= {"draft_model": path, **mode, **settings}
         return load_model(
