@@ -160,21 +160,31 @@ class Watching(EagerCapture):
         return body
 
 
+BUCKETS = {
+    "decode": Bucket("decode", 4, 4),
+    "chains": Bucket("verify", 4, 4, 4, drafted=4),
+    "trees": Bucket("verify", 4, 4, 4, trees=True, drafted=4),
+    "short slices": Bucket("mixed", 8, 2),
+    "slices and trees": Bucket("mixed", 96, 2, 4, trees=True, drafted=4, long=1),
+}
+SAMPLINGS = {
+    "greedy": SamplingKind(True, 0),
+    "all": SamplingKind(False, 0),
+    "top": SamplingKind(False, 64, True),
+    "logits": None,
+}
+# Two minutes each, for what differs before sampling alone.
+LONG = {("slices and trees", "all"), ("slices and trees", "logits")}
+
+
 @pytest.mark.parametrize(
-    "bucket",
+    ("bucket", "sampling"),
     [
-        Bucket("decode", 4, 4),
-        Bucket("verify", 4, 4, 4, drafted=4),
-        Bucket("verify", 4, 4, 4, trees=True, drafted=4),
-        Bucket("mixed", 8, 2),
-        Bucket("mixed", 96, 2, 4, trees=True, drafted=4, long=1),
+        pytest.param(BUCKETS[one], SAMPLINGS[other], id=f"{other}-{one}")
+        for one in BUCKETS
+        for other in SAMPLINGS
+        if (one, other) not in LONG
     ],
-    ids=["decode", "chains", "trees", "short slices", "slices and trees"],
-)
-@pytest.mark.parametrize(
-    "sampling",
-    [SamplingKind(True, 0), SamplingKind(False, 0), SamplingKind(False, 64, True), None],
-    ids=["greedy", "all", "top", "logits"],
 )
 def test_the_body_of_a_recording_needs_nothing_of_the_host(model, bucket, sampling):
     if sampling is not None and bucket.drafted:
