@@ -158,7 +158,7 @@ class Buckets:
         if limits.proposed:
             yield from self._likely_proposed(limits, sequences)
         yield from self._likely_mixed(limits, slots)
-        if limits.max_draft > limits.proposed:
+        if limits.max_draft > limits.proposed_chain:
             few = [n for n in sequences if n <= MAX_HOST_SEQUENCES]
             yield from self._likely_verify(limits.max_draft, few)
 

@@ -261,15 +261,13 @@ def _check_invariance(settings: Settings) -> None:
     """A drafted row's numbers depend on the number of rows, which the drafter chooses."""
     if not settings.batch_invariant or settings.draft == ("off",):
         return
-    asked = {"draft-model": settings.draft_model}
+    asked = "" if settings.draft_model is None else f"--draft-model {settings.draft_model}"
     if settings.draft != ("auto",):
-        asked["draft"] = Path(",".join(settings.draft))
-    for name, value in asked.items():
-        if value is not None:
-            raise SettingsError(
-                f"--{name} {value}: nothing can be drafted with --batch-invariant; leave out one "
-                "of them"
-            )
+        asked = f"--draft {','.join(settings.draft)}"
+    if asked:
+        raise SettingsError(
+            f"{asked}: nothing can be drafted with --batch-invariant; leave out one of them"
+        )
 
 
 def _check_options(settings: Settings, spec: DrafterSpec | None) -> None:

@@ -197,13 +197,13 @@ class Drafts:
     def _usable(self, sequence: Sequence) -> int:
         left = sequence.remaining - 1
         width = self._rows(sequence, sequence.proposed)
-        if not sequence.proposed_tree:
+        if not sequence.proposed_tree or not left:
             return min(width, left)
         # Several rows may compete for one token, but none may stand behind the context. Of a tree,
         # the first n rows are at most n deep.
         room = self._limits.context - 1 - sequence.computed
         deepest = self._limits.proposed_depth or width
-        return 0 if not left else width if deepest <= room else min(width, room)
+        return width if deepest <= room else min(width, room)
 
     def _chosen(self, draft: Candidate, tokens: tuple[int, ...], width: int) -> Chosen:
         draft.sequence.draft_source = draft.source

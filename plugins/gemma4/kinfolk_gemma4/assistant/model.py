@@ -32,7 +32,7 @@ from kinfolk_gemma4.assistant.config import CENTROIDS, INPUTS, OUTPUTS, TABLE, A
 from kinfolk_gemma4.model import LayerBuilder
 from kinfolk_kernels.embedding.op import EMBEDDING, EmbeddingArguments
 
-NO_ROW = -1
+NO_ARENA_ROW = -1
 """Instead of a row of the arena: the rows of a draft write none and see none."""
 
 
@@ -181,5 +181,5 @@ def committed_only(batch: StepBatch) -> StepBatch:
     return replace(
         batch,
         ancestors=torch.zeros_like(batch.ancestors),
-        arena_row=torch.full_like(batch.arena_row, NO_ROW),
+        arena_row=torch.full_like(batch.arena_row, NO_ARENA_ROW),
     )
