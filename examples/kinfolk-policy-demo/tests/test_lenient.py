@@ -55,7 +55,10 @@ def registry():
 def answer(registry, policy):
     """An answer of the bundled model to a repetitive prompt, and its usage."""
     torch.set_num_threads(1)
-    settings = load_settings(device="cpu", draft="ngram", draft_tokens=4, policy=policy)
+    # Widths by cost follow the clock, so the number of steps would differ from run to run.
+    settings = load_settings(
+        device="cpu", draft="ngram", draft_tokens=4, draft_widths="fixed", policy=policy
+    )
     with Runtime.open(None, settings, registry) as runtime:
         text = "for a in b:\n    print(a)\n" * 6 + "for"
         prompt = tuple(runtime.tokenizer.encode(text))
