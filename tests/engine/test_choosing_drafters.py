@@ -17,15 +17,15 @@ from kinfolk.settings import load_settings
 
 
 @pytest.fixture(scope="session")
-def drafters(registry):
+def every_drafter(drafters):
+    """The registry with the drafter of the tests, and one that reads the model's own file."""
     own = oracle_drafter.spec(
         name="within",
         architectures=(),
         prepare="oracle_drafter:prepare_own",
         build="oracle_drafter:OracleDrafter",
     )
-    others = {"oracle": oracle_drafter.spec(), "within": own}
-    return replace(registry, drafters={**registry.drafters, **others})
+    return replace(drafters, drafters={**drafters.drafters, "within": own})
 
 
 @pytest.fixture
@@ -34,11 +34,13 @@ def model(tmp_path, cases):
 
 
 @pytest.fixture
-def chosen(model, drafters, registry):
+def chosen(model, every_drafter):
     """``chosen(**settings)``: (name and file of the drafter with weights, names of the host's)."""
 
     def ask(within=False, **settings):
-        known = drafters if within else replace(drafters, drafters=without(drafters, "within"))
+        known = every_drafter
+        if not within:
+            known = replace(known, drafters=without(known, "within"))
         options = {"device": "cpu", "context": 256, "slots": 2, **settings}
         ready = prepare_model(model, load_settings(**options), known)
         found = ready.drafters.with_weights
@@ -122,12 +124,12 @@ def test_words_that_are_no_names_stand_alone(value):
         load_settings(draft=value)
 
 
-def test_a_chain_and_a_tree_are_kept_at_hand_where_cost_decides(model, drafters, tmp_path):
+def test_a_chain_and_a_tree_are_kept_at_hand_where_cost_decides(model, every_drafter, tmp_path):
     path = write(tmp_path / "d.gguf", columns=3, depth=7)
 
     def shape(**settings):
         options = {"device": "cpu", "context": 256, "draft_model": path, **settings}
-        found = prepare_model(model, load_settings(**options), drafters).drafters.with_weights
+        found = prepare_model(model, load_settings(**options), every_drafter).drafters.with_weights
         return found.chain, found.tree
 
     assert shape() == (7, 32)
@@ -139,10 +141,10 @@ def test_a_chain_and_a_tree_are_kept_at_hand_where_cost_decides(model, drafters,
         shape(draft_mode="tree", draft_widths="confidence")
 
 
-def test_the_report_says_what_drafts(model, drafters):
+def test_the_report_says_what_drafts(model, every_drafter):
     write(model.with_name("model-draft.gguf"), columns=3, depth=7)
     options = {"device": "cpu", "context": 256}
-    ready = prepare_model(model, load_settings(**options), drafters)
+    ready = prepare_model(model, load_settings(**options), every_drafter)
     weighted, host = ready.drafters.report()
     assert (weighted["chain"], weighted["tree"], weighted["bytes"]) == (7, 32, 12)
     assert (host["name"], host["chain"]) == ("ngram", HOST_DRAFT)
@@ -156,10 +158,10 @@ def test_the_report_says_what_drafts(model, drafters):
 
 
 @pytest.fixture
-def drafted(load, drafters, tmp_path):
+def load_with_drafter(load, every_drafter, tmp_path):
     def open_model(futures, *, settings=None, **keys):
         path = oracle_drafter.write(tmp_path / "draft.gguf", futures, **keys)
-        return load(registry=drafters, draft_model=path, **(settings or {}))
+        return load(registry=every_drafter, draft_model=path, **(settings or {}))
 
     return open_model
 
@@ -167,7 +169,7 @@ def drafted(load, drafters, tmp_path):
 @pytest.mark.parametrize("graphs", ["off", "on"])
 @pytest.mark.parametrize("widths", ["fixed", "confidence", "cost"])
 def test_text_with_both_drafters_is_that_without(
-    engine, text, solo, collect, drafted, widths, graphs
+    engine, text, solo, collect, load_with_drafter, widths, graphs
 ):
     """The drafter with weights is wrong every third token; prompt lookup finds the repetition."""
     from kinfolk.spec.ngram import PromptLookup
@@ -178,7 +180,7 @@ def test_text_with_both_drafters_is_that_without(
     futures = [[*request.prompt, *solo(request).tokens] for request in requests]
     mode = {} if widths == "cost" else {"draft_mode": "chain"}
     settings = {"draft_widths": widths, "draft_budget": 9, "graphs": graphs, **mode}
-    loaded = drafted(futures, depth=6, columns=2, wrong=3, settings=settings)
+    loaded = load_with_drafter(futures, depth=6, columns=2, wrong=3, settings=settings)
     running = engine(PromptLookup(), model=loaded, widths=widths, max_draft=9)
     outcomes = [collect(ticket) for ticket in [running.submit(each) for each in requests]]
     for request, outcome in zip(requests, outcomes, strict=True):
@@ -190,11 +192,11 @@ def test_text_with_both_drafters_is_that_without(
 
 @pytest.mark.parametrize("method", ["extend", "commit"])
 def test_a_drafter_that_cannot_write_its_state_is_left_out(
-    engine, text, solo, collect, drafted, method, caplog
+    engine, text, solo, collect, load_with_drafter, method, caplog
 ):
     requests = [Request(f"r{i}", tuple(text[: 20 + 9 * i]), 16) for i in range(2)]
     futures = [[*request.prompt, *solo(request).tokens] for request in requests]
-    loaded = drafted(futures, settings={"draft_mode": "chain"})
+    loaded = load_with_drafter(futures, settings={"draft_mode": "chain"})
 
     class Broken(type(loaded.drafter.drafter)):
         def __init__(self, other):

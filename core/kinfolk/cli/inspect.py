@@ -111,9 +111,11 @@ def _drafters(
     ]
     try:
         facts = _facts(file, registry, settings)
-        return [*readers, *prepare_drafters(settings, registry, formats, file, facts).report()]
+        drafters = prepare_drafters(settings, registry, formats, file, facts)
     except KinfolkError:
         return readers  # no family runs the file, or it cannot be drafted for
+    drafters.close(file)
+    return [*readers, *drafters.report()]
 
 
 def _facts(file: GGUFFile, registry: Registry, settings: Settings) -> TargetFacts:

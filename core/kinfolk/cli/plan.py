@@ -43,6 +43,7 @@ def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -
 
         ready = prepare_model(path, settings, registry)
     with ready.file:
+        ready.drafters.close(ready.file)  # what is reported of it was read with the header
         if as_json:
             print_json(_report(ready))
         else:

@@ -91,6 +91,11 @@ class PreparedDrafters:
         """Rows of a lane in the arena."""
         return 0 if self.with_weights is None else self.with_weights.arena_rows
 
+    def close(self, model: GGUFFile) -> None:
+        """Close the drafter's file, unless it is that of the ``model``."""
+        if self.with_weights is not None and self.with_weights.file is not model:
+            self.with_weights.file.close()
+
     def report(self) -> list[dict[str, Any]]:
         """What drafts, for people and for JSON: names, files, bytes of tensors in them, and the
         most tokens of a chain and of a tree."""
