@@ -90,9 +90,15 @@ class Executor(Protocol):
 class EagerExecutor:
     """Runs each batch in its own size, launch by launch."""
 
-    def __init__(self, loaded: LoadedModel, state: State, kernel_warmup: KernelWarmup) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        state: State,
+        kernel_warmup: KernelWarmup,
+        counters: ExecutorCounters | None = None,
+    ) -> None:
         self.loaded, self.state, self.kernel_warmup = loaded, state, kernel_warmup
-        self.counters = ExecutorCounters()
+        self.counters = counters or ExecutorCounters()
         self._steps: dict[GraphShape, StepFn] = {}
         self._penalties: PenaltyState | None = None
         self.drafting: Drafting | None = None

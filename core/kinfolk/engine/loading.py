@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,8 @@ class LoadedModel:
     drafter: LoadedDrafter | None = None
     drafters: PreparedDrafters = field(default_factory=PreparedDrafters)
     """All that draft: those of the host too."""
+    source: ModelSource | None = None
+    """Loads the same model again, with the same plans."""
 
     @property
     def usual_draft(self) -> int:
@@ -97,39 +99,78 @@ def load_model(
         # The limit covers this process only: not other programs, nor the driver's memory.
         share = ready.memory.usable / torch.cuda.get_device_properties(ready.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), ready.device)
-    weights = _load(ready, ready.weights, ready.file, progress)
-    config, limits = ready.config, ready.memory.limits
-    placement = None
-    if any(config.experts):
-        # As many bays as experts: all of them are on the device.
-        placement = ready.hooks.place_experts(ExpertStats(config.experts), sum(config.experts))
-    context = BuildContext(
-        ready.ops, ready.device, ready.dtype, ready.plan, limits.context, placement
-    )
-    model = ready.family.build(config, weights, context)
-    return LoadedModel(
-        file=ready.file,
-        family=ready.family,
-        config=config,
-        info=ready.info,
-        model=model,
-        hooks=ready.hooks,
-        ops=ready.ops,
-        step_ops=StepOps.bind(ready.ops, ready.device),
-        plan=ready.plan,
-        limits=limits,
-        mapping=ready.hooks.map_slots(ready.plan, limits),
-        device=ready.device,
-        dtype=ready.dtype,
-        slice_rows=ready.slice_rows,
-        captures=ready.captures,
-        graphs=graphs,
-        batch_invariant=settings.batch_invariant,
-        packed=weights.packed,
-        refused=weights.refused,
-        drafter=_load_drafter(ready, context, model, progress),
-        drafters=ready.drafters,
-    )
+    return ModelSource(ready, graphs, settings.batch_invariant).load(progress)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Reads the weights of a planned model, as often as it is asked to."""
+
+    ready: Prepared
+    graphs: bool
+    batch_invariant: bool
+
+    def load(self, progress: Progress | None = None, *, drafter: bool = True) -> LoadedModel:
+        """Build the model over its weights, with its drafter or with room for it."""
+        ready = self.ready
+        weights = _load(ready, ready.weights, ready.file, progress)
+        config, limits = ready.config, ready.memory.limits
+        model = ready.family.build(config, weights, self._context())
+        _ask_for_features(ready, model)
+        loaded = LoadedModel(
+            file=ready.file,
+            family=ready.family,
+            config=config,
+            info=ready.info,
+            model=model,
+            hooks=ready.hooks,
+            ops=ready.ops,
+            step_ops=StepOps.bind(ready.ops, ready.device),
+            plan=ready.plan,
+            limits=limits,
+            mapping=ready.hooks.map_slots(ready.plan, limits),
+            device=ready.device,
+            dtype=ready.dtype,
+            slice_rows=ready.slice_rows,
+            captures=ready.captures,
+            graphs=self.graphs,
+            batch_invariant=self.batch_invariant,
+            packed=weights.packed,
+            refused=weights.refused,
+            drafters=ready.drafters,
+            source=self,
+        )
+        return self.with_drafter(loaded, progress) if drafter else loaded
+
+    def with_drafter(self, loaded: LoadedModel, progress: Progress | None = None) -> LoadedModel:
+        """``loaded`` with its drafter with weights, if there is one."""
+        ready, found = self.ready, self.ready.drafters.with_weights
+        if found is None:
+            return loaded
+        wanted = found.weights_in(ready.file, ready.weights)
+        weights = _load(ready, wanted, found.file, progress)
+        built = build_drafter(
+            found.spec, found.source, found.plan, weights, self._context(), loaded.model
+        )
+        drafter = LoadedDrafter(
+            found.spec.name,
+            found.plan,
+            built,
+            found.chain,
+            found.tree,
+            found.file,
+            found.confidence,
+        )
+        return replace(loaded, drafter=drafter)
+
+    def _context(self) -> BuildContext:
+        ready, experts = self.ready, self.ready.config.experts
+        placement = None
+        if any(experts):
+            # As many bays as experts: all of them are on the device.
+            placement = ready.hooks.place_experts(ExpertStats(experts), sum(experts))
+        context = ready.memory.limits.context
+        return BuildContext(ready.ops, ready.device, ready.dtype, ready.plan, context, placement)
 
 
 def _load(ready: Prepared, plan: WeightPlan, file: GGUFFile, progress: Progress | None) -> Weights:
@@ -145,26 +186,18 @@ def _load(ready: Prepared, plan: WeightPlan, file: GGUFFile, progress: Progress 
     )
 
 
-def _load_drafter(
-    ready: Prepared, context: BuildContext, model: Model, progress: Progress | None
-) -> LoadedDrafter | None:
-    """The drafter with weights, if there is one, built for a model that then returns features."""
+def _ask_for_features(ready: Prepared, model: Model) -> None:
+    """Let the model return the features that its drafter reads."""
     found = ready.drafters.with_weights
-    if found is None:
-        return None
-    plan, name = found.plan, found.spec.name
-    if plan.features or plan.final:
-        features = getattr(model, "features", None)
-        if features is None:
-            raise UnsupportedModelError(
-                f"{found.file.path}: drafter {name!r} reads features of the model, and family "
-                f"{ready.family.name!r} has none (Model.features)"
-            )
-        features(plan.features, final=plan.final)
-    wanted = found.weights_in(ready.file, ready.weights)
-    weights = _load(ready, wanted, found.file, progress)
-    drafter = build_drafter(found.spec, found.source, plan, weights, context, model)
-    return LoadedDrafter(name, plan, drafter, found.chain, found.tree, found.file, found.confidence)
+    if found is None or not (found.plan.features or found.plan.final):
+        return
+    features = getattr(model, "features", None)
+    if features is None:
+        raise UnsupportedModelError(
+            f"{found.file.path}: drafter {found.spec.name!r} reads features of the model, and "
+            f"family {ready.family.name!r} has none (Model.features)"
+        )
+    features(found.plan.features, final=found.plan.final)
 
 
 def _wants_graphs(settings: Settings, device: torch.device) -> bool:

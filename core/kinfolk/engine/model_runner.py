@@ -13,7 +13,7 @@ import torch
 from kinfolk.engine.buckets import SEQUENCES, Buckets
 from kinfolk.engine.cuda_graph import capture_for
 from kinfolk.engine.draft_buffers import Lane
-from kinfolk.engine.executor import EagerExecutor, Executor, GraphExecutor
+from kinfolk.engine.executor import EagerExecutor, Executor, ExecutorCounters, GraphExecutor
 from kinfolk.engine.history import History
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel, Progress
@@ -78,28 +78,35 @@ class ModelRunner:
     """
 
     def __init__(self, loaded: LoadedModel, state: State) -> None:
-        self.loaded = loaded
         self.state = state
         self._max_sequences = (
             MAX_INVARIANT_SEQUENCES[loaded.device.type] if loaded.batch_invariant else None
         )
+        self._reader = OutputReader(loaded.device)
+        self._collected = 0.0
+        self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
+        self._executed = ExecutorCounters()
+        self.use(loaded)
+
+    def use(self, loaded: LoadedModel) -> None:
+        """Run the steps of ``loaded`` from now on; captured steps of another model are dropped. No
+        step may be pending."""
+        self.loaded = loaded
         self.uncapturable_ops: Mapping[str, str] = {}
         self._buckets: Buckets | None = None
-        eager = EagerExecutor(loaded, state, KernelWarmup(loaded.ops, loaded.device))
+        warmup = KernelWarmup(loaded.ops, loaded.device)
+        eager = EagerExecutor(loaded, self.state, warmup, self._executed)
         self.executor: Executor = eager
         if loaded.graphs:
             self.uncapturable_ops = uncapturable_ops(loaded)
             if not self.uncapturable_ops:
-                self._buckets = Buckets.of(state, self._max_sequences, loaded.usual_draft)
+                self._buckets = Buckets.of(self.state, self._max_sequences, loaded.usual_draft)
                 self.executor = GraphExecutor(eager, capture_for(loaded.device), self._buckets)
         if self.uncapturable_ops:
             reasons = "; ".join(f"{op}: {why}" for op, why in self.uncapturable_ops.items())
             if loaded.batch_invariant:
                 raise EngineError(f"--batch-invariant needs captured steps; {reasons}")
             log.warning("every step runs eagerly, so each takes longer: %s", reasons)
-        self._reader = OutputReader(loaded.device)
-        self._collected = 0.0
-        self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
 
     @property
     def counters(self) -> dict[str, int]:
