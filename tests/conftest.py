@@ -29,7 +29,7 @@ pytest.register_assert_rewrite(
 )
 
 REPO = Path(__file__).resolve().parents[1]
-TIERS = ("cpu", "interpreter", "gpu", "packaging", "browser")
+TIERS = ("cpu", "long", "interpreter", "gpu", "packaging", "browser")
 
 # Triton decides at its own import whether kernels are interpreted, for library functions too, so
 # only the value that the process was started with counts.
@@ -39,7 +39,10 @@ MAX_WORKERS = 8
 
 hypothesis.settings.register_profile("dev", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+hypothesis.settings.register_profile("long", max_examples=2000, deadline=None)
+hypothesis.settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

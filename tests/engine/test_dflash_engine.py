@@ -33,6 +33,9 @@ SHAPES = {
         conv=(2, 16), selector=(12, 8),
     ),
 }  # fmt: skip
+# Features are bfloat16: the company of a row decides some of their last bits, which moves scores by
+# up to 6.5e-3.
+NEAR = 1e-2
 SAMPLINGS = [
     Sampling(),
     Sampling(temperature=0.9, top_p=0.95, seed=11),
@@ -156,7 +159,7 @@ def check_drafts(shape, drafts, many, outcomes, plain):
             reference.extend(features[: draft.start])
             scores = scores_of(reference, plain.model, draft.anchor)
             # Another sequence may have the same token there, and another draft.
-            checked += torch.allclose(draft.scores, scores, rtol=0, atol=2e-3)
+            checked += torch.allclose(draft.scores, scores, rtol=0, atol=NEAR)
     # Drafts for the last steps of a request are not for tokens of its output.
     assert checked >= len(drafts) - 2 * len(many) > 20
 

@@ -14,11 +14,26 @@ NEAR = 2e-3
 ON_GRID = range(prefix_scenes.SLICE, 301, prefix_scenes.SLICE)
 
 
-@pytest.mark.parametrize(("graphs", "step"), [("on", 1), ("off", 4)])
-def test_a_prefix_of_every_length(load, text, graphs, step):
+# Slices and chunks end at multiples of these.
+AROUND = {n + off for n in ON_GRID for off in (-2, -1, 0, 1, 2)}
+
+
+def every_length(load, text, graphs, lengths):
     loaded = load(graphs=graphs, slots=1, checkpoints=2)
     plain = load(graphs=graphs, slots=1, checkpoints=0)
-    prefix_scenes.prefixes(loaded, plain, text, range(1, 301, step), NEAR)
+    prefix_scenes.prefixes(loaded, plain, text, sorted(lengths), NEAR)
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+def test_a_prefix_that_ends_around_a_boundary(load, text, graphs):
+    every_length(load, text, graphs, AROUND if graphs == "on" else {1, *ON_GRID})
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("graphs", ["on", "off"])
+def test_a_prefix_of_every_length(load, text, graphs):
+    every_length(load, text, graphs, range(1, 301))
 
 
 @pytest.mark.parametrize("family", ["qwen35moe", "gemma4", "gemma4moe", "laguna"])
@@ -31,5 +46,5 @@ def test_a_prefix_in_every_family(registry, cases, text, family):
         for checkpoints in (2, 0)
     )
     known = [token % loaded.info.vocabulary for token in text]
-    lengths = sorted({*range(1, 301, 23), *ON_GRID})
+    lengths = sorted({*range(1, 301, 50), *ON_GRID})
     prefix_scenes.prefixes(loaded, plain, known, lengths, NEAR)

@@ -262,7 +262,12 @@ def test_draws_follow_the_filtered_softmax(rng, distribution, chance_of, samplin
 
 
 @pytest.mark.parametrize(
-    "sampling", [Sampling(temperature=1), Sampling(temperature=0.8, top_k=40, top_p=0.95)], ids=str
+    "sampling",
+    [
+        pytest.param(Sampling(temperature=1), marks=pytest.mark.long),
+        Sampling(temperature=0.8, top_k=40, top_p=0.95),
+    ],
+    ids=str,
 )
 def test_three_tokens_in_a_row_follow_their_joint_law(rng, distribution, chance_of, sampling):
     """A chain over 2000 tokens, whose logits depend on the token before modulo 5. Cells are the
