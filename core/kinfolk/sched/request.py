@@ -11,6 +11,7 @@ from kinfolk.sched.draft_counts import DraftTally
 from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.hashed_tokens import HashedTokens
+from kinfolk.state.stored_prefix import StoredPrefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,9 @@ class Sampling:
 class Request:
     """One generation. ``checkpoints`` are prompt positions worth keeping for later requests.
 
+    ``keep``: so are the end of the answer and, in a long prompt, positions on a grid. The request
+    ``follows`` another one with the same prompt, which says that it has ``followers``: one of them
+    computes the prompt, and the others wait for it.
     ``stop`` holds token ids that end the output (they are emitted as the last token);
     ``quantum`` overrides the scheduler's number of tokens a turn; lower ``priority`` runs first.
     Without ``draft`` nothing is drafted for it; ``draft_width`` is the most rows to draft for it in
@@ -98,6 +102,8 @@ class Request:
     stop: frozenset[int] = frozenset()
     checkpoints: tuple[int, ...] = ()
     keep: bool = False
+    follows: str | None = None
+    followers: int = 0
     draft: bool = True
     draft_width: int | None = None
     draft_mode: Literal["auto", "chain", "tree"] = "auto"
@@ -131,7 +137,8 @@ class Sequence:
     its only writer.
 
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
-    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
+    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. It began
+    from the stored prefix ``start`` with ``reused`` tokens. The device
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
     ``confidence``. ``draft_source`` made the draft that is verified; ``copies``: all of the last
     draft of the host was accepted.
@@ -146,6 +153,7 @@ class Sequence:
     lease: SlotLease | None = None
     computed: int = 0
     reused: int = 0
+    start: StoredPrefix | None = field(default=None, repr=False)
     served_in_turn: int = 0
     proposed: int = 0
     proposed_tree: bool = False
