@@ -50,8 +50,8 @@ class KVCacheManager:
     def open(
         self, positions: int, start: Checkpoint | None = None, length: int | None = None
     ) -> SlotLease:
-        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``: from
-        its first ``length`` positions if that is given.
+        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``, or
+        from the first ``length`` positions of it.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
