@@ -49,7 +49,8 @@ class Choices:
         another one returns it later."""
         request = sequence.request
         if request.followers and self._prefixes.capacity:
-            self._groups[request.id] = Group(sequence, request.followers)
+            # The id may be used again while answers to its old prompt still wait.
+            self._groups.setdefault(request.id, Group(sequence, request.followers))
             return True
         group = self._group(sequence)
         if group is None or group.leader.request.prompt != request.prompt:
