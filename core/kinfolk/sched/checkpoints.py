@@ -103,7 +103,9 @@ class Checkpoints:
             for position in range((start // every + 1) * every, stop + 1, every):
                 if all(abs(position - fork) >= slice_rows for fork in request.checkpoints):
                     wanted[position] = PrefixKind.GRID
-        wanted |= dict.fromkeys(request.checkpoints, PrefixKind.FORK)
+        wanted |= dict.fromkeys(request.checkpoints, PrefixKind.COMMON)
+        if request.checkpoints:
+            wanted[max(request.checkpoints)] = PrefixKind.FORK
         return {place: kind for place, kind in wanted.items() if start < place <= stop}
 
     def _make(
@@ -116,7 +118,7 @@ class Checkpoints:
     ) -> Checkpoint | None:
         if self._prefixes.rename(tokens, position, kind):
             return None
-        keep = self._prefixes.needed_by(seq.start, tokens, position)
+        keep = self._prefixes.needed_by(kind, seq.start, tokens, position)
         if not self._prefixes.make_room(lease, position, keep):
             return None
         return self._store.take(lease, position)

@@ -83,7 +83,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation. ``checkpoints`` are prompt positions worth keeping for later requests.
+    """One generation. ``checkpoints`` are prompt positions worth keeping for later requests: the
+    last one for the next turn of this conversation, those before it for other ones.
 
     ``keep``: so are the end of the answer and, in a long prompt, positions on a grid. The request
     ``follows`` another one with the same prompt, which says that it has ``followers``: one of them

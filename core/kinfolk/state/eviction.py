@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from kinfolk.state.geometry import chunks_for
 from kinfolk.state.stored_prefix import PrefixKind, StoredPrefix
+
+YOUNG: Final = 9
+"""Ticks of three requests: each looks up once and stores a fork and an answer."""
 
 
 class Rank(IntEnum):
@@ -25,7 +29,7 @@ class Rank(IntEnum):
                any chunk
     BEHIND     its conversation has gone on from here, or from another place
     LIVE       a conversation is expected to go on from here
-    SHARED     conversations went on from here in at least two ways: a common system prompt
+    SHARED     conversations went on from here in at least two ways, or began at this system prompt
     """
 
     SPARE = 0
@@ -39,7 +43,7 @@ def rank_of(entry: StoredPrefix, *, any_chunk: bool) -> Rank:
     """``any_chunk``: whether a sequence may start from the first chunks of a checkpoint."""
     if entry.kind.is_spare and not entry.hits:
         return Rank.SPARE
-    if entry.ways >= 2:
+    if entry.ways >= 2 or (entry.kind is PrefixKind.COMMON and entry.hits):
         return Rank.SHARED
     if any_chunk and entry.below:
         return Rank.COVERED
@@ -92,19 +96,36 @@ def victims(
 
 
 def needed_by(
-    start: StoredPrefix, above: StoredPrefix | None, newest: StoredPrefix | None
+    kind: PrefixKind,
+    start: StoredPrefix | None,
+    above: StoredPrefix | None,
+    newest: StoredPrefix | None,
+    tick: int,
 ) -> frozenset[StoredPrefix]:
     """What a request must not push out for a new prefix of its own.
 
-    It started from ``start``, and ``newest`` is the most recently used prefix that extends
-    ``start`` and that the new prefix does not extend: if this is a side request, such as one for
-    a title, both are the conversation that it came from. ``above`` is the longest one that begins
-    the new prefix, often of the same request. An answer right behind ``start`` is not kept for
-    its sake: that is how a conversation whose template rewrites answers leaves them behind.
+    - ``above``, the longest one that begins the new one: often it is of the same request. Nor does
+      an answer push out the system prompt before it.
+    - ``start``, from which the request started, and ``newest``, the most recently used prefix
+      that extends it and that the new one does not extend. If this is a side request, they are the
+      conversation that it came from. An answer right behind ``start`` may go: conversations
+      whose templates rewrite answers leave them there.
+    - What extends a common ``start`` and is expected to go on, for ``YOUNG`` ticks: clients ask for
+      title, tags and follow-ups of a chat at once, and each is a new conversation.
     """
-    kept = {start}
+    kept = set()
     if above is not None:
         kept.add(above)
-    if newest is not None and not (newest.kind is PrefixKind.END and newest.above is start):
-        kept.add(newest)
+        if kind is PrefixKind.END:
+            kept |= {each for each in above.path() if each.kind is PrefixKind.COMMON}
+    if start is not None:
+        kept.add(start)
+        if start.kind is PrefixKind.COMMON:
+            kept |= {each for each in start.all_below() if each.expected and _is_young(each, tick)}
+        if newest is not None and not (newest.kind is PrefixKind.END and newest.above is start):
+            kept.add(newest)
     return frozenset(each for each in kept if not each.kind.is_spare)
+
+
+def _is_young(entry: StoredPrefix, tick: int) -> bool:
+    return tick - entry.used <= YOUNG

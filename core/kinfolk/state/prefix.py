@@ -167,7 +167,7 @@ class PrefixCache:
             self.drops[DropReason.SUPERSEDED] += 1
             self._store.drop(checkpoint)
             return
-        keep = self.needed_by(start, tokens, checkpoint.length)
+        keep = self.needed_by(kind, start, tokens, checkpoint.length)
         while len(self._entries) >= self.capacity:
             if not self.evict_one(keep):
                 self._store.drop(checkpoint)
@@ -198,16 +198,20 @@ class PrefixCache:
         return victims(self._entries, self._tick, self._size, any_chunk=self.any_chunk, keep=keep)
 
     def needed_by(
-        self, start: StoredPrefix | None, tokens: HashedTokens, length: int
+        self, kind: PrefixKind, start: StoredPrefix | None, tokens: HashedTokens, length: int
     ) -> frozenset[StoredPrefix]:
-        """What a request that started from ``start`` must not push out for a checkpoint after the
-        first ``length`` of ``tokens``."""
-        if start is None or start not in self._entries or self.capacity == 1:
+        """What a request that started from ``start`` must not push out for a checkpoint of a kind
+        after the first ``length`` of ``tokens``."""
+        if self.capacity == 1:
             return NOTHING
-        newest = max(start.all_below(), key=lambda each: each.used, default=None)
+        newest = None
+        if start not in self._entries:
+            start = None
+        if start is not None:
+            newest = max(start.all_below(), key=lambda each: each.used, default=None)
         if newest is not None and newest.length <= length and newest.begins(tokens):
             newest = None
-        return needed_by(start, self._above(tokens, length), newest)
+        return needed_by(kind, start, self._above(tokens, length), newest, self._tick)
 
     def reclaimable(self, keep: Checkpoint | None = None) -> tuple[int, ...]:
         """Blocks of each pool that become available when all checkpoints but ``keep`` go.

@@ -17,12 +17,14 @@ from kinfolk.types import CHUNK_POSITIONS
 class PrefixKind(Enum):
     """Why a prefix is stored.
 
-    FORK     a later prompt may branch off here
+    COMMON   other conversations begin like this: system prompt and tools
+    FORK     the next prompt of the conversation may branch off here
     END      an answer ended here
     GRID     a multiple of ``checkpoint_every`` inside a long prompt
     CHOICES  all of a prompt but its last token, for further answers to it
     """
 
+    COMMON = "common"
     FORK = "fork"
     END = "end"
     GRID = "grid"
@@ -82,8 +84,12 @@ class StoredPrefix:
     @property
     def ways(self) -> int:
         """In how many ways conversations went on from here. An answer that nobody has continued
-        is no way, nor is a point inside a prompt that was never finished."""
-        return sum(bool(each.below) or each.kind is PrefixKind.FORK for each in self.below)
+        is no way, nor is a point inside a prompt that was never finished, nor what was left."""
+        asked = (PrefixKind.COMMON, PrefixKind.FORK)
+        return sum(
+            each.kind in asked or any(deeper.expected for deeper in each.all_below())
+            for each in self.below
+        )
 
     def path(self) -> Iterator[StoredPrefix]:
         """This prefix and all that begin it, the longest first."""
