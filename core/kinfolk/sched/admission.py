@@ -75,7 +75,7 @@ class Admission:
                 )
                 sequence.lease = self._kv_cache.open(positions, checkpoint, length)
                 sequence.reused = sequence.computed = length
-                sequence.start = None if start is None else start.entry
+                sequence.start = None if start is None else start.whole
                 self._prefixes.started(start)
                 return True
         return False

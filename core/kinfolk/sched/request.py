@@ -138,11 +138,11 @@ class Sequence:
     its only writer.
 
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
-    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. It began
-    from the stored prefix ``start`` with ``reused`` tokens. The device
+    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
-    ``confidence``. ``draft_source`` made the draft that is verified; ``copies``: all of the last
-    draft of the host was accepted.
+    ``confidence``. Its first ``reused`` tokens came from the prefix cache; ``start`` is the longest
+    stored prefix that lies in them as a whole. ``draft_source`` made the draft that is verified;
+    ``copies``: all of the last draft of the host was accepted.
     """
 
     request: Request

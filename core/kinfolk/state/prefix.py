@@ -48,6 +48,11 @@ class PrefixMatch:
     def checkpoint(self) -> Checkpoint:
         return self.entry.checkpoint
 
+    @property
+    def whole(self) -> StoredPrefix | None:
+        """The longest stored prefix that lies in the match as a whole."""
+        return next((each for each in self.entry.path() if each.length <= self.length), None)
+
 
 @dataclass(slots=True)
 class PrefixCounts:

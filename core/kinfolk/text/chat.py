@@ -47,9 +47,10 @@ class ChatPrompt:
     with another first question.
 
     A fork is behind the last special token of the common prefix. Ordinary tokens behind it may
-    merge differently and do not count. There is none where no special token is shared, where the
-    template refuses the probe, and behind fewer than ``LEAST_SHARED`` tokens of system prompt and
-    tools.
+    merge differently and do not count, but if system prompt and tools are followed by no special
+    token, all but the last of those that are the same do. There is no fork where no special token
+    is shared, where the template refuses the probe, and behind fewer than ``LEAST_SHARED`` tokens
+    of system prompt and tools.
     """
 
     text: str
@@ -124,15 +125,14 @@ class ChatTemplate:
         text = self.render(messages, tools, add_generation_prompt, **variables)
         parts = self._tokenizer.split_specials(text)
         tokens, lengths = self._encode(parts)
-        forks = []
-        for probe, least in (
-            (_with_other_question(messages), LEAST_SHARED),
-            (_with_turn(messages), 1),
-        ):
-            shared = self._shared(parts, probe, tools, add_generation_prompt, variables)
-            if shared and lengths[shared - 1] >= least:
-                forks.append(lengths[shared - 1])
-        return ChatPrompt(text, tokens, tuple(sorted(set(forks))))
+        rest = (tools, add_generation_prompt, variables)
+        other = self._probe(_with_other_question(messages), *rest)
+        common = self._common(parts, lengths, tokens, other)
+        turn = _shared_parts(parts, self._probe(_with_turn(messages), *rest))
+        forks = {lengths[turn - 1]} if turn else set()
+        if common >= LEAST_SHARED:
+            forks.add(common)
+        return ChatPrompt(text, tokens, tuple(sorted(forks)))
 
     def encode(
         self,
@@ -146,21 +146,34 @@ class ChatTemplate:
         text = self.render(messages, tools, add_generation_prompt, **variables)
         return self._encode(self._tokenizer.split_specials(text))[0]
 
-    def _shared(
+    def _probe(
         self,
-        parts: Parts,
-        probe: Messages,
+        messages: Messages,
         tools: Tools | None,
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
-    ) -> int:
-        """The number of leading parts that a prompt shares with that of other messages, up to the
-        last shared special token."""
+    ) -> Parts:
+        """The parts of another conversation, none if the template refuses it."""
         try:
-            text = self.render(probe, tools, add_generation_prompt, **variables)
+            text = self.render(messages, tools, add_generation_prompt, **variables)
         except TemplateError:
-            return 0
-        return _shared_parts(parts, self._tokenizer.split_specials(text))
+            return ()
+        return self._tokenizer.split_specials(text)
+
+    def _common(
+        self, parts: Parts, lengths: Sequence[int], tokens: Sequence[int], others: Parts
+    ) -> int:
+        """How many tokens of a prompt another conversation with its system prompt shares."""
+        special = _shared_parts(parts, others)
+        length = lengths[special - 1] if special else 0
+        if special >= min(len(parts), len(others)):
+            return length
+        part, other = parts[special], others[special]
+        if isinstance(part, int) or isinstance(other, int):
+            return length
+        same = self._tokenizer.encode_plain(part[: _shared_length(part, other)])
+        count = _shared_length(same, tokens[length : lengths[special]])
+        return length + count - 1 if count > LEAST_SHARED else length
 
     def _encode(self, parts: Parts) -> tuple[list[int], list[int]]:
         """Tokens of a rendered text, and their number behind each of its parts."""
@@ -287,6 +300,12 @@ def _with_other_question(messages: Messages) -> list[Mapping[str, Any]]:
     )
     asked = str(messages[count].get("content") if count < len(messages) else "")
     return [*messages[:count], _OTHER_QUESTION if asked.lstrip()[:1] == "y" else _PROBE_QUESTION]
+
+
+def _shared_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many items from the first on are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _shared_parts(parts: Parts, others: Parts) -> int:
