@@ -178,6 +178,12 @@ class Settings(BaseSettings):
     checkpoints: int = Field(
         8, ge=0, description="checkpoints for prompts with a common prefix, over all sequences"
     )
+    checkpoint_every: int = Field(
+        8192,
+        ge=0,
+        description="tokens of a long prompt between checkpoints, so that what was computed of one "
+        "that is cancelled is of use; 0 = none",
+    )
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
         None,
         description="storage of keys and values: a float dtype, or 8 or 4 bits with one scale per "

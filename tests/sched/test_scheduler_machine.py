@@ -50,6 +50,7 @@ def scheduler_limits(draw):
         quantum=draw(st.sampled_from([1, 2, 7, 1000])),
         max_draft=draw(st.sampled_from([0, 1, 5, 20])),
         prefill_share=draw(st.sampled_from([0.0, 0.25, 0.8])),
+        checkpoint_every=draw(st.sampled_from([0, 0, 50, 64])),
         vocabulary=29,
     )
 
@@ -130,6 +131,32 @@ class SchedulerMachine(RuleBasedStateMachine):
         if world.kv_cache.tables.fits_ever(len(prompt) + max_new):
             world.submit(Request(str(self.number), prompt, max_new, keep=True))
             self.number += 1
+
+    @rule(
+        length=st.sampled_from([1, 2, 16, 63, 64, 65, 130]),
+        followers=st.integers(1, 3),
+        submitted=st.integers(0, 3),
+        max_new=st.sampled_from([1, 9]),
+        keep=st.booleans(),
+        steps=st.integers(0, 2),
+    )
+    def submit_choices(self, length, followers, submitted, max_new, keep, steps):
+        """Several answers to a prompt, of which not all may be asked for in the end, or some when
+        the first one has begun."""
+        if length + max_new > self.world.limits.context:
+            return
+        first = Request(
+            str(self.number), tuple(BASES[0][:length]), max_new, keep=keep, followers=followers
+        )
+        if not self.world.kv_cache.tables.fits_ever(length + max_new):
+            return
+        self.world.submit(first)
+        self.steps(steps)
+        for _ in range(min(submitted, followers)):
+            self.number += 1
+            request = replace(first, id=str(self.number), follows=first.id, followers=0)
+            self.world.submit(request)
+        self.number += 1
 
     @precondition(lambda self: self.world.requests)
     @rule(data=st.data(), times=st.integers(1, 2))

@@ -67,11 +67,15 @@ class KVCacheMachine(RuleBasedStateMachine):
         shorter = {key: start for key, start in self.cache.items() if len(key) < positions}
         key = data.draw(st.sampled_from([None, *sorted(shorter)]))
         start = None if key is None else shorter[key]
-        if not self.kv_cache.can_open(positions, start):
+        length = len(key or ())
+        if length > 1 and self.cache.any_chunk:
+            length = data.draw(st.integers(1, length))
+        if not self.kv_cache.can_open(positions, start, length):
             with pytest.raises(PoolExhausted):
-                self.kv_cache.open(positions, start)
+                self.kv_cache.open(positions, start, length)
             return
-        self.born(self.kv_cache.open(positions, start), positions, list(key or ()))
+        lease = self.kv_cache.open(positions, start, length)
+        self.born(lease, positions, list((key or ())[:length]))
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data(), extra=st.integers(0, 200))
@@ -145,28 +149,26 @@ class KVCacheMachine(RuleBasedStateMachine):
     def make_room(self, data, position):
         """Prefixes go only if a checkpoint can be taken then, and not if it could be before."""
         life = data.draw(st.sampled_from(self.lives))
-        store, held = self.kv_cache.checkpoints, self.cache.items()
+        store, first = self.kv_cache.checkpoints, self.cache.victims()
         length = round(position * len(life.history))
-        oldest = [checkpoint for _, checkpoint in held]
-        enough = (n for n in range(len(held) + 1) if store.can_take(life.lease, length, oldest[:n]))
+        gone = [each.checkpoint for each in first]
+        enough = (n for n in range(len(first) + 1) if store.can_take(life.lease, length, gone[:n]))
         least = next(enough, None)
         assert self.cache.make_room(life.lease, length) == (least is not None)
-        assert self.cache.items() == held[least or 0 :]
+        assert set(self.cache) == set(first[least or 0 :])
         assert store.can_take(life.lease, length) == (least is not None)
 
     @rule(data=st.data())
     def drop_all_but_one(self, data):
         """The reclaimable blocks that the cache states are the blocks that come back."""
-        held = self.cache.items()
-        key, keep = data.draw(st.sampled_from([(None, None), *held]))
+        kept = data.draw(st.sampled_from([None, *self.cache]))
+        keep = None if kept is None else kept.checkpoint
         gain = self.cache.reclaimable(keep)
         pools = range(len(self.kv_cache.pools))
         before = [self.kv_cache.tables.available(pool) for pool in pools]
-        if key is not None:
-            self.cache.find(HashedTokens((*key, 0)))
-        while len(self.cache) > (keep is not None):
-            self.cache.evict_one()
-        assert keep is None or keep.live
+        while self.cache.evict_one({kept}):
+            pass
+        assert list(self.cache) == ([] if kept is None else [kept])
         after = [self.kv_cache.tables.available(pool) for pool in pools]
         assert after == [b + g for b, g in zip(before, gain, strict=True)]
 

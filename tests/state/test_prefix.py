@@ -24,7 +24,10 @@ def shelf(make_toy_cache):
             self.cache = PrefixCache(self.kv_cache.checkpoints, capacity)
 
         def find(self, prompt: tuple[int, ...]):
-            return self.cache.find(HashedTokens(prompt))
+            """Start from what is found, as a request does."""
+            found = self.cache.find(HashedTokens(prompt))
+            self.cache.started(found)
+            return found
 
         def keep(self, *prefixes: tuple[int, ...]) -> None:
             """Compute the longest of nested prefixes once and keep all of them."""
@@ -144,12 +147,14 @@ def test_what_could_be_reclaimed_is_what_becomes_available(shelf, window, kept):
     """Nested prefixes share chunks with each other, and with a sequence that started from one."""
     here = shelf(windows=(window,))
     here.keep(tokens(60), tokens(100), tokens(110))
-    here.kv_cache.open(300, here.find((*tokens(100), 7)))
-    keep = None if kept is None else here.find((*tokens(kept), 7))
+    here.kv_cache.open(300, here.find((*tokens(100), 7)).checkpoint)
+    match = None if kept is None else here.find((*tokens(kept), 7))
+    keep = None if match is None else match.checkpoint
     gain = here.cache.reclaimable(keep)
     before = here.kv_cache.tables.available(0)
-    while len(here.cache) > (keep is not None):
-        here.cache.evict_one()
+    while here.cache.evict_one(() if match is None else {match.entry}):
+        pass
+    assert len(here.cache) == (match is not None)
     assert keep is None or keep.live
     assert here.kv_cache.tables.available(0) == before + gain[0]
     here.kv_cache.check_integrity()

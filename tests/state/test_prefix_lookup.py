@@ -34,28 +34,45 @@ def cache():
     return empty_cache()
 
 
-def empty_cache():
-    return PrefixCache(SimpleNamespace(drop=lambda checkpoint: None), 1000)
+def empty_cache(*, any_chunk=False):
+    store = SimpleNamespace(drop=lambda checkpoint: None, recurrent=not any_chunk, pools=())
+    return PrefixCache(store, 1000)
 
 
-def plain_search(prefixes, prompt):
-    """The longest of ``prefixes`` that ``prompt`` continues by at least a token."""
-    fitting = [each for each in prefixes if len(each) < len(prompt) and prompt[: len(each)] == each]
-    return max(fitting, key=len, default=None)
+def plain_search(prefixes, prompt, *, any_chunk):
+    """The longest beginning of ``prompt`` that is one of ``prefixes`` or, with ``any_chunk``, that
+    is whole chunks of one, and leaves at least a token."""
+    lengths = [0]
+    for each in prefixes:
+        same = next(
+            (n for n, (one, other) in enumerate(zip(each, prompt, strict=False)) if one != other),
+            min(len(each), len(prompt)),
+        )
+        if same == len(each) < len(prompt):
+            lengths.append(same)
+        if any_chunk:
+            lengths.append(min(same, len(prompt) - 1) // CHUNK_POSITIONS * CHUNK_POSITIONS)
+    return max(lengths)
 
 
-@given(stored=st.lists(texts(), max_size=12), prompt=texts(), cut=st.integers(0, 299))
-def test_a_look_up_finds_what_a_plain_search_finds(stored, prompt, cut):
+@given(
+    stored=st.lists(texts(), max_size=12),
+    prompt=texts(),
+    cut=st.integers(0, 299),
+    any_chunk=st.booleans(),
+)
+def test_a_look_up_finds_what_a_plain_search_finds(stored, prompt, cut, any_chunk):
     """Prefixes of any length, some of them stored behind more tokens than are theirs."""
-    cache = empty_cache()
+    cache = empty_cache(any_chunk=any_chunk)
     prefixes = []
     for text in stored:
         length = max(1, len(text) - cut)
         cache.insert(HashedTokens(text), Checkpoint(length, 0, ()))
         prefixes.append(text[:length])
     hashed = HashedTokens(prompt)
-    found, expected = cache.find(hashed), plain_search(prefixes, prompt)
-    assert (found and found.length) == (expected and len(expected))
+    found = cache.find(hashed)
+    assert (found.length if found else 0) == plain_search(prefixes, prompt, any_chunk=any_chunk)
+    assert found is None or found.entry.tokens.prefix(found.length) == prompt[: found.length]
     assert len(cache) == len(set(prefixes))
     for length in {len(prompt), *(len(each) for each in prefixes if len(each) <= len(prompt))}:
         assert cache.holds(hashed, length) == (prompt[:length] in prefixes)

@@ -231,7 +231,7 @@ def test_the_next_turn_departs_behind_the_last_role_header(tagged, tags):
     messages = [{"role": "user", "content": "Q"}]
     for thinking, header in ((True, "<assistant>"), (False, "<assistant>\n</think>")):
         prompt = tagged.prompt(messages, enable_thinking=thinking)
-        kept = tags.decode(prompt.tokens[: prompt.fork])
+        kept = tags.decode(prompt.tokens[: prompt.forks[-1]])
         assert kept.endswith(header)
     assert prompt.tokens[0] == 256
     assert prompt.tokens.count(256) == 1

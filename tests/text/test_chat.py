@@ -213,13 +213,10 @@ def test_bos_is_there_once_whoever_writes_it(make_tokenizer, source, adds_bos) -
 
 
 def departure(chat: ChatTemplate, tokenizer, messages, **variables) -> tuple[str, str]:
-    """The prompt before and after the fork point."""
+    """The prompt before and after the only fork."""
     prompt = chat.prompt(messages, **variables)
-    assert prompt.fork == chat.fork_point(messages, **variables)
-    assert prompt.fork is not None
-    return tokenizer.decode(prompt.tokens[: prompt.fork]), tokenizer.decode(
-        prompt.tokens[prompt.fork :]
-    )
+    (fork,) = prompt.forks
+    return tokenizer.decode(prompt.tokens[:fork]), tokenizer.decode(prompt.tokens[fork:])
 
 
 @pytest.mark.parametrize(
@@ -263,22 +260,73 @@ def test_bos_of_the_tokenizer_is_counted(make_tokenizer) -> None:
     chat = ChatTemplate("{% for m in messages %}<|u|>{{ m.content }}{% endfor %}", tokenizer)
     prompt = chat.prompt([{"role": "user", "content": "ab"}])
     assert prompt.tokens == [256, 257, 97, 98]
-    assert prompt.fork == 2
+    assert prompt.forks == (2,)
 
 
-def test_there_is_no_fork_point_if_the_template_refuses_another_turn(tokenizer) -> None:
+def test_there_is_no_fork_if_the_template_refuses_another_turn(tokenizer) -> None:
     source = "{% if messages | length > 1 %}{{ raise_exception('one only') }}{% endif %}<|im_end|>"
-    assert ChatTemplate(source, tokenizer).fork_point(TALK[1:2]) is None
+    assert ChatTemplate(source, tokenizer).prompt(TALK[1:2]).forks == ()
 
 
-def test_there_is_no_fork_point_without_a_special_token(tokenizer) -> None:
+def test_there_is_no_fork_without_a_special_token(tokenizer) -> None:
     chat = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", tokenizer)
-    assert chat.fork_point(TALK) is None
+    assert chat.prompt(TALK).forks == ()
 
 
 CONTENT = st.lists(
     st.sampled_from([*"ab \n<|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]), max_size=6
 ).map("".join)
+
+
+# -- where conversations with the same system prompt part ------------------------------------------
+
+LONG = "You are a helpful assistant who answers in one short sentence, or not at all."
+TOOL = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("question", ["Hi", "y", "z", "yes", "<|im_end|>", ""])
+def test_conversations_with_the_same_system_prompt_part_behind_it(
+    turns, tokenizer, question
+) -> None:
+    messages = [{"role": "system", "content": LONG}, {"role": "user", "content": question}]
+    shared, last = (prompt := turns.prompt(messages)).forks
+    assert tokenizer.decode(prompt.tokens[:shared]).endswith(f"{LONG}<|im_end|>\n<|im_start|>")
+    assert tokenizer.decode(prompt.tokens[shared:last]).startswith(f"user\n{question}")
+
+
+def test_later_turns_name_the_same_place(turns) -> None:
+    opening = [{"role": "system", "content": LONG}, *TALK[1:2]]
+    shared, last = turns.prompt(opening).forks
+    again, later = turns.prompt([{"role": "system", "content": LONG}, *TALK[1:]]).forks
+    assert (again, later > last) == (shared, True)
+
+
+def test_tools_are_part_of_what_is_shared(turns, tokenizer) -> None:
+    source = (
+        "<|im_start|>{{ tools | tojson if tools }}<|im_end|>{% for m in messages %}"
+        "<|im_start|>{{ m.role }}{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    chat = ChatTemplate(source, tokenizer)
+    assert len(chat.prompt(TALK[1:2]).forks) == 1, "two special tokens are too few"
+    shared, _ = (prompt := chat.prompt(TALK[1:2], [TOOL])).forks
+    assert tokenizer.decode(prompt.tokens[:shared]).endswith("}]<|im_end|><|im_start|>")
+    one, *_ = chat.prompt(TALK[1:2], [TOOL, TOOL]).forks
+    assert one > shared
+
+
+@given(questions=st.lists(CONTENT, min_size=2, max_size=2), system=CONTENT)
+def test_any_other_conversation_begins_with_the_tokens_before_the_first_fork(
+    turns, questions, system
+) -> None:
+    first, other = (
+        turns.prompt(
+            [{"role": "system", "content": LONG + system}, {"role": "user", "content": question}]
+        )
+        for question in questions
+    )
+    shared = first.forks[0]
+    assert first.tokens[:shared] == other.tokens[:shared]
+    assert shared in other.forks
 
 
 @given(
@@ -299,10 +347,9 @@ def test_any_next_turn_begins_with_the_tokens_before_the_fork(
     asked = messages[:-1]
     prompt = turns.prompt(asked, enable_thinking=thinking)
     longer = [*messages, {"role": "user", "content": following}]
-    assert prompt.fork is not None
     assert (
-        turns.encode(longer, enable_thinking=thinking)[: prompt.fork]
-        == (prompt.tokens[: prompt.fork])
+        turns.encode(longer, enable_thinking=thinking)[: prompt.forks[-1]]
+        == (prompt.tokens[: prompt.forks[-1]])
     )
 
 

@@ -15,6 +15,7 @@ from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
+from kinfolk.engine.sizing import prefix_bytes
 from kinfolk.errors import EngineError, RequestError, RequestTypeError, shown
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
@@ -82,7 +83,9 @@ class Engine:
         self._scheduler = Scheduler(
             limits,
             self._kv_cache,
-            PrefixCache(self._kv_cache.checkpoints, loaded.limits.checkpoints),
+            PrefixCache(
+                self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
+            ),
             drafter,
         )
         self._tickets: dict[str, Ticket] = {}
@@ -144,6 +147,7 @@ class Engine:
             **self._runner.counters,
             "running": self._scheduler.running,
             "waiting": self._scheduler.waiting,
+            **self._scheduler.prefix_stats(),
             "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,
         }
 

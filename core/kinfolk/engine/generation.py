@@ -131,8 +131,11 @@ def _requests(runtime: Runtime, prompt: Prompt, options: GenerationOptions) -> t
             max_new=max_new,
             sampling=replace(first, seed=first.seed + choice),
             stop=stop,
-            checkpoints=prompt.checkpoints,
+            checkpoints=prompt.checkpoints if prompt.keep else (),
             keep=prompt.keep,
+            # The first one computes the prompt for all.
+            follows=f"{base}-0" if choice else None,
+            followers=0 if choice else options.choices - 1,
             draft=options.draft,
             draft_width=options.draft_width,
             draft_mode=options.draft_mode,

@@ -26,8 +26,9 @@ class Prompt:
 
     ``checkpoints`` are lengths at which later prompts may branch off. ``think`` are the opening and
     closing markers of reasoning if the answer may have some, ``thinking``: the prompt ends inside
-    reasoning. ``calls`` is the syntax of tool calls if the answer may have some. ``keep``: take a
-    checkpoint at the end of the answer, where a conversation continues.
+    reasoning. ``calls`` is the syntax of tool calls if the answer may have some. ``keep``: later
+    prompts may start from this one, so take these checkpoints, and at the end of the answer, where
+    a conversation continues; else nothing is kept.
     """
 
     tokens: tuple[int, ...]
@@ -88,7 +89,7 @@ def chat_prompt(
         runtime,
         tuple(rendered.tokens),
         "messages",
-        checkpoints=() if rendered.fork is None else (rendered.fork,),
+        checkpoints=rendered.forks,
         think=think,
         thinking=think is not None and rendered.text.rstrip().endswith(think[0]),
         calls=calls,

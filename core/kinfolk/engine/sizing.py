@@ -12,6 +12,7 @@ import torch
 from kinfolk.dtypes import DTYPE_BYTES
 from kinfolk.errors import CapacityError
 from kinfolk.plans import Recurrent, RecurrentTensor, StateLimits, StatePlan
+from kinfolk.state.eviction import PrefixBytes
 from kinfolk.state.geometry import blocks_for_sequence, chunks_for
 from kinfolk.state.layout import pool_layouts
 
@@ -120,6 +121,12 @@ def state_bytes(plan: StatePlan, limits: StateLimits) -> dict[str, int]:
     if plan.has_recurrent:
         bytes_by_kind["recurrent state"] = _recurrent(plan, limits)
     return bytes_by_kind
+
+
+def prefix_bytes(plan: StatePlan) -> PrefixBytes:
+    """Bytes that eviction weighs a stored prefix by."""
+    blocks = tuple((layout.window, layout.block_bytes) for layout in pool_layouts(plan))
+    return PrefixBytes(slot_bytes(plan) if plan.has_recurrent else 0, blocks)
 
 
 def _spare(limits: StateLimits) -> int:

@@ -17,6 +17,9 @@ from kinfolk.sched.request import Request, Sampling
 from kinfolk.sched.rules import is_whole
 from kinfolk.state.sequence_tables import SequenceTables
 
+LEAST_VALUES: Final[dict[str, int | None]] = {"priority": None, "followers": 0}
+"""The least values of whole numbers; others are at least 1."""
+
 DRAFT_MODES: Final = ("auto", "chain", "tree")
 
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
@@ -55,6 +58,12 @@ def _check_kinds(request: Request) -> None:
                 f"request {shown(request.id)}: {name} must be {what}, got {shown(value)}",
                 field=name,
             )
+    if request.follows is not None and not isinstance(request.follows, str):
+        raise RequestTypeError(
+            f"request {shown(request.id)}: follows must be an id or None, got "
+            f"{shown(request.follows)}",
+            field="follows",
+        )
     for name in ("prompt", "stop", "checkpoints"):
         _check_integers(request, name, getattr(request, name))
 
@@ -98,15 +107,17 @@ def _check_numbers(request: Request, where: str) -> None:
         "priority": request.priority,
         "quantum": quantum,
         "draft_width": width,
+        "followers": request.followers,
     }
     for name, value in named.items():
         if not is_whole(value):
             raise RequestTypeError(
                 f"{where}: {name} must be an integer, got {shown(value)}", field=name
             )
-        if name != "priority" and value < 1:
+        least = LEAST_VALUES.get(name, 1)
+        if least is not None and value < least:
             raise RequestError(
-                f"{where}: {name} must be at least 1, got {shown(value)}", field=name
+                f"{where}: {name} must be at least {least}, got {shown(value)}", field=name
             )
     if width > MAX_PROPOSED:
         raise RequestError(

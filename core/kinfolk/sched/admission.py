@@ -7,9 +7,8 @@ from bisect import insort
 from kinfolk.sched.acceptance import check_request, positions_of
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sequence
-from kinfolk.state.chunks import Checkpoint
 from kinfolk.state.kv_cache_manager import KVCacheManager
-from kinfolk.state.prefix import PrefixCache
+from kinfolk.state.prefix import PrefixCache, PrefixMatch
 
 
 class Admission:
@@ -71,24 +70,32 @@ class Admission:
         prefix = self._prefixes.find(sequence.prompt)
         for start in (None,) if prefix is None else (prefix, None):
             if self._make_room(positions, start):
-                sequence.lease = self._kv_cache.open(positions, start)
-                sequence.reused = sequence.computed = 0 if start is None else start.length
+                checkpoint, length = (
+                    (None, 0) if start is None else (start.checkpoint, start.length)
+                )
+                sequence.lease = self._kv_cache.open(positions, checkpoint, length)
+                sequence.reused = sequence.computed = length
+                sequence.start = None if start is None else start.whole
+                self._prefixes.started(start)
                 return True
         return False
 
-    def _make_room(self, positions: int, start: Checkpoint | None) -> bool:
-        """Evict old checkpoints, but only if that is enough. ``start`` is the newest and stays."""
-        if self._kv_cache.can_open(positions, start):
+    def _make_room(self, positions: int, start: PrefixMatch | None) -> bool:
+        """Evict stored prefixes, but only if that is enough. ``start`` stays."""
+        at, length, kept = (
+            (None, 0, ()) if start is None else (start.checkpoint, start.length, (start.entry,))
+        )
+        if self._kv_cache.can_open(positions, at, length):
             return True
-        gain = self._prefixes.reclaimable(keep=start)
-        need = self._kv_cache.needed(positions, start)
+        gain = self._prefixes.reclaimable(keep=at)
+        need = self._kv_cache.needed(positions, at, length)
         if any(
             self._kv_cache.tables.available(pool) + gain[pool] < need[pool]
             for pool in range(len(need))
         ):
             return False
-        while not self._kv_cache.can_open(positions, start):
-            if not self._prefixes.evict_one():
+        while not self._kv_cache.can_open(positions, at, length):
+            if not self._prefixes.evict_one(kept):
                 return False
         return True
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from kinfolk.sched.request import Sequence
+from dataclasses import dataclass
+
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.request import Request, Sequence
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.prefix import PrefixCache
+from kinfolk.state.stored_prefix import PrefixKind
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCheckpoint:
+    """A checkpoint whose state a step is to store."""
+
+    sequence: Sequence
+    tokens: HashedTokens
+    checkpoint: Checkpoint
+    kind: PrefixKind
 
 
 class Checkpoints:
@@ -16,22 +30,30 @@ class Checkpoints:
     succeeded. A new checkpoint may push out old ones, if that makes room for it.
     """
 
-    def __init__(self, store: CheckpointStore, prefixes: PrefixCache) -> None:
+    def __init__(
+        self, store: CheckpointStore, prefixes: PrefixCache, limits: SchedulerLimits
+    ) -> None:
         self._store = store
         self._prefixes = prefixes
-        self._pending: dict[SlotLease, list[tuple[HashedTokens, Checkpoint]]] = {}
+        self._limits = limits
+        self._pending: dict[SlotLease, list[PendingCheckpoint]] = {}
 
-    def take(self, seq: Sequence, lease: SlotLease, stop: int) -> tuple[tuple[int, int], ...]:
-        """Checkpoints wanted in the slice ``computed..stop``: (tokens after which, slot)."""
+    def take(
+        self, seq: Sequence, lease: SlotLease, stop: int, *, for_choices: bool = False
+    ) -> tuple[tuple[int, int], ...]:
+        """Checkpoints wanted in the slice ``computed..stop``: (tokens after which, slot).
+        ``for_choices``: other requests will start from this prompt."""
         stores = []
-        for position in sorted(set(seq.request.checkpoints)):
-            if not seq.computed < position <= stop:
+        wanted = self._positions(seq.request, seq.computed, stop, for_choices=for_choices)
+        for position, kind in sorted(wanted.items()):
+            checkpoint = self._make(seq, lease, position, seq.prompt, kind)
+            if checkpoint is None:
                 continue
-            checkpoint = self._make(lease, position, seq.prompt)
-            if checkpoint is not None:
-                self._pending.setdefault(lease, []).append((seq.prompt, checkpoint))
-                if self._store.recurrent:
-                    stores.append((position - seq.computed, checkpoint.slot))
+            self._pending.setdefault(lease, []).append(
+                PendingCheckpoint(seq, seq.prompt, checkpoint, kind)
+            )
+            if self._store.recurrent:
+                stores.append((position - seq.computed, checkpoint.slot))
         return tuple(stores)
 
     def settle(self, lease: SlotLease, *, stored: bool) -> None:
@@ -39,11 +61,11 @@ class Checkpoints:
 
         A request cancelled meanwhile does not matter: its slice was computed all the same.
         """
-        for tokens, checkpoint in self._pending.pop(lease, ()):
+        for each in self._pending.pop(lease, ()):
             if stored:
-                self._prefixes.insert(tokens, checkpoint)
+                self._insert(each)
             else:
-                self._store.drop(checkpoint)
+                self._store.drop(each.checkpoint)
 
     def awaits(self, lease: SlotLease) -> bool:
         """Whether anything of a lease is pending."""
@@ -53,13 +75,14 @@ class Checkpoints:
         """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
         that computes it has succeeded."""
         tokens = seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])
-        checkpoint = self._make(lease, seq.computed, tokens)
+        checkpoint = self._make(seq, lease, seq.computed, tokens, PrefixKind.END)
         if checkpoint is None:
             return
+        made = PendingCheckpoint(seq, tokens, checkpoint, PrefixKind.END)
         if pending:
-            self._pending.setdefault(lease, []).append((tokens, checkpoint))
+            self._pending.setdefault(lease, []).append(made)
         else:
-            self._prefixes.insert(tokens, checkpoint)
+            self._insert(made)
 
     def forget_all(self) -> None:
         """After a fault of unknown reach no stored state is trusted."""
@@ -67,9 +90,44 @@ class Checkpoints:
             self.settle(lease, stored=False)
         self._prefixes.clear()
 
-    def _make(self, lease: SlotLease, position: int, tokens: HashedTokens) -> Checkpoint | None:
-        if self._prefixes.holds(tokens, position):
+    def _positions(
+        self, request: Request, start: int, stop: int, *, for_choices: bool
+    ) -> dict[int, PrefixKind]:
+        """Positions in ``start + 1..stop``. None of the grid is within a slice of a fork: little
+        would be computed between the two."""
+        wanted = {}
+        if for_choices:
+            wanted[len(request.prompt) - 1] = PrefixKind.CHOICES
+        every, slice_rows = self._limits.checkpoint_every, self._limits.slice
+        if every and request.keep:
+            for position in range((start // every + 1) * every, stop + 1, every):
+                if all(abs(position - fork) >= slice_rows for fork in request.checkpoints):
+                    wanted[position] = PrefixKind.GRID
+        wanted |= dict.fromkeys(request.checkpoints, PrefixKind.COMMON)
+        if request.checkpoints:
+            wanted[max(request.checkpoints)] = PrefixKind.FORK
+        return {place: kind for place, kind in wanted.items() if start < place <= stop}
+
+    def _make(
+        self,
+        seq: Sequence,
+        lease: SlotLease,
+        position: int,
+        tokens: HashedTokens,
+        kind: PrefixKind,
+    ) -> Checkpoint | None:
+        if self._prefixes.rename(tokens, position, kind):
             return None
-        if not self._prefixes.make_room(lease, position):
+        keep = self._prefixes.needed_by(kind, seq.start, tokens, position)
+        if not self._prefixes.make_room(lease, position, keep):
             return None
         return self._store.take(lease, position)
+
+    def _insert(self, made: PendingCheckpoint) -> None:
+        self._prefixes.insert(
+            made.tokens,
+            made.checkpoint,
+            made.kind,
+            forks=made.sequence.request.checkpoints,
+            start=made.sequence.start,
+        )

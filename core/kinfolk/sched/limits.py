@@ -28,6 +28,7 @@ class SchedulerLimits:
     draft_width      most drafted rows of one sequence to verify; ``None`` = no limit
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     overlap          plan a step before the one before it is known, where that changes nothing
+    checkpoint_every tokens of a long prompt between checkpoints, 0 = none
     vocabulary       token ids are below this; ``None`` = not checked
     """
 
@@ -45,6 +46,7 @@ class SchedulerLimits:
     widths: Literal["fixed", "cost", "confidence"] = "fixed"
     draft_width: int | None = None
     prefill_share: float = 0.25
+    checkpoint_every: int = 0
     vocabulary: int | None = None
     overlap: bool = True
 
@@ -71,6 +73,7 @@ class SchedulerLimits:
                 "at least 1",
             ),
             ("prefill_share", 0 <= self.prefill_share < 1, "at least 0 and below 1"),
+            ("checkpoint_every", self.checkpoint_every >= 0, "at least 0"),
             ("vocabulary", self.vocabulary is None or self.vocabulary >= 1, "at least 1"),
         ):
             if not holds:

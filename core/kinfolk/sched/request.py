@@ -11,6 +11,7 @@ from kinfolk.sched.draft_counts import DraftTally
 from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.hashed_tokens import HashedTokens
+from kinfolk.state.stored_prefix import StoredPrefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation. ``checkpoints`` are prompt positions worth keeping for later requests.
+    """One generation. ``checkpoints`` are prompt positions worth keeping for later requests: the
+    last one for the next turn of this conversation, those before it for other ones.
 
+    ``keep``: so are the end of the answer and, in a long prompt, positions on a grid. The request
+    ``follows`` another one with the same prompt, which says that it has ``followers``: one of them
+    computes the prompt, and the others wait for it.
     ``stop`` holds token ids that end the output (they are emitted as the last token);
     ``quantum`` overrides the scheduler's number of tokens a turn; lower ``priority`` runs first.
     Without ``draft`` nothing is drafted for it; ``draft_width`` is the most rows to draft for it in
@@ -98,6 +103,8 @@ class Request:
     stop: frozenset[int] = frozenset()
     checkpoints: tuple[int, ...] = ()
     keep: bool = False
+    follows: str | None = None
+    followers: int = 0
     draft: bool = True
     draft_width: int | None = None
     draft_mode: Literal["auto", "chain", "tree"] = "auto"
@@ -133,8 +140,9 @@ class Sequence:
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
     token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
-    ``confidence``. ``draft_source`` made the draft that is verified; ``copies``: all of the last
-    draft of the host was accepted.
+    ``confidence``. Its first ``reused`` tokens came from the prefix cache; ``start`` is the longest
+    stored prefix that lies in them as a whole. ``draft_source`` made the draft that is verified;
+    ``copies``: all of the last draft of the host was accepted.
     """
 
     request: Request
@@ -146,6 +154,7 @@ class Sequence:
     lease: SlotLease | None = None
     computed: int = 0
     reused: int = 0
+    start: StoredPrefix | None = field(default=None, repr=False)
     served_in_turn: int = 0
     proposed: int = 0
     proposed_tree: bool = False

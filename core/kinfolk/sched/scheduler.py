@@ -7,13 +7,14 @@ result is applied only if its step is the one outstanding and its lease is still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from kinfolk.draft_api import Drafter
 from kinfolk.errors import EngineError, SettingsError
 from kinfolk.sched.admission import Admission
 from kinfolk.sched.checkpoints import Checkpoints
+from kinfolk.sched.choices import Choices
 from kinfolk.sched.drafts import Drafts
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.limits import SchedulerLimits
@@ -55,8 +56,10 @@ class Scheduler:
             )
         self.limits = limits
         self._kv_cache = kv_cache
-        self._checkpoints = Checkpoints(kv_cache.checkpoints, prefixes)
+        self._checkpoints = Checkpoints(kv_cache.checkpoints, prefixes, limits)
+        self._prefixes = prefixes
         self._admission = Admission(limits, kv_cache, prefixes)
+        self._choices = Choices(prefixes, self._admission.room_changed)
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
         self._prefilling: list[Sequence] = []
@@ -69,7 +72,7 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """Requests without a slot."""
-        return len(self._admission)
+        return len(self._admission) + len(self._choices)
 
     @property
     def running(self) -> int:
@@ -89,6 +92,10 @@ class Scheduler:
     def draft_failures(self) -> int:
         return self._drafts.failures
 
+    def prefix_stats(self) -> dict[str, int]:
+        """Counters of the prefix cache."""
+        return self._prefixes.stats()
+
     # -- requests -----------------------------------------------------------------------------
 
     def check(self, request: Request) -> None:
@@ -102,7 +109,8 @@ class Scheduler:
         """
         sequence = Sequence(request, self._arrivals, prompt)
         self._arrivals += 1
-        self._admission.enqueue(sequence)
+        if self._choices.enter(sequence):
+            self._admission.enqueue(sequence)
         self._alive[request.id] = sequence
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> list[Event]:
@@ -126,6 +134,7 @@ class Scheduler:
             raise EngineError(f"step {self._outstanding[0].step_id} was planned and not committed")
         for sequence in self._admission.admit(self.limits.slots - self.running):
             sequence.status = Status.PREFILL
+            self._choices.started(sequence)
             self._prefilling.append(sequence)
         rows = self.limits.step_tokens
         items = self._decode_items(rows - self._prefill_rows())
@@ -286,7 +295,9 @@ class Scheduler:
             sample=last,
             propose=self._drafts.proposes_first(sequence) if last else "off",
             budget=sequence.remaining,
-            stores=self._checkpoints.take(sequence, lease, stop),
+            stores=self._checkpoints.take(
+                sequence, lease, stop, for_choices=self._choices.leads(sequence)
+            ),
         )
 
     # -- committing ---------------------------------------------------------------------------
@@ -308,6 +319,7 @@ class Scheduler:
         if item.kind is ItemKind.PREFILL:
             if item.sample:
                 self._prefilling.remove(sequence)
+                self._enqueue(self._choices.computed(sequence))
                 sequence.status = Status.DECODE
                 self._turns.join(sequence)
         else:
@@ -360,11 +372,16 @@ class Scheduler:
             self._kv_cache.tables.release(sequence.lease)
             sequence.lease = None
             self._admission.room_changed()
+        self._enqueue(self._choices.ended(sequence))
         del self._alive[sequence.request.id]
         sequence.status = Status.FINISHED
         sequence.finish = reason
         sequence.error = error
         return Finished(sequence.request.id, reason, self._usage(sequence), error)
+
+    def _enqueue(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            self._admission.enqueue(sequence)
 
     def _usage(self, sequence: Sequence) -> Usage:
         return Usage.of(sequence, self._drafts.mode(sequence))

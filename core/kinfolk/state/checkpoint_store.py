@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.state.chunks import Checkpoint, SlotLease
-from kinfolk.state.geometry import visible_chunks
+from kinfolk.state.geometry import chunks_for, visible_chunks
 from kinfolk.state.operations import CopyRecurrent
 from kinfolk.state.sequence_tables import SequenceTables
 from kinfolk.types import DUMMY
@@ -77,12 +77,26 @@ class CheckpointStore:
         self.live.append(checkpoint)
         return checkpoint
 
-    def restore(self, checkpoint: Checkpoint, positions: int) -> SlotLease:
-        """A new sequence with room for ``positions`` positions that starts from a checkpoint."""
+    def restore(
+        self, checkpoint: Checkpoint, positions: int, length: int | None = None
+    ) -> SlotLease:
+        """A new sequence with room for ``positions`` positions that starts from a checkpoint, or
+        from its first ``length`` positions: without recurrent state and windows."""
         if not checkpoint.live:
             raise StateError("a sequence cannot start from a checkpoint that was dropped")
-        lease = self._tables.open(positions, checkpoint.length)
-        self._tables.share(lease, checkpoint.length, checkpoint.chunks, checkpoint.slot)
+        chunks = checkpoint.chunks
+        if length is None or length == checkpoint.length:
+            length = checkpoint.length
+        else:
+            windowed = any(pool.window is not None for pool in self.pools)
+            if self.recurrent or windowed or not 0 < length < checkpoint.length:
+                raise StateError(
+                    f"a checkpoint after {checkpoint.length} positions has no state after {length}"
+                )
+            shared = chunks_for(length)
+            chunks = tuple({n: each for n, each in held.items() if n < shared} for held in chunks)
+        lease = self._tables.open(positions, length)
+        self._tables.share(lease, length, chunks, checkpoint.slot)
         return lease
 
     def drop(self, checkpoint: Checkpoint) -> None:

@@ -35,22 +35,29 @@ class KVCacheManager:
         self.checkpoints = CheckpointStore(self.tables)
         self.pools = self.tables.pools
 
-    def needed(self, positions: int, start: Checkpoint | None = None) -> tuple[int, ...]:
+    def needed(
+        self, positions: int, start: Checkpoint | None = None, length: int | None = None
+    ) -> tuple[int, ...]:
         """Blocks of each pool that a sequence of ``positions`` positions would take."""
-        return self.tables.needed(positions, _length(start))
+        return self.tables.needed(positions, _length(start, length))
 
-    def can_open(self, positions: int, start: Checkpoint | None = None) -> bool:
+    def can_open(
+        self, positions: int, start: Checkpoint | None = None, length: int | None = None
+    ) -> bool:
         """Whether a slot and all blocks for such a sequence are available."""
-        return self.tables.can_open(positions, _length(start))
+        return self.tables.can_open(positions, _length(start, length))
 
-    def open(self, positions: int, start: Checkpoint | None = None) -> SlotLease:
-        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``.
+    def open(
+        self, positions: int, start: Checkpoint | None = None, length: int | None = None
+    ) -> SlotLease:
+        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``, or
+        from the first ``length`` positions of it.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
         if start is None:
             return self.tables.open(positions)
-        return self.checkpoints.restore(start, positions)
+        return self.checkpoints.restore(start, positions, length)
 
     def take_operations(self) -> tuple[StateOperation, ...]:
         """Changes of the tensors that must happen before the next step, in order."""
@@ -81,5 +88,5 @@ class KVCacheManager:
             )
 
 
-def _length(start: Checkpoint | None) -> int:
-    return 0 if start is None else start.length
+def _length(start: Checkpoint | None, length: int | None) -> int:
+    return 0 if start is None else start.length if length is None else length

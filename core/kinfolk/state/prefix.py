@@ -1,101 +1,222 @@
-"""Prefix cache: checkpoints by the tokens before them; the least recently used is dropped first.
+"""Prefix cache: checkpoints by the tokens before them.
 
-A hybrid model can resume only where its recurrent state was stored, so a prefix is a checkpoint,
-for every family alike. Torch-free.
+A hybrid model can resume only where its recurrent state was stored, and one with windows only where
+a checkpoint holds their chunks. A family with neither may start from the first chunks of any
+checkpoint. :mod:`kinfolk.state.eviction` says what goes first. Torch-free.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
-from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES, HashedTokens
+from kinfolk.state.eviction import PrefixBytes, needed_by, victims
+from kinfolk.state.hashed_tokens import HashedTokens
+from kinfolk.state.stored_prefix import PrefixKind, PrefixTree, StoredPrefix
 from kinfolk.types import CHUNK_POSITIONS
 
+NOTHING: frozenset[StoredPrefix] = frozenset()
 
-@dataclass(eq=False, slots=True)
-class StoredPrefix:
-    """A checkpoint, and ``tokens`` of which the first ``length`` are those before it.
 
-    ``key`` is the hash of its full chunks, ``tail`` packed tokens behind them, from the byte
-    ``start`` on.
+class DropReason(Enum):
+    """Why a stored prefix went.
+
+    ROOM        for another one, or for the blocks of a request
+    SUPERSEDED  there was one for the same tokens
+    CHOICES     the last answer to the prompt has started
+    FAULT       the state on the device is lost
     """
 
-    tokens: HashedTokens
-    checkpoint: Checkpoint
+    ROOM = "room"
+    SUPERSEDED = "superseded"
+    CHOICES = "choices"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """A stored prefix whose first ``length`` tokens begin a prompt."""
+
+    entry: StoredPrefix
     length: int
-    key: int
-    start: int
-    tail: bytes
 
-    @classmethod
-    def of(cls, tokens: HashedTokens, checkpoint: Checkpoint) -> StoredPrefix:
-        length = checkpoint.length
-        chunks, stop = length // CHUNK_POSITIONS, length * TOKEN_BYTES
-        start = chunks * CHUNK_BYTES
-        key, tail = tokens.chain[chunks], tokens.packed[start:stop]
-        return cls(tokens, checkpoint, length, key, start, tail)
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.entry.checkpoint
 
-    def begins(self, prompt: HashedTokens) -> bool:
-        """Whether a prompt begins with these tokens. Those behind the full chunks are compared
-        first: prefixes with the same hash differ there."""
-        return prompt.packed.startswith(self.tail, self.start) and prompt.starts_like(
-            self.tokens, self.length
-        )
+    @property
+    def whole(self) -> StoredPrefix | None:
+        """The longest stored prefix that lies in the match as a whole."""
+        return next((each for each in self.entry.path() if each.length <= self.length), None)
+
+
+@dataclass(slots=True)
+class PrefixCounts:
+    """Requests that started, those of them that started from a prefix, and what they reused."""
+
+    lookups: int = 0
+    hits: int = 0
+    tokens: int = 0
 
 
 class PrefixCache:
-    """Checkpoints of one store by their token prefixes, which are indexed by their full chunks."""
+    """Checkpoints of one store by their token prefixes, which are indexed by their full chunks.
 
-    def __init__(self, store: CheckpointStore, capacity: int) -> None:
+    ``size`` weighs them for eviction.
+    """
+
+    def __init__(
+        self, store: CheckpointStore, capacity: int, size: PrefixBytes | None = None
+    ) -> None:
+        self.any_chunk = not store.recurrent and all(pool.window is None for pool in store.pools)
+        self.capacity = capacity
+        self.counts = PrefixCounts()
+        self.drops: Counter[DropReason] = Counter()
         self._store = store
-        self._capacity = capacity
+        self._size = size or PrefixBytes()
         self._entries: dict[StoredPrefix, None] = {}
-        self._index: dict[int, list[StoredPrefix]] = {}
+        self._ends: dict[int, list[StoredPrefix]] = {}
+        self._chunks: dict[int, dict[StoredPrefix, None]] = {}
+        self._tree = PrefixTree()
+        self._tick = 0
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._entries
+
+    def __iter__(self) -> Iterator[StoredPrefix]:
+        """Stored prefixes, the least recently used first."""
+        return iter(self._entries)
 
     def items(self) -> list[tuple[tuple[int, ...], Checkpoint]]:
         """Prefixes and their checkpoints, the least recently used first."""
         return [(each.tokens.prefix(each.length), each.checkpoint) for each in self._entries]
 
-    def holds(self, tokens: HashedTokens, length: int) -> bool:
-        """Whether there is a checkpoint after exactly the first ``length`` tokens."""
-        return any(
-            each.length == length and each.begins(tokens)
-            for each in self._index.get(tokens.chain[length // CHUNK_POSITIONS], ())
-        )
+    def stats(self) -> dict[str, int]:
+        """Counters since the start, and the number of stored prefixes."""
+        counts = self.counts
+        return {
+            "prefixes": len(self),
+            "prefix_lookups": counts.lookups,
+            "prefix_hits": counts.hits,
+            "prefix_tokens": counts.tokens,
+            **{f"prefix_drops_{reason.value}": self.drops[reason] for reason in DropReason},
+        }
 
-    def find(self, prompt: HashedTokens) -> Checkpoint | None:
-        """The longest checkpoint that leaves at least one token of ``prompt`` to compute.
+    # -- looking up ---------------------------------------------------------------------------
 
-        Takes a look at each chunk of the prompt, however many checkpoints there are. A hash is only
-        a hint: tokens are compared before a checkpoint is believed to fit.
-        """
-        longest = len(prompt) - 1
-        for key in reversed(prompt.chain):
-            for each in self._index.get(key, ()):
-                if each.length <= longest and each.begins(prompt):
-                    self._entries[each] = self._entries.pop(each)
-                    return each.checkpoint
+    def at(self, tokens: HashedTokens, length: int) -> StoredPrefix | None:
+        """The one after exactly the first ``length`` tokens."""
+        for each in self._ends.get(tokens.chain[length // CHUNK_POSITIONS], ()):
+            if each.length == length and each.begins(tokens):
+                return each
         return None
 
-    def insert(self, tokens: HashedTokens, checkpoint: Checkpoint) -> None:
+    def holds(self, tokens: HashedTokens, length: int) -> bool:
+        """Whether there is a checkpoint after exactly the first ``length`` tokens."""
+        return self.at(tokens, length) is not None
+
+    def find(self, prompt: HashedTokens) -> PrefixMatch | None:
+        """The longest match that leaves at least one token of ``prompt`` to compute: a whole
+        stored prefix or, with ``any_chunk``, the first chunks of one.
+
+        Takes a look at each chunk of the prompt, however many prefixes there are. A hash is only a
+        hint: tokens are compared before a checkpoint is believed to fit.
+        """
+        longest = len(prompt) - 1
+        for chunks in range(len(prompt.chain) - 1, -1, -1):
+            key, length = prompt.chain[chunks], chunks * CHUNK_POSITIONS
+            for each in self._ends.get(key, ()):
+                if each.length <= longest and each.begins(prompt):
+                    return PrefixMatch(each, each.length)
+            if 0 < length <= longest:
+                for each in self._chunks.get(key, ()):
+                    if prompt.starts_like(each.tokens, length):
+                        return PrefixMatch(each, length)
+        return None
+
+    def started(self, match: PrefixMatch | None) -> None:
+        """A request has started, from a match or from nothing."""
+        self._tick += 1
+        self.counts.lookups += 1
+        if match is None:
+            return
+        self.counts.hits += 1
+        self.counts.tokens += match.length
+        entry = match.entry
+        entry.hits += 1
+        entry.used = self._tick
+        self._entries[entry] = self._entries.pop(entry)
+
+    # -- storing ------------------------------------------------------------------------------
+
+    def insert(
+        self,
+        tokens: HashedTokens,
+        checkpoint: Checkpoint,
+        kind: PrefixKind = PrefixKind.FORK,
+        *,
+        forks: Collection[int] = (),
+        start: StoredPrefix | None = None,
+    ) -> None:
         """Take over a checkpoint behind the first of ``tokens``; a second one for the same prefix
-        is dropped at once."""
-        if self.holds(tokens, checkpoint.length) or self._capacity == 0:
+        is dropped at once. ``forks`` are the lengths at which the request said that later prompts
+        branch off, ``start`` is what it started from."""
+        if self.holds(tokens, checkpoint.length):
+            self.drops[DropReason.SUPERSEDED] += 1
             self._store.drop(checkpoint)
             return
-        while len(self._entries) >= self._capacity:
-            self.evict_one()
-        entry = StoredPrefix.of(tokens, checkpoint)
+        keep = self.needed_by(kind, start, tokens, checkpoint.length)
+        while len(self._entries) >= self.capacity:
+            if not self.evict_one(keep):
+                self._store.drop(checkpoint)
+                return
+        self._tick += 1
+        entry = StoredPrefix.of(tokens, checkpoint, kind, self._tick)
+        self._tree.add(entry, self._above(tokens, entry.length))
         self._entries[entry] = None
-        bucket = self._index.setdefault(entry.key, [])
-        bucket.append(entry)
-        bucket.sort(key=lambda each: -each.length)
+        ends = self._ends.setdefault(entry.key, [])
+        ends.append(entry)
+        ends.sort(key=lambda each: -each.length)
+        for key in self._keys(entry):
+            self._chunks.setdefault(key, {})[entry] = None
+        _leave_behind(entry, forks)
+
+    def rename(self, tokens: HashedTokens, length: int, kind: PrefixKind) -> bool:
+        """Whether there is a prefix of that length; what was only kept in case of need becomes
+        ``kind``."""
+        found = self.at(tokens, length)
+        if found is not None and found.kind.is_spare and not kind.is_spare:
+            found.kind = kind
+        return found is not None
+
+    # -- dropping -----------------------------------------------------------------------------
+
+    def victims(self, keep: Collection[StoredPrefix] = NOTHING) -> list[StoredPrefix]:
+        """All but ``keep``, the first to go first."""
+        return victims(self._entries, self._tick, self._size, any_chunk=self.any_chunk, keep=keep)
+
+    def needed_by(
+        self, kind: PrefixKind, start: StoredPrefix | None, tokens: HashedTokens, length: int
+    ) -> frozenset[StoredPrefix]:
+        """What a request that started from ``start`` must not push out for a checkpoint of a kind
+        after the first ``length`` of ``tokens``."""
+        if self.capacity == 1:
+            return NOTHING
+        newest = None
+        if start not in self._entries:
+            start = None
+        if start is not None:
+            newest = max(start.all_below(), key=lambda each: each.used, default=None)
+        if newest is not None and newest.length <= length and newest.begins(tokens):
+            newest = None
+        return needed_by(kind, start, self._above(tokens, length), newest, self._tick)
 
     def reclaimable(self, keep: Checkpoint | None = None) -> tuple[int, ...]:
         """Blocks of each pool that become available when all checkpoints but ``keep`` go.
@@ -117,34 +238,82 @@ class PrefixCache:
             gain.append(sum(held_by[identity] == count for identity, count in counts.items()))
         return tuple(gain)
 
-    def make_room(self, lease: SlotLease, position: int) -> bool:
-        """Drop as few of the least recently used as make a checkpoint of a sequence possible; none
-        if all of them would not."""
+    def make_room(
+        self, lease: SlotLease, position: int, keep: Collection[StoredPrefix] = NOTHING
+    ) -> bool:
+        """Drop as few as make a checkpoint of a sequence possible, in the order of
+        :meth:`victims`; none if all of them would not."""
+        if not self.capacity:
+            return False
         if self._store.can_take(lease, position):
             return True
-        oldest = [each.checkpoint for each in self._entries]
-        if not self._store.can_take(lease, position, oldest):
+        entries = self.victims(keep)
+        first = [each.checkpoint for each in entries]
+        if not self._store.can_take(lease, position, first):
             return False
         enough = 1
-        while not self._store.can_take(lease, position, oldest[:enough]):
+        while not self._store.can_take(lease, position, first[:enough]):
             enough += 1
-        for _ in range(enough):
-            self.evict_one()
+        for entry in entries[:enough]:
+            self.drop(entry, DropReason.ROOM)
         return True
 
-    def evict_one(self) -> bool:
-        """Drop the least recently used checkpoint; false when there is none."""
-        if not self._entries:
+    def evict_one(self, keep: Collection[StoredPrefix] = NOTHING) -> bool:
+        """Drop the first of :meth:`victims`; false when there is none."""
+        entry = next(iter(self.victims(keep)), None)
+        if entry is None:
             return False
-        entry = next(iter(self._entries))
-        del self._entries[entry]
-        bucket = self._index[entry.key]
-        bucket.remove(entry)
-        if not bucket:
-            del self._index[entry.key]
-        self._store.drop(entry.checkpoint)
+        self.drop(entry, DropReason.ROOM)
         return True
+
+    def drop(self, entry: StoredPrefix, reason: DropReason) -> None:
+        del self._entries[entry]
+        ends = self._ends[entry.key]
+        ends.remove(entry)
+        if not ends:
+            del self._ends[entry.key]
+        for key in self._keys(entry):
+            holders = self._chunks[key]
+            del holders[entry]
+            if not holders:
+                del self._chunks[key]
+        self._tree.remove(entry)
+        self.drops[reason] += 1
+        self._store.drop(entry.checkpoint)
 
     def clear(self) -> None:
-        while self.evict_one():
-            pass
+        """Drop everything: no stored state can be trusted any more."""
+        for entry in list(self._entries):
+            self.drop(entry, DropReason.FAULT)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _above(self, tokens: HashedTokens, length: int) -> StoredPrefix | None:
+        """The longest stored prefix that begins the first ``length`` tokens and is shorter."""
+        for chunks in range(length // CHUNK_POSITIONS, -1, -1):
+            for each in self._ends.get(tokens.chain[chunks], ()):
+                if each.length < length and each.begins(tokens):
+                    return each
+        return None
+
+    def _keys(self, entry: StoredPrefix) -> list[int]:
+        """Hashes under which the chunks of a prefix are found by themselves."""
+        chunks = entry.length // CHUNK_POSITIONS if self.any_chunk else 0
+        return entry.tokens.chain[1 : chunks + 1]
+
+
+def _leave_behind(entry: StoredPrefix, forks: Collection[int]) -> None:
+    """A conversation has come to a new prefix: of those before it, only what its request named is
+    expected to be branched off from again. So are no answers beside a new fork: the prompt that
+    made it went on without them."""
+    for each in entry.path():
+        if each is not entry:
+            each.expected = each.length in forks
+    if entry.above is None or entry.kind is not PrefixKind.FORK:
+        return
+    stack = [each for each in entry.above.below if each is not entry]
+    while stack:
+        answer = stack.pop()
+        if answer.kind is PrefixKind.END:
+            answer.expected = False
+            stack.extend(answer.below)

@@ -24,18 +24,38 @@ _TEMPLATE_FILE: Final = "<template>"
 _FAILURE_STATUS: Final = 500
 _PROBE_ANSWER: Final = {"role": "assistant", "content": "x"}
 _PROBE_QUESTION: Final = {"role": "user", "content": "y"}
+_OTHER_QUESTION: Final = {"role": "user", "content": "z"}
+_INSTRUCTING: Final = ("system", "developer")
+LEAST_SHARED: Final = 64
+"""Fewer tokens of system prompt and tools are no fork: computing them again costs nothing."""
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
+Parts = Sequence[str | int]
+"""Text between special tokens, and their ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A rendered conversation; ``fork`` is its :meth:`ChatTemplate.fork_point`."""
+    """A rendered conversation. ``forks`` are the lengths in tokens of prefixes that later prompts
+    share, in increasing order.
+
+    The last one is shared with the next turn. Templates rewrite the last answer when another turn
+    follows (they drop its reasoning), so the next prompt diverges before the end of this one. To
+    find where, the conversation is also rendered with an answer and a question appended. The one
+    before it is shared with other conversations: it is behind system prompt and tools, and found
+    with another first question.
+
+    A fork is behind the last special token of the common prefix. Ordinary tokens behind it may
+    merge differently and do not count, but if system prompt and tools are followed by no special
+    token, all but the last of those that are the same do. There is no fork where no special token
+    is shared, where the template refuses the probe, and behind fewer than ``LEAST_SHARED`` tokens
+    of system prompt and tools.
+    """
 
     text: str
     tokens: list[int]
-    fork: int | None
+    forks: tuple[int, ...] = ()
 
 
 class ChatTemplate:
@@ -101,11 +121,18 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> ChatPrompt:
-        """Text, tokens and fork point of a conversation. Raises as :meth:`render` does."""
+        """Text, tokens and forks of a conversation. Raises as :meth:`render` does."""
         text = self.render(messages, tools, add_generation_prompt, **variables)
-        probe = self._probe(messages, tools, add_generation_prompt, **variables)
-        shared = 0 if probe is None else _shared_parts(self._tokenizer, text, probe)
-        return self._encode(text, shared)
+        parts = self._tokenizer.split_specials(text)
+        tokens, lengths = self._encode(parts)
+        rest = (tools, add_generation_prompt, variables)
+        other = self._probe(_with_other_question(messages), *rest)
+        common = self._common(parts, lengths, tokens, other)
+        turn = _shared_parts(parts, self._probe(_with_turn(messages), *rest))
+        forks = {lengths[turn - 1]} if turn else set()
+        if common >= LEAST_SHARED:
+            forks.add(common)
+        return ChatPrompt(text, tokens, tuple(sorted(forks)))
 
     def encode(
         self,
@@ -116,53 +143,48 @@ class ChatTemplate:
         **variables: Any,
     ) -> list[int]:
         """The conversation as token ids."""
-        return self._encode(self.render(messages, tools, add_generation_prompt, **variables)).tokens
-
-    def fork_point(
-        self,
-        messages: Messages,
-        /,
-        tools: Tools | None = None,
-        add_generation_prompt: bool = True,
-        **variables: Any,
-    ) -> int | None:
-        """Length in tokens of the prefix that this prompt shares with the next turn's prompt.
-
-        Templates rewrite the last answer when another turn follows (they drop its reasoning), so
-        the next prompt diverges before the end of this one. To find where, the conversation is also
-        rendered with an answer and a question appended; the fork point is behind the last special
-        token of the common prefix. Ordinary tokens behind it may merge differently and do not
-        count. ``None`` if the template cannot render such a turn, or no special token is shared.
-        """
-        return self.prompt(messages, tools, add_generation_prompt, **variables).fork
+        text = self.render(messages, tools, add_generation_prompt, **variables)
+        return self._encode(self._tokenizer.split_specials(text))[0]
 
     def _probe(
         self,
         messages: Messages,
-        /,
         tools: Tools | None,
         add_generation_prompt: bool,
-        **variables: Any,
-    ) -> str | None:
-        answered = bool(messages) and messages[-1].get("role") == "assistant"
-        added = [_PROBE_QUESTION] if answered else [_PROBE_ANSWER, _PROBE_QUESTION]
+        variables: Mapping[str, Any],
+    ) -> Parts:
+        """The parts of another conversation, none if the template refuses it."""
         try:
-            return self.render([*messages, *added], tools, add_generation_prompt, **variables)
+            text = self.render(messages, tools, add_generation_prompt, **variables)
         except TemplateError:
-            return None
+            return ()
+        return self._tokenizer.split_specials(text)
 
-    def _encode(self, text: str, fork_parts: int = 0) -> ChatPrompt:
-        """Tokens of a rendered text; its first ``fork_parts`` parts end at the fork point."""
+    def _common(
+        self, parts: Parts, lengths: Sequence[int], tokens: Sequence[int], others: Parts
+    ) -> int:
+        """How many tokens of a prompt another conversation with its system prompt shares."""
+        special = _shared_parts(parts, others)
+        length = lengths[special - 1] if special else 0
+        if special >= min(len(parts), len(others)):
+            return length
+        part, other = parts[special], others[special]
+        if isinstance(part, int) or isinstance(other, int):
+            return length
+        same = self._tokenizer.encode_plain(part[: _shared_length(part, other)])
+        count = _shared_length(same, tokens[length : lengths[special]])
+        return length + count - 1 if count > LEAST_SHARED else length
+
+    def _encode(self, parts: Parts) -> tuple[list[int], list[int]]:
+        """Tokens of a rendered text, and their number behind each of its parts."""
         tokenizer = self._tokenizer
-        parts = tokenizer.split_specials(text)
         # The template may have written the BOS itself.
         tokens = tokenizer.encode("", add_bos=tokenizer.adds_bos and parts[:1] != [tokenizer.bos])
-        fork = None
-        for index, part in enumerate(parts, start=1):
+        lengths = []
+        for part in parts:
             tokens.extend([part] if isinstance(part, int) else tokenizer.encode_plain(part))
-            if index == fork_parts:
-                fork = len(tokens)
-        return ChatPrompt(text, tokens, fork)
+            lengths.append(len(tokens))
+        return tokens, lengths
 
     def _renders_question(self, source: str) -> bool:
         """Whether the template renders a plain question or rejects it; false if it fails."""
@@ -263,13 +285,33 @@ def _token_text(tokenizer: Tokenizer, token: int | None) -> str:
     return "" if token is None else tokenizer.token_text(token)
 
 
-def _shared_parts(tokenizer: Tokenizer, text: str, other: str) -> int:
+def _with_turn(messages: Messages) -> list[Mapping[str, Any]]:
+    """The conversation with an answer and another question."""
+    answered = bool(messages) and messages[-1].get("role") == "assistant"
+    return [*messages, *([] if answered else [_PROBE_ANSWER]), _PROBE_QUESTION]
+
+
+def _with_other_question(messages: Messages) -> list[Mapping[str, Any]]:
+    """What instructs the model, and a question that does not begin like the first message: a prompt
+    that is the same up to that. It is short, however long the conversation is."""
+    count = next(
+        (n for n, each in enumerate(messages) if each.get("role") not in _INSTRUCTING),
+        len(messages),
+    )
+    asked = str(messages[count].get("content") if count < len(messages) else "")
+    return [*messages[:count], _OTHER_QUESTION if asked.lstrip()[:1] == "y" else _PROBE_QUESTION]
+
+
+def _shared_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many items from the first on are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _shared_parts(parts: Parts, others: Parts) -> int:
     """The number of leading parts that two texts share, up to the last shared special token."""
     shared = 0
-    pairs: Iterable[tuple[str | int, str | int]] = zip(
-        tokenizer.split_specials(text), tokenizer.split_specials(other), strict=False
-    )
-    for index, (part, counterpart) in enumerate(pairs, start=1):
+    for index, (part, counterpart) in enumerate(zip(parts, others, strict=False), start=1):
         if part != counterpart:
             break
         if isinstance(part, int):
