@@ -20,7 +20,7 @@ from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.stored_prefix import PrefixKind, PrefixTree, StoredPrefix
 from kinfolk.types import CHUNK_POSITIONS
 
-NOTHING: frozenset[StoredPrefix] = frozenset()
+NO_PREFIXES: frozenset[StoredPrefix] = frozenset()
 
 
 class DropReason(Enum):
@@ -199,7 +199,7 @@ class PrefixCache:
 
     # -- dropping -----------------------------------------------------------------------------
 
-    def victims(self, keep: Collection[StoredPrefix] = NOTHING) -> list[StoredPrefix]:
+    def victims(self, keep: Collection[StoredPrefix] = NO_PREFIXES) -> list[StoredPrefix]:
         """All but ``keep``, the first to go first."""
         return victims(self._entries, self._tick, self._size, any_chunk=self.any_chunk, keep=keep)
 
@@ -209,7 +209,7 @@ class PrefixCache:
         """What a request that started from ``start`` must not push out for a checkpoint of a kind
         after the first ``length`` of ``tokens``."""
         if self.capacity == 1:
-            return NOTHING
+            return NO_PREFIXES
         newest = None
         if start not in self._entries:
             start = None
@@ -240,7 +240,7 @@ class PrefixCache:
         return tuple(gain)
 
     def make_room(
-        self, lease: SlotLease, position: int, keep: Collection[StoredPrefix] = NOTHING
+        self, lease: SlotLease, position: int, keep: Collection[StoredPrefix] = NO_PREFIXES
     ) -> bool:
         """Drop as few as make a checkpoint of a sequence possible, in the order of
         :meth:`victims`; none if all of them would not."""
@@ -259,7 +259,7 @@ class PrefixCache:
             self.drop(entry, DropReason.ROOM)
         return True
 
-    def evict_one(self, keep: Collection[StoredPrefix] = NOTHING) -> bool:
+    def evict_one(self, keep: Collection[StoredPrefix] = NO_PREFIXES) -> bool:
         """Drop the first of :meth:`victims`; false when there is none."""
         entry = next(iter(self.victims(keep)), None)
         if entry is None:
