@@ -7,6 +7,7 @@ checkpoint. :mod:`kinfolk.state.eviction` says what goes first. Torch-free.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.stored_prefix import PrefixKind, PrefixTree, StoredPrefix
 from kinfolk.types import CHUNK_POSITIONS
 
-NOTHING: frozenset[StoredPrefix] = frozenset()
+NO_PREFIXES: frozenset[StoredPrefix] = frozenset()
 
 
 class DropReason(Enum):
@@ -126,17 +127,17 @@ class PrefixCache:
         """The longest match that leaves at least one token of ``prompt`` to compute: a whole
         stored prefix or, with ``any_chunk``, the first chunks of one.
 
-        Takes a look at each chunk of the prompt, however many prefixes there are. A hash is only a
-        hint: tokens are compared before a checkpoint is believed to fit.
+        Takes a look at each chunk of the prompt at most, however many prefixes there are. A hash is
+        only a hint: tokens are compared before a checkpoint is believed to fit.
         """
-        longest = len(prompt) - 1
-        for chunks in range(len(prompt.chain) - 1, -1, -1):
-            key, length = prompt.chain[chunks], chunks * CHUNK_POSITIONS
-            for each in self._ends.get(key, ()):
+        chain, longest = prompt.chain, len(prompt) - 1
+        for chunks in range(self._known(chain), -1, -1):
+            for each in self._ends.get(chain[chunks], ()):
                 if each.length <= longest and each.begins(prompt):
                     return PrefixMatch(each, each.length)
-            if 0 < length <= longest:
-                for each in self._chunks.get(key, ()):
+            length = chunks * CHUNK_POSITIONS
+            if self.any_chunk and 0 < length <= longest:
+                for each in self._chunks.get(chain[chunks], ()):
                     if prompt.starts_like(each.tokens, length):
                         return PrefixMatch(each, length)
         return None
@@ -198,7 +199,7 @@ class PrefixCache:
 
     # -- dropping -----------------------------------------------------------------------------
 
-    def victims(self, keep: Collection[StoredPrefix] = NOTHING) -> list[StoredPrefix]:
+    def victims(self, keep: Collection[StoredPrefix] = NO_PREFIXES) -> list[StoredPrefix]:
         """All but ``keep``, the first to go first."""
         return victims(self._entries, self._tick, self._size, any_chunk=self.any_chunk, keep=keep)
 
@@ -208,7 +209,7 @@ class PrefixCache:
         """What a request that started from ``start`` must not push out for a checkpoint of a kind
         after the first ``length`` of ``tokens``."""
         if self.capacity == 1:
-            return NOTHING
+            return NO_PREFIXES
         newest = None
         if start not in self._entries:
             start = None
@@ -239,7 +240,7 @@ class PrefixCache:
         return tuple(gain)
 
     def make_room(
-        self, lease: SlotLease, position: int, keep: Collection[StoredPrefix] = NOTHING
+        self, lease: SlotLease, position: int, keep: Collection[StoredPrefix] = NO_PREFIXES
     ) -> bool:
         """Drop as few as make a checkpoint of a sequence possible, in the order of
         :meth:`victims`; none if all of them would not."""
@@ -258,7 +259,7 @@ class PrefixCache:
             self.drop(entry, DropReason.ROOM)
         return True
 
-    def evict_one(self, keep: Collection[StoredPrefix] = NOTHING) -> bool:
+    def evict_one(self, keep: Collection[StoredPrefix] = NO_PREFIXES) -> bool:
         """Drop the first of :meth:`victims`; false when there is none."""
         entry = next(iter(self.victims(keep)), None)
         if entry is None:
@@ -295,6 +296,13 @@ class PrefixCache:
                 if each.length < length and each.begins(tokens):
                     return each
         return None
+
+    def _known(self, chain: list[int]) -> int:
+        """Chunks of a prompt that a stored prefix may begin with: with ``any_chunk``, all hashes
+        before a known one are known too."""
+        if not self.any_chunk:
+            return len(chain) - 1
+        return bisect_left(range(1, len(chain)), 1, key=lambda n: chain[n] not in self._chunks)
 
     def _keys(self, entry: StoredPrefix) -> list[int]:
         """Hashes under which the chunks of a prefix are found by themselves."""
