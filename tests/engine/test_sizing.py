@@ -23,7 +23,6 @@ from kinfolk.engine.sizing import (
     free_memory,
     host_memory,
     size_state,
-    slot_bytes,
     state_bytes,
 )
 from kinfolk.errors import CapacityError
@@ -38,7 +37,7 @@ from kinfolk.plans import (
     WeightPlan,
     WeightSpec,
 )
-from kinfolk.state.layout import pool_layouts
+from kinfolk.state.layout import pool_layouts, slot_bytes
 from kinfolk.state.state import State
 
 KV = (Section("k", 2, 64, Codec("f32")), Section("v", 2, 64, Codec("f32")))

@@ -1,10 +1,12 @@
-"""Any order of opens, steps, forks, checkpoints, evictions and releases keeps the cache correct."""
+"""Any order of opens, steps, forks, checkpoints, evictions, demotions and releases keeps the cache
+correct, however late copies or steps are."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import pytest
+from lazy_streams import LazyCopies, LazyMain
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from kinfolk.errors import PoolExhausted, StateError
+from kinfolk.state.copies import HostStreams
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.prefix import PrefixCache
 from kinfolk.types import CHUNK_POSITIONS
@@ -47,8 +50,10 @@ class KVCacheMachine(RuleBasedStateMachine):
         windows=st.sampled_from(LAYOUTS),
         sizes=st.tuples(*[st.integers(7, 16)] * 3),
         recurrent=st.booleans(),
+        host_rows=st.sampled_from([None, None, 0, 4, 16]),
+        streams=st.sampled_from([HostStreams, LazyCopies, LazyMain]),
     )
-    def make(self, windows, sizes, recurrent):
+    def make(self, windows, sizes, recurrent, host_rows, streams):
         self.toy = self.toy_type(
             windows=windows,
             blocks=sizes[: len(windows)],
@@ -56,6 +61,8 @@ class KVCacheMachine(RuleBasedStateMachine):
             checkpoints=3,
             step_rows=STEP,
             recurrent=recurrent,
+            host_rows=host_rows,
+            streams=streams(),
         )
         self.kv_cache = self.toy.kv_cache
         self.cache = PrefixCache(self.kv_cache.checkpoints, 6)
@@ -170,6 +177,28 @@ class KVCacheMachine(RuleBasedStateMachine):
         after = [self.kv_cache.tables.available(pool) for pool in pools]
         assert after == [b + g for b, g in zip(before, gain, strict=True)]
 
+    @precondition(lambda self: any(held.resident for _, held in self.cache.items()))
+    @rule(data=st.data())
+    def demote(self, data):
+        """A prefix stays, whether or not others are dropped to make room for it on the host."""
+        store, held = self.kv_cache.checkpoints, self.cache.items()
+        key = data.draw(st.sampled_from([key for key, each in held if each.resident]))
+        checkpoint = dict(held)[key]
+        others = [each for _, each in held if each is not checkpoint]
+        dropping = others[: data.draw(st.integers(0, len(others)))]
+        possible = store.can_demote(checkpoint, dropping)
+        self.cache.find(HashedTokens((*key, 0)))
+        for _ in dropping:
+            self.cache.evict_one()
+        assert store.can_demote(checkpoint) == possible
+        if not possible:
+            with pytest.raises(PoolExhausted, match="no host memory"):
+                store.demote(checkpoint)
+            return
+        store.demote(checkpoint)
+        assert checkpoint.live
+        assert not checkpoint.resident
+
     # -- paging ---------------------------------------------------------------------------
 
     @precondition(lambda self: self.lives and self.kv_cache.pools[0].window is None)
@@ -178,9 +207,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         life = data.draw(st.sampled_from(self.lives))
         sealed = sorted(set(range(len(life.history) // CHUNK_POSITIONS)) - life.evicted)
         if sealed:
-            chunk = data.draw(st.sampled_from(sealed))
-            self.kv_cache.tables.evict(life.lease, chunk)
-            life.evicted.add(chunk)
+            self.try_to_evict(life, data.draw(st.sampled_from(sealed)))
 
     @precondition(lambda self: any(life.evicted for life in self.lives))
     @rule(data=st.data())
@@ -205,7 +232,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.kv_cache.tables.extend(life.lease, min(start + rows, life.positions))
         for chunk in sorted(set(range(start // CHUNK_POSITIONS)) - life.evicted):
             if self.kv_cache.pools[0].window is None:
-                self.kv_cache.tables.evict(life.lease, chunk)
+                self.try_to_evict(life, chunk)
         operations = self.kv_cache.take_operations()
         self.toy.state.apply(operations[: data.draw(st.integers(0, len(operations)))])
         for each in self.lives:
@@ -214,7 +241,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.kv_cache.forget_operations()
         self.toy.state.forget()
         self.lives = []
-        assert self.toy.state.saved_blocks == 0
+        assert self.toy.state.saved_rows == 0
 
     # -- invariants -----------------------------------------------------------------------
 
@@ -225,6 +252,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.kv_cache.check_integrity()
         self.toy.apply()
         self.toy.state.check_integrity()
+        assert self.toy.state.host.used_bytes <= self.kv_cache.host.used_bytes
         for life in self.lives:
             self.toy.check(life.lease, life.history)
             for index, pool in enumerate(self.kv_cache.pools):
@@ -246,7 +274,8 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.cache.clear()
         self.kv_cache.check_integrity()
         self.toy.apply()
-        assert self.toy.state.saved_blocks == 0
+        assert self.toy.state.saved_rows == self.toy.state.host.used_bytes == 0
+        assert self.kv_cache.host.used == self.kv_cache.host.rows == 0
         assert len(self.kv_cache.tables.free) == 4
         for index, pool in enumerate(self.kv_cache.pools):
             assert self.kv_cache.tables.available(index) == pool.size
@@ -259,6 +288,14 @@ class KVCacheMachine(RuleBasedStateMachine):
         life = Life(lease, positions, history)
         self.lives.append(life)
         return life
+
+    def try_to_evict(self, life, chunk):
+        try:
+            self.kv_cache.tables.evict(life.lease, chunk)
+        except PoolExhausted:
+            assert not self.kv_cache.host.fits(1)
+            return
+        life.evicted.add(chunk)
 
     def mark(self, life, position):
         if len(self.cache) >= 6 or not self.kv_cache.checkpoints.can_take(life.lease, position):

@@ -81,7 +81,7 @@ class Admission:
         if self._kv_cache.can_open(positions, start):
             return True
         gain = self._prefixes.reclaimable(keep=start)
-        need = self._kv_cache.needed(positions, start)
+        need = self._kv_cache.needed(positions, start, alone=True)
         if any(
             self._kv_cache.tables.available(pool) + gain[pool] < need[pool]
             for pool in range(len(need))

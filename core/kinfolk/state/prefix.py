@@ -103,7 +103,8 @@ class PrefixCache:
         In a pool of full attention those are the blocks without another holder. In a windowed
         pool tables do not matter: a block that they hold too was charged for the checkpoints.
         """
-        dropped = [each.checkpoint for each in self._entries if each.checkpoint is not keep]
+        held = (each.checkpoint for each in self._entries)
+        dropped = [each for each in held if each is not keep and each.resident]
         gain = []
         for index, pool in enumerate(self._store.pools):
             counts = Counter(
