@@ -19,7 +19,6 @@ from hypothesis.stateful import (
 )
 
 from kinfolk.errors import PoolExhausted, StateError
-from kinfolk.state.copies import HostStreams
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.prefix import PrefixCache
 from kinfolk.types import CHUNK_POSITIONS
@@ -51,7 +50,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         sizes=st.tuples(*[st.integers(7, 16)] * 3),
         recurrent=st.booleans(),
         host_rows=st.sampled_from([None, None, 0, 4, 16]),
-        streams=st.sampled_from([HostStreams, LazyCopies, LazyMain]),
+        streams=st.sampled_from([LazyCopies, LazyMain]),
     )
     def make(self, windows, sizes, recurrent, host_rows, streams):
         self.toy = self.toy_type(
@@ -69,8 +68,8 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     # -- sequences ------------------------------------------------------------------------
 
-    @rule(positions=st.integers(1, 500), data=st.data())
-    def open(self, positions, data):
+    @rule(positions=st.integers(1, 500), rows=st.integers(0, STEP), data=st.data())
+    def open(self, positions, rows, data):
         shorter = {key: start for key, start in self.cache.items() if len(key) < positions}
         key = data.draw(st.sampled_from([None, *sorted(shorter)]))
         start = None if key is None else shorter[key]
@@ -78,7 +77,8 @@ class KVCacheMachine(RuleBasedStateMachine):
             with pytest.raises(PoolExhausted):
                 self.kv_cache.open(positions, start)
             return
-        self.born(self.kv_cache.open(positions, start), positions, list(key or ()))
+        life = self.born(self.kv_cache.open(positions, start), positions, list(key or ()))
+        self.feed(life, min(rows, positions - len(life.history)))
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data(), extra=st.integers(0, 200))
@@ -108,25 +108,8 @@ class KVCacheMachine(RuleBasedStateMachine):
         Within the promised length this never runs out of blocks, however they are shared.
         """
         life = data.draw(st.sampled_from(self.lives))
-        start = len(life.history)
-        rows = int(min(STEP, life.positions - start) * share)
-        if rows == 0:
-            return
-        kept = max(1, rows - rejected)
-        self.kv_cache.tables.extend(life.lease, start + rows)
-        checkpoint = None
-        if kept == rows and len(self.cache) < 6:
-            checkpoint = self.mark(life, start + max(1, round(mark * rows)))
-        self.toy.apply()
-        numbers = [next(self.numbers) for _ in range(kept)]
-        self.toy.write(life.lease, start, numbers + [0] * (rows - kept))
-        life.exact = life.exact and not life.evicted
-        life.history += numbers
-        self.toy.set_sum(life.lease.slot, life.history)
-        self.kv_cache.tables.advance(life.lease, start + kept)
-        if checkpoint is not None:
-            self.toy.set_sum(checkpoint.slot, life.history[: checkpoint.length])
-            self.cache.insert(HashedTokens(life.history), checkpoint)
+        rows = int(min(STEP, life.positions - len(life.history)) * share)
+        self.feed(life, rows, rejected, mark)
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data())
@@ -140,12 +123,29 @@ class KVCacheMachine(RuleBasedStateMachine):
     # -- checkpoints ----------------------------------------------------------------------
 
     @precondition(lambda self: self.lives)
-    @rule(data=st.data())
-    def checkpoint(self, data):
+    @rule(data=st.data(), demoted=st.booleans(), ended=st.booleans())
+    def checkpoint(self, data, demoted, ended):
         life = data.draw(st.sampled_from(self.lives))
         checkpoint = self.mark(life, len(life.history))
-        if checkpoint is not None:
-            self.cache.insert(HashedTokens(life.history), checkpoint)
+        if checkpoint is None:
+            return
+        self.cache.insert(HashedTokens(life.history), checkpoint)
+        if demoted and checkpoint.live and self.kv_cache.checkpoints.can_demote(checkpoint):
+            self.kv_cache.checkpoints.demote(checkpoint)
+        if ended:
+            self.lives.remove(life)
+            self.kv_cache.tables.release(life.lease)
+
+    @precondition(lambda self: any(not held.resident for _, held in self.cache.items()))
+    @rule(data=st.data(), more=st.integers(1, 200), rows=st.integers(0, 50))
+    def come_back(self, data, more, rows):
+        """A sequence starts from what is on the host only, beside whatever else is there."""
+        held = self.cache.items()
+        key = data.draw(st.sampled_from([key for key, each in held if not each.resident]))
+        start, positions = dict(held)[key], len(key) + more
+        if self.kv_cache.can_open(positions, start):
+            life = self.born(self.kv_cache.open(positions, start), positions, list(key))
+            self.feed(life, min(rows, more))
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data(), position=st.floats(0, 1))
@@ -281,6 +281,26 @@ class KVCacheMachine(RuleBasedStateMachine):
             assert self.kv_cache.tables.available(index) == pool.size
 
     # -- helpers --------------------------------------------------------------------------
+
+    def feed(self, life, rows, rejected=0, mark=None):
+        if rows == 0:
+            return
+        start = len(life.history)
+        kept = max(1, rows - rejected)
+        self.kv_cache.tables.extend(life.lease, start + rows)
+        checkpoint = None
+        if mark is not None and kept == rows and len(self.cache) < 6:
+            checkpoint = self.mark(life, start + max(1, round(mark * rows)))
+        self.toy.apply()
+        numbers = [next(self.numbers) for _ in range(kept)]
+        self.toy.write(life.lease, start, numbers + [0] * (rows - kept))
+        life.exact = life.exact and not life.evicted
+        life.history += numbers
+        self.toy.set_sum(life.lease.slot, life.history)
+        self.kv_cache.tables.advance(life.lease, start + kept)
+        if checkpoint is not None:
+            self.toy.set_sum(checkpoint.slot, life.history[: checkpoint.length])
+            self.cache.insert(HashedTokens(life.history), checkpoint)
 
     def born(self, lease, positions, history):
         assert lease.epoch > self.epochs.get(lease.slot, 0)
