@@ -30,11 +30,11 @@ class Walk:
     def run(self) -> None:
         changes = [self.grow] * 4 + [self.open, self.open, self.back, self.back, self.back]
         changes += [self.keep, self.keep, self.demote, self.demote, self.demote, self.end, self.end]
-        changes += [self.drop, self.evict, self.recall]
+        changes += [self.drop, self.evict, self.recall, self.fork]
         for _ in range(STEPS):
             self.random.choice(changes)()
             self.kv_cache.check_integrity()
-            if self.random.random() < 0.7:
+            if self.random.random() < 0.4:
                 self.look()
         self.look()
 
@@ -50,7 +50,9 @@ class Walk:
         if self.kv_cache.can_open(positions, checkpoint):
             self.opened += checkpoint is not None and not checkpoint.resident
             self.lives.append((self.kv_cache.open(positions, checkpoint), history, positions))
-            self.grow(self.lives[-1])
+            follow = self.random.choice([self.grow, self.grow, self.fork, self.keep, None])
+            if follow is not None:
+                follow(self.lives[-1])
 
     def back(self) -> None:
         if self.kept:
@@ -89,15 +91,32 @@ class Walk:
         return store.take(lease, position)
 
     def leave(self, kept) -> None:
-        if self.kv_cache.checkpoints.can_demote(kept[0]):
-            self.kv_cache.checkpoints.demote(kept[0])
+        """A checkpoint goes to the host, for which others may be dropped, or is dropped itself."""
+        store = self.kv_cache.checkpoints
+        if self.random.random() < 0.3:
+            others = [each for each in self.kept if each is not kept and self.random.random() < 0.3]
+            possible = store.can_demote(kept[0], [checkpoint for checkpoint, _ in others])
+            for each in others:
+                self.kept.remove(each)
+                store.drop(each[0])
+            assert store.can_demote(kept[0]) == possible
+        if store.can_demote(kept[0]):
+            store.demote(kept[0])
         else:
             self.kept.remove(kept)
-            self.kv_cache.checkpoints.drop(kept[0])
+            store.drop(kept[0])
 
-    def keep(self) -> None:
+    def fork(self, life=None) -> None:
         if self.lives:
-            lease, history, _ = self.random.choice(self.lives)
+            lease, history, positions = life or self.random.choice(self.lives)
+            tables = self.kv_cache.tables
+            shared = len(history) // CHUNK_POSITIONS
+            if not tables.sequence(lease).evicted and tables.can_open(positions, shared):
+                self.lives.append((tables.fork(lease, positions), list(history), positions))
+
+    def keep(self, life=None) -> None:
+        if self.lives:
+            lease, history, _ = life or self.random.choice(self.lives)
             checkpoint = self.take(lease, len(history))
             if checkpoint is not None:
                 self.kept.append((checkpoint, list(history)))
@@ -155,7 +174,7 @@ def test_bytes_are_right_however_late_copies_or_steps_are(make_toy_cache, window
             checkpoints=2,
             slots=4,
             step_rows=ROWS,
-            host_rows=(None, 40, 16)[seed % 3],
+            host_rows=(None, 24, 9)[seed % 3],
             streams=streams(),
         )
         walk = Walk(toy, seed)
