@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
 from lazy_streams import LazyCopies, LazyMain
 
 from kinfolk.plans import Codec, Paged, Recurrent, RecurrentTensor, Section, StateLimits, StatePlan
@@ -17,7 +16,6 @@ from kinfolk.state.host_rows import HostLayout, HostRows
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
 from kinfolk.types import CHUNK_POSITIONS
-
 
 ROW_BYTES = CHUNK_POSITIONS * 4
 """Of a block of the toy: a number at each position."""
@@ -73,7 +71,9 @@ class ToyCache:
         count = len(numbers)
         for pool, rows in zip(self.state.pools, self.rows, strict=True):
             places = torch.tensor([pool.place(lease.slot, start + n) for n in range(count)])
-            self.streams.on_main(partial(put, rows, places, torch.tensor(numbers, dtype=rows.dtype)))
+            self.streams.on_main(
+                partial(put, rows, places, torch.tensor(numbers, dtype=rows.dtype))
+            )
 
     def set_sum(self, slot: int, numbers: list[int]) -> None:
         if self.sums is not None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from lazy_streams import LazyCopies, LazyMain
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,6 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from lazy_streams import LazyCopies, LazyMain
 
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.state.hashed_tokens import HashedTokens

@@ -83,9 +83,7 @@ class CheckpointStore:
                 pool.keep(chunk)
         if self.recurrent:
             self._tables.operations.append(
-                CopyRecurrent(lease.slot, slot)
-                if position == seq.length
-                else StoreRecurrent(slot)
+                CopyRecurrent(lease.slot, slot) if position == seq.length else StoreRecurrent(slot)
             )
         checkpoint = Checkpoint(position, slot, chunks, identity=self._tables.new_identity())
         self.live.append(checkpoint)

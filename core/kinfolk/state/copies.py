@@ -93,7 +93,9 @@ class CudaStreams:
     def on_copies(self, action: Action) -> torch.cuda.Event:
         with torch.cuda.stream(self.copies):
             action()
-        return self.copies.record_event()
+        event = torch.cuda.Event()
+        event.record(self.copies)
+        return event
 
     def copies_wait(self) -> None:
         self.copies.wait_stream(torch.cuda.current_stream(self._device))
@@ -102,7 +104,7 @@ class CudaStreams:
         torch.cuda.current_stream(self._device).wait_event(event)
 
     def is_done(self, event: torch.cuda.Event) -> bool:
-        return event.query()
+        return bool(event.query())
 
     def copies_use(self, tensor: torch.Tensor) -> None:
         tensor.record_stream(self.copies)

@@ -42,8 +42,8 @@ class KVCacheManager:
     def needed(
         self, positions: int, start: Checkpoint | None = None, *, alone: bool = False
     ) -> tuple[int, ...]:
-        """Blocks of each pool that a sequence of ``positions`` positions would take; ``alone``: when
-        all checkpoints but ``start`` have gone."""
+        """Blocks of each pool that a sequence of ``positions`` positions would take; ``alone``:
+        when all checkpoints but ``start`` have gone."""
         return self.tables.needed(positions, self._shared(start, alone=alone))
 
     def can_open(self, positions: int, start: Checkpoint | None = None) -> bool:
