@@ -295,9 +295,8 @@ def default_checkpoints(settings: Settings, *, is_host: bool, cached: bool) -> i
     """Checkpoints on the device: those that were asked for, or fewer than usual if the host has
     memory of its own for others (``cached``)."""
     if settings.batch_invariant:
-        return (
-            0  # a prompt that continues from a checkpoint has other slices than one from its start
-        )
+        # A prompt that continues from a checkpoint has other slices than one from the start.
+        return 0
     if cached and not is_host and "checkpoints" not in settings.model_fields_set:
         return CHECKPOINTS_BEFORE_HOST
     return settings.checkpoints

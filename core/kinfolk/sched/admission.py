@@ -72,12 +72,15 @@ class Admission:
         for start in (None,) if prefix is None else (prefix, None):
             if self._make_room(positions, start):
                 sequence.lease = self._kv_cache.open(positions, start)
-                sequence.reused = sequence.computed = 0 if start is None else start.length
+                if start is not None:
+                    sequence.reused = sequence.computed = start.length
+                    sequence.reused_from = "device" if start.resident else "host"
                 return True
         return False
 
     def _make_room(self, positions: int, start: Checkpoint | None) -> bool:
-        """Evict old checkpoints, but only if that is enough. ``start`` is the newest and stays."""
+        """Let old checkpoints leave the device, but only if that is enough. ``start`` is the newest
+        and stays where it is."""
         if self._kv_cache.can_open(positions, start):
             return True
         gain = self._prefixes.reclaimable(keep=start)

@@ -118,6 +118,10 @@ class Status(Enum):
     FINISHED = "finished"
 
 
+Place = Literal["device", "host"]
+"""Where a checkpoint was when a request started from it."""
+
+
 class FinishReason(Enum):
     STOP = "stop"
     LENGTH = "length"
@@ -131,7 +135,8 @@ class Sequence:
     its only writer.
 
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
-    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
+    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. ``reused``
+    tokens came from a checkpoint that was at ``reused_from``. The device
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
     ``confidence``. ``draft_source`` made the draft that is verified; ``copies``: all of the last
     draft of the host was accepted.
@@ -146,6 +151,7 @@ class Sequence:
     lease: SlotLease | None = None
     computed: int = 0
     reused: int = 0
+    reused_from: Place | None = None
     served_in_turn: int = 0
     proposed: int = 0
     proposed_tree: bool = False

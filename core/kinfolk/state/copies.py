@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-Place = tuple[str, int, int]
+Location = tuple[str, int, int]
 """A block of a pool, ``("block", pool, block)``, or recurrent state, ``("slot", 0, slot)``."""
 
 Action = Callable[[], object]
@@ -137,8 +137,8 @@ class Copies:
         self.streams = streams
         self.saves = 0
         self.loads = 0
-        self._saved: dict[Place, _Copy] = {}
-        self._loaded: dict[Place, _Copy] = {}
+        self._saved: dict[Location, _Copy] = {}
+        self._loaded: dict[Location, _Copy] = {}
         # Copies are done in order, so the main stream has waited for all up to this number.
         self._waited = 0
         self._due: _Copy | None = None
@@ -154,25 +154,25 @@ class Copies:
             self._wait(self._due)
             self._due = None
 
-    def save(self, place: Place, action: Action) -> Any:
+    def save(self, place: Location, action: Action) -> Any:
         """Copy a place to the host. Returns the event that it is there."""
         copy = self._saved[place] = self._copy(action)
         self.saves += 1
         return copy.event
 
-    def load(self, place: Place, action: Action) -> None:
+    def load(self, place: Location, action: Action) -> None:
         """Copy a place from the host."""
         copy = self._loaded[place] = self._copy(action)
         self.loads += 1
         self._owe(copy)
 
-    def step_writes(self, place: Place) -> None:
+    def step_writes(self, place: Location) -> None:
         """The step that is launched next, or a later one, may write the place."""
         if place in self._saved:
             self._owe(self._saved[place])
 
     def change(
-        self, action: Action, *, reads: Iterable[Place] = (), writes: Iterable[Place] = ()
+        self, action: Action, *, reads: Iterable[Location] = (), writes: Iterable[Location] = ()
     ) -> None:
         """Change places on the main stream."""
         for place in writes:

@@ -1,13 +1,14 @@
-"""Prefix cache: checkpoints by the tokens before them; the least recently used is dropped first.
+"""Prefix cache: checkpoints by the tokens before them; the least recently used goes first.
 
 A hybrid model can resume only where its recurrent state was stored, so a prefix is a checkpoint,
-for every family alike. Torch-free.
+for every family alike. What leaves the device goes to host memory if there is room. Torch-free.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import takewhile
 
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
@@ -47,7 +48,10 @@ class StoredPrefix:
 
 
 class PrefixCache:
-    """Checkpoints of one store by their token prefixes, which are indexed by their full chunks."""
+    """Checkpoints of one store by their token prefixes, which are indexed by their full chunks.
+
+    At most ``capacity`` of them are on the device; how many are in host memory depends on its room.
+    """
 
     def __init__(self, store: CheckpointStore, capacity: int) -> None:
         self._store = store
@@ -89,7 +93,7 @@ class PrefixCache:
         if self.holds(tokens, checkpoint.length) or self._capacity == 0:
             self._store.drop(checkpoint)
             return
-        while len(self._entries) >= self._capacity:
+        while len(self._resident()) >= self._capacity:
             self.evict_one()
         entry = StoredPrefix.of(tokens, checkpoint)
         self._entries[entry] = None
@@ -98,13 +102,13 @@ class PrefixCache:
         bucket.sort(key=lambda each: -each.length)
 
     def reclaimable(self, keep: Checkpoint | None = None) -> tuple[int, ...]:
-        """Blocks of each pool that become available when all checkpoints but ``keep`` go.
+        """Blocks of each pool that become available when all checkpoints but ``keep`` leave the
+        device.
 
         In a pool of full attention those are the blocks without another holder. In a windowed
         pool tables do not matter: a block that they hold too was charged for the checkpoints.
         """
-        held = (each.checkpoint for each in self._entries)
-        dropped = [each for each in held if each is not keep and each.resident]
+        dropped = [each.checkpoint for each in self._resident() if each.checkpoint is not keep]
         gain = []
         for index, pool in enumerate(self._store.pools):
             counts = Counter(
@@ -119,11 +123,11 @@ class PrefixCache:
         return tuple(gain)
 
     def make_room(self, lease: SlotLease, position: int) -> bool:
-        """Drop as few of the least recently used as make a checkpoint of a sequence possible; none
-        if all of them would not."""
+        """Let as few of the least recently used leave the device as make a checkpoint of a sequence
+        possible; none if all of them would not."""
         if self._store.can_take(lease, position):
             return True
-        oldest = [each.checkpoint for each in self._entries]
+        oldest = [each.checkpoint for each in self._resident()]
         if not self._store.can_take(lease, position, oldest):
             return False
         enough = 1
@@ -134,18 +138,36 @@ class PrefixCache:
         return True
 
     def evict_one(self) -> bool:
-        """Drop the least recently used checkpoint; false when there is none."""
-        if not self._entries:
+        """Let the least recently used checkpoint on the device leave it; false when there is none.
+
+        It is dropped if the host has no room for it, even without those that were used before it.
+        """
+        entry = next(iter(self._resident()), None)
+        if entry is None:
             return False
-        entry = next(iter(self._entries))
+        checkpoint = entry.checkpoint
+        older = list(takewhile(lambda each: each is not entry, self._entries))
+        if not self._store.can_demote(checkpoint, [each.checkpoint for each in older]):
+            self._drop(entry)
+            return True
+        while not self._store.can_demote(checkpoint):
+            self._drop(older.pop(0))
+        self._store.demote(checkpoint)
+        return True
+
+    def clear(self) -> None:
+        """Drop all, wherever they are."""
+        for entry in list(self._entries):
+            self._drop(entry)
+
+    def _resident(self) -> list[StoredPrefix]:
+        """Those on the device, the least recently used first."""
+        return [each for each in self._entries if each.checkpoint.resident]
+
+    def _drop(self, entry: StoredPrefix) -> None:
         del self._entries[entry]
         bucket = self._index[entry.key]
         bucket.remove(entry)
         if not bucket:
             del self._index[entry.key]
         self._store.drop(entry.checkpoint)
-        return True
-
-    def clear(self) -> None:
-        while self.evict_one():
-            pass

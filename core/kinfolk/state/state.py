@@ -17,7 +17,7 @@ import torch
 
 from kinfolk.errors import StateError
 from kinfolk.plans import Paged, Recurrent, StateLimits, StatePlan
-from kinfolk.state.copies import Copies, Place, Streams, streams_for
+from kinfolk.state.copies import Copies, Location, Streams, streams_for
 from kinfolk.state.host import HostMemory, copy_bytes
 from kinfolk.state.host_rows import HostLayout
 from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts
@@ -267,13 +267,13 @@ class State:
 
         self.copies.change(copy, reads=(_slot(source),), writes=(_slot(target),))
 
-    def _save(self, place: Place, identity: int, row: Sequence[torch.Tensor]) -> None:
+    def _save(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
         self.host.add(identity, sum(part.numel() for part in row))
         kept = list(self.host.parts(identity))
         event = self.copies.save(place, lambda: copy_bytes(row, kept))
         self._arriving.append((identity, event))
 
-    def _load(self, place: Place, identity: int, row: Sequence[torch.Tensor]) -> None:
+    def _load(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
         kept = list(self.host.parts(identity))
         self.copies.load(place, lambda: copy_bytes(kept, row))
 
@@ -282,9 +282,9 @@ class State:
         return [tensor[slot].reshape(-1).view(torch.uint8) for tensor in self.recurrent_tensors()]
 
 
-def _block(pool: int, block: int) -> Place:
+def _block(pool: int, block: int) -> Location:
     return "block", pool, block
 
 
-def _slot(slot: int) -> Place:
+def _slot(slot: int) -> Location:
     return "slot", 0, slot
