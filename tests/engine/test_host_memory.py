@@ -2,72 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import replace
-
+import chat_scenes
 import prefix_scenes
 import pytest
 
-from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
-from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
 
 NEAR = 2e-3
 """Slices of other lengths round otherwise: 4e-4 of the largest logit, in log-probability."""
 
-HEADER = 3
-"""Tokens behind the last message of a prompt, which a template repeats in the next turn."""
-
 FAMILIES = ["qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"]
-
-
-class Chat:
-    """A conversation of random messages."""
-
-    def __init__(self, name, text, vocabulary):
-        self.name, self.known, self.turn = name, [], 0
-        self.text = [token % vocabulary for token in text]
-
-    def next(self, message, answer):
-        start = (31 * self.turn + 17 * self.name) % len(self.text)
-        tokens = [self.text[(start + 3 * i) % len(self.text)] for i in range(message + HEADER)]
-        self.prompt = (*self.known, *tokens)
-        self.turn += 1
-        return Request(
-            f"{self.name}.{self.turn}",
-            self.prompt,
-            answer,
-            Sampling(logprobs=4),
-            checkpoints=(len(self.prompt) - HEADER,),
-            keep=True,
-        )
-
-    def heard(self, logprobs):
-        self.known = [*self.prompt, *(each.token for each in logprobs)]
-
-
-@contextmanager
-def opened(model):
-    engine = Engine(model, prefix_scenes.limits_of(model))
-    try:
-        yield engine
-    finally:
-        engine.close()
-    engine.check_integrity()
-
-
-def talk(engine, chats, turns, message, answer, *, after=None):
-    """All chats in turn; returns log-probabilities and usage of each answer."""
-    said = []
-    for _ in range(turns):
-        for chat in chats:
-            events = list(engine.submit(chat.next(message, answer)))
-            assert events[-1].error is None
-            logprobs = [each for event in events[:-1] for each in event.logprobs]
-            said.append((logprobs, events[-1].usage))
-            chat.heard(logprobs if after is None else after[len(said) - 1][0])
-    return said
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +27,7 @@ def model(registry, cases):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_eight_chats_with_places_for_two_go_on_as_with_places_for_all(model, text, family):
-    few = model(family, 2, 0.25)
-    blocks = tuple(16 * size for size in few.limits.blocks)
-    many = replace(few, limits=replace(few.limits, checkpoints=64, blocks=blocks, host_bytes=0))
-    said = []
-    for loaded in (few, many):
-        chats = [Chat(n, text, loaded.info.vocabulary) for n in range(8)]
-        with opened(loaded) as engine:
-            said.append(talk(engine, chats, turns=2, message=22, answer=4))
-            stats = engine.stats()
-        assert (stats["demotions"] > 10) == (loaded is few)
-        assert (stats["host_rows"] > 10) == (loaded is few)
-        assert (stats["loads"] > 0) == (loaded is few)
+    said = chat_scenes.few_and_many(model(family, 2, 0.25), text)
     for number, ((found, usage), (expected, other)) in enumerate(zip(*said, strict=True)):
         assert found == expected
         assert usage.reused == other.reused
@@ -105,15 +39,15 @@ def test_eight_chats_with_places_for_two_go_on_as_with_places_for_all(model, tex
 def test_each_turn_of_ten_reads_only_what_is_new_and_answers_as_a_cold_run(model, text):
     few, none = model("qwen35", 2, 0.25), model("qwen35", 0, 0)
     message, answer = 20, 6
-    with opened(few) as engine:
-        chats = [Chat(n, text, few.info.vocabulary) for n in range(3)]
-        said = talk(engine, chats, 10, message, answer)
-    with opened(none) as engine:
-        chats = [Chat(n, text, none.info.vocabulary) for n in range(3)]
-        cold = talk(engine, chats, 10, message, answer, after=said)
+    with chat_scenes.opened(few) as engine:
+        chats = [chat_scenes.Chat(n, text, few.info.vocabulary) for n in range(3)]
+        said = chat_scenes.talk(engine, chats, 10, message, answer)
+    with chat_scenes.opened(none) as engine:
+        chats = [chat_scenes.Chat(n, text, none.info.vocabulary) for n in range(3)]
+        cold = chat_scenes.talk(engine, chats, 10, message, answer, after=said)
     for number, ((found, usage), (expected, nothing)) in enumerate(zip(said, cold, strict=True)):
         assert nothing.reused == 0
-        assert number < 3 or usage.prompt - usage.reused <= message + HEADER + 64
+        assert number < 3 or usage.prompt - usage.reused <= message + chat_scenes.HEADER + 64
         prefix_scenes.assert_near(found, expected, NEAR, number)
     assert {usage.reused_from for _, usage in said[3:]} == {"host"}
 
@@ -122,13 +56,13 @@ def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, tex
     """With room for a few states the oldest are gone, and what is read again is right."""
     small, none = model("qwen35", 2, 0.002), model("qwen35", 0, 0)
     host = small.limits.host_bytes
-    with opened(small) as engine:
-        chats = [Chat(n, text, small.info.vocabulary) for n in range(6)]
-        said = talk(engine, chats, turns=3, message=40, answer=4)
+    with chat_scenes.opened(small) as engine:
+        chats = [chat_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
+        said = chat_scenes.talk(engine, chats, turns=3, message=40, answer=4)
         assert 0 < engine.stats()["host_bytes"] <= host
-    with opened(none) as engine:
-        chats = [Chat(n, text, small.info.vocabulary) for n in range(6)]
-        expected = talk(engine, chats, 3, 40, 4, after=said)
+    with chat_scenes.opened(none) as engine:
+        chats = [chat_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
+        expected = chat_scenes.talk(engine, chats, 3, 40, 4, after=said)
     for number, ((found, _), (other, _)) in enumerate(zip(said, expected, strict=True)):
         prefix_scenes.assert_near(found, other, NEAR, number)
     assert any(usage.reused == 0 for _, usage in said[6:])
@@ -137,9 +71,9 @@ def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, tex
 
 def test_without_host_memory_the_oldest_are_dropped(model, text):
     loaded = model("qwen35", 2, 0)
-    with opened(loaded) as engine:
-        chats = [Chat(n, text, loaded.info.vocabulary) for n in range(3)]
-        said = talk(engine, chats, turns=2, message=10, answer=2)
+    with chat_scenes.opened(loaded) as engine:
+        chats = [chat_scenes.Chat(n, text, loaded.info.vocabulary) for n in range(3)]
+        said = chat_scenes.talk(engine, chats, turns=2, message=10, answer=2)
         stats = engine.stats()
     assert [usage.reused for _, usage in said] == [0] * 6
     assert stats["demotions"] == stats["saves"] == stats["host_bytes"] == 0
