@@ -5,7 +5,8 @@
 Prints the table of the README. Nothing is loaded and no file is written: names, shapes and types of
 tensors are those of a synthetic file, and the memory is divided by the functions that ``kinfolk
 plan`` calls. Settings are the defaults of a GPU (packed weights, bfloat16 keys and values); slots
-and checkpoints are lowered where they are in the way, as ``kinfolk serve --context N`` does.
+and checkpoints are lowered where they are in the way, as ``kinfolk serve --context N`` does. The
+host keeps further checkpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
-from kinfolk.engine.preparing import LOGIT_ROWS, SLICE_ROWS
+from kinfolk.engine.preparing import LOGIT_ROWS, SLICE_ROWS, default_checkpoints
 from kinfolk.engine.preparing_drafters import HOST_DRAFT
 from kinfolk.engine.sizing import GIB, LEAST_COUNTS
 from kinfolk.errors import CapacityError
@@ -108,7 +109,7 @@ class Model:
 def _wanted(settings: Settings, context: int) -> StateLimits:
     return StateLimits(
         slots=settings.slots,
-        checkpoints=settings.checkpoints,
+        checkpoints=default_checkpoints(settings, is_host=False, cached=True),
         blocks=(),
         context=context,
         step_rows=SLICE_ROWS["cuda"],

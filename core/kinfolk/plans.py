@@ -222,7 +222,8 @@ class StateLimits:
 
     ``context``: positions of a sequence; ``blocks``: size of each pool, in the order of
     ``StatePlan.windows``; ``step_rows``: most rows of a sequence in a step; ``tree_rows``: rows of
-    the arena; ``codec``: storage of keys and values.
+    the arena; ``codec``: storage of keys and values; ``host_bytes``: most bytes of host memory for
+    what is not on the device, ``None`` = no limit.
     """
 
     slots: int
@@ -232,6 +233,7 @@ class StateLimits:
     step_rows: int
     tree_rows: int = 64
     codec: Codec | None = None
+    host_bytes: int | None = None
 
 
 # -- residency ------------------------------------------------------------------------------------

@@ -176,7 +176,17 @@ class Settings(BaseSettings):
         16, ge=1, description="tokens a sequence may emit before a waiting one gets its slot"
     )
     checkpoints: int = Field(
-        8, ge=0, description="checkpoints for prompts with a common prefix, over all sequences"
+        8,
+        ge=0,
+        description="checkpoints on the device for prompts with a common prefix, over all "
+        "sequences; unset = 2 on a GPU whose host keeps more of them (--cache-memory)",
+    )
+    cache_memory: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="GiB of host memory for checkpoints that leave the device; unset = a quarter "
+        "of what is free, at most 8; 0 = none",
     )
     checkpoint_every: int = Field(
         8192,

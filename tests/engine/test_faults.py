@@ -200,7 +200,7 @@ def test_operations_that_fail_half_way_harm_no_later_request(
     assert "the host has no memory" in events[-1].error
     assert len(planned[0]) == 4
     assert collect(running.submit(waiting)).tokens == solo(waiting).tokens
-    assert state.saved_blocks == 0
+    assert state.saved_rows == 0
     running.check_integrity()
 
 

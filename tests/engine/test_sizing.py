@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from kinfolk.engine.buckets import wanted_captures
 from kinfolk.engine.memory import (
+    DEMOTED,
     FEWEST_CAPTURES,
     LAUNCH_BYTES,
     LAYER_LAUNCHES,
@@ -18,12 +20,12 @@ from kinfolk.engine.memory import (
     plan_memory,
     work_bytes,
 )
+from kinfolk.engine.preparing import default_checkpoints
 from kinfolk.engine.sizing import (
     DEFAULT_CONTEXT,
     free_memory,
     host_memory,
     size_state,
-    slot_bytes,
     state_bytes,
 )
 from kinfolk.errors import CapacityError
@@ -38,7 +40,8 @@ from kinfolk.plans import (
     WeightPlan,
     WeightSpec,
 )
-from kinfolk.state.layout import pool_layouts
+from kinfolk.settings import load_settings
+from kinfolk.state.layout import pool_layouts, slot_bytes
 from kinfolk.state.state import State
 
 KV = (Section("k", 2, 64, Codec("f32")), Section("v", 2, 64, Codec("f32")))
@@ -219,6 +222,62 @@ def test_a_model_that_does_not_fit_is_refused_with_what_it_needs():
 def test_a_context_that_does_not_fit_is_refused_with_all_that_stands_in_its_way():
     with pytest.raises(CapacityError, match=r"context of 4096 .*4\.40 GiB less weights 3\.00"):
         divide(int(4.4 * 2**30), asked=4096, wanted=wanted(slots=9000))
+
+
+def test_a_device_with_memory_of_its_own_leaves_the_host_to_checkpoints():
+    memory = divide(2**33, cache=None, host_free=20 * 2**30)
+    assert memory.beside == memory.limits.host_bytes == 5 * 2**30
+    assert divide(2**33, cache=None, host_free=2**40).beside == 8 * 2**30
+    assert divide(2**33, cache=123, host_free=1000).beside == 123
+    assert DEMOTED not in memory.parts
+    assert memory.total == divide(2**33).total
+    assert "5.00 GiB of host memory for more" in str(memory)
+
+
+def test_more_host_memory_than_is_free_is_refused():
+    with pytest.raises(CapacityError, match=r"asks for 2\.00 GiB, the host has 1\.00 GiB free"):
+        divide(2**33, cache=2**31, host_free=2**30)
+
+
+def test_without_checkpoints_on_the_device_none_are_kept_on_the_host():
+    for is_host in (False, True):
+        memory = divide(
+            2**33, cache=None, host_free=2**40, is_host=is_host, wanted=wanted(checkpoints=0)
+        )
+        assert memory.limits.host_bytes == 0
+        assert DEMOTED not in memory.parts
+
+
+@pytest.mark.parametrize("cache", [None, 0, 2**28, 2**30])
+@pytest.mark.parametrize("gib", [7, 8, 64])
+def test_on_a_host_demoted_checkpoints_are_a_part_of_the_sum(gib, cache):
+    usable = gib * 2**30
+    memory = divide(usable, is_host=True, cache=cache, host_free=usable)
+    assert memory.total <= usable - memory.others
+    assert memory.parts.get(DEMOTED, 0) == memory.limits.host_bytes
+    assert memory.beside == 0
+    if cache is None:
+        assert 0 < memory.limits.host_bytes <= min(usable // 4, 2**33)
+        assert memory.limits == replace(
+            divide(usable, is_host=True).limits, host_bytes=memory.limits.host_bytes
+        ), "state comes first"
+    else:
+        assert memory.limits.host_bytes == cache
+
+
+def test_host_memory_that_leaves_too_little_for_state_is_refused_with_the_arithmetic():
+    with pytest.raises(CapacityError, match=r"less .*demoted checkpoints 1\.50"):
+        divide(7 * 2**30, is_host=True, cache=3 * 2**29, host_free=7 * 2**30)
+
+
+def test_a_host_that_keeps_more_leaves_two_checkpoints_to_a_gpu():
+    unset, asked = load_settings(), load_settings(checkpoints=5)
+    assert default_checkpoints(unset, is_host=False, cached=True) == 2
+    assert default_checkpoints(unset, is_host=False, cached=False) == 8
+    assert default_checkpoints(unset, is_host=True, cached=True) == 8
+    assert default_checkpoints(asked, is_host=False, cached=True) == 5
+    without = load_settings(batch_invariant=True, checkpoints=5)
+    assert default_checkpoints(without, is_host=False, cached=True) == 0
 
 
 def test_windows_are_told_apart():

@@ -21,13 +21,20 @@ from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import Request
 from kinfolk.sched.scheduler import Scheduler
+from kinfolk.state.host_rows import HostLayout, HostRows
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
     CopyRecurrent,
+    DropSaved,
+    LoadBlock,
+    LoadRecurrent,
     MapChunk,
+    SaveBlock,
+    SaveRecurrent,
     StateOperation,
+    StoreRecurrent,
     UnmapChunk,
 )
 from kinfolk.state.prefix import PrefixCache
@@ -86,6 +93,7 @@ class ToyEngine:
             [{} for _ in range(limits.slots + 1)] for _ in windows
         ]
         self.states: list[Recurrent] = [POISON] * (limits.slots + limits.checkpoints + 1)
+        self.saved: dict[int, Any] = {}
         self.epochs = [0] * (limits.slots + 1)
         self.fresh = [False] * (limits.slots + 1)
 
@@ -119,8 +127,22 @@ class ToyEngine:
             case CopyRecurrent(source, target):
                 assert self.recurrent
                 self.states[target] = self.states[source]
-            case _:
-                raise AssertionError(f"the scheduler never pages: {operation}")
+            case StoreRecurrent(slot):
+                assert self.recurrent
+                self.states[slot] = POISON
+            case SaveBlock(pool, block, identity):
+                assert identity not in self.saved
+                self.saved[identity] = list(self.blocks[pool][block])
+            case LoadBlock(pool, identity, block):
+                self.blocks[pool][block] = list(self.saved[identity])
+            case SaveRecurrent(slot, identity):
+                assert self.recurrent
+                assert identity not in self.saved
+                self.saved[identity] = self.states[slot]
+            case LoadRecurrent(identity, slot):
+                self.states[slot] = self.saved[identity]
+            case DropSaved(identity):
+                del self.saved[identity]
 
     def _item(self, item: Item, fails: bool) -> ItemResult:
         slot = item.lease.slot
@@ -192,6 +214,7 @@ class ToyEngine:
         return tuple(tokens)
 
     def _poison_all(self) -> None:
+        self.saved.clear()
         self.states = [POISON] * len(self.states)
         for pool in self.blocks:
             for block in pool:
@@ -233,6 +256,7 @@ class World:
         recurrent: bool = True,
         blocks: tuple[int, ...] | None = None,
         checkpoints: int = 4,
+        host_rows: int | None = 0,
         quality: float | None = None,
         seed: int = 0,
     ) -> None:
@@ -245,7 +269,10 @@ class World:
             context=limits.context,
             step_rows=max(limits.slice, limits.max_draft + 1),
         )
-        self.kv_cache = KVCacheManager(windows, self.state_limits, recurrent=recurrent)
+        layout = HostLayout.counting_rows(len(windows))
+        capacity = None if host_rows is None else host_rows * layout.page_bytes
+        host = HostRows(layout, capacity)
+        self.kv_cache = KVCacheManager(windows, self.state_limits, recurrent=recurrent, host=host)
         self.prefixes = PrefixCache(self.kv_cache.checkpoints, checkpoints)
         self.engine = ToyEngine(windows, self.state_limits, recurrent=recurrent)
         self.drafter = (
@@ -339,6 +366,7 @@ class World:
         assert len(self.kv_cache.tables.free) == self.limits.slots
         assert self.drafter is None or not self.drafter.texts
         self.prefixes.clear()
+        assert self.kv_cache.host.used == self.kv_cache.host.rows == 0
         assert len(self.kv_cache.checkpoints.free) == self.state_limits.checkpoints
         for pool, size in enumerate(self.state_limits.blocks):
             assert (

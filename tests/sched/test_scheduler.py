@@ -614,6 +614,46 @@ def test_checkpoints_stay_when_evicting_them_would_not_be_enough(make_world):
     assert len(world.prefixes) == 1
 
 
+def test_checkpoints_that_make_room_are_found_on_the_host(make_world):
+    world = make_world(slots=1, blocks=(4,), checkpoints=2, host_rows=20)
+    for number in range(4):
+        run(world, Request(f"a{number}", prompt(100, number), 1, checkpoints=(90,)))
+    assert len(world.prefixes) == 4
+    for number in range(4):
+        request = Request(f"b{number}", (*prompt(100, number)[:95], 3), 9)
+        run(world, request)
+        usage = world.finished[request.id].usage
+        assert world.streams[request.id] == world.expected(request)
+        assert usage.reused == 90
+        assert number > 1 or usage.reused_from == "host"
+    assert world.kv_cache.checkpoints.demotions >= 2
+
+
+def test_a_request_says_that_it_started_from_the_device_or_from_nothing(make_world):
+    world = make_world(checkpoints=2)
+    run(world, Request("a", prompt(40, 1), 1, checkpoints=(32,)))
+    run(world, Request("b", prompt(40, 1), 1))
+    places = [world.finished[name].usage.reused_from for name in "ab"]
+    assert places == [None, "device"]
+
+
+def test_room_is_not_made_where_a_start_on_the_host_would_still_not_fit(make_world):
+    """Its chunks are on the device for another checkpoint. When that leaves they leave with it, so
+    it stays, and the request starts when the running one has ended."""
+    world = make_world(slots=2, blocks=(7,), checkpoints=2, host_rows=40)
+    run(world, Request("a", prompt(140, 1), 1, checkpoints=(130, 139)))
+    world.prefixes.evict_one()
+    held = [checkpoint.resident for _, checkpoint in world.prefixes.items()]
+    assert held == [False, True]
+    world.submit(Request("long", prompt(150, 2), 30))
+    world.step()
+    late = Request("late", (*prompt(140, 1)[:135], 5), 100)
+    world.submit(late)
+    world.drain()
+    assert world.finished["late"].usage.reused == 130
+    assert world.streams["late"] == world.expected(late)
+
+
 def test_the_least_recently_used_checkpoint_goes_first(make_world):
     world = make_world(checkpoints=2)
     run(world, Request("a", prompt(40, 1), 1, checkpoints=(32,)))

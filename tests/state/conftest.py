@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from lazy_streams import LazyCopies, LazyMain
 
 from kinfolk.plans import Codec, Paged, Recurrent, RecurrentTensor, Section, StateLimits, StatePlan
 from kinfolk.state.chunks import SlotLease
+from kinfolk.state.copies import HostStreams
+from kinfolk.state.host_rows import HostLayout, HostRows
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
 from kinfolk.types import CHUNK_POSITIONS
 
+ROW_BYTES = CHUNK_POSITIONS * 4
+"""Of a block of the toy: a number at each position."""
+
 
 class ToyCache:
-    """A KV cache manager and a state whose paged rows and recurrent tensors are single numbers."""
+    """A KV cache manager and a state whose paged rows and recurrent tensors are single numbers.
+
+    ``host_rows``: most rows in host memory; ``streams``: how late its streams are.
+    """
 
     def __init__(
         self,
@@ -26,9 +36,16 @@ class ToyCache:
         checkpoints: int = 3,
         step_rows: int = 128,
         recurrent: bool = True,
+        host_rows: int | None = None,
+        streams: HostStreams | LazyCopies | LazyMain | None = None,
     ) -> None:
         limits = StateLimits(
-            slots=slots, checkpoints=checkpoints, blocks=blocks, context=4096, step_rows=step_rows
+            slots=slots,
+            checkpoints=checkpoints,
+            blocks=blocks,
+            context=4096,
+            step_rows=step_rows,
+            host_bytes=None if host_rows is None else host_rows * ROW_BYTES,
         )
         number = Section("k", 1, 1, Codec("f32"))
         layers = [Paged((number,), window) for window in windows]
@@ -36,8 +53,10 @@ class ToyCache:
             (*layers, Recurrent((RecurrentTensor("sum", (1,)),))) if recurrent else tuple(layers)
         )
         assert self.plan.windows == windows
-        self.kv_cache = KVCacheManager(windows, limits, recurrent=recurrent)
-        self.state = State(self.plan, limits, torch.device("cpu"))
+        host = HostRows(HostLayout.of(self.plan), limits.host_bytes)
+        self.kv_cache = KVCacheManager(windows, limits, recurrent=recurrent, host=host)
+        self.state = State(self.plan, limits, torch.device("cpu"), streams)
+        self.streams = self.state.copies.streams
         self.rows = [self.state.paged(layer).pool("k")[:, 0, :, 0] for layer in range(len(windows))]
         self.sums = self.state.recurrent(len(windows))["sum"] if recurrent else None
 
@@ -48,14 +67,17 @@ class ToyCache:
         return operations
 
     def write(self, lease: SlotLease, start: int, numbers: list[int]) -> None:
+        """What a step does, on the main stream."""
+        count = len(numbers)
         for pool, rows in zip(self.state.pools, self.rows, strict=True):
-            for position, number in enumerate(numbers, start=start):
-                place = pool.place(lease.slot, position)
-                rows[place // CHUNK_POSITIONS, place % CHUNK_POSITIONS] = number
+            places = torch.tensor([pool.place(lease.slot, start + n) for n in range(count)])
+            self.streams.on_main(
+                partial(put, rows, places, torch.tensor(numbers, dtype=rows.dtype))
+            )
 
     def set_sum(self, slot: int, numbers: list[int]) -> None:
         if self.sums is not None:
-            self.sums[slot] = sum(numbers) % 2**20
+            self.streams.on_main(partial(self.sums[slot].fill_, sum(numbers) % 2**20))
 
     def grow(self, lease: SlotLease, numbers: list[int], history: list[int]) -> None:
         """Feed certain rows after ``history``."""
@@ -69,6 +91,8 @@ class ToyCache:
     def check(self, lease: SlotLease, history: list[int]) -> None:
         """The slot's tensors hold ``history`` wherever its tables say so."""
         assert self.kv_cache.tables.length(lease) == len(history)
+        if isinstance(self.streams, LazyMain):
+            self.streams.finish()
         if self.sums is not None:
             assert self.sums[lease.slot].item() == sum(history) % 2**20
         for index, pool in enumerate(self.state.pools):
@@ -77,6 +101,10 @@ class ToyCache:
             for chunk, block in table:
                 numbers = history[chunk * CHUNK_POSITIONS : (chunk + 1) * CHUNK_POSITIONS]
                 assert self.rows[index][block, : len(numbers)].tolist() == numbers
+
+
+def put(rows: torch.Tensor, places: torch.Tensor, numbers: torch.Tensor) -> None:
+    rows[places // CHUNK_POSITIONS, places % CHUNK_POSITIONS] = numbers
 
 
 @pytest.fixture(scope="session")

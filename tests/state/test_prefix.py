@@ -19,7 +19,9 @@ def shelf(make_toy_cache):
 
     class Shelf:
         def __init__(self, capacity: int = 3, **options) -> None:
-            self.toy = make_toy_cache(**{"checkpoints": 4, "blocks": (30,), **options})
+            self.toy = make_toy_cache(
+                **{"checkpoints": 4, "blocks": (30,), "host_rows": 0, **options}
+            )
             self.kv_cache = self.toy.kv_cache
             self.cache = PrefixCache(self.kv_cache.checkpoints, capacity)
 
@@ -64,6 +66,57 @@ def test_the_least_recently_used_goes_first(shelf):
     here.keep(tokens(10, 3))
     assert [key[1] // 1000 for key, _ in here.cache.items()] == [1, 3]
     here.kv_cache.check_integrity()
+
+
+def test_what_leaves_the_device_goes_to_the_host_and_is_found_there(shelf):
+    here = shelf(capacity=2, host_rows=8)
+    for seed in (1, 2, 3):
+        here.keep(tokens(100, seed))
+    assert [held.resident for _, held in here.cache.items()] == [False, True, True]
+    found = here.find(tokens(101, 1))
+    assert (found.length, found.resident) == (100, False)
+    lease = here.kv_cache.open(200, found)
+    here.toy.apply()
+    here.toy.check(lease, list(tokens(100, 1)))
+
+
+def test_the_least_recently_used_on_the_host_goes_for_another(shelf):
+    """The host has room for two prefixes of two chunks."""
+    here = shelf(capacity=1, host_rows=8)
+    for seed in (1, 2, 3):
+        here.keep(tokens(100, seed))
+    here.find(tokens(101, 1))
+    here.keep(tokens(100, 4))
+    assert [key[1] // 1000 for key, _ in here.cache.items()] == [3, 1, 4]
+    assert [held.resident for _, held in here.cache.items()] == [False, False, True]
+    here.kv_cache.check_integrity()
+
+
+def test_one_for_which_the_host_has_no_room_drives_nobody_out(shelf):
+    here = shelf(capacity=1, host_rows=4, blocks=(30,))
+    here.keep(tokens(60, 1))
+    here.keep(tokens(300, 2))
+    here.keep(tokens(60, 3))
+    assert [key[1] // 1000 for key, _ in here.cache.items()] == [1, 3]
+
+
+def test_one_that_was_used_later_is_not_dropped_for_one_that_was_used_before(shelf):
+    here = shelf(capacity=1, host_rows=4)
+    here.keep(tokens(60, 1))
+    here.keep(tokens(100, 2))
+    assert [held.resident for _, held in here.cache.items()] == [False, True]
+    here.find(tokens(61, 1))
+    here.keep(tokens(60, 3))
+    assert [key[1] // 1000 for key, _ in here.cache.items()] == [1, 3]
+
+
+def test_clearing_takes_what_is_on_the_host_too(shelf):
+    here = shelf(capacity=1, host_rows=None)
+    for seed in (1, 2, 3):
+        here.keep(tokens(100, seed))
+    here.cache.clear()
+    here.toy.apply()
+    assert here.kv_cache.host.used == here.toy.state.saved_rows == 0
 
 
 def test_the_same_prefix_is_held_once(shelf):

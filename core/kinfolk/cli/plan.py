@@ -26,7 +26,7 @@ Examples:
 )
 @model_argument
 @json_option
-@settings_options(*LOADING, *ENGINE, "checkpoints")
+@settings_options(*LOADING, *ENGINE, "checkpoints", "cache_memory")
 @click.pass_context
 def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -> None:
     """Show how the model in FILE would divide the device's memory, and how much state fits.
@@ -59,6 +59,7 @@ def _report(ready: Prepared) -> dict[str, Any]:
         "parts": memory.parts,
         "total": memory.total,
         "left_to_others": memory.others,
+        "demoted_checkpoints": memory.limits.host_bytes,
         "drafters": ready.drafters.report(),
         "limits": asdict(memory.limits),
     }
@@ -78,6 +79,7 @@ def _as_text(ready: Prepared) -> str:
     rows.append(("keys and values as", _storage(ready.plan)))
     rows.append(("context of a sequence", f"{limits.context} of {ready.config.context} positions"))
     rows.append(("sequences at once", f"{limits.slots}, and {limits.checkpoints} checkpoints"))
+    rows.append(("checkpoints in host memory", size(limits.host_bytes or 0)))
     for window, blocks in zip(ready.plan.windows, limits.blocks, strict=True):
         what = "pool" if window is None else f"pool of window {window}"
         rows.append((what, f"{blocks * CHUNK_POSITIONS} positions over all sequences"))

@@ -142,9 +142,14 @@ class Engine:
         self._post(lambda: self._scheduler.cancel(request_id, reason))
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and the numbers of running and waiting requests."""
+        """Counters since the start, the numbers of running and waiting requests, and the host
+        memory that state takes."""
+        host = self._kv_cache.host
         return {
             **self._runner.counters,
+            "demotions": self._kv_cache.checkpoints.demotions,
+            "host_rows": host.rows,
+            "host_bytes": host.used_bytes,
             "running": self._scheduler.running,
             "waiting": self._scheduler.waiting,
             **self._scheduler.prefix_stats(),

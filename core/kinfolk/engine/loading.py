@@ -26,6 +26,7 @@ from kinfolk.ops.binding import Ops
 from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan, WeightPlan
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
+from kinfolk.state.host_rows import HostLayout, HostRows
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
 from kinfolk.weights.loader import Weights, load_weights
@@ -81,6 +82,7 @@ class LoadedModel:
             self.limits,
             recurrent=self.plan.has_recurrent,
             rules=self.mapping.rules,
+            host=HostRows(HostLayout.of(self.plan), self.limits.host_bytes),
         )
         return kv_cache, State(self.plan, self.limits, self.device)
 

@@ -5,7 +5,7 @@ State gets what weights, work space, graphs and a margin leave.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinfolk.engine.sizing import GIB, size_state, state_bytes
 from kinfolk.errors import CapacityError
@@ -32,6 +32,15 @@ MARGIN = 0.03
 HOST_SHARE = 0.5
 """Part of the host's memory beside weights that state may use; other programs need the rest."""
 
+CACHE_SHARE = 0.25
+"""Part of the host's free memory that demoted checkpoints may use by default."""
+
+MOST_CACHE_BYTES = 8 * GIB
+"""Most bytes of it by default."""
+
+DEMOTED = "demoted checkpoints"
+"""The part of a host's plan that is for checkpoints in host memory."""
+
 FEATURE_BYTES = 2
 """Of a number of features, which are bfloat16."""
 
@@ -51,12 +60,19 @@ _SAMPLING = 10
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """How ``usable`` bytes of a device are divided: ``parts`` by name, and ``limits``, the state
-    that fits. ``others``: bytes of the host's memory that are left to other programs."""
+    that fits. ``others``: bytes of the host's memory that are left to other programs. Bytes for
+    demoted checkpoints are ``limits.host_bytes``: a part of the plan if the device is the host, and
+    beside it otherwise."""
 
     usable: int
     parts: dict[str, int]
     limits: StateLimits
     others: int = 0
+
+    @property
+    def beside(self) -> int:
+        """Bytes of host memory for demoted checkpoints beside the device's memory."""
+        return 0 if DEMOTED in self.parts else self.limits.host_bytes or 0
 
     @property
     def total(self) -> int:
@@ -65,7 +81,9 @@ class MemoryPlan:
     def __str__(self) -> str:
         parts, limits = _sum(self.parts), self.limits
         return (
-            f"{self.usable / GIB:.2f} GiB: {parts}; context {limits.context}, {limits.slots} slots"
+            f"{self.usable / GIB:.2f} GiB: {parts}; context {limits.context}, {limits.slots} "
+            f"slots, {limits.checkpoints} checkpoints and {(limits.host_bytes or 0) / GIB:.2f} GiB "
+            "of host memory for more"
         )
 
 
@@ -82,8 +100,12 @@ def plan_memory(
     model_context: int,
     asked: int | None,
     flexible: frozenset[str],
+    cache: int | None = 0,
+    host_free: int = 0,
 ) -> MemoryPlan:
-    """Divide ``usable`` bytes. ``drafter``: bytes of a drafter's weights.
+    """Divide ``usable`` bytes. ``drafter``: bytes of a drafter's weights; ``cache``: bytes of host
+    memory for demoted checkpoints, ``None`` = by default, of ``host_free``. If the device is the
+    host, the default is what the state leaves, and no more than usual.
 
     ``asked`` is the context the user asked for, ``flexible`` names the fields of ``wanted`` that
     are defaults and may be lowered. Raises :class:`CapacityError` with the arithmetic.
@@ -101,12 +123,35 @@ def plan_memory(
             f"the model does not fit: {_sum(fixed)}, and {usable / GIB:.2f} GiB can be used. "
             "A smaller quantisation or a larger device is needed"
         )
+    if not wanted.checkpoints:
+        cache = 0  # a checkpoint is taken on the device first
+    elif not is_host:
+        cache = cache_bytes(cache, host_free)
+    elif cache:
+        fixed[DEMOTED] = cache
+        left -= cache
     try:
         limits = size_state(plan, wanted, model_context, left, asked, flexible)
     except CapacityError as error:
         taken = fixed | ({"left to others": others} if is_host else {})
         raise CapacityError(f"{error} ({usable / GIB:.2f} GiB less {_sum(taken)})") from None
-    return MemoryPlan(usable, fixed | state_bytes(plan, limits), limits, others)
+    state = state_bytes(plan, limits)
+    if is_host and cache is None:
+        cache = min(cache_bytes(None, usable), left - sum(state.values()))
+        fixed[DEMOTED] = cache
+    return MemoryPlan(usable, fixed | state, replace(limits, host_bytes=cache), others)
+
+
+def cache_bytes(asked: int | None, free: int) -> int:
+    """Bytes of a host's memory for demoted checkpoints, of which ``free`` are free. Raises
+    :class:`CapacityError` if more were asked for."""
+    if asked is None:
+        return min(int(free * CACHE_SHARE), MOST_CACHE_BYTES)
+    if asked > free:
+        raise CapacityError(
+            f"--cache-memory asks for {asked / GIB:.2f} GiB, the host has {free / GIB:.2f} GiB free"
+        )
+    return asked
 
 
 def work_bytes(

@@ -115,6 +115,8 @@ class ModelRunner:
         return {
             **self._counters,
             **asdict(self.executor.counters),
+            "saves": self.state.copies.saves,
+            "loads": self.state.copies.loads,
             "waits": self._reader.waits,
             "allocations": _allocations(self.loaded.device),
         }
@@ -166,7 +168,8 @@ class ModelRunner:
         self._count(step.plan)
         now = perf_counter()
         seconds, self._collected = now - max(step.launched, self._collected), now
-        return StepResult(step.plan.step_id, tuple(results), seconds)
+        arrived = self.state.take_arrived()
+        return StepResult(step.plan.step_id, tuple(results), seconds, arrived)
 
     def forget_state(self) -> None:
         """The scheduler has given up all sequences and checkpoints: nothing of them is left."""

@@ -17,6 +17,7 @@ from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.devices import missing_device
 from kinfolk.engine.memory import (
     MemoryPlan,
+    cache_bytes,
     draft_bytes,
     graph_bytes,
     most_captures,
@@ -24,7 +25,7 @@ from kinfolk.engine.memory import (
     work_bytes,
 )
 from kinfolk.engine.preparing_drafters import PreparedDrafters, prepare_drafters
-from kinfolk.engine.sizing import GIB, free_memory
+from kinfolk.engine.sizing import GIB, free_memory, host_memory
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.guarded import GuardedFamily
@@ -52,6 +53,9 @@ longer."""
 
 WEIGHT_SHARE = 0.6
 """Part of the free memory that dense weights may use; larger weights stay quantised."""
+
+CHECKPOINTS_BEFORE_HOST = 2
+"""Default of checkpoints on a device with its own memory, if the host keeps more of them."""
 
 LOGIT_ROWS = 16
 """Rows of logits for which an eager step has work space."""
@@ -97,7 +101,12 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     slice_rows = SLICE_ROWS[device.type]
     if settings.asked("context"):
         _check_context(settings.context, config.context)
-    wanted = _wanted(settings, dtype, slice_rows, config.context)
+    cache = None if settings.cache_memory is None else int(settings.cache_memory * GIB)
+    host_free = host_memory()
+    checkpoints = default_checkpoints(
+        settings, is_host=device.type == "cpu", cached=cache_bytes(cache, host_free) > 0
+    )
+    wanted = _wanted(settings, dtype, slice_rows, config.context, checkpoints)
     hooks, info = _hooks(family, config, wanted, settings, registry)
     plan = _state_plan(hooks, config, wanted, settings)
     pool_layouts(plan)  # raises if a section cannot be stored
@@ -134,6 +143,8 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         model_context=config.context,
         asked=settings.context,
         flexible=frozenset({"slots", "checkpoints"} - settings.model_fields_set),
+        cache=cache,
+        host_free=host_free,
     )
     log.info("%s", memory)
     return Prepared(
@@ -280,12 +291,24 @@ def _check_context(asked: int | None, stated: int) -> None:
         )
 
 
-def _wanted(settings: Settings, dtype: torch.dtype, slice_rows: int, context: int) -> StateLimits:
+def default_checkpoints(settings: Settings, *, is_host: bool, cached: bool) -> int:
+    """Checkpoints on the device: those that were asked for, or fewer than usual if the host has
+    memory of its own for others (``cached``)."""
+    if settings.batch_invariant:
+        # A prompt that continues from a checkpoint has other slices than one from the start.
+        return 0
+    if cached and not is_host and "checkpoints" not in settings.model_fields_set:
+        return CHECKPOINTS_BEFORE_HOST
+    return settings.checkpoints
+
+
+def _wanted(
+    settings: Settings, dtype: torch.dtype, slice_rows: int, context: int, checkpoints: int
+) -> StateLimits:
     # By default, keys and values are stored in the dtype of the computation.
     return StateLimits(
         slots=settings.slots,
-        # A prompt that continues from a checkpoint has other slices than one from the start.
-        checkpoints=0 if settings.batch_invariant else settings.checkpoints,
+        checkpoints=checkpoints,
         blocks=(),
         context=min(settings.context or context, context),
         step_rows=slice_rows,

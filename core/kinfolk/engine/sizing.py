@@ -9,12 +9,11 @@ from pathlib import Path
 
 import torch
 
-from kinfolk.dtypes import DTYPE_BYTES
 from kinfolk.errors import CapacityError
-from kinfolk.plans import Recurrent, RecurrentTensor, StateLimits, StatePlan
+from kinfolk.plans import StateLimits, StatePlan
 from kinfolk.state.eviction import PrefixBytes
 from kinfolk.state.geometry import blocks_for_sequence, chunks_for
-from kinfolk.state.layout import pool_layouts
+from kinfolk.state.layout import pool_layouts, slot_bytes
 
 DEFAULT_CONTEXT = 32768
 """Default context of a sequence, unless the model supports less."""
@@ -47,23 +46,6 @@ def host_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
     except OSError:
         pass
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def slot_bytes(plan: StatePlan) -> int:
-    """Bytes of recurrent state of one slot."""
-
-    def size(tensor: RecurrentTensor) -> int:
-        numbers = 1
-        for extent in tensor.shape:
-            numbers *= extent
-        return numbers * DTYPE_BYTES[tensor.dtype]
-
-    return sum(
-        size(tensor)
-        for layer in plan.layers
-        if isinstance(layer, Recurrent)
-        for tensor in layer.tensors
-    )
 
 
 def size_state(

@@ -73,6 +73,8 @@ class Admission:
                 checkpoint, length = (
                     (None, 0) if start is None else (start.checkpoint, start.length)
                 )
+                if start is not None:
+                    sequence.reused_from = "device" if start.checkpoint.resident else "host"
                 sequence.lease = self._kv_cache.open(positions, checkpoint, length)
                 sequence.reused = sequence.computed = length
                 sequence.start = None if start is None else start.whole
@@ -81,14 +83,15 @@ class Admission:
         return False
 
     def _make_room(self, positions: int, start: PrefixMatch | None) -> bool:
-        """Evict stored prefixes, but only if that is enough. ``start`` stays."""
+        """Let stored prefixes leave the device, but only if that is enough. ``start`` stays where
+        it is."""
         at, length, kept = (
             (None, 0, ()) if start is None else (start.checkpoint, start.length, (start.entry,))
         )
         if self._kv_cache.can_open(positions, at, length):
             return True
         gain = self._prefixes.reclaimable(keep=at)
-        need = self._kv_cache.needed(positions, at, length)
+        need = self._kv_cache.needed(positions, at, length, alone=True)
         if any(
             self._kv_cache.tables.available(pool) + gain[pool] < need[pool]
             for pool in range(len(need))

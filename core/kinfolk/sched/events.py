@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from kinfolk.sched.draft_counts import NO_DRAFTS, DraftCounts, DraftMode
 from kinfolk.sched.plan import TokenLogprob
-from kinfolk.sched.request import FinishReason, Sequence
+from kinfolk.sched.request import FinishReason, Place, Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Counts of one request.
 
-    ``reused`` prompt tokens came from a checkpoint; ``steps`` are decode and verify steps, so that
-    ``(emitted - 1) / steps`` is the mean number of tokens a step. ``drafts`` counts those that
-    verified something.
+    ``reused`` prompt tokens came from a checkpoint at ``reused_from``; ``steps`` are decode and
+    verify steps, so that ``(emitted - 1) / steps`` is the mean number of tokens a step. ``drafts``
+    counts those that verified something.
     """
 
     prompt: int
@@ -23,6 +23,7 @@ class Usage:
     emitted: int = 0
     steps: int = 0
     drafts: DraftCounts = NO_DRAFTS
+    reused_from: Place | None = None
 
     @property
     def drafted(self) -> int:
@@ -40,6 +41,7 @@ class Usage:
             emitted=sequence.emitted,
             steps=sequence.steps,
             drafts=sequence.drafts.counts(mode),
+            reused_from=sequence.reused_from,
         )
 
 

@@ -125,6 +125,10 @@ class Status(Enum):
     FINISHED = "finished"
 
 
+Place = Literal["device", "host"]
+"""Where a checkpoint was when a request started from it."""
+
+
 class FinishReason(Enum):
     STOP = "stop"
     LENGTH = "length"
@@ -140,9 +144,9 @@ class Sequence:
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
     token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
-    ``confidence``. Its first ``reused`` tokens came from the prefix cache; ``start`` is the longest
-    stored prefix that lies in them as a whole. ``draft_source`` made the draft that is verified;
-    ``copies``: all of the last draft of the host was accepted.
+    ``confidence``. Its first ``reused`` tokens came from a stored prefix that was at
+    ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``draft_source``
+    made the draft that is verified; ``copies``: all of the last draft of the host was accepted.
     """
 
     request: Request
@@ -155,6 +159,7 @@ class Sequence:
     computed: int = 0
     reused: int = 0
     start: StoredPrefix | None = field(default=None, repr=False)
+    reused_from: Place | None = None
     served_in_turn: int = 0
     proposed: int = 0
     proposed_tree: bool = False

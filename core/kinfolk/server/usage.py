@@ -24,7 +24,7 @@ def usage_of(
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(end.usage.reused for end in prompts)},
+        "prompt_tokens_details": _cached(prompts),
         "completion_tokens_details": {
             "reasoning_tokens": sum(end.reasoning_tokens for end in ends),
             "accepted_prediction_tokens": drafts.accepted,
@@ -38,6 +38,17 @@ def usage_of(
             "decode_tokens_per_sec": _rate(completion - len(ends), decode_seconds),
         },
     }
+
+
+def _cached(prompts: Sequence[Ended]) -> dict[str, Any]:
+    """Prompt tokens restored from checkpoints, in all and by the place of the checkpoint."""
+    places: dict[str, int] = {}
+    for end in prompts:
+        if end.usage.reused_from is not None:
+            place = end.usage.reused_from
+            places[place] = places.get(place, 0) + end.usage.reused
+    total = {"cached_tokens": sum(end.usage.reused for end in prompts)}
+    return total | ({"cached_tokens_from": places} if places else {})
 
 
 def timings_of(ends: Sequence[Ended], choices: int) -> dict[str, Any]:

@@ -1,21 +1,27 @@
-"""Checkpoints: chunks that they hold, and slots that keep their recurrent state. Torch-free."""
+"""Checkpoints: chunks that they hold, and slots that keep their recurrent state. Torch-free.
+
+A checkpoint is resident, which costs recurrent state and blocks of the device, or demoted, which
+costs host memory. A chunk that several own is counted once in either place.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from kinfolk.errors import PoolExhausted, StateError
-from kinfolk.state.chunks import Checkpoint, SlotLease
+from kinfolk.state.chunks import Checkpoint, Chunk, SlotLease
 from kinfolk.state.geometry import chunks_for, visible_chunks
-from kinfolk.state.operations import CopyRecurrent
+from kinfolk.state.operations import CopyRecurrent, DropSaved, SaveRecurrent, StoreRecurrent
 from kinfolk.state.sequence_tables import SequenceTables
-from kinfolk.types import DUMMY
+from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
 
 class CheckpointStore:
-    """Takes checkpoints of sequences, starts sequences from them, and drops them.
+    """Takes checkpoints of sequences, starts sequences from them, demotes and drops them.
 
     ``free`` lists recurrent slots behind those of the sequences; the last one is used next.
+    ``demotions`` counts the checkpoints that left the device.
     """
 
     def __init__(self, tables: SequenceTables) -> None:
@@ -24,14 +30,17 @@ class CheckpointStore:
         self.pools = tables.pools
         self.free = list(range(limits.slots + limits.checkpoints, limits.slots, -1))
         self.live: list[Checkpoint] = []
+        self.host = tables.host
+        self.demotions = 0
         self._tables = tables
 
     def can_take(
         self, lease: SlotLease, position: int, dropping: Sequence[Checkpoint] = ()
     ) -> bool:
         """A checkpoint needs exact chunks, a free slot, and room for the chunks it will hold; once
-        ``dropping`` are dropped there is more of both."""
+        ``dropping`` are dropped or demoted there is more of both."""
         seq = self._tables.sequence(lease)
+        dropping = [held for held in dropping if held.resident]
         if not seq.exact or (self.recurrent and not self.free and not dropping):
             return False
         for index, pool in enumerate(self.pools):
@@ -56,7 +65,8 @@ class CheckpointStore:
         """Hold the state after ``position`` positions.
 
         At the committed length the recurrent state is copied now; at a later position, inside the
-        slice about to run, the caller asks the step to store it in ``Checkpoint.slot``.
+        slice about to run, the caller asks the step to store it in ``Checkpoint.slot``. Until then
+        the checkpoint must not be demoted.
         """
         seq = self._tables.sequence(lease)
         if not seq.length <= position <= seq.extended:
@@ -71,23 +81,42 @@ class CheckpointStore:
         for pool, held in zip(self.pools, chunks, strict=True):
             for chunk in held.values():
                 pool.keep(chunk)
-        if self.recurrent and position == seq.length:
-            self._tables.operations.append(CopyRecurrent(lease.slot, slot))
-        checkpoint = Checkpoint(position, slot, chunks)
+        if self.recurrent:
+            self._tables.operations.append(
+                CopyRecurrent(lease.slot, slot) if position == seq.length else StoreRecurrent(slot)
+            )
+        checkpoint = Checkpoint(position, slot, chunks, identity=self._tables.new_identity())
         self.live.append(checkpoint)
         return checkpoint
 
+    def shared(
+        self, checkpoint: Checkpoint, length: int | None = None, *, alone: bool = False
+    ) -> int:
+        """Full chunks of full attention that are on the device, where a sequence that starts from
+        the checkpoint, or from its first ``length`` positions, shares them; ``alone``: that still
+        are when all other checkpoints go."""
+        length = checkpoint.length if length is None else length
+        return sum(
+            chunk.refs > (chunk.kept if alone and not checkpoint.resident else 0)
+            and (number + 1) * CHUNK_POSITIONS <= length
+            for pool, held in zip(self.pools, checkpoint.chunks, strict=True)
+            if pool.window is None
+            for number, chunk in held.items()
+        )
+
     def restore(
-        self, checkpoint: Checkpoint, positions: int, length: int | None = None
+        self,
+        checkpoint: Checkpoint,
+        positions: int,
+        length: int | None = None,
     ) -> SlotLease:
         """A new sequence with room for ``positions`` positions that starts from a checkpoint, or
         from its first ``length`` positions: without recurrent state and windows."""
         if not checkpoint.live:
             raise StateError("a sequence cannot start from a checkpoint that was dropped")
+        length = checkpoint.length if length is None else length
         chunks = checkpoint.chunks
-        if length is None or length == checkpoint.length:
-            length = checkpoint.length
-        else:
+        if length != checkpoint.length:
             windowed = any(pool.window is not None for pool in self.pools)
             if self.recurrent or windowed or not 0 < length < checkpoint.length:
                 raise StateError(
@@ -95,17 +124,90 @@ class CheckpointStore:
                 )
             shared = chunks_for(length)
             chunks = tuple({n: each for n, each in held.items() if n < shared} for held in chunks)
-        lease = self._tables.open(positions, length)
-        self._tables.share(lease, length, chunks, checkpoint.slot)
+        lease = self._tables.open(positions, length, self.shared(checkpoint, length))
+        self._tables.share(lease, length, chunks)
+        self._tables.restore_recurrent(lease, checkpoint)
         return lease
+
+    def can_demote(self, checkpoint: Checkpoint, dropping: Sequence[Checkpoint] = ()) -> bool:
+        """Whether the host has room for what the checkpoint holds, once ``dropping`` are dropped.
+
+        Its chunks count even while a sequence has them on the device too: it may end at any time.
+        """
+        return checkpoint.resident and self.host.fits(self._host_pages(checkpoint, dropping))
+
+    def demote(self, checkpoint: Checkpoint) -> None:
+        """Give up the checkpoint's places on the device; what nobody else has there is saved.
+
+        Raises :class:`PoolExhausted` if the host has no room for it.
+        """
+        if not checkpoint.live or not checkpoint.resident:
+            raise StateError("only a checkpoint on the device can be demoted")
+        if not self.can_demote(checkpoint):
+            raise PoolExhausted(
+                f"no host memory for a checkpoint of {checkpoint.length} positions: it takes "
+                f"{self._host_pages(checkpoint, ())} pages, {self.host.used} of "
+                f"{self.host.pages} are used"
+            )
+        if self.recurrent:
+            self._tables.operations.append(SaveRecurrent(checkpoint.slot, checkpoint.identity))
+            checkpoint.saved = True
+            self.host.charge(self.host.layout.recurrent_pages)
+            self._free_slot(checkpoint)
+        checkpoint.resident = False
+        for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
+            for chunk in held.values():
+                pool.demote(chunk)
+        self.demotions += 1
 
     def drop(self, checkpoint: Checkpoint) -> None:
         if not checkpoint.live:
             raise StateError("the checkpoint was dropped before")
         checkpoint.live = False
         self.live.remove(checkpoint)
-        if checkpoint.slot != DUMMY:
-            self.free.append(checkpoint.slot)
+        self._free_slot(checkpoint)
+        if checkpoint.saved:
+            self._tables.operations.append(DropSaved(checkpoint.identity))
+            checkpoint.saved = False
+            self.host.discharge(self.host.layout.recurrent_pages)
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
             for chunk in held.values():
-                pool.drop(chunk)
+                if checkpoint.resident:
+                    pool.drop(chunk)
+                else:
+                    pool.disown(chunk)
+
+    def _free_slot(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.slot != DUMMY:
+            self.free.append(checkpoint.slot)
+            checkpoint.slot = DUMMY
+
+    def _host_pages(self, checkpoint: Checkpoint, dropping: Sequence[Checkpoint]) -> int:
+        """Pages by which the host's memory fills when ``dropping`` are dropped and the checkpoint
+        is demoted then; negative if they free more than it takes."""
+        layout = self.host.layout
+        recurrent = self.recurrent - sum(held.saved for held in dropping)
+        pages = recurrent * layout.recurrent_pages
+        for index, row_pages in enumerate(layout.block_pages):
+            pages += row_pages * self._host_rows(index, checkpoint, dropping)
+        return pages
+
+    def _host_rows(self, pool: int, checkpoint: Checkpoint, dropping: Sequence[Checkpoint]) -> int:
+        """The same for the rows of one pool."""
+        chunks: dict[int, Chunk] = {}
+        owners: Counter[int] = Counter()
+        refs: Counter[int] = Counter()
+        for held in dropping:
+            for chunk in held.chunks[pool].values():
+                chunks[chunk.identity] = chunk
+                owners[chunk.identity] += 1
+                refs[chunk.identity] += held.resident
+        for chunk in checkpoint.chunks[pool].values():
+            chunks[chunk.identity] = chunk
+            refs[chunk.identity] += 1
+        rows = 0
+        for identity, chunk in chunks.items():
+            left = chunk.owners - owners[identity]
+            away = left > chunk.refs - refs[identity]
+            rows += (left > 0 and (chunk.saved or away)) - chunk.charged
+        return rows

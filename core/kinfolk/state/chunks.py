@@ -18,8 +18,9 @@ class Chunk:
     """64 positions of a sequence. ``block`` is 0 while the chunk is not on the device.
 
     ``refs`` counts the tables and checkpoints that see it on the device, ``kept`` the checkpoints
-    of them, ``owners`` ``refs`` and the tables it was evicted from; ``saved``: the host has its
-    bytes.
+    of them, ``owners`` ``refs``, the tables it was evicted from and the checkpoints that were
+    demoted; ``saved``: the host has its bytes, which do not change any more; ``charged``: the books
+    count a row of host memory for it, because its bytes are there or may have to go there.
     """
 
     identity: int
@@ -29,6 +30,7 @@ class Chunk:
     kept: int = 0
     saved: bool = False
     exact: bool = True
+    charged: bool = False
 
 
 @dataclass(slots=True)
@@ -57,9 +59,17 @@ class SequenceState:
 
 @dataclass(eq=False, slots=True)
 class Checkpoint:
-    """A sequence's state after ``length`` positions; ``slot`` keeps the recurrent part."""
+    """A sequence's state after ``length`` positions; ``slot`` keeps the recurrent part.
+
+    ``resident``: it refers to its chunks on the device, and to ``slot``. A demoted one owns its
+    chunks wherever they are, and its recurrent part is kept on the host under ``identity``
+    (``saved``).
+    """
 
     length: int
     slot: int
     chunks: tuple[dict[int, Chunk], ...]
     live: bool = True
+    identity: int = 0
+    resident: bool = True
+    saved: bool = False

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from kinfolk.errors import StateError
 from kinfolk.state.block_pool import BlockPool
 from kinfolk.state.chunks import Checkpoint, Chunk, SequenceState
-from kinfolk.types import DUMMY
+from kinfolk.state.host_rows import HostRows
+from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
 
 def require(holds: bool, what: str) -> None:
@@ -22,7 +23,8 @@ def check_pool(
     """Raise :class:`StateError` unless counts and blocks of a pool agree with its holders.
 
     Every block is free or has one chunk; every chunk has as many references and owners as it is
-    counted for, and its bytes are somewhere.
+    counted for, and its bytes are somewhere. The host has no old bytes of a chunk that is being
+    written.
     """
     index = pool.index
     refs: Counter[int] = Counter()
@@ -35,7 +37,9 @@ def check_pool(
         absent = [entry for entry in table.values() if not entry.resident]
         # Only a pool of full attention evicts, and there is at most one.
         require(pool.window is not None or seq.evicted == len(absent), "evicted chunks")
-        for entry in table.values():
+        for number, entry in table.items():
+            written = (number + 1) * CHUNK_POSITIONS > seq.length
+            require(not (written and entry.chunk.saved), f"chunk {number} was saved too early")
             chunks[entry.chunk.identity] = entry.chunk
             owners[entry.chunk.identity] += 1
             refs[entry.chunk.identity] += entry.resident
@@ -43,18 +47,47 @@ def check_pool(
         for chunk in checkpoint.chunks[index].values():
             chunks[chunk.identity] = chunk
             owners[chunk.identity] += 1
-            refs[chunk.identity] += 1
-            kept[chunk.identity] += 1
+            refs[chunk.identity] += checkpoint.resident
+            kept[chunk.identity] += checkpoint.resident
     for identity, chunk in chunks.items():
         require(chunk.refs == refs[identity], f"refs of chunk {identity}")
         require(chunk.owners == owners[identity], f"owners of chunk {identity}")
         require(chunk.kept == kept[identity], f"checkpoints of chunk {identity}")
         require((chunk.block != DUMMY) == (chunk.refs > 0), f"block of chunk {identity}")
         require(chunk.refs > 0 or chunk.saved, f"chunk {identity} is nowhere")
-    held = refs.total() - kept.total() + len(kept)
+    held = refs.total() - kept.total() + sum(count > 0 for count in kept.values())
     require(pool.references == held, f"references of pool {index}")
     used = [chunk.block for chunk in chunks.values() if chunk.refs]
     require(
         sorted(used + pool.free) == list(range(1, pool.size + 1)),
         f"blocks of pool {index}: every block is free or has one chunk",
     )
+
+
+def check_host(
+    host: HostRows,
+    pools: Iterable[BlockPool],
+    sequences: Iterable[SequenceState],
+    checkpoints: Iterable[Checkpoint],
+) -> None:
+    """Raise :class:`StateError` unless host memory is charged for the chunks that are saved, or
+    have an owner without a reference, and for the recurrent state of demoted checkpoints."""
+    pages = rows = 0
+    checkpoints, sequences = list(checkpoints), list(sequences)
+    for pool in pools:
+        tables = [seq.tables[pool.index].values() for seq in sequences]
+        chunks = {entry.chunk.identity: entry.chunk for table in tables for entry in table}
+        for checkpoint in checkpoints:
+            held = checkpoint.chunks[pool.index].values()
+            chunks |= {chunk.identity: chunk for chunk in held}
+        for identity, chunk in chunks.items():
+            wanted = chunk.saved or chunk.owners > chunk.refs
+            require(chunk.charged == wanted, f"host memory of chunk {identity}")
+            rows += wanted
+            pages += wanted * pool.row_pages
+    for checkpoint in checkpoints:
+        require(not (checkpoint.resident and checkpoint.saved), "a checkpoint in two places")
+        rows += checkpoint.saved
+        pages += checkpoint.saved * host.layout.recurrent_pages
+    require((pages, rows) == (host.used, host.rows), "pages and rows of host memory")
+    require(host.pages is None or host.used <= host.pages, "host memory has room for its rows")

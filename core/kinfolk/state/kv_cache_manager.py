@@ -9,7 +9,8 @@ from __future__ import annotations
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
-from kinfolk.state.integrity import check_pool, require
+from kinfolk.state.host_rows import HostRows
+from kinfolk.state.integrity import check_host, check_pool, require
 from kinfolk.state.operations import StateOperation
 from kinfolk.state.sequence_tables import SequenceTables
 
@@ -18,7 +19,8 @@ class KVCacheManager:
     """``tables`` of sequences and ``checkpoints`` over the same pools.
 
     Not thread-safe: the engine's thread owns it. ``rules`` say which chunks may be evicted; without
-    them every full chunk may be.
+    them every full chunk may be. ``host`` says how much may leave the device; without it there is
+    no limit.
     """
 
     def __init__(
@@ -28,24 +30,32 @@ class KVCacheManager:
         *,
         recurrent: bool,
         rules: tuple[PoolRule, ...] = (),
+        host: HostRows | None = None,
     ) -> None:
         self.limits = limits
         self.recurrent = recurrent
-        self.tables = SequenceTables(windows, limits, recurrent=recurrent, rules=rules)
+        self.tables = SequenceTables(windows, limits, recurrent=recurrent, rules=rules, host=host)
+        self.host = self.tables.host
         self.checkpoints = CheckpointStore(self.tables)
         self.pools = self.tables.pools
 
     def needed(
-        self, positions: int, start: Checkpoint | None = None, length: int | None = None
+        self,
+        positions: int,
+        start: Checkpoint | None = None,
+        length: int | None = None,
+        *,
+        alone: bool = False,
     ) -> tuple[int, ...]:
-        """Blocks of each pool that a sequence of ``positions`` positions would take."""
-        return self.tables.needed(positions, _length(start, length))
+        """Blocks of each pool that a sequence of ``positions`` positions would take; ``alone``:
+        when all checkpoints but ``start`` have gone."""
+        return self.tables.needed(positions, self._shared(start, length, alone=alone))
 
     def can_open(
         self, positions: int, start: Checkpoint | None = None, length: int | None = None
     ) -> bool:
         """Whether a slot and all blocks for such a sequence are available."""
-        return self.tables.can_open(positions, _length(start, length))
+        return self.tables.can_open(positions, self._shared(start, length))
 
     def open(
         self, positions: int, start: Checkpoint | None = None, length: int | None = None
@@ -68,6 +78,7 @@ class KVCacheManager:
         saved, or is to be dropped, is nobody's. Raises :class:`StateError` if something is held."""
         require(not self.tables.sequences, "no sequence outlives a fault")
         require(not self.checkpoints.live, "no checkpoint outlives a fault")
+        require(self.host.used == 0, "nothing in host memory outlives a fault")
         self.tables.operations.take()
 
     def check_integrity(self) -> None:
@@ -81,12 +92,12 @@ class KVCacheManager:
         slots = sorted([*sequences, *self.tables.free])
         require(slots == list(range(1, self.limits.slots + 1)), "slots")
         if self.recurrent:
-            places = sorted([c.slot for c in checkpoints.live] + checkpoints.free)
+            places = sorted([c.slot for c in checkpoints.live if c.resident] + checkpoints.free)
             first = self.limits.slots + 1
             require(
                 places == list(range(first, first + self.limits.checkpoints)), "checkpoint slots"
             )
+        check_host(self.host, self.pools, sequences.values(), checkpoints.live)
 
-
-def _length(start: Checkpoint | None, length: int | None) -> int:
-    return 0 if start is None else start.length if length is None else length
+    def _shared(self, start: Checkpoint | None, length: int | None, *, alone: bool = False) -> int:
+        return 0 if start is None else self.checkpoints.shared(start, length, alone=alone)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from kinfolk.dtypes import DTYPE_BYTES
 from kinfolk.errors import UnsupportedModelError
-from kinfolk.plans import Paged, Section, StatePlan
+from kinfolk.plans import Paged, Recurrent, RecurrentTensor, Section, StatePlan
 from kinfolk.types import CHUNK_POSITIONS
 
 SECTION_ALIGNMENT_BYTES = 128
@@ -72,6 +73,20 @@ def plane_bytes(section: Section) -> tuple[int, ...]:
 def pool_layouts(plan: StatePlan) -> tuple[PoolLayout, ...]:
     """The pools of a plan, in the order of ``plan.windows``."""
     return tuple(_pool(plan, window) for window in plan.windows)
+
+
+def slot_bytes(plan: StatePlan) -> int:
+    """Bytes of recurrent state of one slot."""
+    return sum(
+        _tensor_bytes(tensor)
+        for layer in plan.layers
+        if isinstance(layer, Recurrent)
+        for tensor in layer.tensors
+    )
+
+
+def _tensor_bytes(tensor: RecurrentTensor) -> int:
+    return prod(tensor.shape) * DTYPE_BYTES[tensor.dtype]
 
 
 def _pool(plan: StatePlan, window: int | None) -> PoolLayout:

@@ -1,7 +1,8 @@
 """Changes of state as integers: what a step plan carries and ``State.apply`` executes.
 
 Slots and blocks are indices into device tensors. Recurrent state and its checkpoints share one
-slot space, so saving and restoring a checkpoint is one copy between slots.
+slot space, so saving and restoring a checkpoint on the device is one copy between slots. Bytes in
+host memory go by the identity of a chunk, or that of a checkpoint for its recurrent state.
 """
 
 from __future__ import annotations
@@ -53,6 +54,13 @@ class CopyRecurrent:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreRecurrent:
+    """The step of this plan stores recurrent state in a slot: a checkpoint inside a slice."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveBlock:
     """Keep a block's bytes on the host under the chunk's identity."""
 
@@ -71,8 +79,24 @@ class LoadBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveRecurrent:
+    """Keep a slot's recurrent state on the host under the checkpoint's identity."""
+
+    slot: int
+    identity: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRecurrent:
+    """Bring kept recurrent state back into a slot."""
+
+    identity: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropSaved:
-    """Forget the host copy of a chunk without owners."""
+    """Forget the host copy of a chunk without owners, or of a checkpoint that was dropped."""
 
     identity: int
 
@@ -83,8 +107,11 @@ StateOperation = (
     | UnmapChunk
     | CopyBlock
     | CopyRecurrent
+    | StoreRecurrent
     | SaveBlock
     | LoadBlock
+    | SaveRecurrent
+    | LoadRecurrent
     | DropSaved
 )
 

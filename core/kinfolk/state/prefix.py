@@ -2,7 +2,8 @@
 
 A hybrid model can resume only where its recurrent state was stored, and one with windows only where
 a checkpoint holds their chunks. A family with neither may start from the first chunks of any
-checkpoint. :mod:`kinfolk.state.eviction` says what goes first. Torch-free.
+checkpoint. :mod:`kinfolk.state.eviction` says what leaves the device first; it goes to host memory
+if there is room. Torch-free.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class PrefixCounts:
 
 class PrefixCache:
     """Checkpoints of one store by their token prefixes, which are indexed by their full chunks.
+
+    At most ``capacity`` of them are on the device; how many are in host memory depends on its room.
 
     ``size`` weighs them for eviction.
     """
@@ -174,7 +177,7 @@ class PrefixCache:
             self._store.drop(checkpoint)
             return
         keep = self.needed_by(kind, start, tokens, checkpoint.length)
-        while len(self._entries) >= self.capacity:
+        while len(self._resident()) >= self.capacity:
             if not self.evict_one(keep):
                 self._store.drop(checkpoint)
                 return
@@ -220,12 +223,13 @@ class PrefixCache:
         return needed_by(kind, start, self._above(tokens, length), newest, self._tick)
 
     def reclaimable(self, keep: Checkpoint | None = None) -> tuple[int, ...]:
-        """Blocks of each pool that become available when all checkpoints but ``keep`` go.
+        """Blocks of each pool that become available when all checkpoints but ``keep`` leave the
+        device.
 
         In a pool of full attention those are the blocks without another holder. In a windowed
         pool tables do not matter: a block that they hold too was charged for the checkpoints.
         """
-        dropped = [each.checkpoint for each in self._entries if each.checkpoint is not keep]
+        dropped = [each.checkpoint for each in self._resident() if each.checkpoint is not keep]
         gain = []
         for index, pool in enumerate(self._store.pools):
             counts = Counter(
@@ -242,13 +246,13 @@ class PrefixCache:
     def make_room(
         self, lease: SlotLease, position: int, keep: Collection[StoredPrefix] = NO_PREFIXES
     ) -> bool:
-        """Drop as few as make a checkpoint of a sequence possible, in the order of
+        """Let as few leave the device as make a checkpoint of a sequence possible, in the order of
         :meth:`victims`; none if all of them would not."""
         if not self.capacity:
             return False
         if self._store.can_take(lease, position):
             return True
-        entries = self.victims(keep)
+        entries = [each for each in self.victims(keep) if each.checkpoint.resident]
         first = [each.checkpoint for each in entries]
         if not self._store.can_take(lease, position, first):
             return False
@@ -256,15 +260,17 @@ class PrefixCache:
         while not self._store.can_take(lease, position, first[:enough]):
             enough += 1
         for entry in entries[:enough]:
-            self.drop(entry, DropReason.ROOM)
+            if entry in self._entries:
+                self._leave_device(entry, keep)
         return True
 
     def evict_one(self, keep: Collection[StoredPrefix] = NO_PREFIXES) -> bool:
-        """Drop the first of :meth:`victims`; false when there is none."""
-        entry = next(iter(self.victims(keep)), None)
+        """Let the first of :meth:`victims` that is on the device leave it; false when there is
+        none."""
+        entry = next((each for each in self.victims(keep) if each.checkpoint.resident), None)
         if entry is None:
             return False
-        self.drop(entry, DropReason.ROOM)
+        self._leave_device(entry, keep)
         return True
 
     def drop(self, entry: StoredPrefix, reason: DropReason) -> None:
@@ -283,11 +289,30 @@ class PrefixCache:
         self._store.drop(entry.checkpoint)
 
     def clear(self) -> None:
-        """Drop everything: no stored state can be trusted any more."""
+        """Drop everything, wherever it is: no stored state can be trusted any more."""
         for entry in list(self._entries):
             self.drop(entry, DropReason.FAULT)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _leave_device(self, entry: StoredPrefix, keep: Collection[StoredPrefix]) -> None:
+        """Move a prefix to host memory, where what goes before it makes room; if even that is not
+        enough, drop it."""
+        order = self.victims(keep)
+        before = order[: order.index(entry)]
+        checkpoint = entry.checkpoint
+        if not self._store.can_demote(checkpoint, [each.checkpoint for each in before]):
+            self.drop(entry, DropReason.ROOM)
+            return
+        for each in before:
+            if self._store.can_demote(checkpoint):
+                break
+            self.drop(each, DropReason.ROOM)
+        self._store.demote(checkpoint)
+
+    def _resident(self) -> list[StoredPrefix]:
+        """Those on the device, the least recently used first."""
+        return [each for each in self._entries if each.checkpoint.resident]
 
     def _above(self, tokens: HashedTokens, length: int) -> StoredPrefix | None:
         """The longest stored prefix that begins the first ``length`` tokens and is shorter."""

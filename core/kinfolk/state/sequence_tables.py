@@ -14,17 +14,20 @@ from __future__ import annotations
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.block_pool import BlockPool
-from kinfolk.state.chunks import Chunk, Entry, SequenceState, SlotLease
+from kinfolk.state.chunks import Checkpoint, Chunk, Entry, SequenceState, SlotLease
 from kinfolk.state.geometry import (
     blocks_for_sequence,
     chunks_for,
     first_visible_chunk,
     visible_chunks,
 )
+from kinfolk.state.host_rows import HostLayout, HostRows
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
     CopyRecurrent,
+    LoadBlock,
+    LoadRecurrent,
     MapChunk,
     OperationLog,
     UnmapChunk,
@@ -48,6 +51,7 @@ class SequenceTables:
         *,
         recurrent: bool,
         rules: tuple[PoolRule, ...] = (),
+        host: HostRows | None = None,
     ) -> None:
         if len(limits.blocks) != len(windows):
             raise StateError(f"{len(windows)} pools need {len(windows)} sizes, got {limits.blocks}")
@@ -55,8 +59,9 @@ class SequenceTables:
         self.rules = rules or tuple(PoolRule(window, sink=0, tail=0) for window in windows)
         self.recurrent = recurrent
         self.operations = OperationLog()
+        self.host = host or HostRows(HostLayout.counting_rows(len(windows)))
         self.pools = tuple(
-            BlockPool(index, size, window, self.operations)
+            BlockPool(index, size, window, self.operations, self.host)
             for index, (size, window) in enumerate(zip(limits.blocks, windows, strict=True))
         )
         self._windowed = tuple(pool for pool in self.pools if pool.window is not None)
@@ -72,14 +77,14 @@ class SequenceTables:
         pending = sum(self._outstanding(seq, pool) for seq in self.sequences.values())
         return self.pools[pool].unshared - pending
 
-    def needed(self, positions: int, start: int = 0) -> tuple[int, ...]:
+    def needed(self, positions: int, shared: int = 0) -> tuple[int, ...]:
         """Blocks of each pool that a sequence of ``positions`` positions would take.
 
-        Full chunks of the first ``start`` positions are shared. In a windowed pool that saves
-        nothing: each holder needs a block when the window moves on.
+        ``shared`` chunks of full attention are on the device and will be shared. In a windowed pool
+        sharing saves nothing: each holder needs a block when the window moves on.
         """
         return tuple(
-            promised - (start // CHUNK_POSITIONS if pool.window is None else 0)
+            promised - (shared if pool.window is None else 0)
             for promised, pool in zip(self._promise(positions), self.pools, strict=True)
         )
 
@@ -89,10 +94,10 @@ class SequenceTables:
             need <= pool.size for need, pool in zip(self.needed(positions), self.pools, strict=True)
         )
 
-    def can_open(self, positions: int, start: int = 0) -> bool:
+    def can_open(self, positions: int, shared: int = 0) -> bool:
         return bool(self.free) and all(
             need <= self.available(index)
-            for index, need in enumerate(self.needed(positions, start))
+            for index, need in enumerate(self.needed(positions, shared))
         )
 
     def sequence(self, lease: SlotLease) -> SequenceState:
@@ -120,8 +125,9 @@ class SequenceTables:
 
     # -- sequences ----------------------------------------------------------------------------
 
-    def open(self, positions: int, start: int = 0) -> SlotLease:
-        """Lease a slot with room for ``positions`` positions, ``start`` of them to be shared.
+    def open(self, positions: int, start: int = 0, shared: int = 0) -> SlotLease:
+        """Lease a slot with room for ``positions`` positions, of which ``start`` will be there at
+        once: ``shared`` full chunks of them in blocks of others.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
@@ -129,11 +135,11 @@ class SequenceTables:
             raise StateError(
                 f"a sequence of {positions} positions cannot start from {start} of them"
             )
-        if not self.can_open(positions, start):
+        if not self.can_open(positions, shared):
             room = ", ".join(str(self.available(i)) for i in range(len(self.pools)))
             raise PoolExhausted(
                 f"no room for a sequence of {positions} positions: it needs "
-                f"{self.needed(positions, start)} blocks, available {room or 'none'}, "
+                f"{self.needed(positions, shared)} blocks, available {room or 'none'}, "
                 f"free slots {len(self.free)}"
             )
         slot = self.free.pop()
@@ -147,10 +153,10 @@ class SequenceTables:
         self.operations.append(ClearSlot(slot))
         return seq.lease
 
-    def share(self, lease: SlotLease, length: int, chunks: ChunkTables, slot: int) -> None:
+    def share(self, lease: SlotLease, length: int, chunks: ChunkTables) -> None:
         """Start an empty sequence from ``length`` positions in ``chunks``.
 
-        Full chunks are shared, a partial one is copied, and so is the recurrent state of ``slot``.
+        Full chunks are shared, a partial one is copied. What is not on the device is loaded.
         """
         seq = self.sequence(lease)
         for pool, held in zip(self.pools, chunks, strict=True):
@@ -159,12 +165,23 @@ class SequenceTables:
                 if (number + 1) * CHUNK_POSITIONS <= length:
                     pool.hold(chunk)
                     self._map(seq, pool, number, chunk)
-                else:
-                    target = self._map_new(seq, pool, number).block
-                    self.operations.append(CopyBlock(pool.index, chunk.block, target))
+                    continue
+                block, target = chunk.block, self._map_new(seq, pool, number).block
+                self.operations.append(
+                    LoadBlock(pool.index, chunk.identity, target)
+                    if chunk.refs == 0
+                    else CopyBlock(pool.index, block, target)
+                )
         seq.length = seq.extended = length
+
+    def restore_recurrent(self, lease: SlotLease, checkpoint: Checkpoint) -> None:
+        """Give a sequence the recurrent state of a checkpoint, wherever its bytes are."""
         if self.recurrent:
-            self.operations.append(CopyRecurrent(slot, lease.slot))
+            self.operations.append(
+                CopyRecurrent(checkpoint.slot, lease.slot)
+                if checkpoint.resident
+                else LoadRecurrent(checkpoint.identity, lease.slot)
+            )
 
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
@@ -215,8 +232,10 @@ class SequenceTables:
         if source.evicted:
             raise StateError("a sequence with evicted chunks cannot be forked: recall them first")
         chunks = self.visible(source, source.length)
-        forked = self.open(positions, source.length)
-        self.share(forked, source.length, chunks, lease.slot)
+        forked = self.open(positions, source.length, source.length // CHUNK_POSITIONS)
+        self.share(forked, source.length, chunks)
+        if self.recurrent:
+            self.operations.append(CopyRecurrent(lease.slot, forked.slot))
         self.sequence(forked).exact = source.exact
         return forked
 
@@ -257,6 +276,11 @@ class SequenceTables:
                 f"chunk {chunk} of slot {lease.slot} is protected: the first {rule.sink} and the "
                 f"last {rule.tail} chunks stay"
             )
+        if not self.pools[pool].fits_host(entry.chunk):
+            raise PoolExhausted(
+                f"no host memory for chunk {chunk} of slot {lease.slot}: {self.host.used_bytes} "
+                "bytes are used; a checkpoint that is kept there must be dropped first"
+            )
         entry.resident = False
         seq.evicted += 1
         self.operations.append(UnmapChunk(pool, lease.slot, chunk))
@@ -275,6 +299,11 @@ class SequenceTables:
         seq.evicted -= 1
         self.operations.append(MapChunk(pool, lease.slot, chunk, entry.chunk.block))
 
+    def new_identity(self) -> int:
+        """A name for bytes that the host may keep: of a chunk, or of a checkpoint."""
+        self._next_identity += 1
+        return self._next_identity - 1
+
     # -- inside -------------------------------------------------------------------------------
 
     def _promise(self, positions: int) -> tuple[int, ...]:
@@ -292,8 +321,7 @@ class SequenceTables:
     def _map_new(self, seq: SequenceState, pool: BlockPool, number: int) -> Chunk:
         if not pool.free:
             raise PoolExhausted(f"pool {pool.index} has no free block for slot {seq.lease.slot}")
-        chunk = pool.allocate(self._next_identity, exact=seq.exact)
-        self._next_identity += 1
+        chunk = pool.allocate(self.new_identity(), exact=seq.exact)
         self._map(seq, pool, number, chunk)
         return chunk
 

@@ -2,17 +2,24 @@
 
 Pools are bytes [blocks + 1, block bytes], block 0 for padding rows; recurrent tensors are
 [slots + checkpoints + 1, ...], slot 0 for padding rows. Trees write to an arena with the same
-sections, from which accepted rows are copied as raw bytes.
+sections, from which accepted rows are copied as raw bytes. Rows that left the device are in host
+memory, and are copied on a stream of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from kinfolk.errors import StateError
 from kinfolk.plans import Paged, Recurrent, StateLimits, StatePlan
+from kinfolk.state.copies import Copies, Location, Streams, streams_for
+from kinfolk.state.host import HostMemory, copy_bytes
+from kinfolk.state.host_rows import HostLayout
 from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts
 from kinfolk.state.operations import (
     ClearSlot,
@@ -20,15 +27,20 @@ from kinfolk.state.operations import (
     CopyRecurrent,
     DropSaved,
     LoadBlock,
+    LoadRecurrent,
     MapChunk,
     SaveBlock,
+    SaveRecurrent,
     StateOperation,
+    StoreRecurrent,
     UnmapChunk,
 )
 from kinfolk.state.tables import BlockTables
 from kinfolk.torch_dtypes import TORCH_DTYPES
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
 from kinfolk_kernels.codecs import Coded, Stored
+
+log = logging.getLogger(__name__)
 
 
 class Pool:
@@ -97,9 +109,15 @@ class PagedLayer:
 
 
 class State:
-    """All sequences of one model on one device."""
+    """All sequences of one model on one device. ``streams``: those of the device, or others."""
 
-    def __init__(self, plan: StatePlan, limits: StateLimits, device: torch.device) -> None:
+    def __init__(
+        self,
+        plan: StatePlan,
+        limits: StateLimits,
+        device: torch.device,
+        streams: Streams | None = None,
+    ) -> None:
         self.plan = plan
         self.limits = limits
         self.device = device
@@ -127,7 +145,12 @@ class State:
         sections = (s for pool in self.pools for s in pool.layout.sections.values())
         self.coded = any(each.section.codec.format in CODED for each in sections)
         """Whether keys or values are stored in a quantised format."""
-        self._saved: dict[int, torch.Tensor] = {}
+        self.copies = Copies(streams or streams_for(device))
+        for tensor in (*(pool.data for pool in self.pools), *self.recurrent_tensors()):
+            self.copies.streams.copies_use(tensor)
+        self.host = HostMemory(HostLayout.of(plan), limits.host_bytes, device)
+        # Saves that may be under way: identities, and events that their bytes are in host memory.
+        self._arriving: deque[tuple[int, Any]] = deque()
         tables = [pool.tables for pool in self.pools]
         self.block_tables = BlockTables(tables, plan.windows, limits, device)
 
@@ -145,24 +168,39 @@ class State:
             yield from tensors.values()
 
     @property
-    def saved_blocks(self) -> int:
-        """Evicted blocks that the host holds."""
-        return len(self._saved)
+    def saved_rows(self) -> int:
+        """Blocks and recurrent states that the host holds."""
+        return len(self.host)
 
     # -- changes ------------------------------------------------------------------------------
 
     def apply(self, operations: Iterable[StateOperation]) -> None:
-        """Execute a plan's operations in order."""
+        """Execute a plan's operations in order. The host waits for no copy."""
+        self.copies.begin()
         for operation in operations:
             self._apply(operation)
+        self.copies.end()
+
+    def take_arrived(self) -> tuple[int, ...]:
+        """Identities whose bytes have come to host memory since the last call."""
+        arrived = []
+        while self._arriving and self.copies.streams.is_done(self._arriving[0][1]):
+            arrived.append(self._arriving.popleft()[0])
+        return tuple(arrived)
 
     def forget(self) -> None:
         """Forget all tables and kept bytes: operations failed, and those of whom they were have
         ended. The books forget with it (:meth:`KVCacheManager.forget_operations`)."""
+        try:
+            self.copies.drain()
+        except RuntimeError as error:
+            # A device that is lost copies nothing more.
+            log.warning("copies of state did not end: %s", error)
+        self._arriving.clear()
+        self.host.clear()
         for pool in self.pools:
             for table in pool.tables:
                 table.clear()
-        self._saved.clear()
         self.block_tables.invalidate()
 
     def commit_tree(self, source: torch.Tensor, targets: torch.Tensor) -> None:
@@ -185,23 +223,68 @@ class State:
             case MapChunk(pool, slot, chunk, block):
                 self.pools[pool].tables[slot][chunk] = block
                 self.block_tables.touch(pool, slot)
+                self.copies.step_writes(_block(pool, block))
             case UnmapChunk(pool, slot, chunk):
                 del self.pools[pool].tables[slot][chunk]
                 self.block_tables.touch(pool, slot)
             case ClearSlot(slot):
-                for index, each in enumerate(self.pools):
-                    each.tables[slot] = {}
-                    self.block_tables.touch(index, slot)
-                for tensor in self.recurrent_tensors():
-                    tensor[slot].zero_()
+                self._clear(slot)
             case CopyBlock(pool, source, target):
-                self.pools[pool].data[target] = self.pools[pool].data[source]
+                data, places = self.pools[pool].data, (_block(pool, source), _block(pool, target))
+                self.copies.change(
+                    lambda: data[target].copy_(data[source]), reads=places[:1], writes=places[1:]
+                )
             case CopyRecurrent(source, target):
-                for tensor in self.recurrent_tensors():
-                    tensor[target] = tensor[source]
+                self._copy_recurrent(source, target)
+            case StoreRecurrent(slot):
+                self.copies.step_writes(_slot(slot))
             case SaveBlock(pool, block, identity):
-                self._saved[identity] = self.pools[pool].data[block].to("cpu", copy=True)
+                self._save(_block(pool, block), identity, [self.pools[pool].data[block]])
             case LoadBlock(pool, identity, block):
-                self.pools[pool].data[block] = self._saved[identity].to(self.device)
+                self._load(_block(pool, block), identity, [self.pools[pool].data[block]])
+            case SaveRecurrent(slot, identity):
+                self._save(_slot(slot), identity, self._recurrent_bytes(slot))
+            case LoadRecurrent(identity, slot):
+                self._load(_slot(slot), identity, self._recurrent_bytes(slot))
             case DropSaved(identity):
-                del self._saved[identity]
+                self.host.drop(identity)
+
+    def _clear(self, slot: int) -> None:
+        for index, each in enumerate(self.pools):
+            each.tables[slot] = {}
+            self.block_tables.touch(index, slot)
+
+        def clear() -> None:
+            for tensor in self.recurrent_tensors():
+                tensor[slot].zero_()
+
+        self.copies.change(clear, writes=(_slot(slot),))
+
+    def _copy_recurrent(self, source: int, target: int) -> None:
+        def copy() -> None:
+            for tensor in self.recurrent_tensors():
+                tensor[target].copy_(tensor[source])
+
+        self.copies.change(copy, reads=(_slot(source),), writes=(_slot(target),))
+
+    def _save(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
+        self.host.add(identity, sum(part.numel() for part in row))
+        kept = list(self.host.parts(identity))
+        event = self.copies.save(place, lambda: copy_bytes(row, kept))
+        self._arriving.append((identity, event))
+
+    def _load(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
+        kept = list(self.host.parts(identity))
+        self.copies.load(place, lambda: copy_bytes(kept, row))
+
+    def _recurrent_bytes(self, slot: int) -> list[torch.Tensor]:
+        """The recurrent state of a slot, uint8 [n] for each tensor."""
+        return [tensor[slot].reshape(-1).view(torch.uint8) for tensor in self.recurrent_tensors()]
+
+
+def _block(pool: int, block: int) -> Location:
+    return "block", pool, block
+
+
+def _slot(slot: int) -> Location:
+    return "slot", 0, slot

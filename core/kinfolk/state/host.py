@@ -1,0 +1,100 @@
+"""Rows of state in host memory: slabs that are allocated once, and pages of them handed out.
+
+The memory is pinned where a device copies from and to it. A row takes pages from anywhere; pages
+side by side are copied at once. All copies run on one stream, one after the other, so a page may be
+handed out again as soon as it is free; only the CPU must not touch one whose copy is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from kinfolk.errors import CapacityError, StateError
+from kinfolk.state.host_rows import HostLayout
+
+
+class HostMemory:
+    """Up to ``capacity`` bytes (``None``: no limit) for rows by identity."""
+
+    def __init__(self, layout: HostLayout, capacity: int | None, device: torch.device) -> None:
+        self._page_bytes = layout.page_bytes
+        self._slab_pages = layout.slab_pages(capacity)
+        self._most_pages = layout.pages_in(capacity)
+        self._pinned = device.type == "cuda"
+        self._slabs: list[torch.Tensor] = []
+        # The last is handed out next.
+        self._free: list[int] = []
+        self._rows: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self._rows)
+
+    def __contains__(self, identity: int) -> bool:
+        return identity in self._rows
+
+    @property
+    def used_bytes(self) -> int:
+        pages = len(self._slabs) * self._slab_pages - len(self._free)
+        return pages * self._page_bytes
+
+    def add(self, identity: int, nbytes: int) -> None:
+        """Make room for a row. Raises :class:`CapacityError` if the host has no memory for it."""
+        if identity in self._rows:
+            raise StateError(f"the host holds bytes of {identity} already")
+        pages = -(-nbytes // self._page_bytes)
+        while len(self._free) < pages:
+            self._grow()
+        self._rows[identity] = [self._free.pop() for _ in range(pages)]
+
+    def drop(self, identity: int) -> None:
+        self._free += reversed(self._rows.pop(identity))
+
+    def clear(self) -> None:
+        """Drop all rows; the slabs stay."""
+        for identity in list(self._rows):
+            self.drop(identity)
+
+    def parts(self, identity: int) -> Iterator[torch.Tensor]:
+        """The bytes of a row, uint8 [n] each, in as few parts as its pages allow."""
+        pages, size = self._rows[identity], self._page_bytes
+        start = 0
+        while start < len(pages):
+            stop, (slab, page) = start + 1, divmod(pages[start], self._slab_pages)
+            while stop < len(pages) and pages[stop] == pages[start] + stop - start:
+                if pages[stop] % self._slab_pages == 0:
+                    break
+                stop += 1
+            yield self._slabs[slab][page * size : (page + stop - start) * size]
+            start = stop
+
+    def _grow(self) -> None:
+        first = len(self._slabs) * self._slab_pages
+        if self._most_pages is not None and first + self._slab_pages > self._most_pages:
+            raise StateError(f"host memory has room for {self._most_pages} pages, more were asked")
+        nbytes = self._slab_pages * self._page_bytes
+        try:
+            # It outlives the step that needs it, which may run in inference mode.
+            with torch.inference_mode(False):
+                slab = torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._pinned)
+        except RuntimeError as error:
+            raise CapacityError(
+                f"the host has no {nbytes} bytes more of pinned memory after {len(self._slabs)} "
+                f"times as many: lower --cache-memory ({error})"
+            ) from error
+        self._slabs.append(slab)
+        self._free[:0] = range(first + self._slab_pages - 1, first - 1, -1)
+
+
+def copy_bytes(sources: Iterable[torch.Tensor], targets: Iterable[torch.Tensor]) -> None:
+    """Copy the bytes of ``sources``, one after the other, to ``targets``, uint8 [n] all of them.
+    The longer side is not filled or read to its end. The host does not wait."""
+    ins, outs = iter(sources), iter(targets)
+    source, target = next(ins, None), next(outs, None)
+    while source is not None and target is not None:
+        size = min(source.numel(), target.numel())
+        target[:size].copy_(source[:size], non_blocking=True)
+        source = source[size:] if size < source.numel() else next(ins, None)
+        target = target[size:] if size < target.numel() else next(outs, None)

@@ -1,0 +1,79 @@
+"""What starts from a checkpoint in host memory is what starts from the device, bit for bit."""
+
+from __future__ import annotations
+
+import demotion_scenes
+import prefix_scenes
+import pytest
+
+from kinfolk.engine.loading import load_model
+from kinfolk.settings import load_settings
+
+NEAR = 2e-3
+"""Slices of other lengths round otherwise: 4e-4 of the largest logit, in log-probability."""
+
+FAMILIES = ["qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"]
+
+
+@pytest.fixture(scope="module")
+def model(registry, cases):
+    def load(family, checkpoints, gib):
+        options = {"device": "cpu", "dtype": "f32", "context": 512, "slots": 1}
+        settings = load_settings(checkpoints=checkpoints, cache_memory=gib, **options)
+        return load_model(cases / f"{family}.gguf", settings, registry)
+
+    return load
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_eight_chats_with_places_for_two_go_on_as_with_places_for_all(model, text, family):
+    said = demotion_scenes.few_and_many(model(family, 2, 0.25), text)
+    for number, ((found, usage), (expected, other)) in enumerate(zip(*said, strict=True)):
+        assert found == expected
+        assert usage.reused == other.reused
+        assert (usage.reused > 0) == (number >= 8)
+        assert usage.reused_from == ("host" if number >= 8 else None)
+        assert other.reused_from == ("device" if number >= 8 else None)
+
+
+def test_each_turn_of_ten_reads_only_what_is_new_and_answers_as_a_cold_run(model, text):
+    few, none = model("qwen35", 2, 0.25), model("qwen35", 0, 0)
+    message, answer = 20, 6
+    with demotion_scenes.opened(few) as engine:
+        chats = [demotion_scenes.Chat(n, text, few.info.vocabulary) for n in range(3)]
+        said = demotion_scenes.talk(engine, chats, 10, message, answer)
+    with demotion_scenes.opened(none) as engine:
+        chats = [demotion_scenes.Chat(n, text, none.info.vocabulary) for n in range(3)]
+        cold = demotion_scenes.talk(engine, chats, 10, message, answer, after=said)
+    for number, ((found, usage), (expected, nothing)) in enumerate(zip(said, cold, strict=True)):
+        assert nothing.reused == 0
+        assert number < 3 or usage.prompt - usage.reused <= message + demotion_scenes.HEADER + 64
+        prefix_scenes.assert_near(found, expected, NEAR, number)
+    assert {usage.reused_from for _, usage in said[3:]} == {"host"}
+
+
+def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, text):
+    """With room for a few states the oldest are gone, and what is read again is right."""
+    small, none = model("qwen35", 2, 0.002), model("qwen35", 0, 0)
+    host = small.limits.host_bytes
+    with demotion_scenes.opened(small) as engine:
+        chats = [demotion_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
+        said = demotion_scenes.talk(engine, chats, turns=3, message=40, answer=4)
+        assert 0 < engine.stats()["host_bytes"] <= host
+    with demotion_scenes.opened(none) as engine:
+        chats = [demotion_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
+        expected = demotion_scenes.talk(engine, chats, 3, 40, 4, after=said)
+    for number, ((found, _), (other, _)) in enumerate(zip(said, expected, strict=True)):
+        prefix_scenes.assert_near(found, other, NEAR, number)
+    assert any(usage.reused == 0 for _, usage in said[6:])
+    assert any(usage.reused_from == "host" for _, usage in said)
+
+
+def test_without_host_memory_the_oldest_are_dropped(model, text):
+    loaded = model("qwen35", 2, 0)
+    with demotion_scenes.opened(loaded) as engine:
+        chats = [demotion_scenes.Chat(n, text, loaded.info.vocabulary) for n in range(3)]
+        said = demotion_scenes.talk(engine, chats, turns=2, message=10, answer=2)
+        stats = engine.stats()
+    assert [usage.reused for _, usage in said] == [0] * 6
+    assert stats["demotions"] == stats["saves"] == stats["host_bytes"] == 0
