@@ -135,3 +135,19 @@ def test_a_sequence_goes_on_while_the_prefix_that_it_shares_is_dropped(make_worl
     run(world, third)
     assert world.streams["c"] == world.expected(third)
     world.check_idle()
+
+
+def test_a_side_request_that_needs_blocks_takes_the_chat_that_it_came_from_last(make_world):
+    """Of twelve blocks it needs six, of which it shares one. Two chats hold four each."""
+    world = make_world(slots=1, blocks=(12,), checkpoints=8)
+    chat = Request("chat", (*prompt(64), *prompt(200, 1)), 1, checkpoints=(64, 256))
+    run(world, chat)
+    for again in range(4):
+        run(world, Request(f"other {again}", prompt(250, 5), 1, checkpoints=(240,)))
+    order = [each.length for each in world.prefixes.victims()]
+    assert order.index(256) < order.index(240), "to any other request it is worth less"
+    run(world, Request("side", (*prompt(64), *prompt(300, 2)), 60))
+    assert world.finished["side"].usage.reused == 64
+    assert lengths(world) == [64, 256]
+    run(world, replace(chat, id="again"))
+    assert world.finished["again"].usage.reused == 256

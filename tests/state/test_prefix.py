@@ -1,4 +1,4 @@
-"""The prefix cache: longest match, eviction of the least recently used, reclaimable blocks."""
+"""The prefix cache: longest match, eviction, reclaimable blocks."""
 
 from __future__ import annotations
 

@@ -235,3 +235,18 @@ def test_the_next_turn_departs_behind_the_last_role_header(tagged, tags):
         assert kept.endswith(header)
     assert prompt.tokens[0] == 256
     assert prompt.tokens.count(256) == 1
+
+
+@pytest.mark.parametrize("question", ["Hi", "y", "\nz", "</system>", "<assistant>"])
+def test_chats_part_behind_a_system_prompt_that_no_special_token_ends(tagged, tags, question):
+    """All tokens of the system prompt but a last one, which other questions might merge with."""
+    system = "You are a helpful assistant who answers in one short sentence, or not at all."
+    opening = {"role": "system", "content": system}
+    prompt = tagged.prompt([opening, {"role": "user", "content": question}])
+    shared, last = prompt.forks
+    assert tags.decode(prompt.tokens[:shared]).endswith(f"{system}\n</system>\n<user>")
+    assert shared < last
+    for other in ("What?", "\n\n", "yes"):
+        again = tagged.prompt([opening, {"role": "user", "content": other}])
+        assert again.tokens[:shared] == prompt.tokens[:shared]
+        assert again.forks[0] == shared

@@ -1,4 +1,4 @@
-"""Conversations rendered by a template, and the fork point where the next turn departs."""
+"""Conversations rendered by a template, and the forks where later prompts depart."""
 
 from __future__ import annotations
 

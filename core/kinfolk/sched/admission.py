@@ -7,8 +7,10 @@ from bisect import insort
 from kinfolk.sched.acceptance import check_request, positions_of
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sequence
+from kinfolk.state.chunks import Checkpoint
 from kinfolk.state.kv_cache_manager import KVCacheManager
-from kinfolk.state.prefix import PrefixCache, PrefixMatch
+from kinfolk.state.prefix import NO_PREFIXES, PrefixCache, PrefixMatch
+from kinfolk.state.stored_prefix import PrefixKind
 
 
 class Admission:
@@ -69,12 +71,10 @@ class Admission:
         positions = positions_of(sequence.request)
         prefix = self._prefixes.find(sequence.prompt)
         for start in (None,) if prefix is None else (prefix, None):
-            if self._make_room(positions, start):
-                checkpoint, length = (
-                    (None, 0) if start is None else (start.checkpoint, start.length)
-                )
+            if self._make_room(positions, sequence, start):
                 if start is not None:
                     sequence.reused_from = "device" if start.checkpoint.resident else "host"
+                checkpoint, length = _from(start)
                 sequence.lease = self._kv_cache.open(positions, checkpoint, length)
                 sequence.reused = sequence.computed = length
                 sequence.start = None if start is None else start.whole
@@ -82,25 +82,34 @@ class Admission:
                 return True
         return False
 
-    def _make_room(self, positions: int, start: PrefixMatch | None) -> bool:
+    def _make_room(self, positions: int, sequence: Sequence, start: PrefixMatch | None) -> bool:
         """Let stored prefixes leave the device, but only if that is enough. ``start`` stays where
-        it is."""
-        at, length, kept = (
-            (None, 0, ()) if start is None else (start.checkpoint, start.length, (start.entry,))
-        )
-        if self._kv_cache.can_open(positions, at, length):
+        it is, and the conversation that it belongs to goes last."""
+        checkpoint, length = _from(start)
+        if self._kv_cache.can_open(positions, checkpoint, length):
             return True
-        gain = self._prefixes.reclaimable(keep=at)
-        need = self._kv_cache.needed(positions, at, length, alone=True)
+        gain = self._prefixes.reclaimable(keep=checkpoint)
+        need = self._kv_cache.needed(positions, checkpoint, length, alone=True)
         if any(
             self._kv_cache.tables.available(pool) + gain[pool] < need[pool]
             for pool in range(len(need))
         ):
             return False
-        while not self._kv_cache.can_open(positions, at, length):
-            if not self._prefixes.evict_one(kept):
+        kept = NO_PREFIXES if start is None else frozenset({start.entry})
+        last = kept | self._prefixes.needed_by(
+            PrefixKind.FORK,
+            None if start is None else start.whole,
+            sequence.prompt,
+            len(sequence.prompt),
+        )
+        while not self._kv_cache.can_open(positions, checkpoint, length):
+            if not (self._prefixes.evict_one(last) or self._prefixes.evict_one(kept)):
                 return False
         return True
+
+
+def _from(start: PrefixMatch | None) -> tuple[Checkpoint | None, int]:
+    return (None, 0) if start is None else (start.checkpoint, start.length)
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

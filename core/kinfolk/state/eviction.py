@@ -24,7 +24,8 @@ YOUNG: Final = 9
 class Rank(IntEnum):
     """What a prefix is good for, the first to go first.
 
-    SPARE      kept in case of need (``PrefixKind.is_spare``), and nobody has started from it
+    SPARE      kept for further answers to a prompt, or a point of the grid of a long prompt from
+               which nobody has started
     COVERED    its chunks can be shared from the prefix that extends it, if the family can start at
                any chunk
     BEHIND     its conversation has gone on from here, or from another place
@@ -41,7 +42,7 @@ class Rank(IntEnum):
 
 def rank_of(entry: StoredPrefix, *, any_chunk: bool) -> Rank:
     """``any_chunk``: whether a sequence may start from the first chunks of a checkpoint."""
-    if entry.kind.is_spare and not entry.hits:
+    if entry.kind is PrefixKind.CHOICES or (entry.kind is PrefixKind.GRID and not entry.hits):
         return Rank.SPARE
     if entry.ways >= 2 or (entry.kind is PrefixKind.COMMON and entry.hits):
         return Rank.SHARED

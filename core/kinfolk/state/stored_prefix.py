@@ -31,6 +31,10 @@ class PrefixKind(Enum):
     CHOICES = "choices"
 
     @property
+    def is_fork(self) -> bool:
+        return self in (PrefixKind.COMMON, PrefixKind.FORK)
+
+    @property
     def is_spare(self) -> bool:
         """Whether it is stored in case of need only."""
         return self in (PrefixKind.GRID, PrefixKind.CHOICES)
@@ -85,9 +89,9 @@ class StoredPrefix:
     def ways(self) -> int:
         """In how many ways conversations went on from here. An answer that nobody has continued
         is no way, nor is a point inside a prompt that was never finished, nor what was left."""
-        asked = (PrefixKind.COMMON, PrefixKind.FORK)
         return sum(
-            each.kind in asked or any(deeper.expected for deeper in each.all_below())
+            each.kind.is_fork
+            or any(deeper.kind.is_fork or deeper.expected for deeper in each.below)
             for each in self.below
         )
 
