@@ -431,6 +431,16 @@ def test_plan_adds_up_what_the_model_takes_and_nothing_else(kinfolk, model):
     assert "left to others" not in report["parts"]
 
 
+def test_plan_shows_host_memory_for_checkpoints_and_takes_what_was_asked_for(kinfolk, model):
+    done = kinfolk("plan", model, "--device", "cpu", "--cache-memory", 0.5)
+    assert "checkpoints in host memory  512.0 MiB" in done.stdout
+    report = json.loads(kinfolk("plan", model, "--cache-memory", 0, "--json").stdout)
+    assert report["demoted_checkpoints"] == report["limits"]["host_bytes"] == 0
+    refused = kinfolk("plan", model, "--cache-memory", 10**6)
+    assert refused.returncode != 0
+    assert "--cache-memory asks for 1000000.00 GiB" in refused.stderr
+
+
 def test_plan_says_how_keys_and_values_are_stored(kinfolk, model):
     def stored(*options):
         lines = kinfolk("plan", model, *options).stdout.splitlines()

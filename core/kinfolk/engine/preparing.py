@@ -101,11 +101,9 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     slice_rows = SLICE_ROWS[device.type]
     if settings.asked("context"):
         _check_context(settings.context, config.context)
-    cache = None if settings.cache_memory is None else int(settings.cache_memory * GIB)
-    host_free = host_memory()
-    checkpoints = default_checkpoints(
-        settings, is_host=device.type == "cpu", cached=cache_bytes(cache, host_free) > 0
-    )
+    cache, host_free = _asked_cache(settings), host_memory()
+    cached, is_host = cache_bytes(cache, host_free) > 0, device.type == "cpu"
+    checkpoints = default_checkpoints(settings, is_host=is_host, cached=cached)
     wanted = _wanted(settings, dtype, slice_rows, config.context, checkpoints)
     hooks, info = _hooks(family, config, wanted, settings, registry)
     plan = _state_plan(hooks, config, wanted, settings)
@@ -137,7 +135,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         drafter=0 if drafter is None else nbytes(drafter.plan.weights, drafter.file.inventory),
         work=work_bytes(both, step_tokens, LOGIT_ROWS, features, drafts),
         graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features, drafts),
-        is_host=device.type == "cpu",
+        is_host=is_host,
         plan=plan,
         wanted=wanted,
         model_context=config.context,
@@ -289,6 +287,11 @@ def _check_context(asked: int | None, stated: int) -> None:
             stated,
             stated,
         )
+
+
+def _asked_cache(settings: Settings) -> int | None:
+    """Bytes of host memory for demoted checkpoints that the user asked for."""
+    return None if settings.cache_memory is None else int(settings.cache_memory * GIB)
 
 
 def default_checkpoints(settings: Settings, *, is_host: bool, cached: bool) -> int:

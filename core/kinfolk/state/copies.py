@@ -23,7 +23,7 @@ Location = tuple[str, int, int]
 Action = Callable[[], object]
 
 
-class Streams(Protocol):
+class DeviceStreams(Protocol):
     """The two streams of a device. An action is enqueued, and done when its turn has come."""
 
     def on_main(self, action: Action) -> None: ...
@@ -113,7 +113,7 @@ class CudaStreams:
         self.copies.synchronize()
 
 
-def streams_for(device: torch.device) -> Streams:
+def streams_for(device: torch.device) -> DeviceStreams:
     return CudaStreams(device) if device.type == "cuda" else HostStreams()
 
 
@@ -133,7 +133,7 @@ class Copies:
     of one plan; its step is launched behind them.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: DeviceStreams) -> None:
         self.streams = streams
         self.saves = 0
         self.loads = 0

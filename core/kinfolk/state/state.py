@@ -17,7 +17,7 @@ import torch
 
 from kinfolk.errors import StateError
 from kinfolk.plans import Paged, Recurrent, StateLimits, StatePlan
-from kinfolk.state.copies import Copies, Location, Streams, streams_for
+from kinfolk.state.copies import Copies, DeviceStreams, Location, streams_for
 from kinfolk.state.host import HostMemory, copy_bytes
 from kinfolk.state.host_rows import HostLayout
 from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts
@@ -116,7 +116,7 @@ class State:
         plan: StatePlan,
         limits: StateLimits,
         device: torch.device,
-        streams: Streams | None = None,
+        streams: DeviceStreams | None = None,
     ) -> None:
         self.plan = plan
         self.limits = limits
