@@ -1,0 +1,72 @@
+"""What the disk tier is asked to write and to read. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kinfolk.state.chain_hash import next_hash
+from kinfolk.state.disk_folder import PointInfo
+from kinfolk.state.disk_format import StoredTensor
+from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES
+from kinfolk.types import CHUNK_POSITIONS
+
+Blocks = Mapping[tuple[int, int], memoryview]
+"""The bytes of a block by pool and number of its chunk in the sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointWrite:
+    """A point to write: the state after ``length`` tokens.
+
+    ``packed`` are the tokens (or more), int64 side by side; ``chain[n]`` is the hash of the first n
+    chunks, as in ``HashedTokens``. ``first``: the first chunk that the point needs of each pool.
+    ``blocks`` has all chunks from there on that the disk lacks (:meth:`DiskCache.missing`), and the
+    last one if it is not full. ``recurrent`` are the bytes of ``tensors``. All memory must stay as
+    it is until the write is done.
+    """
+
+    packed: bytes
+    chain: Sequence[int]
+    length: int
+    first: tuple[int, ...]
+    blocks: Blocks
+    recurrent: memoryview | None = None
+    tensors: tuple[StoredTensor, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PointRead:
+    """A point to read into memory: ``recurrent`` and each of ``blocks`` have the size of what is
+    read.
+
+    ``packed`` are the tokens of a prompt, which must begin with those of the point. Chunks that
+    memory has already may be left out of ``blocks``. ``arrived`` is called with pool and number of
+    each chunk as soon as its bytes are there and checked; what has arrived before an error is
+    right.
+    """
+
+    point: PointInfo
+    packed: bytes
+    blocks: Blocks
+    recurrent: memoryview | None = None
+    arrived: Callable[[int, int], None] = lambda pool, number: None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What became of a write. ``known``: the point was there. ``nbytes`` were written. ``reason``
+    says why a point was dropped."""
+
+    outcome: Literal["stored", "known", "dropped"]
+    point: PointInfo | None = None
+    nbytes: int = 0
+    reason: str = ""
+
+
+def point_hash(chain: Sequence[int], packed: bytes, length: int) -> int:
+    """The hash of the point after ``length`` tokens: of its full chunks, and the tokens behind."""
+    full = length // CHUNK_POSITIONS
+    return next_hash(chain[full], packed[full * CHUNK_BYTES : length * TOKEN_BYTES])
