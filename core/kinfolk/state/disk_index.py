@@ -121,7 +121,7 @@ class FolderIndex:
         if self.nbytes + nbytes <= limit:
             return True
         self.remove_orphans()
-        if self._unremovable() + nbytes > limit:
+        if nbytes and self._unremovable() + nbytes > limit:
             return False
         while self.nbytes + nbytes > limit:
             victim = self._least_valuable()

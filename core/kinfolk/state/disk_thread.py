@@ -85,6 +85,11 @@ class DiskThread:
         """Reads, writes and calls that are not done."""
         return len(self._reads) + len(self._writes)
 
+    @property
+    def closing(self) -> bool:
+        """Whether the thread takes nothing more."""
+        return self._closing
+
     def close(self, flush: bool = True, timeout: float | None = None) -> None:
         """End the thread: after everything that waits, but for at most ``timeout`` seconds; without
         ``flush`` after the present file.
