@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EACCES, EPERM, EROFS
 from pathlib import Path
 from typing import Final
@@ -413,28 +413,37 @@ class DiskCache:
             return
         self._index.scan()
         for path, reason in self._contents.damaged:
-            log.warning("%s: %s; it is dropped", path, reason)
+            if reason:
+                log.warning("%s: %s; it is dropped", path, reason)
             path.unlink(missing_ok=True)
         self._contents.damaged.clear()
 
     def _drop(
         self, point: PointInfo, error: Exception, chunk: tuple[int, int] | None = None
     ) -> None:
-        """Drop a point that cannot be read, and the chunk at fault. That another process removed
-        it, or that the machine is out of descriptors, is no damage."""
+        """Drop a point that cannot be read, or the chunk at fault with all points that need it.
+
+        That another process removed it is no damage. What cannot be read for another reason, such
+        as too many open files, is forgotten and stays on the disk.
+        """
         if isinstance(error, DamagedFile):
             path = self._folder.point(point.key) if chunk is None else self._folder.chunk(*chunk)
             log.warning("%s: %s; it is dropped", path, error)
         else:
             log.info("a prefix of %d tokens cannot be read: %s", point.length, error)
-        self._index.forget_point(self._salt, point.key)
-        if isinstance(error, DamagedFile | FileNotFoundError):
-            try:
-                self._folder.remove_point(point.key)
-                if chunk is not None:
-                    self._index.remove_chunk(self._salt, *chunk)
-            except OSError as failure:
-                log.info("it cannot be removed: %s", failure)
+        lost = [point]
+        if chunk is not None:
+            lost += [one for one in self.points() if chunk in one.chunks() and one != point]
+        removable = isinstance(error, DamagedFile | FileNotFoundError)
+        for one in lost:
+            names = [name for name, key in self._contents.names.items() if key == one.key]
+            self._index.forget_point(self._salt, one.key)
+            if removable:
+                with suppress(OSError):
+                    self._folder.remove_point(one.key, names)
+        if chunk is not None and removable:
+            with suppress(OSError):
+                self._index.remove_chunk(self._salt, *chunk)
 
     def _failed(self, error: OSError) -> StoreReport:
         """A write failed: a full disk is told once, and without permission nothing is tried

@@ -97,8 +97,8 @@ class Hits:
 class Contents:
     """Entries of one folder: bytes by hash and pool of a chunk, points by hash, points by name.
 
-    ``damaged`` are files that are no entries, with the reason; ``record_bytes`` those of the
-    folder's record.
+    ``damaged`` are files that are no entries, with the reason, which is empty for the name of a
+    damaged point; ``record_bytes`` those of the folder's record.
     """
 
     chunks: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -222,14 +222,15 @@ class SaltFolder:
                 found.damaged.append((Path(file.path), str(error)))
             except OSError:
                 continue  # another process has just removed it
+        gone = {int(path.name, 16) for path, _ in found.damaged}
         for file in self._entries("names"):
             if is_name(file.name):
                 named = self._read_name(file.name)
-                if named is None or named not in found.points:
-                    reason = "it names no point that is there"
-                    found.damaged.append((Path(file.path), reason))
-                else:
+                if named in found.points:
                     found.names[file.name] = named
+                else:
+                    reason = "" if named in gone else "it names no point that is there"
+                    found.damaged.append((Path(file.path), reason))
         for _ in self._entries("hits"):
             pass  # temporary files go
         return found
