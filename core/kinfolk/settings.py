@@ -178,6 +178,13 @@ class Settings(BaseSettings):
     checkpoints: int = Field(
         8, ge=0, description="checkpoints for prompts with a common prefix, over all sequences"
     )
+    cache_disk: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="most GiB on the disk for prefixes of prompts, of all models together; 0 = "
+        "none are kept there",
+    )
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
         None,
         description="storage of keys and values: a float dtype, or 8 or 4 bits with one scale per "

@@ -75,7 +75,7 @@ def test_no_point_longer_than_allowed_is_found(toy):
 def test_chunks_that_are_there_are_not_written_again(toy):
     toy.store(text(192))
     before = {path: path.stat().st_mtime_ns for path in files(toy.folder)}
-    packed, chain = toy.hashed(text(300))
+    _, chain = toy.hashed(text(300))
     missing = toy.cache.missing(chain, toy.first(300))
     assert missing == [(0, 3), (1, 3)]
     assert toy.cache.store(toy.entry(text(300), only=set(missing))).outcome == "stored"

@@ -56,12 +56,15 @@ class SaltRecord(Checked):
     @property
     def salt(self) -> int:
         """The hash of all fields but ``model``, 128 bits."""
-        record = {name: value for name, value in self._items() if name != _DISPLAYED}
+        record = {name: value for name, value in self.as_dict().items() if name != _DISPLAYED}
         text = json.dumps(record, sort_keys=True, separators=(",", ":"))
         return int.from_bytes(blake2b(text.encode(), digest_size=HASH_BYTES).digest(), "big")
 
+    def as_dict(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
     def to_json(self) -> str:
-        return json.dumps(dict(self._items()), indent=2) + "\n"
+        return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> SaltRecord:
@@ -73,15 +76,12 @@ class SaltRecord(Checked):
 
     def differences(self, other: SaltRecord) -> list[str]:
         """The fields in which stored state of ``other`` does not fit this, in words."""
-        mine, theirs = dict(self._items()), dict(other._items())
+        mine, theirs = self.as_dict(), other.as_dict()
         return [
             f"{words} ({theirs[name]} there, {mine[name]} here)"
             for name, words in _WORDS.items()
             if mine[name] != theirs[name]
         ]
-
-    def _items(self) -> list[tuple[str, Any]]:
-        return [(one.name, getattr(self, one.name)) for one in fields(self)]
 
 
 def model_hash(file: GGUFFile) -> str:
