@@ -92,8 +92,8 @@ def test_a_windowed_pool_keeps_only_what_the_next_row_sees(toy):
 
 def test_a_point_whose_chunks_are_not_there_is_not_stored(toy, warnings):
     report = toy.cache.store(toy.entry(text(200), only={(0, 0), (0, 2), (1, 1), (1, 2)}))
-    assert (report.outcome, report.nbytes) == ("dropped", 0)
-    assert "chunk 1 of pool 0 is no longer there" in warnings()[0]
+    assert (report.outcome, report.nbytes, report.missing) == ("dropped", 0, ((0, 1),))
+    assert warnings() == []
     assert toy.restores(text(200)) == 0
 
 
@@ -399,3 +399,31 @@ def test_foreign_files_are_neither_removed_nor_believed(toy):
     toy.reopened()
     assert all(path.read_text() == "mine" for path in [*foreign, target])
     assert toy.restores(text(100), toy.reopened()) == 0
+
+
+def test_a_folder_of_a_newer_format_is_counted_and_left_alone(tmp_path, warnings):
+    toy = ToyDisk(tmp_path / "prefix")
+    newer = toy.folder / ("a" * 32)
+    for part in ("chunks", "points", "names"):
+        (newer / part).mkdir(parents=True)
+    (newer / "salt.json").write_text('{"format": 2, "what": "else"}')
+    for path in (newer / "chunks" / f"{'b' * 32}-0", newer / "points" / ("c" * 32)):
+        path.write_bytes(bytes(20_000))
+    toy.limit = 60_000
+    toy.cache = toy.reopened()
+    assert toy.cache.nbytes >= 40_000
+    for seed in range(3):
+        toy.store(text(60, seed))
+    assert len(files(newer)) == 3
+    assert nbytes(toy.folder) <= 60_000
+    assert warnings() == []
+
+
+def test_damage_of_other_models_is_dropped_too_so_that_the_limit_holds(toy, warnings):
+    other = ToyDisk(toy.folder, record=replace(RECORD, layout_hash="c"))
+    point = other.store(text(100)).point
+    path = toy.folder / f"{point.salt:032x}" / "points" / f"{point.key:032x}"
+    path.write_bytes(b"short")
+    toy.reopened()
+    assert len(warnings()) == 1
+    assert not path.exists()

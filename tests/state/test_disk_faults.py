@@ -145,7 +145,7 @@ def test_a_salt_that_cannot_be_read_is_written_again(toy):
 def test_a_killed_writer_leaves_whole_entries_and_all_that_it_reported(program, tmp_path):
     reported, unfinished = answer(program("disk_killed.py", tmp_path / "prefix", KILLS, 3))
     assert reported >= KILLS // 5
-    assert unfinished <= KILLS
+    assert unfinished > 0 or not THOROUGH, "no writer was killed while it wrote a file"
 
 
 # -- a full disk, missing rights ------------------------------------------------------------------

@@ -4,7 +4,8 @@
 
 Each writer is a fork that stores points and says so in a pipe; it is killed at a random moment.
 Everything that it said it stored must be there, as it was written, and nothing else of it but
-chunks. Prints the number of points that were reported, and of kills that left a temporary file.
+chunks. Prints the number of points that were reported, and of kills that left a temporary
+file.
 """
 
 from __future__ import annotations

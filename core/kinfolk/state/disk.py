@@ -131,8 +131,9 @@ class DiskCache:
         return self._contents.points.get(self._contents.names.get(name, -1))
 
     def names(self) -> dict[str, PointInfo]:
-        points = self._contents.points
-        return {name: points[key] for name, key in list(self._contents.names.items())}
+        contents = self._contents
+        found = {name: contents.points.get(key) for name, key in list(contents.names.items())}
+        return {name: point for name, point in found.items() if point is not None}
 
     @property
     def _contents(self) -> Contents:
@@ -196,9 +197,9 @@ class DiskCache:
             self._name(entry.name, key)
             return StoreReport("known", known)
         missing = self.missing(chain, entry.first)
-        lost = [place for place in missing if place not in entry.blocks]
+        lost = tuple(place for place in missing if place not in entry.blocks)
         if lost:
-            return self._dropped(f"chunk {lost[0][1]} of pool {lost[0][0]} is no longer there")
+            return StoreReport("dropped", reason="chunks are no longer there", missing=lost)
         headers = {
             (pool, number): chunk_header(
                 self._salt,
@@ -229,7 +230,8 @@ class DiskCache:
         if not self._index.make_room(self.limit, nbytes + SIDE_BYTES):
             return self._dropped(
                 f"a prefix of {entry.length} tokens needs {nbytes} bytes, more than the limit of "
-                f"{self.limit} leaves beside points with names"
+                f"{self.limit} leaves beside points with names",
+                "limit",
             )
         try:
             yield from self._write_chunks(entry, headers)
@@ -412,11 +414,12 @@ class DiskCache:
         if not self._lock.changed:
             return
         self._index.scan()
-        for path, reason in self._contents.damaged:
-            if reason:
-                log.warning("%s: %s; it is dropped", path, reason)
-            path.unlink(missing_ok=True)
-        self._contents.damaged.clear()
+        for contents in self._index.contents.values():
+            for path, reason in contents.damaged:
+                if reason:
+                    log.warning("%s: %s; it is dropped", path, reason)
+                path.unlink(missing_ok=True)
+            contents.damaged.clear()
 
     def _drop(
         self, point: PointInfo, error: Exception, chunk: tuple[int, int] | None = None

@@ -8,6 +8,7 @@ foreign and never touched.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import zlib
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from kinfolk.checked import NAME
-from kinfolk.state.cache_salt import SaltRecord
-from kinfolk.state.chain_hash import hex_of, pack, unpack
+from kinfolk.state.cache_salt import CACHE_FORMAT, SaltRecord
+from kinfolk.state.chain_hash import HASH_BYTES, hex_of, pack, unpack
 from kinfolk.state.disk_files import (
     TEMPORARY,
     flush_folder,
@@ -76,6 +77,15 @@ class PointInfo:
     def chain(self) -> list[int]:
         """The hash of each full chunk."""
         return unpack(self.packed_chain)
+
+    @property
+    def full_chunks(self) -> int:
+        return len(self.packed_chain) // HASH_BYTES
+
+    def chunk(self, number: int) -> int:
+        """The hash of one full chunk."""
+        start = number * HASH_BYTES
+        return int.from_bytes(self.packed_chain[start : start + HASH_BYTES], "big")
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Hash and pool of each file of a chunk that it needs."""
@@ -175,6 +185,21 @@ class SaltFolder:
         except (OSError, ValueError):
             return None
         return record if record.salt == self.salt else None
+
+    def is_newer(self) -> bool:
+        """Whether a later version of kinfolk made the folder, in a format that is not known."""
+        try:
+            record = json.loads((self.path / _RECORD).read_text())
+            return int(record["format"]) > CACHE_FORMAT
+        except (OSError, ValueError, TypeError, KeyError):
+            return False
+
+    def opaque(self) -> Contents:
+        """The contents of a folder whose format is not known: nothing but bytes."""
+        found = Contents()
+        for folder in (self.path, *(self.path / part for part in _PARTS)):
+            found.record_bytes += sum(_size(file) or 0 for file in _files(folder))
+        return found
 
     def record_bytes(self) -> int:
         try:

@@ -48,7 +48,10 @@ class FolderIndex:
         """Read what is in the folder now."""
         known = self.contents
         folders = {one.salt: one for one in salt_folders(self.root)}
-        contents = {salt: one.scan(known.get(salt)) for salt, one in folders.items()}
+        contents = {
+            salt: one.opaque() if one.is_newer() else one.scan(known.get(salt))
+            for salt, one in folders.items()
+        }
         self._needed, self._passing, self.nbytes = Counter(), Counter(), 0
         for found in contents.values():
             self.nbytes += found.record_bytes + sum(found.chunks.values())
@@ -149,9 +152,9 @@ class FolderIndex:
         """Bytes that become free with a point. Others share its first chunks, if any."""
         chunks = self.of(point.salt).chunks
         total = point.nbytes + SIDE_BYTES
-        chain = point.chain
         for pool, first in enumerate(point.first):
-            for key in reversed(chain[first:]):
+            for number in reversed(range(first, point.full_chunks)):
+                key = point.chunk(number)
                 file = (point.salt, key, pool)
                 if self._needed[file] > 1 or file in self.kept:
                     break

@@ -58,12 +58,14 @@ class PointRead:
 @dataclass(frozen=True, slots=True)
 class StoreReport:
     """What became of a write. ``known``: the point was there. ``nbytes`` were written. ``reason``
-    says why a point was dropped."""
+    says why a point was dropped; ``missing`` are the pool and number of chunks that it lacked,
+    because another process removed them: with their bytes it can be tried again."""
 
     outcome: Literal["stored", "known", "dropped"]
     point: PointInfo | None = None
     nbytes: int = 0
     reason: str = ""
+    missing: tuple[tuple[int, int], ...] = ()
 
 
 def point_hash(chain: Sequence[int], packed: bytes, length: int) -> int:
