@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 from dataclasses import replace
@@ -135,6 +136,14 @@ def test_chunks_arrive_one_by_one_and_may_be_left_out(toy):
     assert sorted(arrived) == sorted(few)
 
 
+def test_a_point_with_other_recurrent_state_is_not_read(toy):
+    toy.store(text(100))
+    request = toy.request(toy.found(text(100)), text(100))
+    assert not toy.cache.read(replace(request, tensors=()))
+    toy.store(text(100))
+    assert not toy.cache.read(replace(request, recurrent=None))
+
+
 def test_tokens_of_a_point_can_be_read_alone(toy):
     toy.store(text(100), name="here")
     assert toy.cache.tokens(toy.cache.named("here")) == toy.hashed(text(100))[0]
@@ -198,6 +207,27 @@ def damage(path):
     path.write_bytes(content)
 
 
+def test_what_one_process_drops_is_written_again_by_another(toy, warnings):
+    toy.store(text(200))
+    other = toy.reopened()
+    damage(next(path for path in files(toy.folder) if path.name.endswith("-0")))
+    assert toy.restores(text(200), other) == 0
+    assert len(warnings()) == 1
+    assert toy.store(text(200)).outcome == "stored"
+    assert toy.restores(text(200)) == 200
+
+
+def test_opening_does_not_wait_for_a_long_write_of_another_process(toy, monkeypatch):
+    monkeypatch.setattr("kinfolk.state.disk.OPEN_PATIENCE", 0.01)
+    toy.store(text(100))
+    with (toy.folder / "lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        cache = toy.reopened()
+        assert cache.off == ""
+        assert toy.restores(text(100), cache) == 100
+    assert cache.store(toy.entry(text(150))).outcome == "stored"
+
+
 # -- folders --------------------------------------------------------------------------------------
 
 
@@ -210,8 +240,6 @@ def test_folders_and_files_are_for_the_user_alone(toy):
 
 
 def test_temporary_files_go_unless_their_writer_lives(toy):
-    import fcntl
-
     chunks = toy.folder / f"{RECORD.salt:032x}" / "chunks"
     left, live = (chunks / f"{'0' * 32}-0.{tag * 8}.tmp" for tag in "ab")
     left.write_bytes(b"half")
@@ -223,6 +251,14 @@ def test_temporary_files_go_unless_their_writer_lives(toy):
         assert (left.exists(), live.exists()) == (False, True)
     toy.reopened()
     assert not live.exists()
+
+
+@pytest.mark.parametrize("part", ["", "chunks", "points", "names", "hits"])
+def test_temporary_files_go_from_every_folder(toy, part):
+    left = toy.folder / f"{RECORD.salt:032x}" / part / "salt.json.0123abcd.tmp"
+    left.write_bytes(b"half")
+    toy.reopened()
+    assert not left.exists()
 
 
 def test_each_salt_has_a_folder_and_a_record(toy):
@@ -339,6 +375,16 @@ def test_what_is_used_often_stays(tmp_path):
     toy.store(text(250, 0))
     for _ in range(20):
         assert toy.restores(text(250, 0)) == 250
+    for seed in range(1, 10):
+        toy.store(text(250, seed))
+    assert toy.restores(text(250, 0), toy.reopened()) == 250
+
+
+def test_what_is_used_from_memory_is_worth_as_much(tmp_path):
+    toy = ToyDisk(tmp_path / "prefix", limit=60_000)
+    point = toy.store(text(250, 0)).point
+    for _ in range(20):
+        toy.cache.touch(point.key)
     for seed in range(1, 10):
         toy.store(text(250, seed))
     assert toy.restores(text(250, 0), toy.reopened()) == 250

@@ -53,6 +53,10 @@ class ToyDisk:
         """The cache as another process sees it."""
         return DiskCache.open(self.folder, self.record, self.limit)
 
+    @property
+    def tensors(self) -> tuple[StoredTensor, ...]:
+        return (StoredTensor(3, "state", "f32", (self.recurrent_bytes // 4,), 0),)
+
     def hashed(self, tokens: Sequence[int]) -> tuple[bytes, list[int]]:
         packed = array("q", tokens).tobytes()
         above = root(self.record.salt)
@@ -92,7 +96,7 @@ class ToyDisk:
                 if only is None or (pool, number) in only or number == full
             },
             recurrent=self.recurrent(key),
-            tensors=(StoredTensor(3, "state", "f32", (self.recurrent_bytes // 4,), 0),),
+            tensors=self.tensors,
             name=name,
         )
 
@@ -106,7 +110,7 @@ class ToyDisk:
             for pool, number in self.places(point.length)
         }
         recurrent = memoryview(bytearray(self.recurrent_bytes)) if self.recurrent_bytes else None
-        return PointRead(point, packed, blocks, recurrent)
+        return PointRead(point, packed, blocks, recurrent, self.tensors)
 
     def right(self, request: PointRead, tokens: Sequence[int]) -> bool:
         """Whether everything that was read is what was written."""

@@ -151,7 +151,7 @@ def verify(ctx: click.Context, /, remove: bool, **rest: Any) -> None:
     """
     folder = _opened(read_settings(ctx))
     with ProgressBar("checking", at_once=True) as progress:
-        damage = folder.verify(progress)
+        damage = folder.check(progress)
     for one in damage:
         click.echo(f"{one.path}: {one.reason}")
     points = sum(len(model.points) for model in folder.models())

@@ -55,6 +55,9 @@ LOCK_FILE: Final = "lock"
 LOCK_PATIENCE: Final = 30.0
 """Seconds that a write waits for another process."""
 
+OPEN_PATIENCE: Final = 1.0
+"""Seconds that opening waits for it; then nothing is dropped or removed until the first write."""
+
 READERS: Final = 4
 """Chunks of a point that are read and checked at once: checksums are slower than the disk."""
 
@@ -85,9 +88,11 @@ class DiskCache:
         cache = cls(folder, record, limit)
         try:
             cache._folder.create(record)
-            with cache._locked():
+            with cache._locked(OPEN_PATIENCE):
                 cache._index.make_room(limit, 0)
-        except (OSError, CapacityError) as error:
+        except CapacityError:
+            cache._index.scan()
+        except OSError as error:
             cache._turn_off(error)
         return cache
 
@@ -193,7 +198,7 @@ class DiskCache:
         chain = entry.chain[: full + 1]
         key = point_hash(chain, entry.packed, entry.length)
         known = self._contents.points.get(key)
-        if known is not None:
+        if known is not None and self._folder.point(key).exists():
             self._name(entry.name, key)
             return StoreReport("known", known)
         missing = self.missing(chain, entry.first)
@@ -301,7 +306,9 @@ class DiskCache:
                 if bytes(file.tokens()) != wanted:
                     return False
                 stored = file.header.section(RECURRENT)
-                if (stored is None) != (request.recurrent is None):
+                if (stored is None) != (request.recurrent is None) or (
+                    file.header.tensors != request.tensors
+                ):
                     raise DamagedFile("it has other recurrent state than the model")
                 if request.recurrent is not None:
                     file.read(RECURRENT, 0, request.recurrent.cast("B"))
@@ -334,6 +341,11 @@ class DiskCache:
                 raise DamagedFile("it follows another chunk")
             file.tokens()
             file.read(BLOCK, pool, request.blocks[pool, number].cast("B"))
+
+    def touch(self, key: int) -> None:
+        """Count a hit of a point that was found in memory, so that the limit knows its value."""
+        if self.holds(key):
+            self._folder.hit(key)
 
     def tokens(self, point: PointInfo) -> bytes | None:
         """The packed tokens of a point; ``None`` if it is gone or was damaged."""
@@ -396,9 +408,9 @@ class DiskCache:
     # -- what can go wrong
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, patience: float = LOCK_PATIENCE) -> Iterator[None]:
         """Hold the folder's lock, with the index brought up to date."""
-        deadline = time.monotonic() + LOCK_PATIENCE
+        deadline = time.monotonic() + patience
         while not self._lock.try_acquire():
             if time.monotonic() > deadline:
                 raise CapacityError(_busy(self._folder.path.parent))
@@ -414,6 +426,7 @@ class DiskCache:
         if not self._lock.changed:
             return
         self._index.scan()
+        self._lock.changed = False
         for contents in self._index.contents.values():
             for path, reason in contents.damaged:
                 if reason:
@@ -447,6 +460,10 @@ class DiskCache:
         if chunk is not None and removable:
             with suppress(OSError):
                 self._index.remove_chunk(self._salt, *chunk)
+        if removable and not self._lock.held:
+            with suppress(OSError):  # taking the lock tells the others to read the folder again
+                if self._lock.try_acquire():
+                    self._lock.release()
 
     def _failed(self, error: OSError) -> StoreReport:
         """A write failed: a full disk is told once, and without permission nothing is tried
@@ -465,9 +482,8 @@ class DiskCache:
             log.warning("a prefix is not kept: %s", reason)
         return StoreReport("dropped", reason=reason)
 
-    def _turn_off(self, error: Exception) -> None:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        self.off = f"{self._folder.path.parent}: {reason}"
+    def _turn_off(self, error: OSError) -> None:
+        self.off = f"{self._folder.path.parent}: {error.strerror or error}"
         log.warning("prefixes are not kept on the disk: %s", self.off)
 
 

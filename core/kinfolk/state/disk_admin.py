@@ -131,7 +131,7 @@ class PrefixFolder:
         except (DamagedFile, OSError) as error:
             raise SettingsError(f"{path}: {error}; see 'kinfolk cache verify'") from None
 
-    def verify(self, progress: CheckProgress) -> list[Damage]:
+    def check(self, progress: CheckProgress) -> list[Damage]:
         """Read every file and check everything that can be checked."""
         total, done, found = self.nbytes, 0, []
         for salt, contents in self._index.contents.items():
@@ -141,7 +141,7 @@ class PrefixFolder:
                 path = folder.chunk(key, pool)
                 try:
                     with open_chunk(path, salt, key, pool) as file:
-                        file.verify()
+                        file.check()
                 except DamagedFile as error:
                     found.append(Damage(salt, path, str(error), (key, pool)))
                 except FileNotFoundError:
@@ -152,7 +152,7 @@ class PrefixFolder:
                 path = folder.point(point.key)
                 try:
                     with open_point(path, salt, point.key) as file:
-                        file.verify()
+                        file.check()
                 except DamagedFile as error:
                     found.append(Damage(salt, path, str(error)))
                 except FileNotFoundError:

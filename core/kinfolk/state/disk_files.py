@@ -172,7 +172,7 @@ class EntryFile:
             raise DamagedFile("its tokens have another hash")
         return packed
 
-    def verify(self) -> None:
+    def check(self) -> None:
         """Read and check every section. Raises :class:`DamagedFile`."""
         self.tokens()
         for section in self.header.sections:
@@ -252,7 +252,7 @@ class FolderLock:
         self._file = -1
         self._last = -1
         self.changed = True
-        """Whether another process held the lock since we did."""
+        """Whether another process held the lock, since whoever looks at the folder said false."""
 
     @property
     def held(self) -> bool:
@@ -270,7 +270,7 @@ class FolderLock:
                 return False
             count = int.from_bytes(os.pread(file, 8, 0), "little")
             os.pwrite(file, ((count + 1) % 2**64).to_bytes(8, "little"), 0)
-            self.changed = count != self._last
+            self.changed |= count != self._last
             self._last = (count + 1) % 2**64
             self._file, file = file, -1
             return True

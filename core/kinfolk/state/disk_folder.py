@@ -256,8 +256,9 @@ class SaltFolder:
                 else:
                     reason = "" if named in gone else "it names no point that is there"
                     found.damaged.append((Path(file.path), reason))
-        for _ in self._entries("hits"):
-            pass  # temporary files go
+        for part in ("", "hits"):
+            for _ in self._entries(part):
+                pass  # only temporary files matter here, and they are gone
         return found
 
     def _entries(self, part: str) -> Iterator[os.DirEntry[str]]:

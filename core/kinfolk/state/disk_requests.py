@@ -39,8 +39,8 @@ class PointWrite:
 
 @dataclass(frozen=True, slots=True)
 class PointRead:
-    """A point to read into memory: ``recurrent`` and each of ``blocks`` have the size of what is
-    read.
+    """A point to read into memory: ``recurrent``, which is to hold ``tensors``, and each of
+    ``blocks`` have the size of what is read.
 
     ``packed`` are the tokens of a prompt, which must begin with those of the point. Chunks that
     memory has already may be left out of ``blocks``. ``arrived`` is called with pool and number of
@@ -52,6 +52,7 @@ class PointRead:
     packed: bytes
     blocks: Blocks
     recurrent: memoryview | None = None
+    tensors: tuple[StoredTensor, ...] = ()
     arrived: Callable[[int, int], None] = lambda pool, number: None
 
 
