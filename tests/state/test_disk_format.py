@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from kinfolk.state.chain_hash import next_hash, root
 from kinfolk.state.disk_files import write_entry
 from kinfolk.state.disk_format import (
-    BLOCK,
+    BLOCK_SECTION,
     CHECKED_BYTES,
-    RECURRENT,
-    TOKENS,
+    RECURRENT_SECTION,
+    TOKENS_SECTION,
     DamagedFile,
-    StoredTensor,
+    PointTensor,
     checksums_of,
     chunk_header,
     decode,
@@ -41,11 +41,11 @@ def documented(repo, kind):
 
 def test_the_point_on_the_page_is_what_is_written(repo, tmp_path):
     packed, above = array("q", [17, 4]).tobytes(), root(SALT)
-    tensors = [StoredTensor(3, "s", "f32", (1,), 0)]
+    tensors = [PointTensor(3, "s", "f32", (1,), 0)]
     key = next_hash(above, packed)
     header = point_header(SALT, key, above, 2, [], (0,), tensors, 4, [4])
-    payload = {(TOKENS, 0): packed, (BLOCK, 0): bytes.fromhex("0a0b0c0d")}
-    payload[RECURRENT, 0] = array("f", [1.0]).tobytes()
+    payload = {(TOKENS_SECTION, 0): packed, (BLOCK_SECTION, 0): bytes.fromhex("0a0b0c0d")}
+    payload[RECURRENT_SECTION, 0] = array("f", [1.0]).tobytes()
     write_entry(tmp_path / "point", header, payload)
     assert (tmp_path / "point").read_bytes() == documented(repo, "cache-point")
 
@@ -53,7 +53,7 @@ def test_the_point_on_the_page_is_what_is_written(repo, tmp_path):
 def test_the_chunk_on_the_page_is_what_is_written(repo, tmp_path):
     packed, above = array("q", range(64)).tobytes(), root(SALT)
     header = chunk_header(SALT, next_hash(above, packed), above, 0, 1, 4)
-    payload = {(TOKENS, 0): packed, (BLOCK, 1): bytes.fromhex("0a0b0c0d")}
+    payload = {(TOKENS_SECTION, 0): packed, (BLOCK_SECTION, 1): bytes.fromhex("0a0b0c0d")}
     write_entry(tmp_path / "chunk", header, payload)
     written = (tmp_path / "chunk").read_bytes()
     assert written[: header.header_bytes] == documented(repo, "cache-chunk")
@@ -63,7 +63,7 @@ def test_the_chunk_on_the_page_is_what_is_written(repo, tmp_path):
 
 hashes = st.integers(0, 2**128 - 1)
 tensors = st.builds(
-    StoredTensor,
+    PointTensor,
     layer=st.integers(0, 200),
     name=st.text(max_size=20),
     dtype=st.sampled_from(["f32", "f16", "bf16"]),
@@ -133,9 +133,9 @@ def test_sections_of_several_mib_are_checked_piece_by_piece(tmp_path):
     block = np.random.default_rng(0).integers(0, 256, 2 * CHECKED_BYTES + 77, dtype=np.uint8)
     header = chunk_header(SALT, key, above, 0, 0, block.nbytes)
     path = tmp_path / "chunk"
-    write_entry(path, header, {(TOKENS, 0): packed, (BLOCK, 0): block.data})
+    write_entry(path, header, {(TOKENS_SECTION, 0): packed, (BLOCK_SECTION, 0): block.data})
     with open_chunk(path, SALT, key, 0) as file:
-        assert bytes(file.section_bytes(BLOCK)) == block.tobytes()
+        assert bytes(file.section_bytes(BLOCK_SECTION)) == block.tobytes()
     content = bytearray(path.read_bytes())
     content[header.sections[1].offset + CHECKED_BYTES + 5] ^= 4
     path.write_bytes(content)
@@ -143,4 +143,4 @@ def test_sections_of_several_mib_are_checked_piece_by_piece(tmp_path):
         open_chunk(path, SALT, key, 0) as file,
         pytest.raises(DamagedFile, match="checksum of MiB 1 is wrong"),
     ):
-        file.section_bytes(BLOCK)
+        file.section_bytes(BLOCK_SECTION)

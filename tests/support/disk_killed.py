@@ -34,8 +34,8 @@ def write(folder: Path, pipe: int, seed: int) -> None:
         os.write(pipe, f"{length} {which}\n".encode())
 
 
-def killed(folder: Path, seed: int, seconds: float) -> list[tuple[int, int]]:
-    """What a writer said before it was killed."""
+def killed(folder: Path, seed: int, dice: random.Random) -> list[tuple[int, int]]:
+    """What a writer said before it was killed: some time after it stored up to three points."""
     reading, writing = os.pipe()
     writer = os.fork()
     if writer == 0:
@@ -45,12 +45,13 @@ def killed(folder: Path, seed: int, seconds: float) -> list[tuple[int, int]]:
         finally:
             os._exit(1)
     os.close(writing)
-    time.sleep(seconds)
-    os.kill(writer, signal.SIGKILL)
-    _, status = os.waitpid(writer, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL, "the writer failed by itself"
     with os.fdopen(reading) as pipe:
-        lines = pipe.read().splitlines()
+        lines = [pipe.readline() for _ in range(dice.randrange(4))]
+        time.sleep(dice.uniform(0, 0.03))
+        os.kill(writer, signal.SIGKILL)
+        _, status = os.waitpid(writer, 0)
+        assert os.WTERMSIG(status) == signal.SIGKILL, "the writer failed by itself"
+        lines += pipe.readlines()
     return [(int(length), int(which)) for length, which in map(str.split, lines)]
 
 
@@ -62,7 +63,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
     reported: set[tuple[int, int]] = set()
     unfinished = 0
     for number in range(kills):
-        reported.update(killed(folder, seed + number, dice.uniform(0.002, 0.05)))
+        reported.update(killed(folder, seed + number, dice))
         unfinished += any(TEMPORARY.fullmatch(path.name) for path in files(folder))
         toy = ToyDisk(folder)
         assert not warnings

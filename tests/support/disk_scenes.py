@@ -15,7 +15,7 @@ from kinfolk.state.cache_salt import SaltRecord
 from kinfolk.state.chain_hash import chunk_hashes, root
 from kinfolk.state.disk import DiskCache
 from kinfolk.state.disk_folder import PointInfo
-from kinfolk.state.disk_format import StoredTensor
+from kinfolk.state.disk_format import PointTensor
 from kinfolk.state.disk_requests import PointRead, PointWrite, StoreReport, point_hash
 from kinfolk.state.geometry import chunks_for, first_visible_chunk
 from kinfolk.state.hashed_tokens import CHUNK_BYTES
@@ -54,8 +54,8 @@ class ToyDisk:
         return DiskCache.open(self.folder, self.record, self.limit)
 
     @property
-    def tensors(self) -> tuple[StoredTensor, ...]:
-        return (StoredTensor(3, "state", "f32", (self.recurrent_bytes // 4,), 0),)
+    def tensors(self) -> tuple[PointTensor, ...]:
+        return (PointTensor(3, "state", "f32", (self.recurrent_bytes // 4,), 0),)
 
     def hashed(self, tokens: Sequence[int]) -> tuple[bytes, list[int]]:
         packed = array("q", tokens).tobytes()

@@ -30,7 +30,7 @@ Examples:
   kinfolk cache show 3f9a            one point: model, tokens, tensors
   kinfolk cache verify               read everything and check it
   kinfolk cache rm 3f9a before-lunch
-  kinfolk cache rm --model Qwen3.5   all points of one model
+  kinfolk cache rm --model toy-1b   all points of one model
 
 \b
 A point is the state of a model after the first tokens of a prompt. A prompt that begins
@@ -170,7 +170,7 @@ def verify(ctx: click.Context, /, remove: bool, **rest: Any) -> None:
 Examples:
   kinfolk cache rm 3f9a 77c0d1
   kinfolk cache rm before-lunch
-  kinfolk cache rm --model Qwen3.5
+  kinfolk cache rm --model toy-1b
   kinfolk cache rm --all"""
 )
 @click.argument("points", nargs=-1, metavar="[HASH]...")

@@ -33,9 +33,9 @@ from kinfolk.state.disk_files import (
 )
 from kinfolk.state.disk_folder import NAME_RULE_ON_DISK, Contents, PointInfo, SaltFolder, is_name
 from kinfolk.state.disk_format import (
-    BLOCK,
-    RECURRENT,
-    TOKENS,
+    BLOCK_SECTION,
+    RECURRENT_SECTION,
+    TOKENS_SECTION,
     DamagedFile,
     FileHeader,
     chunk_header,
@@ -261,7 +261,7 @@ class DiskCache:
                 path = self._folder.chunk(header.key, pool)
                 tokens = entry.packed[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
                 block = entry.blocks[pool, number]
-                payload: Payload = {(TOKENS, 0): tokens, (BLOCK, pool): block}
+                payload: Payload = {(TOKENS_SECTION, 0): tokens, (BLOCK_SECTION, pool): block}
                 written.append((header.key, pool))
                 write_entry(path, header, payload)
                 self._index.add_chunk(self._salt, header.key, pool, header.file_bytes)
@@ -276,13 +276,13 @@ class DiskCache:
     def _write_point(self, entry: PointWrite, header: FileHeader) -> None:
         full = entry.length // CHUNK_POSITIONS
         payload: dict[tuple[int, int], bytes | memoryview] = {
-            (TOKENS, 0): entry.packed[: entry.length * TOKEN_BYTES]
+            (TOKENS_SECTION, 0): entry.packed[: entry.length * TOKEN_BYTES]
         }
         for section in header.sections:
-            if section.kind == BLOCK:
-                payload[BLOCK, section.pool] = entry.blocks[section.pool, full]
-            elif section.kind == RECURRENT and entry.recurrent is not None:
-                payload[RECURRENT, 0] = entry.recurrent
+            if section.kind == BLOCK_SECTION:
+                payload[BLOCK_SECTION, section.pool] = entry.blocks[section.pool, full]
+            elif section.kind == RECURRENT_SECTION and entry.recurrent is not None:
+                payload[RECURRENT_SECTION, 0] = entry.recurrent
         write_entry(self._folder.point(header.key), header, payload)
         flush_folder(self._folder.points_path)
 
@@ -305,16 +305,16 @@ class DiskCache:
             with open_point(self._folder.point(point.key), self._salt, point.key) as file:
                 if bytes(file.tokens()) != wanted:
                     return False
-                stored = file.header.section(RECURRENT)
+                stored = file.header.section(RECURRENT_SECTION)
                 if (stored is None) != (request.recurrent is None) or (
                     file.header.tensors != request.tensors
                 ):
                     raise DamagedFile("it has other recurrent state than the model")
                 if request.recurrent is not None:
-                    file.read(RECURRENT, 0, request.recurrent.cast("B"))
+                    file.read(RECURRENT_SECTION, 0, request.recurrent.cast("B"))
                 partial = [place for place in request.blocks if place[1] == full]
                 for pool, number in partial:
-                    file.read(BLOCK, pool, request.blocks[pool, number].cast("B"))
+                    file.read(BLOCK_SECTION, pool, request.blocks[pool, number].cast("B"))
                     request.arrived(pool, number)
         except (DamagedFile, OSError) as error:
             self._drop(point, error)
@@ -340,7 +340,7 @@ class DiskCache:
             if file.header.parent != chain[number]:
                 raise DamagedFile("it follows another chunk")
             file.tokens()
-            file.read(BLOCK, pool, request.blocks[pool, number].cast("B"))
+            file.read(BLOCK_SECTION, pool, request.blocks[pool, number].cast("B"))
 
     def touch(self, key: int) -> None:
         """Count a hit of a point that was found in memory, so that the limit knows its value."""

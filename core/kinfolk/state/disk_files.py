@@ -22,11 +22,11 @@ import numpy as np
 
 from kinfolk.state.chain_hash import chunk_hashes, hex_of, next_hash, root
 from kinfolk.state.disk_format import (
-    BLOCK,
+    BLOCK_SECTION,
     CHECKED_BYTES,
     CHUNK_MAGIC,
     POINT_MAGIC,
-    TOKENS,
+    TOKENS_SECTION,
     DamagedFile,
     FileHeader,
     FileSection,
@@ -162,7 +162,7 @@ class EntryFile:
     def tokens(self) -> bytes:
         """The packed tokens, which were hashed again: those of a chunk, or all before a point."""
         header = self.header
-        packed = bytes(self.section_bytes(TOKENS))
+        packed = bytes(self.section_bytes(TOKENS_SECTION))
         chain = header.chain
         if header.magic == POINT_MAGIC and chain != tuple(
             chunk_hashes(root(header.salt), packed, CHUNK_BYTES)
@@ -192,7 +192,7 @@ def open_chunk(path: Path, salt: int, key: int, pool: int) -> Iterator[EntryFile
     with _opened(path) as entry:
         header = entry.header
         _check(header, CHUNK_MAGIC, salt, key)
-        if header.pool != pool or header.section(BLOCK, pool) is None:
+        if header.pool != pool or header.section(BLOCK_SECTION, pool) is None:
             raise DamagedFile(f"it belongs to pool {header.pool}, not to pool {pool}")
         yield entry
 

@@ -27,9 +27,9 @@ CHECKED_BYTES: Final = 1 << 20
 SECTION_ALIGNMENT: Final = 64
 MAX_HEADER_BYTES: Final = 1 << 26
 
-TOKENS: Final = 1
-BLOCK: Final = 2
-RECURRENT: Final = 3
+TOKENS_SECTION: Final = 1
+BLOCK_SECTION: Final = 2
+RECURRENT_SECTION: Final = 3
 
 _PREFIX: Final = struct.Struct("<8sIIQ16s16s16sQIIII")
 _SECTION: Final = struct.Struct("<IIQQ")
@@ -41,7 +41,7 @@ class DamagedFile(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class PointTensor:
     """A recurrent tensor inside the bytes of a point: ``offset`` from their start."""
 
     layer: int
@@ -81,7 +81,7 @@ class FileHeader:
     chain: tuple[int, ...] = ()
     sections: tuple[FileSection, ...] = ()
     first: tuple[int, ...] = ()
-    tensors: tuple[StoredTensor, ...] = ()
+    tensors: tuple[PointTensor, ...] = ()
     header_bytes: int = 0
     file_bytes: int = 0
 
@@ -155,7 +155,10 @@ def chunk_header(
     salt: int, key: int, parent: int, number: int, pool: int, nbytes: int
 ) -> FileHeader:
     """The header of chunk ``number`` of a sequence, whose block in ``pool`` has ``nbytes``."""
-    sections = (FileSection(TOKENS, 0, CHUNK_BYTES), FileSection(BLOCK, pool, nbytes))
+    sections = (
+        FileSection(TOKENS_SECTION, 0, CHUNK_BYTES),
+        FileSection(BLOCK_SECTION, pool, nbytes),
+    )
     length = (number + 1) * CHUNK_POSITIONS
     return FileHeader(CHUNK_MAGIC, salt, key, parent, length, pool, (), sections).placed()
 
@@ -167,16 +170,18 @@ def point_header(
     length: int,
     chain: Sequence[int],
     first: Sequence[int],
-    tensors: Sequence[StoredTensor],
+    tensors: Sequence[PointTensor],
     recurrent: int,
     partial: Sequence[int],
 ) -> FileHeader:
     """The header of a point with ``recurrent`` bytes of tensors and, of each pool, ``partial``
     bytes of the block that is not full."""
-    blocks = (FileSection(BLOCK, pool, nbytes) for pool, nbytes in enumerate(partial) if nbytes)
-    sections = [FileSection(TOKENS, 0, length * TOKEN_BYTES), *blocks]
+    blocks = (
+        FileSection(BLOCK_SECTION, pool, nbytes) for pool, nbytes in enumerate(partial) if nbytes
+    )
+    sections = [FileSection(TOKENS_SECTION, 0, length * TOKEN_BYTES), *blocks]
     if recurrent:
-        sections.append(FileSection(RECURRENT, 0, recurrent))
+        sections.append(FileSection(RECURRENT_SECTION, 0, recurrent))
     return FileHeader(
         magic=POINT_MAGIC,
         salt=salt,
@@ -266,15 +271,13 @@ def _parts(
     return chain, tuple(table), description
 
 
-def _described(
-    magic: bytes, description: bytes
-) -> tuple[tuple[int, ...], tuple[StoredTensor, ...]]:
+def _described(magic: bytes, description: bytes) -> tuple[tuple[int, ...], tuple[PointTensor, ...]]:
     if magic == CHUNK_MAGIC:
         return (), ()
     try:
         record: Any = json.loads(description)
         tensors = tuple(
-            StoredTensor(layer, name, dtype, tuple(shape), offset)
+            PointTensor(layer, name, dtype, tuple(shape), offset)
             for layer, name, dtype, shape, offset in record["tensors"]
         )
         return tuple(record["first"]), tensors

@@ -8,7 +8,7 @@ from typing import Literal
 
 from kinfolk.state.chain_hash import next_hash
 from kinfolk.state.disk_folder import PointInfo
-from kinfolk.state.disk_format import StoredTensor
+from kinfolk.state.disk_format import PointTensor
 from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES
 from kinfolk.types import CHUNK_POSITIONS
 
@@ -33,7 +33,7 @@ class PointWrite:
     first: tuple[int, ...]
     blocks: Blocks
     recurrent: memoryview | None = None
-    tensors: tuple[StoredTensor, ...] = ()
+    tensors: tuple[PointTensor, ...] = ()
     name: str = ""
 
 
@@ -52,7 +52,7 @@ class PointRead:
     packed: bytes
     blocks: Blocks
     recurrent: memoryview | None = None
-    tensors: tuple[StoredTensor, ...] = ()
+    tensors: tuple[PointTensor, ...] = ()
     arrived: Callable[[int, int], None] = lambda pool, number: None
 
 
