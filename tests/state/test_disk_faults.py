@@ -169,7 +169,7 @@ def full(monkeypatch):
 
 
 @pytest.mark.parametrize("room", [0, 10, 3000, 9000, 14_000, 17_000])
-def test_on_a_full_disk_the_entry_is_dropped_with_one_warning(toy, full, caplog, room):
+def test_on_a_full_disk_the_entry_is_dropped_with_one_warning(toy, full, caplog, monkeypatch, room):
     toy.store(text(100, seed=1))
     toy.store(text(100, seed=2))
     caplog.clear()
@@ -186,9 +186,13 @@ def test_on_a_full_disk_the_entry_is_dropped_with_one_warning(toy, full, caplog,
     full(None)
     assert toy.store(text(250)).outcome == "stored"
     assert toy.restores(text(250), toy.reopened()) == 250
-    full(0)
+    full(8)  # the counter in the lock
     toy.store(text(300))
-    assert len(caplog.records) == 2, "a disk that is full again is told again"
+    assert len(caplog.records) == 1
+    full(8)
+    monkeypatch.setattr("kinfolk.state.disk.FULL_SECONDS", -1.0)
+    toy.store(text(300))
+    assert len(caplog.records) == 2, "a disk that is full much later is told again"
 
 
 def test_after_a_full_disk_the_least_valuable_points_make_room(toy, full):
@@ -201,6 +205,22 @@ def test_after_a_full_disk_the_least_valuable_points_make_room(toy, full):
     assert before - nbytes(toy.folder) >= 15_000
     assert toy.store(text(250)).outcome == "stored"
     assert sum(toy.restores(text(250, seed)) == 250 for seed in range(1, 5)) in (2, 3)
+
+
+def test_a_disk_that_stays_full_is_not_tried_at_every_write(toy, monkeypatch, caplog):
+    """The disk has room for 100 kB of ours, which is below the limit."""
+    write = os.pwrite
+
+    def limited(file, data, position):
+        if nbytes(toy.folder) + len(data) > 100_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data, position)
+
+    monkeypatch.setattr(os, "pwrite", limited)
+    outcomes = [toy.store(text(250, seed)).outcome for seed in range(12)]
+    assert outcomes.count("dropped") == 1
+    assert len(caplog.records) == 1
+    assert toy.restores(text(250, 11)) == 250
 
 
 def test_a_file_beyond_the_size_limit_of_the_process_is_a_full_disk(toy, caplog):

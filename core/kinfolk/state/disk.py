@@ -61,6 +61,9 @@ OPEN_PATIENCE: Final = 1.0
 READERS: Final = 4
 """Chunks of a point that are read and checked at once: checksums are slower than the disk."""
 
+FULL_SECONDS: Final = 600.0
+"""How long a full disk is not filled further: older points make room for new ones."""
+
 _NOT_ALLOWED: Final = frozenset({EACCES, EPERM, EROFS})
 
 
@@ -80,6 +83,7 @@ class DiskCache:
         self._index = FolderIndex(folder)
         self._lock = FolderLock(folder / LOCK_FILE)
         self._warned: set[str] = set()
+        self._full: tuple[float, int] | None = None  # the time of a full disk, and our bytes then
 
     @classmethod
     def open(cls, folder: Path, record: SaltRecord, limit: int) -> DiskCache:
@@ -161,7 +165,7 @@ class DiskCache:
     def storing(self, entry: PointWrite) -> Generator[bool, None, StoreReport]:
         """:meth:`store` in steps of one file, so that reads need not wait; false is yielded while
         another process writes. Closing the generator leaves nothing behind."""
-        self._check(entry)
+        entry.check(self.root)
         if self.off:
             return StoreReport("dropped", reason=self.off)
         try:
@@ -179,18 +183,6 @@ class DiskCache:
                 self._lock.release()
         except OSError as error:
             return self._failed(error)
-
-    def _check(self, entry: PointWrite) -> None:
-        """Raise :class:`ValueError` for a mistake of the caller."""
-        if entry.chain[0] != self.root:
-            raise ValueError("the tokens were hashed with another root than that of the cache")
-        if not 0 < entry.length <= len(entry.packed) // TOKEN_BYTES:
-            raise ValueError(f"no point can be after {entry.length} of the tokens")
-        if entry.name and not is_name(entry.name):
-            raise ValueError(f"{entry.name!r} is no name: {NAME_RULE_ON_DISK}")
-        full, rest = divmod(entry.length, CHUNK_POSITIONS)
-        if rest and any((pool, full) not in entry.blocks for pool in range(len(entry.first))):
-            raise ValueError(f"the chunk that is not full, {full}, is missing")
 
     def _store(self, entry: PointWrite) -> Generator[bool, None, StoreReport]:
         """Write with the lock held."""
@@ -232,7 +224,7 @@ class DiskCache:
         point = PointInfo.of(header)
         self._index.kept = {(self._salt, *file) for file in point.chunks()}
         nbytes = header.file_bytes + sum(one.file_bytes for one in headers.values())
-        if not self._index.make_room(self.limit, nbytes + SIDE_BYTES):
+        if not self._make_room(nbytes + SIDE_BYTES):
             return self._dropped(
                 f"a prefix of {entry.length} tokens needs {nbytes} bytes, more than the limit of "
                 f"{self.limit} leaves beside points with names",
@@ -243,13 +235,23 @@ class DiskCache:
             self._write_point(entry, header)
         except OSError as error:
             if error.errno in DISK_FULL:
+                self._full = (time.monotonic(), self._index.nbytes)
                 self._index.kept = set()
                 self._index.make_room(self._index.nbytes, nbytes)
             raise
         self._index.add_point(point)
-        self._warned.discard("full")
         self._name(entry.name, key)
         return StoreReport("stored", point, nbytes)
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Make room below the limit; and for some time, if the disk was full, below what there was
+        then, if that is possible."""
+        if self._full is not None and time.monotonic() - self._full[0] > FULL_SECONDS:
+            self._full = None
+            self._warned.discard("full")
+        if self._full is not None:
+            self._index.make_room(self._full[1], nbytes)
+        return self._index.make_room(self.limit, nbytes)
 
     def _write_chunks(
         self, entry: PointWrite, headers: Mapping[tuple[int, int], FileHeader]

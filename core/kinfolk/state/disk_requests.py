@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kinfolk.state.chain_hash import next_hash
-from kinfolk.state.disk_folder import PointInfo
+from kinfolk.state.disk_folder import NAME_RULE_ON_DISK, PointInfo, is_name
 from kinfolk.state.disk_format import PointTensor
 from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES
 from kinfolk.types import CHUNK_POSITIONS
@@ -35,6 +35,18 @@ class PointWrite:
     recurrent: memoryview | None = None
     tensors: tuple[PointTensor, ...] = ()
     name: str = ""
+
+    def check(self, root: int) -> None:
+        """Raise :class:`ValueError` for a mistake of the caller; ``root`` is that of the cache."""
+        if self.chain[0] != root:
+            raise ValueError("the tokens were hashed with another root than that of the cache")
+        if not 0 < self.length <= len(self.packed) // TOKEN_BYTES:
+            raise ValueError(f"no point can be after {self.length} of the tokens")
+        if self.name and not is_name(self.name):
+            raise ValueError(f"{self.name!r} is no name: {NAME_RULE_ON_DISK}")
+        full, rest = divmod(self.length, CHUNK_POSITIONS)
+        if rest and any((pool, full) not in self.blocks for pool in range(len(self.first))):
+            raise ValueError(f"the chunk that is not full, {full}, is missing")
 
 
 @dataclass(frozen=True, slots=True)
