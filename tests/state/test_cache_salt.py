@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from hashlib import blake2b
 
+import gguf
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,3 +92,23 @@ def test_the_chain_hashes_each_chunk_with_the_hash_before_it(packed, parent):
 
 def test_roots_of_salts_differ():
     assert len({root(1), root(2), 1, 2}) == 4
+
+
+def test_every_part_of_a_split_model_counts(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "tiny", split_max_tensors=1)
+    writer.add_string("general.name", "split")
+    for index in range(3):
+        writer.add_tensor(f"blk.{index}.weight", np.full((4, 8), index, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts = sorted(tmp_path.glob("*.gguf"))
+    assert len(parts) == 3
+    hashes = {hash_of(parts[0])}
+    for part in parts:
+        content = bytearray(part.read_bytes())
+        content[-1] ^= 1
+        part.write_bytes(content)
+        hashes.add(hash_of(parts[0]))
+    assert len(hashes) == 4

@@ -8,8 +8,8 @@ import os
 from dataclasses import replace
 
 import pytest
-from disk_scenes import RECORD, ToyDisk, files, nbytes, text
-from hypothesis import given
+from disk_scenes import RECORD, THOROUGH, ToyDisk, files, nbytes, text
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinfolk.state.cache_salt import SaltRecord
@@ -53,6 +53,7 @@ def test_models_without_recurrent_state_and_with_one_pool_are_stored_too(tmp_pat
 lengths = st.integers(1, 200) | st.sampled_from([63, 64, 65, 127, 128, 129, 192])
 
 
+@settings(max_examples=100 if THOROUGH else 25)
 @given(
     stored=st.lists(st.tuples(lengths, st.integers(0, 2)), min_size=1, max_size=5),
     asked=st.tuples(lengths, st.integers(0, 2)),

@@ -17,9 +17,9 @@ import sys
 import pytest
 from disk_scenes import THOROUGH, ToyDisk, files, nbytes, text
 
-MUTATIONS = 1000 if THOROUGH else 80
+MUTATIONS = 1000 if THOROUGH else 60
 KILLS = 100 if THOROUGH else 10
-SECONDS = 20.0 if THOROUGH else 1.5
+SECONDS = 20.0 if THOROUGH else 1.0
 
 
 @pytest.fixture

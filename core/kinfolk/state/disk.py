@@ -396,7 +396,7 @@ class DiskCache:
     def why_elsewhere(self, name: str) -> str:
         """Why a point that other models have under a name does not fit, or that there is none."""
         found = []
-        for salt, contents in self._index.contents.items():
+        for salt, contents in list(self._index.contents.items()):
             if salt != self._salt and name in contents.names:
                 record = self._index.folders[salt].record()
                 whose = "a model that is not known" if record is None else record.model

@@ -48,7 +48,9 @@ class ListedModel:
 
     @property
     def name(self) -> str:
-        return "unknown" if self.record is None else self.record.model
+        """The model's name, without characters that a terminal would obey."""
+        name = "unknown" if self.record is None else self.record.model
+        return "".join(sign if sign.isprintable() else "?" for sign in name)
 
 
 @dataclass(frozen=True, slots=True)
