@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -227,6 +228,20 @@ def test_opening_does_not_wait_for_a_long_write_of_another_process(toy, monkeypa
         assert cache.off == ""
         assert toy.restores(text(100), cache) == 100
     assert cache.store(toy.entry(text(150))).outcome == "stored"
+
+
+def test_a_child_that_was_forked_during_a_write_does_not_keep_the_lock(toy):
+    steps = toy.cache.storing(toy.entry(text(200)))
+    next(steps)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        assert list(steps)
+        assert toy.store(text(100)).outcome == "stored"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 # -- folders --------------------------------------------------------------------------------------

@@ -280,5 +280,7 @@ class FolderLock:
 
     def release(self) -> None:
         if self._file >= 0:
+            # Not by closing alone: a child that was forked meanwhile has the file open too.
+            fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
             self._file = -1
