@@ -88,8 +88,14 @@ def commands_with(option: str) -> str:
     return ", ".join(
         f"`{name}`"
         for name, command in commands.items()
-        if command is not None and any(option in parameter.opts for parameter in command.params)
+        if command is not None and any(option in one.opts for one in parameters(command))
     )
+
+
+def parameters(command: click.Command) -> list[click.Parameter]:
+    """The parameters of a command and of its subcommands."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return command.params + [one for each in below for one in parameters(each)]
 
 
 def settings() -> str:

@@ -194,6 +194,13 @@ class Settings(BaseSettings):
         description="tokens of a long prompt between checkpoints, so that what was computed of one "
         "that is cancelled is of use; 0 = none",
     )
+    cache_disk: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="most GiB on the disk for prefixes of prompts, of all models together; 0 = "
+        "none are kept there",
+    )
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
         None,
         description="storage of keys and values: a float dtype, or 8 or 4 bits with one scale per "

@@ -10,7 +10,7 @@ import pytest
 
 from kinfolk.cli.main import BUILT_IN, cli
 
-WITHOUT_A_MODEL = {"convert", "synth", "new-family", "check", "plugins"}
+WITHOUT_A_MODEL = {"cache", "convert", "synth", "new-family", "check", "plugins"}
 
 
 def parameters(name):

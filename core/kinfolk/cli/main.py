@@ -37,6 +37,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "tokenize": "Split a text into the tokens of a model.",
     "logits": "Write a model's logits for given tokens to a file.",
     "perplexity": "Score a text: perplexity and bits per byte.",
+    "cache": "Show, check and remove the prefixes that are kept on the disk.",
     "convert": "Convert a Hugging Face model to a GGUF file.",
     "train-drafter": "Train a drafter for a model, which makes it faster.",
     "synth": "Write a model file of a released shape with random weights.",

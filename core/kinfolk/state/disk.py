@@ -1,0 +1,493 @@
+"""The disk tier of the prefix cache: points and their chunks below one folder. Torch-free.
+
+A point is the state of a sequence after a number of tokens: its recurrent tensors, its last chunk
+if that is not full, and the hashes of the chunks before, which are files of their own and may
+belong to many points. ``docs/cache_format.md`` describes files and folders.
+
+:class:`DiskCache` is used by one thread (:mod:`kinfolk.state.disk_thread`); :meth:`DiskCache.find`
+and the other look-ups in memory may be called by another. Nothing raises for what is on the disk:
+an entry that does not fit is dropped with one warning, and the cache goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from errno import EACCES, EPERM, EROFS
+from pathlib import Path
+from typing import Final
+
+from kinfolk.errors import DISK_FULL, CapacityError
+from kinfolk.state.cache_salt import SaltRecord
+from kinfolk.state.chain_hash import root
+from kinfolk.state.disk_files import (
+    FolderLock,
+    Payload,
+    flush_folder,
+    open_chunk,
+    open_point,
+    write_entry,
+)
+from kinfolk.state.disk_folder import NAME_RULE_ON_DISK, Contents, PointInfo, SaltFolder, is_name
+from kinfolk.state.disk_format import (
+    BLOCK_SECTION,
+    RECURRENT_SECTION,
+    TOKENS_SECTION,
+    DamagedFile,
+    FileHeader,
+    chunk_header,
+    point_header,
+)
+from kinfolk.state.disk_index import SIDE_BYTES, FolderIndex
+from kinfolk.state.disk_requests import PointRead, PointWrite, StoreReport, point_hash
+from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES
+from kinfolk.types import CHUNK_POSITIONS
+
+log = logging.getLogger(__name__)
+
+PREFIX_FOLDER: Final = "prefix"
+"""The cache's folder inside of ``--cache-dir``."""
+
+LOCK_FILE: Final = "lock"
+LOCK_PATIENCE: Final = 30.0
+"""Seconds that a write waits for another process."""
+
+OPEN_PATIENCE: Final = 1.0
+"""Seconds that opening waits for it; then nothing is dropped or removed until the first write."""
+
+READERS: Final = 4
+"""Chunks of a point that are read and checked at once: checksums are slower than the disk."""
+
+FULL_SECONDS: Final = 600.0
+"""How long a full disk is not filled further: older points make room for new ones."""
+
+_NOT_ALLOWED: Final = frozenset({EACCES, EPERM, EROFS})
+
+
+class DiskCache:
+    """Points of one model below ``folder``, which other models and processes share.
+
+    ``limit`` is in bytes, for the whole folder. ``off`` says why nothing is written, or is empty.
+    """
+
+    def __init__(self, folder: Path, record: SaltRecord, limit: int) -> None:
+        self.record = record
+        self.limit = limit
+        self.off = ""
+        self.root = root(record.salt)
+        self._salt = record.salt
+        self._folder = SaltFolder(folder, record.salt)
+        self._index = FolderIndex(folder)
+        self._lock = FolderLock(folder / LOCK_FILE)
+        self._warned: set[str] = set()
+        self._full: tuple[float, int] | None = None  # the time of a full disk, and our bytes then
+
+    @classmethod
+    def open(cls, folder: Path, record: SaltRecord, limit: int) -> DiskCache:
+        """Make the folder if it is missing, read the headers of points, drop damaged ones, and
+        remove what is beyond the limit. A folder that cannot be used is a warning."""
+        cache = cls(folder, record, limit)
+        try:
+            cache._folder.create(record)
+            with cache._locked(OPEN_PATIENCE):
+                cache._index.make_room(limit, 0)
+        except CapacityError:
+            cache._index.scan()
+        except OSError as error:
+            cache._turn_off(error)
+        return cache
+
+    # -- look-ups in memory
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole folder, those of other models too."""
+        return self._index.nbytes
+
+    def points(self) -> list[PointInfo]:
+        return list(self._contents.points.values())
+
+    def find(self, packed: bytes, chain: Sequence[int], longest: int) -> PointInfo | None:
+        """The longest point of at most ``longest`` tokens that the tokens begin with, by hashes.
+        :meth:`read` compares the tokens."""
+        for full in range(len(chain) - 1, -1, -1):
+            for point in self._contents.by_parent.get(chain[full], ()):
+                fits = point.length <= min(longest, len(packed) // TOKEN_BYTES)
+                if fits and point_hash(chain, packed, point.length) == point.key:
+                    return point
+        return None
+
+    def holds(self, key: int) -> bool:
+        """Whether there is the point ``key`` (:func:`point_hash`)."""
+        return key in self._contents.points
+
+    def missing(self, chain: Sequence[int], first: Sequence[int]) -> list[tuple[int, int]]:
+        """Pool and number of each full chunk that a point needs and the disk lacks: ``chain`` are
+        the hashes up to the point, ``first`` the first chunk of each pool."""
+        chunks = self._contents.chunks
+        return [
+            (pool, number)
+            for pool, start in enumerate(first)
+            for number in range(start, len(chain) - 1)
+            if (chain[number + 1], pool) not in chunks
+        ]
+
+    def named(self, name: str) -> PointInfo | None:
+        """The point of a name."""
+        return self._contents.points.get(self._contents.names.get(name, -1))
+
+    def names(self) -> dict[str, PointInfo]:
+        contents = self._contents
+        found = {name: contents.points.get(key) for name, key in list(contents.names.items())}
+        return {name: point for name, point in found.items() if point is not None}
+
+    @property
+    def _contents(self) -> Contents:
+        return self._index.of(self._salt)
+
+    # -- writing
+
+    def store(self, entry: PointWrite) -> StoreReport:
+        """Write a point with the chunks that are missing; what is reported as stored is on the
+        disk."""
+        steps = self.storing(entry)
+        try:
+            while True:
+                if not next(steps):
+                    time.sleep(0.005)
+        except StopIteration as end:
+            report: StoreReport = end.value
+            return report
+
+    def storing(self, entry: PointWrite) -> Generator[bool, None, StoreReport]:
+        """:meth:`store` in steps of one file, so that reads need not wait; false is yielded while
+        another process writes. Closing the generator leaves nothing behind."""
+        entry.check(self.root)
+        if self.off:
+            return StoreReport("dropped", reason=self.off)
+        try:
+            self._folder.create(self.record)
+            deadline = time.monotonic() + LOCK_PATIENCE
+            while not self._lock.try_acquire():
+                if time.monotonic() > deadline:
+                    return self._dropped(_busy(self._folder.path.parent))
+                yield False
+            try:
+                self._catch_up()
+                return (yield from self._store(entry))
+            finally:
+                self._index.kept = set()
+                self._lock.release()
+        except OSError as error:
+            return self._failed(error)
+
+    def _store(self, entry: PointWrite) -> Generator[bool, None, StoreReport]:
+        """Write with the lock held."""
+        full, rest = divmod(entry.length, CHUNK_POSITIONS)
+        chain = entry.chain[: full + 1]
+        key = point_hash(chain, entry.packed, entry.length)
+        known = self._contents.points.get(key)
+        if known is not None and self._folder.point(key).exists():
+            self._name(entry.name, key)
+            return StoreReport("known", known)
+        missing = self.missing(chain, entry.first)
+        lost = tuple(place for place in missing if place not in entry.blocks)
+        if lost:
+            return StoreReport("dropped", reason="chunks are no longer there", missing=lost)
+        headers = {
+            (pool, number): chunk_header(
+                self._salt,
+                chain[number + 1],
+                chain[number],
+                number,
+                pool,
+                entry.blocks[pool, number].nbytes,
+            )
+            for pool, number in missing
+        }
+        pools = range(len(entry.first))
+        recurrent = 0 if entry.recurrent is None else entry.recurrent.nbytes
+        header = point_header(
+            self._salt,
+            key,
+            chain[full],
+            entry.length,
+            chain[1:],
+            entry.first,
+            entry.tensors,
+            recurrent,
+            [entry.blocks[pool, full].nbytes if rest else 0 for pool in pools],
+        )
+        point = PointInfo.of(header)
+        self._index.kept = {(self._salt, *file) for file in point.chunks()}
+        nbytes = header.file_bytes + sum(one.file_bytes for one in headers.values())
+        if not self._make_room(nbytes + SIDE_BYTES):
+            return self._dropped(
+                f"a prefix of {entry.length} tokens needs {nbytes} bytes, more than the limit of "
+                f"{self.limit} leaves beside points with names",
+                "limit",
+            )
+        try:
+            yield from self._write_chunks(entry, headers)
+            self._write_point(entry, header)
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                self._full = (time.monotonic(), self._index.nbytes)
+                self._index.kept = set()
+                self._index.make_room(self._index.nbytes, nbytes)
+            raise
+        self._index.add_point(point)
+        self._name(entry.name, key)
+        return StoreReport("stored", point, nbytes)
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Make room below the limit; and for some time, if the disk was full, below what there was
+        then, if that is possible."""
+        if self._full is not None and time.monotonic() - self._full[0] > FULL_SECONDS:
+            self._full = None
+            self._warned.discard("full")
+        if self._full is not None:
+            self._index.make_room(self._full[1], nbytes)
+        return self._index.make_room(self.limit, nbytes)
+
+    def _write_chunks(
+        self, entry: PointWrite, headers: Mapping[tuple[int, int], FileHeader]
+    ) -> Iterator[bool]:
+        """Write chunks; those that were written go again if not all can be."""
+        written: list[tuple[int, int]] = []
+        try:
+            for (pool, number), header in headers.items():
+                path = self._folder.chunk(header.key, pool)
+                tokens = entry.packed[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+                block = entry.blocks[pool, number]
+                payload: Payload = {(TOKENS_SECTION, 0): tokens, (BLOCK_SECTION, pool): block}
+                written.append((header.key, pool))
+                write_entry(path, header, payload)
+                self._index.add_chunk(self._salt, header.key, pool, header.file_bytes)
+                yield True
+            if headers:
+                flush_folder(self._folder.chunks_path)
+        except BaseException:
+            for key, pool in written:
+                self._index.remove_chunk(self._salt, key, pool)
+            raise
+
+    def _write_point(self, entry: PointWrite, header: FileHeader) -> None:
+        full = entry.length // CHUNK_POSITIONS
+        payload: dict[tuple[int, int], bytes | memoryview] = {
+            (TOKENS_SECTION, 0): entry.packed[: entry.length * TOKEN_BYTES]
+        }
+        for section in header.sections:
+            if section.kind == BLOCK_SECTION:
+                payload[BLOCK_SECTION, section.pool] = entry.blocks[section.pool, full]
+            elif section.kind == RECURRENT_SECTION and entry.recurrent is not None:
+                payload[RECURRENT_SECTION, 0] = entry.recurrent
+        write_entry(self._folder.point(header.key), header, payload)
+        flush_folder(self._folder.points_path)
+
+    def _name(self, name: str, key: int) -> None:
+        if name:
+            self._folder.write_name(name, key)
+            self._contents.names[name] = key
+
+    # -- reading
+
+    def read(self, request: PointRead) -> bool:
+        """Read a point and count the hit; false if it is gone, was damaged, or is of other tokens.
+
+        After false, nothing that was not reported as arrived may be used.
+        """
+        point = request.point
+        wanted = request.packed[: point.length * TOKEN_BYTES]
+        full = point.length // CHUNK_POSITIONS
+        try:
+            with open_point(self._folder.point(point.key), self._salt, point.key) as file:
+                if bytes(file.tokens()) != wanted:
+                    return False
+                stored = file.header.section(RECURRENT_SECTION)
+                if (stored is None) != (request.recurrent is None) or (
+                    file.header.tensors != request.tensors
+                ):
+                    raise DamagedFile("it has other recurrent state than the model")
+                if request.recurrent is not None:
+                    file.read(RECURRENT_SECTION, 0, request.recurrent.cast("B"))
+                partial = [place for place in request.blocks if place[1] == full]
+                for pool, number in partial:
+                    file.read(BLOCK_SECTION, pool, request.blocks[pool, number].cast("B"))
+                    request.arrived(pool, number)
+        except (DamagedFile, OSError) as error:
+            self._drop(point, error)
+            return False
+        chain = [self.root, *point.chain]
+        places = sorted(request.blocks.keys() - partial, key=lambda place: place[1])
+        with ThreadPoolExecutor(READERS, "kinfolk-disk-read") as readers:
+            reads = [readers.submit(self._read_chunk, request, chain, *place) for place in places]
+            for place, done in zip(places, reads, strict=True):
+                try:
+                    done.result()
+                except (DamagedFile, OSError) as error:
+                    readers.shutdown(cancel_futures=True)
+                    self._drop(point, error, (chain[place[1] + 1], place[0]))
+                    return False
+                request.arrived(*place)
+        self._folder.hit(point.key)
+        return True
+
+    def _read_chunk(self, request: PointRead, chain: Sequence[int], pool: int, number: int) -> None:
+        key = chain[number + 1]
+        with open_chunk(self._folder.chunk(key, pool), self._salt, key, pool) as file:
+            if file.header.parent != chain[number]:
+                raise DamagedFile("it follows another chunk")
+            file.tokens()
+            file.read(BLOCK_SECTION, pool, request.blocks[pool, number].cast("B"))
+
+    def touch(self, key: int) -> None:
+        """Count a hit of a point that was found in memory, so that the limit knows its value."""
+        if self.holds(key):
+            self._folder.hit(key)
+
+    def tokens(self, point: PointInfo) -> bytes | None:
+        """The packed tokens of a point; ``None`` if it is gone or was damaged."""
+        try:
+            with open_point(self._folder.point(point.key), self._salt, point.key) as file:
+                return file.tokens()
+        except (DamagedFile, OSError) as error:
+            self._drop(point, error)
+            return None
+
+    # -- names, removing
+
+    def give_name(self, name: str, key: int) -> bool:
+        """Name a point, which the limit then never removes; false if the point is gone.
+
+        Raises :class:`ValueError` for a name that cannot be, :class:`CapacityError` if another
+        process holds the folder, :class:`OSError`.
+        """
+        if not is_name(name):
+            raise ValueError(f"{name!r} is no name: {NAME_RULE_ON_DISK}")
+        with self._locked():
+            if key not in self._contents.points:
+                return False
+            self._name(name, key)
+            return True
+
+    def forget_name(self, name: str) -> bool:
+        """Take a name away; its point stays until the limit removes it. False if there is none."""
+        with self._locked():
+            if self._contents.names.pop(name, None) is None:
+                return False
+            self._folder.name(name).unlink(missing_ok=True)
+            return True
+
+    def remove(self, key: int) -> int:
+        """Remove a point, its names, and chunks that no other point needs; returns the bytes that
+        became free."""
+        with self._locked():
+            return self._index.remove_point(self._salt, key)
+
+    def refresh(self) -> None:
+        """See what other processes have written and removed."""
+        with self._locked():
+            pass
+
+    def why_elsewhere(self, name: str) -> str:
+        """Why a point that other models have under a name does not fit, or that there is none."""
+        found = []
+        for salt, contents in list(self._index.contents.items()):
+            if salt != self._salt and name in contents.names:
+                record = self._index.folders[salt].record()
+                whose = "a model that is not known" if record is None else record.model
+                what = [] if record is None else self.record.differences(record)
+                found.append(f"it belongs to {whose}" + (": " + ", ".join(what) if what else ""))
+        if found:
+            return f"{name!r} does not fit {self.record.model}: " + "; ".join(found)
+        names = ", ".join(sorted(self._contents.names)) or "none"
+        return f"there is no {name!r}; names of {self.record.model}: {names}"
+
+    # -- what can go wrong
+
+    @contextmanager
+    def _locked(self, patience: float = LOCK_PATIENCE) -> Iterator[None]:
+        """Hold the folder's lock, with the index brought up to date."""
+        deadline = time.monotonic() + patience
+        while not self._lock.try_acquire():
+            if time.monotonic() > deadline:
+                raise CapacityError(_busy(self._folder.path.parent))
+            time.sleep(0.005)
+        try:
+            self._catch_up()
+            yield
+        finally:
+            self._lock.release()
+
+    def _catch_up(self) -> None:
+        """Read the folder again if another process may have changed it; drop damaged entries."""
+        if not self._lock.changed:
+            return
+        self._index.scan()
+        self._lock.changed = False
+        for contents in self._index.contents.values():
+            for path, reason in contents.damaged:
+                if reason:
+                    log.warning("%s: %s; it is dropped", path, reason)
+                path.unlink(missing_ok=True)
+            contents.damaged.clear()
+
+    def _drop(
+        self, point: PointInfo, error: Exception, chunk: tuple[int, int] | None = None
+    ) -> None:
+        """Drop a point that cannot be read, or the chunk at fault with all points that need it.
+
+        That another process removed it is no damage. What cannot be read for another reason, such
+        as too many open files, is forgotten and stays on the disk.
+        """
+        if isinstance(error, DamagedFile):
+            path = self._folder.point(point.key) if chunk is None else self._folder.chunk(*chunk)
+            log.warning("%s: %s; it is dropped", path, error)
+        else:
+            log.info("a prefix of %d tokens cannot be read: %s", point.length, error)
+        lost = [point]
+        if chunk is not None:
+            lost += [one for one in self.points() if chunk in one.chunks() and one != point]
+        removable = isinstance(error, DamagedFile | FileNotFoundError)
+        for one in lost:
+            names = [name for name, key in self._contents.names.items() if key == one.key]
+            self._index.forget_point(self._salt, one.key)
+            if removable:
+                with suppress(OSError):
+                    self._folder.remove_point(one.key, names)
+        if chunk is not None and removable:
+            with suppress(OSError):
+                self._index.remove_chunk(self._salt, *chunk)
+        if removable and not self._lock.held:
+            with suppress(OSError):  # taking the lock tells the others to read the folder again
+                if self._lock.try_acquire():
+                    self._lock.release()
+
+    def _failed(self, error: OSError) -> StoreReport:
+        """A write failed: a full disk is told once, and without permission nothing is tried
+        again."""
+        if error.errno in _NOT_ALLOWED:
+            self._turn_off(error)
+            return StoreReport("dropped", reason=self.off)
+        if error.errno in DISK_FULL:
+            return self._dropped(f"{self._folder.path}: {error.strerror}", "full")
+        return self._dropped(f"{self._folder.path}: {error.strerror or error}")
+
+    def _dropped(self, reason: str, kind: str = "") -> StoreReport:
+        """Report a point that is not kept, with one warning for each kind or reason."""
+        if (kind or reason) not in self._warned:
+            self._warned.add(kind or reason)
+            log.warning("a prefix is not kept: %s", reason)
+        return StoreReport("dropped", reason=reason)
+
+    def _turn_off(self, error: OSError) -> None:
+        self.off = f"{self._folder.path.parent}: {error.strerror or error}"
+        log.warning("prefixes are not kept on the disk: %s", self.off)
+
+
+def _busy(folder: Path) -> str:
+    return f"{folder}: another process has been writing for {LOCK_PATIENCE:.0f} seconds"
