@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kinfolk.plans import StateLimits
-from kinfolk.sched.events import Emitted, Finished
+from kinfolk.sched.events import Emitted, Finished, Held
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import Request
@@ -255,6 +255,7 @@ class World:
         self.requests: dict[str, Request] = {}
         self.streams: dict[str, list[int]] = {}
         self.finished: dict[str, Finished] = {}
+        self.held: list[str] = []
         self.plans: list[StepPlan] = []
 
     def submit(self, request: Request) -> None:
@@ -303,7 +304,10 @@ class World:
         return replace(done, results=done.results + lost)
 
     def drain(self) -> None:
-        """Run to the end. Every step advances a request, so the number of steps is bounded."""
+        """Run to the end, and grant held requests all. Every step advances a request, so the number
+        of steps is bounded."""
+        for request_id in self.scheduler.alive:
+            self.scheduler.grant(request_id)
         size = self.limits.slice
         bound = sum(
             len(request.prompt) // size + 1 + request.max_new
@@ -315,10 +319,12 @@ class World:
                 break
         assert self.scheduler.idle
 
-    def take(self, events: list[Emitted | Finished]) -> None:
+    def take(self, events: list[Emitted | Held | Finished]) -> None:
         for event in events:
             assert event.request_id not in self.finished, "nothing follows the terminal event"
-            if isinstance(event, Finished):
+            if isinstance(event, Held):
+                self.held.append(event.request_id)
+            elif isinstance(event, Finished):
                 self.finished[event.request_id] = event
             else:
                 self.streams[event.request_id] += event.tokens

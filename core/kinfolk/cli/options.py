@@ -28,7 +28,7 @@ LOADING: Final = (
     *("dtype", "weights", "activations", "op"),
 )
 ENGINE: Final = (
-    *("context", "slots", "kv_codec", "v_codec", "step_tokens"),
+    *("context", "slots", "max_queue", "kv_codec", "v_codec", "step_tokens"),
     *("draft", "draft_model", "draft_mode", "draft_tokens", "draft_budget"),
     *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),

@@ -73,13 +73,6 @@ Examples:
 @click.option("--strict-model", is_flag=True, help="Answer 404 to other model names.")
 @click.option("--metrics-public", is_flag=True, help="Serve /metrics without a key.")
 @click.option(
-    "--max-queue",
-    type=click.IntRange(min=0),
-    default=64,
-    show_default=True,
-    help="Most answers that wait for a slot; further ones are refused with 429.",
-)
-@click.option(
     "--max-body-mb",
     type=click.IntRange(min=1),
     default=64,
@@ -113,7 +106,7 @@ Examples:
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
 
-    Up to --slots answers run at once; others wait. Each finished request is logged on stderr,
+    Up to --slots answers run at once; --max-queue others wait, further ones are refused with 429. Each finished request is logged on stderr,
     unless --log-level is above info. On a GPU, the port opens when the steps that --slots and
     --step-tokens make likely are compiled and captured. Ctrl-C lets running answers finish; a
     second Ctrl-C aborts them with an error, and the exit code is 130.
@@ -135,7 +128,8 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
             http.append(stack.enter_context(HttpProcess(sock, prepare)))
 
         runtime = stack.enter_context(open_runtime(settings, model, before=before))
-        options = _options(params, keys, params["name"] or runtime.name or "kinfolk")
+        name = params["name"] or runtime.name or "kinfolk"
+        options = _options(params, keys, name, settings.max_queue)
         host, port = sock.getsockname()[:2]
         if not params["no_warmup"]:
             _warm_up(runtime.engine)
@@ -182,7 +176,9 @@ def _keys(flags: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _options(params: dict[str, Any], keys: tuple[str, ...], name: str) -> ServerOptions:
+def _options(
+    params: dict[str, Any], keys: tuple[str, ...], name: str, max_queue: int
+) -> ServerOptions:
     from kinfolk.server.options import ServerOptions
 
     return ServerOptions(
@@ -192,7 +188,7 @@ def _options(params: dict[str, Any], keys: tuple[str, ...], name: str) -> Server
         strict_model=params["strict_model"],
         public_metrics=params["metrics_public"],
         max_body=params["max_body_mb"] * 2**20,
-        max_queue=params["max_queue"],
+        max_queue=max_queue,
         ping_after=params["ping"],
         grace=params["shutdown_grace"],
     )

@@ -9,17 +9,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
+from typing import TypeVar
 
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
-from kinfolk.errors import EngineError, RequestError, RequestTypeError, shown
-from kinfolk.sched.events import Emitted, Event, Finished, Usage
+from kinfolk.errors import (
+    EngineError,
+    QueueFull,
+    RequestError,
+    RequestTypeError,
+    SlotTaken,
+    shown,
+)
+from kinfolk.sched.events import Emitted, Event, Finished, Held, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
+from kinfolk.sched.view import SequenceView
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.integrity import require
 from kinfolk.state.prefix import PrefixCache
@@ -27,15 +36,25 @@ from kinfolk.state.prefix import PrefixCache
 log = logging.getLogger(__name__)
 
 OnEvent = Callable[[Event], None]
+OnHeld = Callable[[Held], None]
+T = TypeVar("T")
 
 
 class Ticket:
     """A submitted request. Iterating blocks and yields its events, the last one ``Finished``."""
 
-    def __init__(self, engine: Engine, request_id: str, on_event: OnEvent | None) -> None:
-        self.request_id = request_id
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        on_event: OnEvent | None,
+        on_held: OnHeld | None = None,
+    ) -> None:
+        self.request_id = request.id
+        self.slot = request.slot
         self._engine = engine
         self._on_event = on_event
+        self._on_held = on_held
         self._events: SimpleQueue[Event] = SimpleQueue()
 
     def __iter__(self) -> Iterator[Event]:
@@ -48,9 +67,12 @@ class Ticket:
     def cancel(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
         self._engine.cancel(self.request_id, reason)
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, event: SchedulerEvent) -> None:
         """Called on the engine's thread; must not block."""
-        if self._on_event is None:
+        if isinstance(event, Held):
+            if self._on_held is not None:
+                self._on_held(event)
+        elif self._on_event is None:
             self._events.put(event)
         else:
             self._on_event(event)
@@ -87,7 +109,7 @@ class Engine:
         )
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}
-        self._inbox: deque[Callable[[], Sequence[Event]]] = deque()
+        self._inbox: deque[Callable[[], Sequence[SchedulerEvent]]] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
@@ -95,17 +117,22 @@ class Engine:
 
     # -- clients ------------------------------------------------------------------------------
 
-    def submit(self, request: Request, on_event: OnEvent | None = None) -> Ticket:
-        """Queue a request. ``on_event`` is called on the engine's thread and must not block.
+    def submit(
+        self, request: Request, on_event: OnEvent | None = None, on_held: OnHeld | None = None
+    ) -> Ticket:
+        """Queue a request. ``on_event`` is called on the engine's thread and must not block;
+        ``on_held`` likewise, each time that the request has emitted what it was granted.
 
-        Raises :class:`RequestError` at once when the request could never run.
+        Raises :class:`RequestError` at once when the request could never run, and
+        :class:`QueueFull` or :class:`SlotTaken` when there is no place for it now.
         """
         self._scheduler.check(request)
         history, prompt = History(request), HashedTokens(request.prompt)
-        ticket = Ticket(self, request.id, on_event)
+        ticket = Ticket(self, request, on_event, on_held)
         with self._wake:
             if request.id in self._tickets:
                 raise RequestError(f"request {request.id!r} is still running; use another id")
+            self._require_place(request)
             self._tickets[request.id] = ticket
         try:
             self._post(lambda: self._enter(request, history, prompt))
@@ -118,25 +145,23 @@ class Engine:
         """Compile and capture the steps that clients are likely to need, so that no step waits for
         it later. Blocks; call it before requests are submitted. ``progress`` is called on the
         engine's thread. Raises the error of a step that cannot be captured."""
-        done: Future[None] = Future()
-
-        def act() -> Sequence[Event]:
-            try:
-                self._runner.warm_up(self._scheduler.limits, progress, lambda: self._closing)
-            except Exception as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-            return ()
-
-        self._post(act)
-        done.result()
+        limits = self._scheduler.limits
+        self._ask(lambda: self._runner.warm_up(limits, progress, lambda: self._closing))
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End a request; unknown and finished ids are ignored."""
         if not isinstance(request_id, str):
             raise RequestTypeError(f"the id of a request is a text, got {shown(request_id)}")
         self._post(lambda: self._scheduler.cancel(request_id, reason))
+
+    def grant(self, request_id: str, tokens: int | None = None) -> None:
+        """Let a request that was submitted with a grant emit ``tokens`` more, ``None`` = all;
+        unknown and finished ids are ignored."""
+        self._post(lambda: self._scheduler.grant(request_id, tokens))
+
+    def view(self) -> tuple[SequenceView, ...]:
+        """All requests that have not ended. Blocks until the running step is over."""
+        return self._ask(self._scheduler.view)
 
     def stats(self) -> dict[str, int]:
         """Counters since the start, and the numbers of running and waiting requests."""
@@ -242,7 +267,9 @@ class Engine:
             self._dispatch(self._inbox.popleft()())
         return not closing
 
-    def _enter(self, request: Request, history: History, prompt: HashedTokens) -> Sequence[Event]:
+    def _enter(
+        self, request: Request, history: History, prompt: HashedTokens
+    ) -> Sequence[SchedulerEvent]:
         """Queue a request. An error here ends this request only."""
         try:
             self._scheduler.submit(request, prompt)
@@ -253,27 +280,58 @@ class Engine:
         self._histories[request.id] = history
         return ()
 
-    def _dispatch(self, events: Sequence[Event]) -> None:
+    def _require_place(self, request: Request) -> None:
+        """Called with the lock held, so that no two requests get the same place."""
+        limits, tickets = self._scheduler.limits, self._tickets
+        most = limits.most_in_flight
+        if most is not None and len(tickets) >= most:
+            raise QueueFull(
+                f"the queue is full: {len(tickets)} requests are in flight, {limits.slots} may run "
+                f"(--slots) and {limits.max_queue} may wait (--max-queue); wait until one has ended"
+            )
+        if request.slot is None:
+            return
+        # A copy: the engine's thread takes tickets out. The scheduler knows what it has queued.
+        posted = (each.request_id for each in list(tickets.values()) if each.slot == request.slot)
+        owner = self._scheduler.owner(request.slot) or next(posted, None)
+        if owner is not None:
+            raise SlotTaken(f"slot {request.slot} is taken by request {owner!r}")
+
+    def _dispatch(self, events: Sequence[SchedulerEvent]) -> None:
         for event in events:
             ticket = self._tickets.get(event.request_id)
             if isinstance(event, Emitted):
                 self._histories[event.request_id].extend(event.tokens)
-            else:
+            elif isinstance(event, Finished):
                 self._tickets.pop(event.request_id, None)
                 self._histories.pop(event.request_id, None)
             if ticket is not None:
                 self._deliver(ticket, event)
 
-    def _deliver(self, ticket: Ticket, event: Event) -> None:
+    def _deliver(self, ticket: Ticket, event: SchedulerEvent) -> None:
         """Call the listener; an exception in it cancels its own request only."""
         try:
             ticket.deliver(event)
         except Exception:
             log.exception("the listener of request %r failed: cancelling it", ticket.request_id)
-            if isinstance(event, Emitted):
+            if not isinstance(event, Finished):
                 self._inbox.append(lambda: self._scheduler.cancel(ticket.request_id))
 
-    def _post(self, action: Callable[[], Sequence[Event]]) -> None:
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The answer of the engine's thread, between two steps."""
+        answer: Future[T] = Future()
+
+        def act() -> Sequence[SchedulerEvent]:
+            try:
+                answer.set_result(question())
+            except Exception as error:
+                answer.set_exception(error)
+            return ()
+
+        self._post(act)
+        return answer.result()
+
+    def _post(self, action: Callable[[], Sequence[SchedulerEvent]]) -> None:
         with self._wake:
             if self._closing:
                 raise EngineError("the engine has stopped")

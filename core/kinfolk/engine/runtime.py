@@ -91,6 +91,7 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
         step_tokens=settings.step_tokens or 2 * rows,
         slice=rows,
         quantum=settings.quantum,
+        max_queue=settings.max_queue,
         max_draft=loaded.drafters.host_rows,
         host_first=loaded.drafters.host_first,
         vocabulary=loaded.info.vocabulary,

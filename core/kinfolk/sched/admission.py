@@ -65,16 +65,26 @@ class Admission:
         return admitted
 
     def _open(self, sequence: Sequence) -> bool:
-        if not self._kv_cache.tables.free:
+        slot = self._slot(sequence)
+        if slot is None:
             return False
         positions = positions_of(sequence.request)
         prefix = self._prefixes.find(sequence.prompt)
         for start in (None,) if prefix is None else (prefix, None):
             if self._make_room(positions, start):
-                sequence.lease = self._kv_cache.open(positions, start)
+                sequence.lease = self._kv_cache.open(positions, start, slot)
                 sequence.reused = sequence.computed = 0 if start is None else start.length
                 return True
         return False
+
+    def _slot(self, sequence: Sequence) -> int | None:
+        """The slot that a sequence asks for, or the lowest one that none in the line asks for, if
+        it is free."""
+        free = self._kv_cache.tables.free
+        if sequence.request.slot is not None:
+            return sequence.request.slot if sequence.request.slot in free else None
+        asked = {other.request.slot for other in self._waiting}
+        return min((slot for slot in free if slot not in asked), default=None)
 
     def _make_room(self, positions: int, start: Checkpoint | None) -> bool:
         """Evict old checkpoints, but only if that is enough. ``start`` is the newest and stays."""

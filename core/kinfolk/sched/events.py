@@ -62,4 +62,16 @@ class Finished:
     error: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The request has emitted what it was granted and keeps its slot."""
+
+    request_id: str
+    slot: int
+
+
 Event = Emitted | Finished
+"""What every client of a request hears."""
+
+SchedulerEvent = Event | Held
+"""Only a request with a grant is ever held."""

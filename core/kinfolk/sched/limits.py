@@ -27,6 +27,7 @@ class SchedulerLimits:
                      "confidence" = as many as the drafter gives a chance
     draft_width      most drafted rows of one sequence to verify; ``None`` = no limit
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
+    max_queue        requests that may wait for a slot; ``None`` = any number
     overlap          plan a step before the one before it is known, where that changes nothing
     vocabulary       token ids are below this; ``None`` = not checked
     """
@@ -47,6 +48,7 @@ class SchedulerLimits:
     prefill_share: float = 0.25
     vocabulary: int | None = None
     overlap: bool = True
+    max_queue: int | None = None
 
     def __post_init__(self) -> None:
         for name, holds, rule in (
@@ -71,6 +73,7 @@ class SchedulerLimits:
                 "at least 1",
             ),
             ("prefill_share", 0 <= self.prefill_share < 1, "at least 0 and below 1"),
+            ("max_queue", self.max_queue is None or self.max_queue >= 0, "at least 0"),
             ("vocabulary", self.vocabulary is None or self.vocabulary >= 1, "at least 1"),
         ):
             if not holds:
@@ -80,6 +83,11 @@ class SchedulerLimits:
     def proposed(self) -> int:
         """Most drafted rows of a sequence that the device proposes."""
         return max(self.proposed_chain, self.proposed_tree)
+
+    @property
+    def most_in_flight(self) -> int | None:
+        """Most requests that run and wait, ``None`` = any number."""
+        return None if self.max_queue is None else self.slots + self.max_queue
 
     @property
     def most_drafted(self) -> int:

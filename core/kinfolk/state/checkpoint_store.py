@@ -77,11 +77,11 @@ class CheckpointStore:
         self.live.append(checkpoint)
         return checkpoint
 
-    def restore(self, checkpoint: Checkpoint, positions: int) -> SlotLease:
+    def restore(self, checkpoint: Checkpoint, positions: int, slot: int | None = None) -> SlotLease:
         """A new sequence with room for ``positions`` positions that starts from a checkpoint."""
         if not checkpoint.live:
             raise StateError("a sequence cannot start from a checkpoint that was dropped")
-        lease = self._tables.open(positions, checkpoint.length)
+        lease = self._tables.open(positions, checkpoint.length, slot)
         self._tables.share(lease, checkpoint.length, checkpoint.chunks, checkpoint.slot)
         return lease
 

@@ -43,14 +43,17 @@ class KVCacheManager:
         """Whether a slot and all blocks for such a sequence are available."""
         return self.tables.can_open(positions, _length(start))
 
-    def open(self, positions: int, start: Checkpoint | None = None) -> SlotLease:
-        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``.
+    def open(
+        self, positions: int, start: Checkpoint | None = None, slot: int | None = None
+    ) -> SlotLease:
+        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``;
+        ``slot`` is the one to lease, ``None`` = any.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
         if start is None:
-            return self.tables.open(positions)
-        return self.checkpoints.restore(start, positions)
+            return self.tables.open(positions, slot=slot)
+        return self.checkpoints.restore(start, positions, slot)
 
     def take_operations(self) -> tuple[StateOperation, ...]:
         """Changes of the tensors that must happen before the next step, in order."""

@@ -120,8 +120,9 @@ class SequenceTables:
 
     # -- sequences ----------------------------------------------------------------------------
 
-    def open(self, positions: int, start: int = 0) -> SlotLease:
-        """Lease a slot with room for ``positions`` positions, ``start`` of them to be shared.
+    def open(self, positions: int, start: int = 0, slot: int | None = None) -> SlotLease:
+        """Lease a slot with room for ``positions`` positions, ``start`` of them to be shared;
+        ``slot`` is the free one to lease, ``None`` = any.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
@@ -136,7 +137,10 @@ class SequenceTables:
                 f"{self.needed(positions, start)} blocks, available {room or 'none'}, "
                 f"free slots {len(self.free)}"
             )
-        slot = self.free.pop()
+        if slot is None:
+            slot = self.free.pop()
+        else:
+            self.free.remove(slot)
         self._epochs[slot] += 1
         seq = SequenceState(
             SlotLease(slot, self._epochs[slot]),
