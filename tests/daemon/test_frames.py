@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from kinfolk.daemon.frames import (
     DONE,
     FAILED,
+    TAG,
     TURN_OVER,
-    Frame,
     FrameReader,
+    TextReader,
     Wire,
     encode,
     encode_text,
@@ -42,8 +43,11 @@ def test_a_legacy_stream_is_bare_integers():
     )
 
 
-def test_a_text_says_how_long_it_is():
-    assert encode_text(3, "größe") == bytes.fromhex("fdffffff 03000000 07000000") + "größe".encode()
+def test_a_text_is_sent_in_frames_of_four_bytes_and_ends_with_a_zero():
+    head = "fdffffff 03000000 "
+    assert encode_text(3, "größe") == bytes.fromhex(head + "6772c3b6" + head + "c39f6500")
+    assert encode_text(3, "four") == bytes.fromhex(head + "666f7572" + head + "00000000")
+    assert encode_text(3, "") == bytes.fromhex(head + "00000000")
 
 
 @given(
@@ -52,20 +56,22 @@ def test_a_text_says_how_long_it_is():
     cuts=st.lists(st.integers(0, 400)),
 )
 def test_streams_that_are_cut_anywhere_come_apart_into_the_frames_that_were_sent(wire, sent, cuts):
-    frames, stream = [], b""
+    expected, stream = [], b""
     for request, word, text in sent:
         if text is not None and wire is Wire.TAGGED_V2:
-            raw = text.encode("utf-8", "backslashreplace")
-            frames.append(Frame(request, len(raw), raw.decode()))
+            expected.append((request, text.replace("\0", "")))
             stream += encode_text(request, text)
         else:
-            frames.append(Frame(request if wire.tagged else 0, word))
+            expected.append((request if wire.tagged else 0, word))
             stream += encode(wire, request, word)
-    reader, found, start = FrameReader(wire), [], 0
+    reader, texts, found, start = FrameReader(wire), TextReader(), [], 0
     for stop in [*sorted(min(cut, len(stream)) for cut in cuts), len(stream)]:
-        found += reader.feed(stream[start:stop])
+        for frame in reader.feed(stream[start:stop]):
+            what = frame.word if frame.tag == TAG else texts.feed(frame)
+            if what is not None:
+                found.append((frame.request, what))
         start = stop
-    assert found == frames
+    assert found == expected
     assert reader.rest == 0
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kinfolk.cli.console import ProgressBar, note
-from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.console import note
+from kinfolk.cli.loading import open_runtime, read_settings, warm_up
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.cli.options import ENGINE, LOADING, model_argument, settings_options
 from kinfolk.errors import SettingsError
 
 if TYPE_CHECKING:
-    from kinfolk.engine.engine import Engine
     from kinfolk.server.options import ServerOptions
 
 _MAX_SECONDS: Final = 86400
@@ -106,10 +104,11 @@ Examples:
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
 
-    Up to --slots answers run at once; --max-queue others wait, further ones are refused with 429. Each finished request is logged on stderr,
-    unless --log-level is above info. On a GPU, the port opens when the steps that --slots and
-    --step-tokens make likely are compiled and captured. Ctrl-C lets running answers finish; a
-    second Ctrl-C aborts them with an error, and the exit code is 130.
+    Up to --slots answers run at once and --max-queue others wait; further ones are refused with
+    429. Each finished request is logged on stderr, unless --log-level is above info. On a GPU, the
+    port opens when the steps that --slots and --step-tokens make likely are compiled and captured.
+    Ctrl-C lets running answers finish; a second Ctrl-C aborts them with an error, and the exit code
+    is 130.
     """
     settings = read_settings(ctx)
     if "log_level" not in settings.model_fields_set:
@@ -132,7 +131,7 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         options = _options(params, keys, name, settings.max_queue)
         host, port = sock.getsockname()[:2]
         if not params["no_warmup"]:
-            _warm_up(runtime.engine)
+            warm_up(runtime.engine)
         http[0].start(runtime, options, runtime.loaded.limits.slots)
         sock.close()  # that of the HTTP process alone decides who can connect
         if not keys and params["host"] not in LOOPBACK:
@@ -142,21 +141,6 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         code = http[0].wait()
     if code:
         ctx.exit(code)
-
-
-def _warm_up(engine: Engine) -> None:
-    """Capture likely steps with a progress bar, and say how long it took."""
-    started, prepared = time.monotonic(), 0
-    with ProgressBar("preparing steps") as progress:
-
-        def count(done: int, total: int, what: str) -> None:
-            nonlocal prepared
-            prepared = done
-            progress(done, total, what)
-
-        engine.warm_up(count)
-    if prepared:
-        note(f"prepared {prepared} kinds of steps in {time.monotonic() - started:.1f} s")
 
 
 def _keys(flags: tuple[str, ...], file: Path | None) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Frames: what the daemon writes, as little-endian signed 32-bit integers. Pure functions.
 
 ``LEGACY`` writes one word for each token or mark. ``TAGGED`` writes frames ``[-2, id, word]`` of 12
-bytes. ``TAGGED_V2`` also says what failed, and sends texts: ``[-3, id, n]`` and n bytes of UTF-8.
+bytes. ``TAGGED_V2`` also says what failed, and sends texts in frames ``[-3, id, four bytes]``:
+UTF-8 that ends with a zero byte and is padded with more of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ DONE: Final = -1
 TAG: Final = -2
 """Begins a frame of a token or a mark."""
 TEXT: Final = -3
-"""Begins a text."""
+"""Begins a frame of four bytes of a text."""
 TURN_OVER: Final = -4
 """The request has used up its quantum and lives on."""
 FAILED: Final = -5
@@ -36,15 +37,20 @@ class Wire(Enum):
     def tagged(self) -> bool:
         return self is not Wire.LEGACY
 
+    @property
+    def says_more(self) -> bool:
+        """Whether it has texts, failures and the ends of drains."""
+        return self is Wire.TAGGED_V2
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A token (0 or more) or a mark of a request; of a text also the ``text``, and ``word`` is the
-    number of its bytes. A legacy stream has no ``request``: 0."""
+    """A token (0 or more) or a mark of a request, or with ``tag`` ``TEXT`` a part of a text. A
+    legacy stream has no ``request``: 0."""
 
     request: int
     word: int
-    text: str | None = None
+    tag: int = TAG
 
 
 def encode(wire: Wire, request: int, word: int) -> bytes:
@@ -55,9 +61,13 @@ def encode(wire: Wire, request: int, word: int) -> bytes:
 
 
 def encode_text(request: int, text: str) -> bytes:
-    """The bytes of a text, for the second version only."""
-    raw = text.encode("utf-8", "backslashreplace")
-    return struct.pack("<iii", TEXT, request, len(raw)) + raw
+    """The frames of a text, for the second version only. Zero characters are left out."""
+    raw = text.replace("\0", "").encode("utf-8", "backslashreplace")
+    raw += bytes(WORD_BYTES - len(raw) % WORD_BYTES)
+    head = struct.pack("<ii", TEXT, request)
+    return b"".join(
+        head + raw[start : start + WORD_BYTES] for start in range(0, len(raw), WORD_BYTES)
+    )
 
 
 class FrameReader:
@@ -77,26 +87,30 @@ class FrameReader:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         self._bytes += data
-        while (frame := self._next()) is not None:
-            yield frame
-
-    def _next(self) -> Frame | None:
         size = FRAME_BYTES if self._wire.tagged else WORD_BYTES
-        if len(self._bytes) < size:
-            return None
-        if not self._wire.tagged:
-            return Frame(0, *struct.unpack("<i", self._cut(size)))
-        tag, request, word = struct.unpack_from("<iii", self._bytes)
-        if tag == TAG:
-            self._cut(size)
-            return Frame(request, word)
-        if tag != TEXT or self._wire is not Wire.TAGGED_V2 or word < 0:
-            raise ValueError(f"no frame begins with {tag}, {request}, {word}")
-        if len(self._bytes) < size + word:
-            return None
-        return Frame(request, word, self._cut(size + word)[size:].decode())
+        while len(self._bytes) >= size:
+            yield self._frame(struct.unpack(f"<{size // WORD_BYTES}i", self._bytes[:size]))
+            del self._bytes[:size]
 
-    def _cut(self, size: int) -> bytes:
-        head = bytes(self._bytes[:size])
-        del self._bytes[:size]
-        return head
+    def _frame(self, words: tuple[int, ...]) -> Frame:
+        if not self._wire.tagged:
+            return Frame(0, words[0])
+        tag, request, word = words
+        if tag != TAG and (tag != TEXT or self._wire is not Wire.TAGGED_V2):
+            raise ValueError(f"no frame begins with {tag}, {request}, {word}")
+        return Frame(request, word, tag)
+
+
+class TextReader:
+    """Puts the texts of a stream together from its text frames."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, bytes] = {}
+
+    def feed(self, frame: Frame) -> str | None:
+        """A text, when its last frame has arrived."""
+        raw = self._parts.pop(frame.request, b"") + struct.pack("<i", frame.word)
+        if raw.endswith(b"\0"):
+            return raw.rstrip(b"\0").decode()
+        self._parts[frame.request] = raw
+        return None

@@ -24,7 +24,7 @@ from kinfolk.errors import (
     SlotTaken,
     shown,
 )
-from kinfolk.sched.events import Emitted, Event, Finished, Held, SchedulerEvent, Usage
+from kinfolk.sched.events import Emitted, Event, Finished, Pause, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
@@ -36,7 +36,7 @@ from kinfolk.state.prefix import PrefixCache
 log = logging.getLogger(__name__)
 
 OnEvent = Callable[[Event], None]
-OnHeld = Callable[[Held], None]
+OnPause = Callable[[Pause], None]
 T = TypeVar("T")
 
 
@@ -48,13 +48,13 @@ class Ticket:
         engine: Engine,
         request: Request,
         on_event: OnEvent | None,
-        on_held: OnHeld | None = None,
+        on_pause: OnPause | None = None,
     ) -> None:
         self.request_id = request.id
         self.slot = request.slot
         self._engine = engine
         self._on_event = on_event
-        self._on_held = on_held
+        self._on_pause = on_pause
         self._events: SimpleQueue[Event] = SimpleQueue()
 
     def __iter__(self) -> Iterator[Event]:
@@ -69,9 +69,9 @@ class Ticket:
 
     def deliver(self, event: SchedulerEvent) -> None:
         """Called on the engine's thread; must not block."""
-        if isinstance(event, Held):
-            if self._on_held is not None:
-                self._on_held(event)
+        if isinstance(event, Pause):
+            if self._on_pause is not None:
+                self._on_pause(event)
         elif self._on_event is None:
             self._events.put(event)
         else:
@@ -118,17 +118,18 @@ class Engine:
     # -- clients ------------------------------------------------------------------------------
 
     def submit(
-        self, request: Request, on_event: OnEvent | None = None, on_held: OnHeld | None = None
+        self, request: Request, on_event: OnEvent | None = None, on_pause: OnPause | None = None
     ) -> Ticket:
         """Queue a request. ``on_event`` is called on the engine's thread and must not block;
-        ``on_held`` likewise, each time that the request has emitted what it was granted.
+        ``on_pause`` likewise, each time that the request has emitted what it was granted, or waits
+        for one that has.
 
         Raises :class:`RequestError` at once when the request could never run, and
         :class:`QueueFull` or :class:`SlotTaken` when there is no place for it now.
         """
         self._scheduler.check(request)
         history, prompt = History(request), HashedTokens(request.prompt)
-        ticket = Ticket(self, request, on_event, on_held)
+        ticket = Ticket(self, request, on_event, on_pause)
         with self._wake:
             if request.id in self._tickets:
                 raise RequestError(f"request {request.id!r} is still running; use another id")
@@ -252,6 +253,7 @@ class Engine:
                 if not self._take_inbox():
                     break
                 if not self.step():
+                    self._dispatch(self._scheduler.blocked())
                     with self._wake:
                         self._wake.wait_for(lambda: self.pending_calls)
             except Exception as error:

@@ -70,8 +70,18 @@ class Held:
     slot: int
 
 
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The request has no slot, and gets none before a held one is granted more or ends: nothing
+    else runs."""
+
+    request_id: str
+
+
 Event = Emitted | Finished
 """What every client of a request hears."""
 
-SchedulerEvent = Event | Held
-"""Only a request with a grant is ever held."""
+Pause = Held | Blocked
+"""Heard of only where requests have grants."""
+
+SchedulerEvent = Event | Pause

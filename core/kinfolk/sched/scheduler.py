@@ -15,7 +15,7 @@ from kinfolk.errors import EngineError, SettingsError, SlotTaken
 from kinfolk.sched.admission import Admission
 from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.drafts import Drafts
-from kinfolk.sched.events import Emitted, Finished, Held, SchedulerEvent, Usage
+from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
@@ -91,8 +91,16 @@ class Scheduler:
         """All requests that have not ended, in the order of their arrival, as they are now."""
         return tuple(map(SequenceView.of, self._alive.values()))
 
+    def blocked(self) -> list[SchedulerEvent]:
+        """The requests that wait, if :meth:`plan` has nothing to run: all that have a slot are
+        held."""
+        if not self._held or self.running != self._held:
+            return []
+        waiting = (seq for seq in self._alive.values() if seq.lease is None)
+        return [Blocked(sequence.request.id) for sequence in waiting]
+
     def owner(self, slot: int) -> str | None:
-        """The request that has a slot, or waits for it. Any thread may ask; the answer may be old."""
+        """The request that has a slot, or waits for it. Any thread may ask."""
         for request_id, sequence in list(self._alive.items()):
             lease = sequence.lease
             if slot == (sequence.request.slot if lease is None else lease.slot):
