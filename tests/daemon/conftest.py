@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,3 +35,9 @@ PROMPTS = {
 def prompts() -> dict[str, tuple[int, ...]]:
     """What is in the files."""
     return PROMPTS
+
+
+@pytest.fixture(scope="session")
+def fuzz_lines() -> int:
+    """How many random lines to send."""
+    return int(os.environ.get("FUZZ_LINES", "600"))
