@@ -26,7 +26,7 @@ import pytest
 
 pytest.register_assert_rewrite(
     *("dflash_bench", "dflash_configs", "executor_scenes", "kernel_inputs", "mtp_bench"),
-    *("toy_world", "wire_scenes"),
+    *("talk", "toy_world", "wire_scenes"),
 )
 
 REPO = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from kinfolk.daemon.frames import Wire
-from kinfolk.daemon.outbox import Outbox
+from kinfolk.daemon.outbox import OUTBOX_BYTES, Outbox
 from kinfolk.daemon.output import Output
 from kinfolk.daemon.served import Served
 from kinfolk.daemon.session import Session, SessionOptions, TurnEngine
@@ -33,7 +33,8 @@ class LineSource(Protocol):
 
 class Connection:
     """``write`` takes the bytes of the stream, ``write_text`` those of texts; either may block.
-    A reader of the stream that is too slow ends the session, a reader of texts misses some."""
+    A reader of the stream for whom more than ``most`` bytes wait ends the session; a reader of
+    texts misses some."""
 
     def __init__(
         self,
@@ -43,12 +44,13 @@ class Connection:
         lines: LineSource,
         write: Callable[[bytes], int | None],
         write_text: Callable[[bytes], int | None],
+        most: int = OUTBOX_BYTES,
     ) -> None:
         self._lines = lines
         self._inbox: SimpleQueue[str | Lost | tuple[Served, SchedulerEvent] | None] = SimpleQueue()
         self._room = threading.Semaphore(MAX_LINES)
         self._unread = 0
-        self._frames = Outbox(write, lambda reason: self._inbox.put(Lost(reason)))
+        self._frames = Outbox(write, lambda reason: self._inbox.put(Lost(reason)), most)
         self._texts = Outbox(write_text, lambda reason: log.debug("no more texts: %s", reason))
         output = Output(wire, self._frames.put, self._say)
         self._session = Session(

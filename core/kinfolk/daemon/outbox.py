@@ -51,7 +51,8 @@ class Outbox:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(seconds)
+        if not self._lost:  # else a write may block for ever
+            self._thread.join(seconds)
 
     def _lose(self, reason: str) -> None:
         with self._changed:
