@@ -164,7 +164,7 @@ def test_an_outbox_never_blocks_and_says_once_that_its_reader_is_lost():
 def served(engine, tmp_path):
     """The path of a socket, and a way to connect to it."""
     from kinfolk.daemon.connection import Connection
-    from kinfolk.daemon.session import SessionOptions
+    from kinfolk.daemon.surroundings import SessionOptions
 
     running, path = engine(), tmp_path / "daemon.sock"
 

@@ -145,6 +145,8 @@ def test_12_every_line_has_exactly_one_terminal_reply(scene, line, wire):
     s = scene(wire)
     found = s.say(line)
     assert [word for _, word in found if word != FAILED] == [DONE]
+    s.end()
+    assert s.session.over
 
 
 def test_13_each_request_has_its_own_sampler(scene):

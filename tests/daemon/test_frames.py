@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.daemon.frames import (
-    DONE,
+    ENDED,
     FAILED,
     TAG,
     TURN_OVER,
@@ -20,7 +20,7 @@ from kinfolk.daemon.frames import (
     encode_text,
 )
 
-WORDS = st.one_of(st.integers(0, 2**31 - 1), st.sampled_from([DONE, TURN_OVER]))
+WORDS = st.one_of(st.integers(0, 2**31 - 1), st.sampled_from([ENDED, TURN_OVER]))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ WORDS = st.one_of(st.integers(0, 2**31 - 1), st.sampled_from([DONE, TURN_OVER]))
     [
         (151644, "feffffff 07000000 5c500200"),
         (TURN_OVER, "feffffff 07000000 fcffffff"),
-        (DONE, "feffffff 07000000 ffffffff"),
+        (ENDED, "feffffff 07000000 ffffffff"),
     ],
 )
 def test_a_tagged_frame_has_twelve_bytes(word, written):
@@ -37,7 +37,7 @@ def test_a_tagged_frame_has_twelve_bytes(word, written):
 
 
 def test_a_legacy_stream_is_bare_integers():
-    words = (5, TURN_OVER, DONE)
+    words = (5, TURN_OVER, ENDED)
     assert b"".join(encode(Wire.LEGACY, 7, word) for word in words) == bytes.fromhex(
         "05000000 fcffffff ffffffff"
     )

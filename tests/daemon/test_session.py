@@ -261,6 +261,74 @@ def test_lists_say_where_requests_and_slots_stand(scene, prompts):
     assert s.said[2] == "snapshots 0"
 
 
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+def test_a_prompt_goes_on_from_a_snapshot(scene, prompts):
+    s = scene()
+    s.say(f"REQ 1 SLOT 1 START {s.folder}/a.bin 9 3")
+    assert s.say("REQ 1 SNAPSHOT 5") == [(1, DONE)]
+    assert s.say("REQ 2 SLOT 1 SNAPSHOT 6") == [(2, DONE)]
+    assert s.said[-2:] == [
+        "snapshot=5 length=22",
+        "err there is no such request with a slot: REQ <id> SNAPSHOT <number>",
+    ]
+    s.say("SLOT 1 SNAPSHOT 0", "CANCEL 1")
+    s.say("LIST_SLOTS")
+    assert s.said[-1] == "snapshots 2\nsnapshot=0 length=22\nsnapshot=5 length=22"
+    a = s.solo(prompts["a"], 9)
+    longer = (*prompts["a"], *a[:2], 7, 8)
+    s.file("longer.bin", longer)
+    s.say(f"REQ 3 RESTORE 5 {s.folder}/longer.bin 4")
+    assert s.tokens[3] == s.solo(longer, 4)
+    assert "reused=22 gen=4" in s.said[-1]
+    s.say(f"REQ 4 RESTORE_CHAIN 0 - {s.folder}/longer.bin 4")
+    assert s.tokens[4] == s.tokens[3]
+    s.say("FREE_SNAPSHOT 5", f"REQ 5 RESTORE 5 {s.folder}/longer.bin 4")
+    assert s.said[-1] == "err there is no snapshot 5"
+
+
+def test_a_snapshot_may_be_taken_inside_a_prompt(scene, prompts):
+    s = scene()
+    s.say(f"REQ 1 {s.folder}/a.bin 2 snap=18:3", f"REQ 2 RESTORE 3 {s.folder}/a.bin 4")
+    assert s.tokens[2] == s.solo(prompts["a"], 4)
+    assert "reused=18" in s.said[-1]
+
+
+def test_a_snapshot_whose_checkpoint_was_dropped_is_computed_again(scene, prompts):
+    s = scene(checkpoints=1)
+    s.say(f"REQ 1 {s.folder}/a.bin 2 snap=18:3", f"REQ 1 {s.folder}/b.bin 2 snap=9:4")
+    s.say(f"REQ 2 RESTORE 3 {s.folder}/a.bin 4")
+    assert s.tokens[2] == s.solo(prompts["a"], 4)
+    assert "reused=0" in s.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("RESTORE 3 {folder}/b.bin 4", "must begin with the 18 tokens of snapshot 3"),
+        ("RESTORE 9 {folder}/a.bin 4", "there is no snapshot 9"),
+        ("RESTORE_CHAIN 3 1,2 {folder}/a.bin 4", "ranges of positions"),
+        ("SNAPSHOT_THIN 1 0 64", "a range of positions"),
+        ("SNAPSHOT 64", "numbered from 0 to 63"),
+        ("SNAPSHOT 1", "no such request with a slot"),
+        ("FREE_SNAPSHOT 1", "there is no snapshot 1"),
+        ("{folder}/a.bin 4 snap=21:1", "checkpoints must lie in the prompt"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_is_refused(scene, line, message):
+    s = scene()
+    s.say(f"REQ 1 {s.folder}/a.bin 2 snap=18:3")
+    assert s.say(line.format(folder=s.folder)) == [(0, DONE)]
+    assert message in s.said[-1]
+
+
+def test_a_snapshot_without_room_is_refused(scene):
+    s = scene(checkpoints=0)
+    s.say(f"REQ 1 START {s.folder}/a.bin 9 3", "REQ 1 SNAPSHOT 0")
+    assert "no room for a checkpoint" in s.said[-1]
+
+
 # -- mistakes --------------------------------------------------------------------------------------
 
 

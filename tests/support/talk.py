@@ -14,7 +14,7 @@ import numpy as np
 
 from kinfolk.daemon.connection import Connection
 from kinfolk.daemon.frames import TAG, FrameReader, Wire
-from kinfolk.daemon.session import SessionOptions
+from kinfolk.daemon.surroundings import SessionOptions
 from kinfolk.engine.engine import Engine
 
 TALK_SECONDS = 60.0

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from toy_world import World
 
-from kinfolk.daemon.frames import DONE, FAILED, TAG, TURN_OVER, FrameReader, TextReader, Wire
+from kinfolk.daemon.frames import TAG, FrameReader, TextReader, Wire
 from kinfolk.daemon.output import Output
-from kinfolk.daemon.session import Session, SessionOptions
+from kinfolk.daemon.session import Session
+from kinfolk.daemon.surroundings import SessionOptions
 from kinfolk.errors import QueueFull, RequestError, SlotTaken
 from kinfolk.sched.events import Pause, SchedulerEvent
 from kinfolk.sched.limits import SchedulerLimits
@@ -52,6 +53,9 @@ class StoppedEngine:
 
     def cancel(self, request_id: str) -> None:
         self._tell(self.world.scheduler.cancel(request_id))
+
+    def keep(self, request_id: str) -> bool:
+        return self.world.scheduler.keep(request_id)
 
     def view(self) -> tuple[SequenceView, ...]:
         return self.world.scheduler.view()
@@ -179,6 +183,3 @@ class Scene:
 
     def solo(self, prompt: tuple[int, ...], total: int, stop: frozenset[int] = frozenset()):
         return self.engine.world.expected(Request("solo", prompt, total, stop=stop))
-
-
-MARKS = (DONE, TURN_OVER, FAILED)

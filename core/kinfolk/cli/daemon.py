@@ -22,7 +22,7 @@ from kinfolk.errors import SettingsError
 
 if TYPE_CHECKING:
     from kinfolk.daemon.connection import LineSource
-    from kinfolk.daemon.session import SessionOptions
+    from kinfolk.daemon.surroundings import SessionOptions
     from kinfolk.engine.runtime import Runtime
 
 
@@ -85,7 +85,7 @@ def daemon(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     START that finds no free slot is an error. At the end of the lines, turns and drains go on to
     their ends.
     """
-    settings = read_settings(ctx, slots=1, max_queue=0, checkpoints=0)
+    settings = read_settings(ctx, slots=1, max_queue=0)
     if params["socket_path"] is not None and params["stream_fd"] is not None:
         raise click.UsageError("--stream-fd belongs to stdin, --socket has streams of its own")
     wire = {None: Wire.LEGACY, "v1": Wire.TAGGED, "v2": Wire.TAGGED_V2}[params["stream_tagged"]]
@@ -131,7 +131,7 @@ def _unbuffered(stream: Any) -> Callable[[bytes], int | None]:
 
 
 def _options(runtime: Runtime, name: str, *, ignore_eos: bool) -> SessionOptions:
-    from kinfolk.daemon.session import SessionOptions
+    from kinfolk.daemon.surroundings import SessionOptions
 
     return SessionOptions(
         name=name,

@@ -13,7 +13,8 @@ from kinfolk.daemon.frames import Wire
 from kinfolk.daemon.outbox import OUTBOX_BYTES, Outbox
 from kinfolk.daemon.output import Output
 from kinfolk.daemon.served import Served
-from kinfolk.daemon.session import Session, SessionOptions, TurnEngine
+from kinfolk.daemon.session import Session
+from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
 from kinfolk.sched.events import SchedulerEvent
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-DONE: Final = -1
+ENDED: Final = -1
 """The request has ended, or the command is done."""
 TAG: Final = -2
 """Begins a frame of a token or a mark."""
@@ -22,7 +22,7 @@ TEXT: Final = -3
 TURN_OVER: Final = -4
 """The request has used up its quantum and lives on."""
 FAILED: Final = -5
-"""What ``DONE`` ends has failed; only in the second version."""
+"""What ``ENDED`` ends has failed; only in the second version."""
 
 WORD_BYTES: Final = 4
 FRAME_BYTES: Final = 3 * WORD_BYTES

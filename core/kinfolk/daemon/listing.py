@@ -1,10 +1,11 @@
-"""Lists of requests and slots, as text."""
+"""What a session says in words: lists of requests and slots, and how a request has ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from kinfolk.daemon.commands import Listing
+from kinfolk.sched.events import Finished
 from kinfolk.sched.view import SequenceView
 
 
@@ -17,8 +18,6 @@ def listing(
     if what is Listing.REQUESTS:
         lines = [_request(served[view.request_id], view) for view in own]
         return "\n".join([f"requests {len(own)}", *lines])
-    if what is Listing.SNAPSHOTS:
-        return "snapshots 0"
     owners = {view.slot - 1: view for view in views if view.slot is not None}
     return "\n".join([f"slots {slots}", *(_slot(n, owners.get(n), served) for n in range(slots))])
 
@@ -40,4 +39,15 @@ def _slot(slot: int, view: SequenceView | None, served: Mapping[str, int]) -> st
     return (
         f"slot={slot} req={served[view.request_id]} status={view.status.value} "
         f"cur_pos={view.position} last_tok={pending}"
+    )
+
+
+def ending(number: int, event: Finished) -> str:
+    """The status of a request that has ended."""
+    if event.error is not None:
+        return f"err {event.error}"
+    usage = event.usage
+    return (
+        f"ok req={number} prompt={usage.prompt} reused={usage.reused} gen={usage.emitted} "
+        f"finish={event.reason.value}"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kinfolk.daemon.frames import DONE, FAILED, TURN_OVER, Wire, encode, encode_text
+from kinfolk.daemon.frames import ENDED, FAILED, TURN_OVER, Wire, encode, encode_text
 
 
 class Output:
@@ -53,7 +53,7 @@ class Output:
             self._say(text)
         if failed and self.wire is Wire.TAGGED_V2:
             data += encode(self.wire, request, FAILED)
-        return data + encode(self.wire, request, DONE)
+        return data + encode(self.wire, request, ENDED)
 
     def _put(self, request: int, data: bytes, *, ends: bool) -> None:
         if self.wire is not Wire.TAGGED:

@@ -18,7 +18,7 @@ class Served:
     ``running``: a turn is under way, whose line waits for its end. ``blocked``: it cannot begin
     before another request has a turn or ends. ``ending``: the engine was told to end it.
     ``cancels`` are the ids of the headers of the lines that did. The tokens of one with ``out`` go
-    to that file.
+    to that file; ``keep`` = (position, number) of a snapshot in its prompt.
     """
 
     number: int
@@ -27,9 +27,9 @@ class Served:
     running: bool = True
     blocked: bool = False
     ending: bool = False
-    emitted: int = 0
     cancels: list[int] = field(default_factory=list)
     out: str | None = None
+    keep: tuple[int, int] | None = None
     tokens: list[int] = field(default_factory=list)
 
     @property
@@ -39,11 +39,16 @@ class Served:
 
     @property
     def remaining(self) -> int:
-        return self.request.max_new - self.emitted
+        return self.request.max_new - len(self.tokens)
 
     @property
     def quantum(self) -> int:
         return self.request.quantum or self.request.max_new
+
+    @property
+    def takes(self) -> int | None:
+        """The number of the snapshot that is taken in its prompt."""
+        return None if self.keep is None else self.keep[1]
 
     @property
     def busy(self) -> bool:

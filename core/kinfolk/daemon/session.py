@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from kinfolk.daemon.aligned import select
 from kinfolk.daemon.commands import (
@@ -27,6 +27,7 @@ from kinfolk.daemon.commands import (
     GenerateCommand,
     Line,
     ListCommand,
+    Listing,
     ParkCommand,
     QuitCommand,
     RestoreChainCommand,
@@ -36,14 +37,15 @@ from kinfolk.daemon.commands import (
 )
 from kinfolk.daemon.drain import Drain
 from kinfolk.daemon.grammar import LineError, parse
-from kinfolk.daemon.listing import listing
+from kinfolk.daemon.listing import ending, listing
 from kinfolk.daemon.output import Output
 from kinfolk.daemon.served import Rotation, Served
+from kinfolk.daemon.snapshots import Snapshots
+from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
 from kinfolk.daemon.token_files import read_tokens, write_tokens
 from kinfolk.errors import KinfolkError, QueueFull, RequestError, SlotTaken
-from kinfolk.sched.events import Blocked, Emitted, Event, Finished, Held, Pause, SchedulerEvent
+from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEvent
 from kinfolk.sched.request import FinishReason, Request, Sampling
-from kinfolk.sched.view import SequenceView
 
 log = logging.getLogger(__name__)
 
@@ -51,34 +53,6 @@ _LATER: Final = "not available in this version"
 
 TurnCommand = StartCommand | GenerateCommand | ContinueCommand
 """What begins a turn of the request of its header."""
-
-
-class TurnEngine(Protocol):
-    """What a session uses of an engine. Listeners are called on the engine's thread."""
-
-    def submit(
-        self,
-        request: Request,
-        on_event: Callable[[Event], None],
-        on_pause: Callable[[Pause], None],
-    ) -> object: ...
-
-    def grant(self, request_id: str, tokens: int | None) -> None: ...
-
-    def cancel(self, request_id: str) -> None: ...
-
-    def view(self) -> tuple[SequenceView, ...]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """``name`` tells the requests of a session from those of others; ``stop`` are token ids that
-    end an answer."""
-
-    name: str
-    slots: int
-    context: int
-    stop: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +81,7 @@ class Session:
         self._post = post
         self._served = Rotation(options.slots)
         self._lines: deque[Line | LateReply] = deque()
+        self._snapshots = Snapshots()
         self._drain: Drain | None = None
         self._leaving = False
         self._quit: int | None = None
@@ -229,18 +204,27 @@ class Session:
             case BatchCommand():
                 return self._batch(line, command)
             case ListCommand():
-                served = {served.key: served.number for served in self._served}
-                text = listing(command.what, self._engine.view(), served, self._options.slots)
-                self._output.reply(line.request, text)
+                self._output.reply(line.request, self._listing(command.what))
             case ParkCommand():
                 self._park(command)
-            case SnapshotCommand() | FreeSnapshotCommand() | RestoreChainCommand():
-                raise RequestError(f"snapshots are {_LATER}")
+            case RestoreChainCommand():
+                return self._generate(line, _unchained(command))
+            case SnapshotCommand():
+                return self._snapshot(line, command)
+            case FreeSnapshotCommand():
+                self._snapshots.free(command.number)
+                self._output.reply(line.request)
             case QuitCommand():
                 return self._leave(line.request)
             case CompressCommand() | FreeDrafterCommand():
                 raise RequestError(f"the compression of prompts is {_LATER}")
         return True
+
+    def _listing(self, what: Listing) -> str:
+        if what is Listing.SNAPSHOTS:
+            return self._snapshots.listing()
+        served = {served.key: served.number for served in self._served}
+        return listing(what, self._engine.view(), served, self._options.slots)
 
     def _check_slot(self, slot: int | None) -> None:
         if slot is not None and slot >= self._options.slots:
@@ -262,17 +246,40 @@ class Session:
 
     def _generate(self, line: Line, command: GenerateCommand) -> bool:
         """Without a header for it, a line that generates uses slot 0."""
-        if command.restore is not None or command.keep is not None:
-            raise RequestError(f"snapshots are {_LATER}")
         if not self._is_free(line.request):
             return False
         counted = command.out is not None
         prompt = read_tokens(command.path, self._options.context, counted=counted)
+        if command.restore is not None:
+            if any(other.busy and other.takes == command.restore for other in self._served):
+                return False
+            self._snapshots.check_prompt(command.restore, prompt)
         request = self._request(prompt, command.total, command.sampling)
+        marks: tuple[int, ...] = ()
+        if command.keep is not None:
+            self._snapshots.check_number(command.keep[1])
+            marks = command.keep[:1]
         slot = line.slot or 0
-        return self._submit(
-            Served(line.request, replace(request, slot=slot + 1), slot, out=command.out)
-        )
+        request = replace(request, slot=slot + 1, checkpoints=marks)
+        served = Served(line.request, request, slot, out=command.out, keep=command.keep)
+        return self._submit(served)
+
+    def _snapshot(self, line: Line, command: SnapshotCommand) -> bool:
+        """Without a header for it, that of the request in slot 0."""
+        if command.thin is not None:
+            raise RequestError(f"a snapshot of a range of positions is {_LATER}")
+        self._snapshots.check_number(command.number)
+        slot = line.slot or 0
+        served = self._served.get(line.request) if line.request else self._served.in_slot(slot)
+        if served is None or served.blocked:
+            raise RequestError("there is no such request with a slot: REQ <id> SNAPSHOT <number>")
+        if served.busy:
+            return False
+        if not self._engine.keep(served.key):
+            raise RequestError("there is no room for a checkpoint (--checkpoints, --context)")
+        tokens = (*served.request.prompt, *served.tokens[:-1])
+        self._output.reply(line.request, self._snapshots.put(command.number, tokens))
+        return True
 
     def _is_free(self, number: int) -> bool:
         """Whether an id is that of no request; false while that may change."""
@@ -371,9 +378,8 @@ class Session:
     # -- events -------------------------------------------------------------------------------
 
     def _emitted(self, served: Served, tokens: tuple[int, ...]) -> None:
-        served.emitted += len(tokens)
+        served.tokens += tokens
         if served.out is not None:
-            served.tokens += tokens
             return
         for token in tokens:
             self._output.token(served.number, token)
@@ -381,12 +387,15 @@ class Session:
     def _finished(self, served: Served, event: Finished) -> None:
         number, cancels = served.number, served.cancels
         self._served.remove(served)
-        text, failed = _ending(served, event), event.reason is FinishReason.ERROR
+        text, failed = ending(served.number, event), event.reason is FinishReason.ERROR
         if served.out is not None and not failed:
             try:
                 write_tokens(served.out, served.tokens)
             except KinfolkError as error:
                 text, failed = f"err {error}", True
+        if served.keep is not None and served.tokens:
+            position, name = served.keep
+            self._snapshots.put(name, served.request.prompt[:position])
         if number in cancels and (event.reason is FinishReason.CANCELLED or not served.running):
             # Two lines wait on one stream: that of the turn, and the one that cancels it.
             if served.running:
@@ -475,11 +484,9 @@ class Session:
         raise RequestError(f"{word} is {_LATER}")
 
 
-def _ending(served: Served, event: Finished) -> str:
-    if event.error is not None:
-        return f"err {event.error}"
-    usage = event.usage
-    return (
-        f"ok req={served.number} prompt={usage.prompt} reused={usage.reused} gen={usage.emitted} "
-        f"finish={event.reason.value}"
+def _unchained(command: RestoreChainCommand) -> GenerateCommand:
+    if command.thin:
+        raise RequestError(f"snapshots of ranges of positions are {_LATER}")
+    return GenerateCommand(
+        command.path, command.total, restore=command.thick, sampling=command.sampling
     )

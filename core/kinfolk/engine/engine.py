@@ -160,6 +160,11 @@ class Engine:
         unknown and finished ids are ignored."""
         self._post(lambda: self._scheduler.grant(request_id, tokens))
 
+    def keep(self, request_id: str) -> bool:
+        """Keep the state of a held request as a checkpoint for later prompts that begin with its
+        tokens; false if there is no room. Blocks until the running step is over."""
+        return self._ask(lambda: self._scheduler.keep(request_id))
+
     def view(self) -> tuple[SequenceView, ...]:
         """All requests that have not ended. Blocks until the running step is over."""
         return self._ask(self._scheduler.view)
