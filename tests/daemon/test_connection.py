@@ -145,6 +145,23 @@ def test_a_step_that_fails_ends_each_request_once_and_the_next_one_works(talk, m
     assert len(t.tokens[4]) == 3
 
 
+def test_a_probe_of_the_real_engine_agrees_and_changes_nothing(talk, engines):
+    t = talk(Wire.TAGGED)
+    for request in (1, 2, 3):
+        sampling = " samp=0.8,0.95,0,1.3,7" if request == 2 else ""
+        t.say(f"REQ {request} START {t.folder}/p.bin 8 2{sampling}")
+        t.until(request, OVER)
+    before = engines[-1].view()
+    t.say("REQ 7 SCHED_BATCH_PROBE", "REQ 8 SCHED_BATCH_PROBE")
+    t.until(8, DONE)
+    assert t.said[-1] == "probe sequences=3 mismatches=0\n"
+    assert engines[-1].view() == before
+    t.say("SCHED_BATCH_DRAIN")
+    t.end()
+    assert t.tokens[1] == t.tokens[3]
+    assert len(t.tokens[2]) == 8
+
+
 def test_an_outbox_never_blocks_and_says_once_that_its_reader_is_lost():
     released, reasons = threading.Event(), []
     box = Outbox(lambda data: released.wait(TALK_SECONDS) and None, reasons.append, most=100)

@@ -198,6 +198,21 @@ def test_a_batched_tail_takes_last_tokens_only(scene, prompts):
     assert s.say("SCHED_BATCH_TARGET_TAIL 2") == [(2, last), (2, DONE), (3, last), (3, DONE)]
 
 
+def test_a_probe_computes_the_next_tokens_of_copies_and_changes_nothing(scene, prompts):
+    s = scene(slots=4)
+    for request in (1, 2):
+        s.say(f"REQ {request} START {s.folder}/a.bin 9 2")
+    before = s.engine.view()
+    assert s.say("REQ 5 SCHED_BATCH_PROBE") == [(5, DONE)]
+    assert s.said[-1] == "probe sequences=2 mismatches=0"
+    assert s.engine.view() == before
+    s.say(f"REQ 3 START {s.folder}/a.bin 9 2", "SCHED_BATCH_PROBE")
+    assert "free slots 0" in s.said[-1], "three copies have no room beside three requests"
+    s.say("SCHED_DRAIN")
+    assert s.tokens == dict.fromkeys((1, 2, 3), s.solo(prompts["a"], 9))
+    s.engine.world.check_idle()
+
+
 def test_batches_need_tags(scene):
     s = scene(Wire.LEGACY)
     assert s.say("SCHED_BATCH_PEEK") == [(0, DONE)]

@@ -57,6 +57,13 @@ class StoppedEngine:
     def keep(self, request_id: str) -> bool:
         return self.world.scheduler.keep(request_id)
 
+    def probe(self, request_ids: list[str]) -> list[tuple[int, int]]:
+        def run(some: list[str]) -> list[int]:
+            with self.world.scheduler.forks(some) as plan:
+                return [each.emitted[0] for each in self.world.engine.run(plan).results]
+
+        return list(zip(run(request_ids), [run([each])[0] for each in request_ids], strict=True))
+
     def view(self) -> tuple[SequenceView, ...]:
         return self.world.scheduler.view()
 

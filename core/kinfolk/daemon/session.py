@@ -461,14 +461,17 @@ class Session:
         if command.kind is Batch.PEEK:
             self._output.reply(line.request, str(batch))
             return True
-        if command.kind is Batch.PROBE:
-            raise RequestError(f"SCHED_BATCH_PROBE is {_LATER}")
         if not batch.slots:
             raise RequestError(f"fewer than two requests are at one position: {batch}")
-        for slot in batch.slots:
-            served = self._served.in_slot(slot)
-            if served is not None:
-                self._turn(served, 1)
+        chosen = [served for slot, served in self._served.held() if slot in batch.slots]
+        if command.kind is Batch.PROBE:
+            tokens = self._engine.probe([served.key for served in chosen])
+            wrong = sum(together != alone for together, alone in tokens)
+            text = f"probe sequences={len(tokens)} mismatches={wrong}"
+            self._output.reply(line.request, text, failed=wrong > 0)
+            return True
+        for served in chosen:
+            self._turn(served, 1)
         self._served.cursor = batch.cursor or 0
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +26,8 @@ class TurnEngine(Protocol):
     def cancel(self, request_id: str) -> None: ...
 
     def view(self) -> tuple[SequenceView, ...]: ...
+
+    def probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]: ...
 
     def keep(self, request_id: str) -> bool: ...
 

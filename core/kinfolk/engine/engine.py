@@ -165,6 +165,12 @@ class Engine:
         tokens; false if there is no room. Blocks until the running step is over."""
         return self._ask(lambda: self._scheduler.keep(request_id))
 
+    def probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]:
+        """For each of some held requests the token after the pending one: computed in one step of
+        all, and alone. Copies compute it, so nothing changes. Blocks until it is done; raises
+        :class:`PoolExhausted` if there are no slots or blocks for the copies."""
+        return self._ask(lambda: self._probe(request_ids))
+
     def view(self) -> tuple[SequenceView, ...]:
         """All requests that have not ended. Blocks until the running step is over."""
         return self._ask(self._scheduler.view)
@@ -237,6 +243,27 @@ class Engine:
             log.exception("a step failed")
             self._fail_all(error)
         return True
+
+    def _probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]:
+        together = self._run_forks(request_ids)
+        alone = [token for each in request_ids for token in self._run_forks([each])]
+        return list(zip(together, alone, strict=True))
+
+    def _run_forks(self, request_ids: Sequence[str]) -> list[int]:
+        """The next tokens of copies of held requests, in one step."""
+        with self._scheduler.forks(request_ids) as plan:
+            histories = {each: self._histories[each].copy() for each in request_ids}
+            try:
+                results = self._runner.run(plan, histories).results
+            except Exception as error:
+                fault = error
+            else:
+                for result in results:
+                    if result.error is not None:
+                        raise EngineError(result.error)
+                return [result.emitted[0] for result in results]
+        self._fail_all(fault)
+        raise EngineError(explain(fault))
 
     def _fail_all(self, error: BaseException) -> None:
         """Nobody knows which operations of a step were carried out: books and state forget all."""

@@ -7,7 +7,8 @@ result is applied only if its step is the one outstanding and its lease is still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from kinfolk.draft_api import Drafter
@@ -173,6 +174,27 @@ class Scheduler:
         self._checkpoints.keep_end(sequence, _lease(sequence))
         self._admission.room_changed()
         return self._checkpoints.keeps(sequence)
+
+    @contextmanager
+    def forks(self, request_ids: Iterable[str]) -> Iterator[StepPlan]:
+        """A step of copies of held requests, each of which chooses the token after the pending one.
+        Its result is not to be committed: the copies end with the context. Raises
+        :class:`PoolExhausted` if there are no slots or blocks for them."""
+        items: list[Item] = []
+        try:
+            for request_id in request_ids:
+                sequence = self._alive[request_id]
+                start = sequence.computed
+                lease = self._kv_cache.tables.fork(_lease(sequence), start + 1)
+                tokens = (sequence.known[start],)
+                items.append(Item(lease, request_id, ItemKind.DECODE, tokens, start))
+                self._kv_cache.tables.extend(lease, start + 1)
+            self._steps += 1
+            yield StepPlan(self._steps, tuple(items), self._kv_cache.take_operations())
+        finally:
+            for item in items:
+                self._kv_cache.tables.release(item.lease)
+            self._admission.room_changed()
 
     # -- one step -----------------------------------------------------------------------------
 
