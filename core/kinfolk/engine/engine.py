@@ -176,10 +176,12 @@ class Engine:
         return self._ask(self._scheduler.view)
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and the numbers of running and waiting requests."""
+        """Counters since the start, and the numbers of requests: ``running`` have a slot, of which
+        ``held`` wait for a grant; ``waiting`` have none."""
         return {
             **self._runner.counters,
             "running": self._scheduler.running,
+            "held": self._scheduler.held,
             "waiting": self._scheduler.waiting,
             "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,
         }

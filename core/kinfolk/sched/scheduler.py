@@ -80,6 +80,11 @@ class Scheduler:
         return len(self._prefilling) + len(self._turns) + self._held
 
     @property
+    def held(self) -> int:
+        """Requests with a slot that wait for a grant."""
+        return self._held
+
+    @property
     def idle(self) -> bool:
         return not self._alive and not self._outstanding
 
