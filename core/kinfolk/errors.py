@@ -104,6 +104,14 @@ class PoolExhausted(CapacityError):
     """A pool of blocks, slots or checkpoints has no free entry."""
 
 
+class QueueFull(CapacityError):
+    """As many requests are in flight as may run and wait."""
+
+
+class SlotTaken(CapacityError):
+    """Another request has the slot that a request asks for."""
+
+
 class StateError(KinfolkError):
     """Sequence state was used out of order, or an integrity check failed."""
 

@@ -172,6 +172,9 @@ class Settings(BaseSettings):
     step_tokens: int | None = Field(
         None, ge=1, description="most rows in a step, over all sequences; unset = by device"
     )
+    max_queue: int = Field(
+        64, ge=0, description="most requests that wait for a slot; further ones are refused"
+    )
     quantum: int = Field(
         16, ge=1, description="tokens a sequence may emit before a waiting one gets its slot"
     )

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from kinfolk.errors import EngineError, RequestError
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import ItemKind, ItemResult, StepPlan, StepResult
-from kinfolk.sched.request import FinishReason, Request
+from kinfolk.sched.request import FinishReason, Request, Status
 from kinfolk.types import CHUNK_POSITIONS
 
 BASES = [[(seed * 7 + i * i) % 29 for i in range(400)] for seed in (1, 2)]
@@ -103,6 +103,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         marks=st.lists(st.sampled_from([1, 20, 64, 100, 128, 130, 191]), max_size=3),
         keep=st.booleans(),
         draft=st.booleans(),
+        grant=st.sampled_from([None, None, 1, 5]),
     )
     def submit(self, base, shared, own, marks, max_new, **options):
         prompt = (*base[:shared], *own)
@@ -164,6 +165,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), times=st.integers(1, 2))
     def cancel(self, data, times):
         self.cancel_one(data.draw(st.sampled_from(sorted(self.world.requests))), times)
+
+    @precondition(lambda self: self.world.scheduler.alive)
+    @rule(data=st.data(), tokens=st.sampled_from([None, 1, 2, 9]))
+    def grant(self, data, tokens):
+        self.world.scheduler.grant(data.draw(st.sampled_from(self.alive())), tokens)
+
+    @invariant()
+    def nobody_exceeds_its_grant(self):
+        if self.world is None:
+            return
+        for view in self.world.scheduler.view():
+            assert view.left >= 0
+            assert (view.status is Status.HELD) == (view.left == 0)
 
     @rule()
     def cancel_nobody(self):
@@ -284,13 +298,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def plan(self) -> StepPlan | None:
         plan = self.world.plan()
-        assert (plan is None) == (not self.alive()), "whoever is alive makes progress"
         if plan is not None:
             self.check_plan(plan)
+            return plan
+        states = {view.status for view in self.world.scheduler.view()}
+        assert states <= {Status.HELD, Status.WAITING}, "whoever is not held makes progress"
+        assert Status.HELD in states or not states, "only who is held makes others wait"
         return plan
 
     def check_plan(self, plan):
         limits = self.world.limits
+        left = {view.request_id: view.left for view in self.world.scheduler.view()}
         slots = [item.lease.slot for item in plan.items]
         assert plan.rows <= limits.step_tokens
         assert len(slots) == len(set(slots)) <= limits.slots
@@ -301,7 +319,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert item.request_id not in self.world.finished
             known = (*request.prompt, *self.world.streams[request.id])
             stop = item.start + len(item.tokens)
-            assert item.budget == request.max_new - len(self.world.streams[request.id])
+            assert item.budget == left[item.request_id]
+            assert item.budget <= request.max_new - len(self.world.streams[request.id])
             if item.kind is ItemKind.PREFILL:
                 assert item.tokens == known[item.start : stop]
                 assert stop % limits.slice == 0 or stop == len(request.prompt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinfolk.errors import CapacityError, EngineError, KinfolkError, RequestError
+from kinfolk.errors import CapacityError, EngineError, KinfolkError, QueueFull, RequestError
 from kinfolk.server.errors import from_exception
 
 CHAT = "/v1/chat/completions"
@@ -300,6 +300,7 @@ def test_a_bug_tells_a_stranger_nothing(make_client, make_engine, user):
     [
         (RequestError("no"), 400, "invalid_request_error"),
         (CapacityError("full"), 503, "unavailable_error"),
+        (QueueFull("full"), 429, "rate_limit_error"),
         (EngineError("dead"), 500, "server_error"),
         (KinfolkError("other"), 500, "server_error"),
         (ValueError("bug"), 500, "server_error"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from kinfolk.registry import Registry
 from kinfolk.settings import Settings, load_settings, typed_options, unknown_variables
 
 if TYPE_CHECKING:
+    from kinfolk.engine.engine import Engine
     from kinfolk.engine.loading import LoadedModel
     from kinfolk.engine.runtime import Runtime
     from kinfolk.gguf.file import GGUFFile
@@ -194,6 +196,21 @@ def loading(path: Path) -> Iterator[ProgressBar]:
     log.info("loading %s", path)
     with ProgressBar(f"loading {path.name}", at_once=True) as progress:
         yield progress
+
+
+def warm_up(engine: Engine) -> None:
+    """Capture likely steps with a progress bar, and say how long it took."""
+    started, prepared = time.monotonic(), 0
+    with ProgressBar("preparing steps") as progress:
+
+        def count(done: int, total: int, what: str) -> None:
+            nonlocal prepared
+            prepared = done
+            progress(done, total, what)
+
+        engine.warm_up(count)
+    if prepared:
+        note(f"prepared {prepared} kinds of steps in {time.monotonic() - started:.1f} s")
 
 
 def _announce_compilations(loaded: LoadedModel) -> None:

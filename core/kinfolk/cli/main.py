@@ -31,6 +31,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "run": "Complete a prompt, or answer it with a chat model.",
     "chat": "Talk to a model.",
     "serve": "Serve a model over HTTP with the OpenAI API.",
+    "daemon": "Serve several requests over lines and frames of integers.",
     "bench": "Measure prefill and decode speed.",
     "inspect": "Show metadata and tensors of a model file.",
     "plan": "Show how a model would divide the device's memory, and what fits.",

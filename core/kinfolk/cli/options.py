@@ -28,7 +28,7 @@ LOADING: Final = (
     *("dtype", "weights", "activations", "op"),
 )
 ENGINE: Final = (
-    *("context", "slots", "kv_codec", "v_codec", "step_tokens"),
+    *("context", "slots", "max_queue", "kv_codec", "v_codec", "step_tokens"),
     *("draft", "draft_model", "draft_mode", "draft_tokens", "draft_budget"),
     *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),
@@ -42,7 +42,7 @@ _METAVARS: Final = {
 _SHORT: Final = {"context": "-c"}
 
 
-def setting(field: str) -> Decorator:
+def setting(field: str, *aliases: str) -> Decorator:
     """The flag of a settings field. No default, so that the environment variable applies."""
     info = Settings.model_fields[field]
     integer = int in (info.annotation, *get_args(info.annotation))
@@ -55,7 +55,7 @@ def setting(field: str) -> Decorator:
             help=f"{_sentence(info.description or field)} [{variable(field)}]",
         )
     return click.option(
-        *filter(None, (_SHORT.get(field), flag(field))),
+        *filter(None, (_SHORT.get(field), flag(field), *aliases)),
         field,
         type=int if integer else str,
         multiple=field in _REPEATED,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kinfolk.cli.console import ProgressBar, note
-from kinfolk.cli.loading import open_runtime, read_settings
+from kinfolk.cli.console import note
+from kinfolk.cli.loading import open_runtime, read_settings, warm_up
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.cli.options import ENGINE, LOADING, model_argument, settings_options
 from kinfolk.errors import SettingsError
 
 if TYPE_CHECKING:
-    from kinfolk.engine.engine import Engine
     from kinfolk.server.options import ServerOptions
 
 _MAX_SECONDS: Final = 86400
@@ -73,13 +71,6 @@ Examples:
 @click.option("--strict-model", is_flag=True, help="Answer 404 to other model names.")
 @click.option("--metrics-public", is_flag=True, help="Serve /metrics without a key.")
 @click.option(
-    "--max-queue",
-    type=click.IntRange(min=0),
-    default=64,
-    show_default=True,
-    help="Most answers that wait for a slot; further ones are refused with 429.",
-)
-@click.option(
     "--max-body-mb",
     type=click.IntRange(min=1),
     default=64,
@@ -113,10 +104,11 @@ Examples:
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
 
-    Up to --slots answers run at once; others wait. Each finished request is logged on stderr,
-    unless --log-level is above info. On a GPU, the port opens when the steps that --slots and
-    --step-tokens make likely are compiled and captured. Ctrl-C lets running answers finish; a
-    second Ctrl-C aborts them with an error, and the exit code is 130.
+    Up to --slots answers run at once and --max-queue others wait; further ones are refused with
+    429. Each finished request is logged on stderr, unless --log-level is above info. On a GPU, the
+    port opens when the steps that --slots and --step-tokens make likely are compiled and captured.
+    Ctrl-C lets running answers finish; a second Ctrl-C aborts them with an error, and the exit code
+    is 130.
     """
     settings = read_settings(ctx)
     if "log_level" not in settings.model_fields_set:
@@ -135,10 +127,11 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
             http.append(stack.enter_context(HttpProcess(sock, prepare)))
 
         runtime = stack.enter_context(open_runtime(settings, model, before=before))
-        options = _options(params, keys, params["name"] or runtime.name or "kinfolk")
+        name = params["name"] or runtime.name or "kinfolk"
+        options = _options(params, keys, name, settings.max_queue)
         host, port = sock.getsockname()[:2]
         if not params["no_warmup"]:
-            _warm_up(runtime.engine)
+            warm_up(runtime.engine)
         http[0].start(runtime, options, runtime.loaded.limits.slots)
         sock.close()  # that of the HTTP process alone decides who can connect
         if not keys and params["host"] not in LOOPBACK:
@@ -148,21 +141,6 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         code = http[0].wait()
     if code:
         ctx.exit(code)
-
-
-def _warm_up(engine: Engine) -> None:
-    """Capture likely steps with a progress bar, and say how long it took."""
-    started, prepared = time.monotonic(), 0
-    with ProgressBar("preparing steps") as progress:
-
-        def count(done: int, total: int, what: str) -> None:
-            nonlocal prepared
-            prepared = done
-            progress(done, total, what)
-
-        engine.warm_up(count)
-    if prepared:
-        note(f"prepared {prepared} kinds of steps in {time.monotonic() - started:.1f} s")
 
 
 def _keys(flags: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
@@ -182,7 +160,9 @@ def _keys(flags: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _options(params: dict[str, Any], keys: tuple[str, ...], name: str) -> ServerOptions:
+def _options(
+    params: dict[str, Any], keys: tuple[str, ...], name: str, max_queue: int
+) -> ServerOptions:
     from kinfolk.server.options import ServerOptions
 
     return ServerOptions(
@@ -192,7 +172,7 @@ def _options(params: dict[str, Any], keys: tuple[str, ...], name: str) -> Server
         strict_model=params["strict_model"],
         public_metrics=params["metrics_public"],
         max_body=params["max_body_mb"] * 2**20,
-        max_queue=params["max_queue"],
+        max_queue=max_queue,
         ping_after=params["ping"],
         grace=params["shutdown_grace"],
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
+from typing import TypeVar
 
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.failures import explain
@@ -16,11 +17,19 @@ from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
 from kinfolk.engine.sizing import prefix_bytes
-from kinfolk.errors import EngineError, RequestError, RequestTypeError, shown
-from kinfolk.sched.events import Emitted, Event, Finished, Usage
+from kinfolk.errors import (
+    EngineError,
+    QueueFull,
+    RequestError,
+    RequestTypeError,
+    SlotTaken,
+    shown,
+)
+from kinfolk.sched.events import Emitted, Event, Finished, Pause, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
+from kinfolk.sched.view import SequenceView
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.integrity import require
 from kinfolk.state.prefix import PrefixCache
@@ -28,15 +37,25 @@ from kinfolk.state.prefix import PrefixCache
 log = logging.getLogger(__name__)
 
 OnEvent = Callable[[Event], None]
+OnPause = Callable[[Pause], None]
+T = TypeVar("T")
 
 
 class Ticket:
     """A submitted request. Iterating blocks and yields its events, the last one ``Finished``."""
 
-    def __init__(self, engine: Engine, request_id: str, on_event: OnEvent | None) -> None:
-        self.request_id = request_id
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        on_event: OnEvent | None,
+        on_pause: OnPause | None = None,
+    ) -> None:
+        self.request_id = request.id
+        self.slot = request.slot
         self._engine = engine
         self._on_event = on_event
+        self._on_pause = on_pause
         self._events: SimpleQueue[Event] = SimpleQueue()
 
     def __iter__(self) -> Iterator[Event]:
@@ -49,9 +68,12 @@ class Ticket:
     def cancel(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
         self._engine.cancel(self.request_id, reason)
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, event: SchedulerEvent) -> None:
         """Called on the engine's thread; must not block."""
-        if self._on_event is None:
+        if isinstance(event, Pause):
+            if self._on_pause is not None:
+                self._on_pause(event)
+        elif self._on_event is None:
             self._events.put(event)
         else:
             self._on_event(event)
@@ -90,7 +112,7 @@ class Engine:
         )
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}
-        self._inbox: deque[Callable[[], Sequence[Event]]] = deque()
+        self._inbox: deque[Callable[[], Sequence[SchedulerEvent]]] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
@@ -98,17 +120,23 @@ class Engine:
 
     # -- clients ------------------------------------------------------------------------------
 
-    def submit(self, request: Request, on_event: OnEvent | None = None) -> Ticket:
-        """Queue a request. ``on_event`` is called on the engine's thread and must not block.
+    def submit(
+        self, request: Request, on_event: OnEvent | None = None, on_pause: OnPause | None = None
+    ) -> Ticket:
+        """Queue a request. ``on_event`` is called on the engine's thread and must not block;
+        ``on_pause`` likewise, each time that the request has emitted what it was granted, or waits
+        for one that has.
 
-        Raises :class:`RequestError` at once when the request could never run.
+        Raises :class:`RequestError` at once when the request could never run, and
+        :class:`QueueFull` or :class:`SlotTaken` when there is no place for it now.
         """
         self._scheduler.check(request)
         history, prompt = History(request), HashedTokens(request.prompt)
-        ticket = Ticket(self, request.id, on_event)
+        ticket = Ticket(self, request, on_event, on_pause)
         with self._wake:
             if request.id in self._tickets:
                 raise RequestError(f"request {request.id!r} is still running; use another id")
+            self._require_place(request)
             self._tickets[request.id] = ticket
         try:
             self._post(lambda: self._enter(request, history, prompt))
@@ -121,19 +149,8 @@ class Engine:
         """Compile and capture the steps that clients are likely to need, so that no step waits for
         it later. Blocks; call it before requests are submitted. ``progress`` is called on the
         engine's thread. Raises the error of a step that cannot be captured."""
-        done: Future[None] = Future()
-
-        def act() -> Sequence[Event]:
-            try:
-                self._runner.warm_up(self._scheduler.limits, progress, lambda: self._closing)
-            except Exception as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-            return ()
-
-        self._post(act)
-        done.result()
+        limits = self._scheduler.limits
+        self._ask(lambda: self._runner.warm_up(limits, progress, lambda: self._closing))
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End a request; unknown and finished ids are ignored."""
@@ -141,9 +158,29 @@ class Engine:
             raise RequestTypeError(f"the id of a request is a text, got {shown(request_id)}")
         self._post(lambda: self._scheduler.cancel(request_id, reason))
 
+    def grant(self, request_id: str, tokens: int | None = None) -> None:
+        """Let a request that was submitted with a grant emit ``tokens`` more, ``None`` = all;
+        unknown and finished ids are ignored."""
+        self._post(lambda: self._scheduler.grant(request_id, tokens))
+
+    def keep(self, request_id: str) -> bool:
+        """Keep the state of a held request as a checkpoint for later prompts that begin with its
+        tokens; false if there is no room. Blocks until the running step is over."""
+        return self._ask(lambda: self._scheduler.keep(request_id))
+
+    def probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]:
+        """For each of some held requests the token after the pending one: computed in one step of
+        all, and alone. Copies compute it, so nothing changes. Blocks until it is done; raises
+        :class:`PoolExhausted` if there are no slots or blocks for the copies."""
+        return self._ask(lambda: self._probe(request_ids))
+
+    def view(self) -> tuple[SequenceView, ...]:
+        """All requests that have not ended. Blocks until the running step is over."""
+        return self._ask(self._scheduler.view)
+
     def stats(self) -> dict[str, int]:
-        """Counters since the start, the numbers of running and waiting requests, and the host
-        memory that state takes."""
+        """Counters since the start; the host memory that state takes; and the numbers of requests:
+        ``running`` have a slot, of which ``held`` wait for a grant; ``waiting`` have none."""
         host = self._kv_cache.host
         return {
             **self._runner.counters,
@@ -151,6 +188,7 @@ class Engine:
             "host_rows": host.rows,
             "host_bytes": host.used_bytes,
             "running": self._scheduler.running,
+            "held": self._scheduler.held,
             "waiting": self._scheduler.waiting,
             **self._scheduler.prefix_stats(),
             "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,
@@ -216,6 +254,27 @@ class Engine:
             self._fail_all(error)
         return True
 
+    def _probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]:
+        together = self._run_forks(request_ids)
+        alone = [token for each in request_ids for token in self._run_forks([each])]
+        return list(zip(together, alone, strict=True))
+
+    def _run_forks(self, request_ids: Sequence[str]) -> list[int]:
+        """The next tokens of copies of held requests, in one step."""
+        with self._scheduler.forks(request_ids) as plan:
+            histories = {each: self._histories[each].copy() for each in request_ids}
+            try:
+                results = self._runner.run(plan, histories).results
+            except Exception as error:
+                fault = error
+            else:
+                for result in results:
+                    if result.error is not None:
+                        raise EngineError(result.error)
+                return [result.emitted[0] for result in results]
+        self._fail_all(fault)
+        raise EngineError(explain(fault))
+
     def _fail_all(self, error: BaseException) -> None:
         """Nobody knows which operations of a step were carried out: books and state forget all."""
         events = self._scheduler.fail_all(explain(error))
@@ -236,6 +295,7 @@ class Engine:
                 if not self._take_inbox():
                     break
                 if not self.step():
+                    self._dispatch(self._scheduler.blocked())
                     with self._wake:
                         self._wake.wait_for(lambda: self.pending_calls)
             except Exception as error:
@@ -251,7 +311,9 @@ class Engine:
             self._dispatch(self._inbox.popleft()())
         return not closing
 
-    def _enter(self, request: Request, history: History, prompt: HashedTokens) -> Sequence[Event]:
+    def _enter(
+        self, request: Request, history: History, prompt: HashedTokens
+    ) -> Sequence[SchedulerEvent]:
         """Queue a request. An error here ends this request only."""
         try:
             self._scheduler.submit(request, prompt)
@@ -262,27 +324,58 @@ class Engine:
         self._histories[request.id] = history
         return ()
 
-    def _dispatch(self, events: Sequence[Event]) -> None:
+    def _require_place(self, request: Request) -> None:
+        """Called with the lock held, so that no two requests get the same place."""
+        limits, tickets = self._scheduler.limits, self._tickets
+        most = limits.most_in_flight
+        if most is not None and len(tickets) >= most:
+            raise QueueFull(
+                f"the queue is full: {len(tickets)} requests are in flight, {limits.slots} may run "
+                f"(--slots) and {limits.max_queue} may wait (--max-queue); wait until one has ended"
+            )
+        if request.slot is None:
+            return
+        # A copy: the engine's thread takes tickets out. The scheduler knows what it has queued.
+        posted = (each.request_id for each in list(tickets.values()) if each.slot == request.slot)
+        owner = self._scheduler.owner(request.slot) or next(posted, None)
+        if owner is not None:
+            raise SlotTaken(f"slot {request.slot} is taken by request {owner!r}")
+
+    def _dispatch(self, events: Sequence[SchedulerEvent]) -> None:
         for event in events:
             ticket = self._tickets.get(event.request_id)
             if isinstance(event, Emitted):
                 self._histories[event.request_id].extend(event.tokens)
-            else:
+            elif isinstance(event, Finished):
                 self._tickets.pop(event.request_id, None)
                 self._histories.pop(event.request_id, None)
             if ticket is not None:
                 self._deliver(ticket, event)
 
-    def _deliver(self, ticket: Ticket, event: Event) -> None:
+    def _deliver(self, ticket: Ticket, event: SchedulerEvent) -> None:
         """Call the listener; an exception in it cancels its own request only."""
         try:
             ticket.deliver(event)
         except Exception:
             log.exception("the listener of request %r failed: cancelling it", ticket.request_id)
-            if isinstance(event, Emitted):
+            if not isinstance(event, Finished):
                 self._inbox.append(lambda: self._scheduler.cancel(ticket.request_id))
 
-    def _post(self, action: Callable[[], Sequence[Event]]) -> None:
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The answer of the engine's thread, between two steps."""
+        answer: Future[T] = Future()
+
+        def act() -> Sequence[SchedulerEvent]:
+            try:
+                answer.set_result(question())
+            except Exception as error:
+                answer.set_exception(error)
+            return ()
+
+        self._post(act)
+        return answer.result()
+
+    def _post(self, action: Callable[[], Sequence[SchedulerEvent]]) -> None:
         with self._wake:
             if self._closing:
                 raise EngineError("the engine has stopped")

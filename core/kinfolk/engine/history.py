@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from copy import copy
+from typing import Self
 
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.sched.request import Request
@@ -20,6 +22,12 @@ class History:
         self._penalised = request.sampling.has_penalties
         self.prompt = frozenset(request.prompt) if self._penalised else frozenset()
         self.output: Counter[int] = Counter()
+
+    def copy(self) -> Self:
+        """The same counts for a copy of the sequence, in a slot of its own."""
+        copied = copy(self)
+        copied.output = Counter(self.output)
+        return copied
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Count emitted tokens."""

@@ -92,6 +92,7 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
         slice=rows,
         quantum=settings.quantum,
         checkpoint_every=settings.checkpoint_every,
+        max_queue=settings.max_queue,
         max_draft=loaded.drafters.host_rows,
         host_first=loaded.drafters.host_first,
         vocabulary=loaded.info.vocabulary,

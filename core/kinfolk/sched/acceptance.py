@@ -47,7 +47,16 @@ def check_request(request: Request, limits: SchedulerLimits, tables: SequenceTab
     _check_numbers(request, where)
     if limits.vocabulary is not None:
         request.sampling.check_tokens(limits.vocabulary)
+    _check_slot(request, where, limits)
     _check_room(request, where, limits, tables)
+
+
+def _check_slot(request: Request, where: str, limits: SchedulerLimits) -> None:
+    if request.slot is not None and not 1 <= request.slot <= limits.slots:
+        raise RequestError(
+            f"{where}: slot must be between 1 and {limits.slots}, got {shown(request.slot)}",
+            field="slot",
+        )
 
 
 def _check_kinds(request: Request) -> None:
@@ -102,12 +111,15 @@ def check_tokens(
 def _check_numbers(request: Request, where: str) -> None:
     quantum = 1 if request.quantum is None else request.quantum
     width = 1 if request.draft_width is None else request.draft_width
+    grant = 1 if request.grant is None else request.grant
     named = {
         "max_new": request.max_new,
         "priority": request.priority,
         "quantum": quantum,
         "draft_width": width,
         "followers": request.followers,
+        "grant": grant,
+        "slot": 1 if request.slot is None else request.slot,
     }
     for name, value in named.items():
         if not is_whole(value):

@@ -66,7 +66,8 @@ class Admission:
         return admitted
 
     def _open(self, sequence: Sequence) -> bool:
-        if not self._kv_cache.tables.free:
+        slot = self._slot(sequence)
+        if slot is None:
             return False
         positions = positions_of(sequence.request)
         prefix = self._prefixes.find(sequence.prompt)
@@ -75,12 +76,21 @@ class Admission:
                 if start is not None:
                     sequence.reused_from = "device" if start.checkpoint.resident else "host"
                 checkpoint, length = _from(start)
-                sequence.lease = self._kv_cache.open(positions, checkpoint, length)
+                sequence.lease = self._kv_cache.open(positions, checkpoint, length, slot)
                 sequence.reused = sequence.computed = length
                 sequence.start = None if start is None else start.whole
                 self._prefixes.started(start)
                 return True
         return False
+
+    def _slot(self, sequence: Sequence) -> int | None:
+        """The slot that a sequence asks for, or the lowest one that none in the line asks for, if
+        it is free."""
+        free = self._kv_cache.tables.free
+        if sequence.request.slot is not None:
+            return sequence.request.slot if sequence.request.slot in free else None
+        asked = {other.request.slot for other in self._waiting}
+        return min((slot for slot in free if slot not in asked), default=None)
 
     def _make_room(self, positions: int, sequence: Sequence, start: PrefixMatch | None) -> bool:
         """Let stored prefixes leave the device, but only if that is enough. ``start`` stays where

@@ -84,6 +84,11 @@ class Checkpoints:
         else:
             self._insert(made)
 
+    def keeps(self, seq: Sequence) -> bool:
+        """Whether there is a checkpoint after ``known[:computed]``."""
+        tokens = seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])
+        return self._prefixes.holds(tokens, seq.computed)
+
     def forget_all(self) -> None:
         """After a fault of unknown reach no stored state is trusted."""
         for lease in list(self._pending):

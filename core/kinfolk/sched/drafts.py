@@ -195,7 +195,7 @@ class Drafts:
         return sequence.request.draft_rows(most if width is None else min(most, width))
 
     def _usable(self, sequence: Sequence) -> int:
-        left = sequence.remaining - 1
+        left = sequence.budget - 1
         width = self._rows(sequence, sequence.proposed)
         if not sequence.proposed_tree or not left:
             return min(width, left)
@@ -224,7 +224,7 @@ class Drafts:
             return ()
         # A step emits one token more than it accepts, so more drafts could not be used.
         most = self._rows(sequence, self._limits.max_draft)
-        limit = min(most, sequence.remaining - 1, rows)
+        limit = min(most, sequence.budget - 1, rows)
         if limit <= 0:
             return ()
         try:

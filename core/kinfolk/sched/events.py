@@ -64,4 +64,26 @@ class Finished:
     error: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The request has emitted what it was granted and keeps its slot."""
+
+    request_id: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The request has no slot, and gets none before a held one is granted more or ends: nothing
+    else runs."""
+
+    request_id: str
+
+
 Event = Emitted | Finished
+"""What every client of a request hears."""
+
+Pause = Held | Blocked
+"""Heard of only where requests have grants."""
+
+SchedulerEvent = Event | Pause

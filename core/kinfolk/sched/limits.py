@@ -27,6 +27,7 @@ class SchedulerLimits:
                      "confidence" = as many as the drafter gives a chance
     draft_width      most drafted rows of one sequence to verify; ``None`` = no limit
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
+    max_queue        requests that may wait for a slot; ``None`` = any number
     overlap          plan a step before the one before it is known, where that changes nothing
     checkpoint_every tokens of a long prompt between checkpoints, 0 = none
     vocabulary       token ids are below this; ``None`` = not checked
@@ -49,6 +50,7 @@ class SchedulerLimits:
     checkpoint_every: int = 0
     vocabulary: int | None = None
     overlap: bool = True
+    max_queue: int | None = None
 
     def __post_init__(self) -> None:
         for name, holds, rule in (
@@ -74,6 +76,7 @@ class SchedulerLimits:
             ),
             ("prefill_share", 0 <= self.prefill_share < 1, "at least 0 and below 1"),
             ("checkpoint_every", self.checkpoint_every >= 0, "at least 0"),
+            ("max_queue", self.max_queue is None or self.max_queue >= 0, "at least 0"),
             ("vocabulary", self.vocabulary is None or self.vocabulary >= 1, "at least 1"),
         ):
             if not holds:
@@ -83,6 +86,11 @@ class SchedulerLimits:
     def proposed(self) -> int:
         """Most drafted rows of a sequence that the device proposes."""
         return max(self.proposed_chain, self.proposed_tree)
+
+    @property
+    def most_in_flight(self) -> int | None:
+        """Most requests that run and wait, ``None`` = any number."""
+        return None if self.max_queue is None else self.slots + self.max_queue
 
     @property
     def most_drafted(self) -> int:

@@ -93,7 +93,8 @@ class Request:
     ``quantum`` overrides the scheduler's number of tokens a turn; lower ``priority`` runs first.
     Without ``draft`` nothing is drafted for it; ``draft_width`` is the most rows to draft for it in
     a step, ``None`` = as many as the scheduler's limits say; ``draft_mode`` is what the device
-    proposes, if it can.
+    proposes, if it can. ``slot`` is the slot to run in (from 1), ``None`` = any free one. After
+    ``grant`` tokens it is held until it is granted more; ``None`` = it never is.
     """
 
     id: str
@@ -110,6 +111,8 @@ class Request:
     draft_mode: Literal["auto", "chain", "tree"] = "auto"
     priority: int = 0
     quantum: int | None = None
+    slot: int | None = None
+    grant: int | None = None
 
     def draft_rows(self, most: int) -> int:
         """Rows to draft for it in a step, of ``most`` that could be drafted."""
@@ -122,6 +125,7 @@ class Status(Enum):
     WAITING = "waiting"
     PREFILL = "prefill"
     DECODE = "decode"
+    HELD = "held"
     FINISHED = "finished"
 
 
@@ -146,7 +150,8 @@ class Sequence:
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
     ``confidence``. Its first ``reused`` tokens came from a stored prefix that was at
     ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``draft_source``
-    made the draft that is verified; ``copies``: all of the last draft of the host was accepted.
+    made the draft that is verified; ``copies``: all of the last draft of the host was accepted. It
+    is held once ``granted`` tokens are emitted, ``None`` = never.
     """
 
     request: Request
@@ -168,6 +173,7 @@ class Sequence:
     copies: bool = False
     drafts: DraftTally = field(default_factory=DraftTally)
     steps: int = 0
+    granted: int | None = field(init=False)
     finish: FinishReason | None = None
     error: str | None = None
 
@@ -175,6 +181,7 @@ class Sequence:
         self.prompt = hashed or HashedTokens(self.request.prompt)
         if not self.known:
             self.known = list(self.request.prompt)
+        self.granted = self.request.grant
 
     @property
     def emitted(self) -> int:
@@ -183,3 +190,10 @@ class Sequence:
     @property
     def remaining(self) -> int:
         return len(self.request.prompt) + self.request.max_new - len(self.known)
+
+    @property
+    def budget(self) -> int:
+        """Tokens that it may emit before it ends or is held."""
+        if self.granted is None:
+            return self.remaining
+        return min(self.remaining, self.granted - self.emitted)

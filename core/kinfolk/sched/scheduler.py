@@ -7,21 +7,23 @@ result is applied only if its step is the one outstanding and its lease is still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from kinfolk.draft_api import Drafter
-from kinfolk.errors import EngineError, SettingsError
+from kinfolk.errors import EngineError, SettingsError, SlotTaken
 from kinfolk.sched.admission import Admission
 from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.choices import Choices
 from kinfolk.sched.drafts import Drafts
-from kinfolk.sched.events import Emitted, Event, Finished, Usage
+from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
+from kinfolk.sched.view import SequenceView
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.kv_cache_manager import KVCacheManager
@@ -63,6 +65,7 @@ class Scheduler:
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
         self._prefilling: list[Sequence] = []
+        self._held = 0
         self._alive: dict[str, Sequence] = {}
         self._outstanding: list[StepPlan] = []
         self._arrivals = 0
@@ -77,7 +80,12 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Requests with a slot."""
-        return len(self._prefilling) + len(self._turns)
+        return len(self._prefilling) + len(self._turns) + self._held
+
+    @property
+    def held(self) -> int:
+        """Requests with a slot that wait for a grant."""
+        return self._held
 
     @property
     def idle(self) -> bool:
@@ -87,6 +95,26 @@ class Scheduler:
     def alive(self) -> Mapping[str, Sequence]:
         """Requests that have not ended, by id."""
         return MappingProxyType(self._alive)
+
+    def view(self) -> tuple[SequenceView, ...]:
+        """All requests that have not ended, in the order of their arrival, as they are now."""
+        return tuple(map(SequenceView.of, self._alive.values()))
+
+    def blocked(self) -> list[SchedulerEvent]:
+        """The requests that wait, if :meth:`plan` has nothing to run: all that have a slot are
+        held."""
+        if not self._held or self.running != self._held:
+            return []
+        waiting = (seq for seq in self._alive.values() if seq.lease is None)
+        return [Blocked(sequence.request.id) for sequence in waiting]
+
+    def owner(self, slot: int) -> str | None:
+        """The request that has a slot, or waits for it. Any thread may ask."""
+        for request_id, sequence in list(self._alive.items()):
+            lease = sequence.lease
+            if slot == (sequence.request.slot if lease is None else lease.slot):
+                return request_id
+        return None
 
     @property
     def draft_failures(self) -> int:
@@ -105,15 +133,20 @@ class Scheduler:
     def submit(self, request: Request, prompt: HashedTokens | None = None) -> None:
         """Queue a request that :meth:`check` accepts and whose id no running request has.
 
-        ``prompt`` is that of the request; another thread may have hashed it.
+        ``prompt`` is that of the request; another thread may have hashed it. Raises
+        :class:`SlotTaken` if another request has its slot.
         """
+        if request.slot is not None and (owner := self.owner(request.slot)) is not None:
+            raise SlotTaken(f"slot {request.slot} is taken by request {owner!r}")
         sequence = Sequence(request, self._arrivals, prompt)
         self._arrivals += 1
         if self._choices.enter(sequence):
             self._admission.enqueue(sequence)
         self._alive[request.id] = sequence
 
-    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> list[Event]:
+    def cancel(
+        self, request_id: str, reason: FinishReason = FinishReason.CANCELLED
+    ) -> list[SchedulerEvent]:
         """End a request now, whatever it is doing; unknown and finished ids are no fault.
 
         What the outstanding step computes for it is dropped. ``reason`` is ``STOP`` when the
@@ -123,8 +156,58 @@ class Scheduler:
         if sequence is None:
             return []
         # In the middle of a step the state is neither the old one nor the new one.
-        settled = sequence.status is Status.DECODE and not self._outstanding
+        between_steps = sequence.status is Status.DECODE and not self._outstanding
+        settled = between_steps or sequence.status is Status.HELD
         return [self._finish(sequence, reason, settled=settled)]
+
+    def grant(self, request_id: str, tokens: int | None = None) -> list[SchedulerEvent]:
+        """Let a request emit ``tokens`` more than it was granted before it is held (again),
+        ``None`` = all. Unknown and finished ids are no fault."""
+        sequence = self._alive.get(request_id)
+        if sequence is None:
+            return []
+        if tokens is not None and tokens < 1:
+            raise EngineError(f"a grant is of at least 1 token, got {tokens}")
+        if tokens is None or sequence.granted is None:
+            sequence.granted = None
+        else:
+            sequence.granted += tokens
+        if sequence.status is Status.HELD:
+            self._held -= 1
+            sequence.status = Status.DECODE
+            self._turns.join(sequence)
+        return []
+
+    def keep(self, request_id: str) -> bool:
+        """Keep the state of a held request as a checkpoint for later prompts; false if there is no
+        room. Raises :class:`EngineError` if it is not held."""
+        sequence = self._alive.get(request_id)
+        if sequence is None or sequence.status is not Status.HELD:
+            raise EngineError(f"request {request_id!r} is not held: its state is about to change")
+        self._checkpoints.keep_end(sequence, _lease(sequence))
+        self._admission.room_changed()
+        return self._checkpoints.keeps(sequence)
+
+    @contextmanager
+    def forks(self, request_ids: Iterable[str]) -> Iterator[StepPlan]:
+        """A step of copies of held requests, each of which chooses the token after the pending one.
+        Its result is not to be committed: the copies end with the context. Raises
+        :class:`PoolExhausted` if there are no slots or blocks for them."""
+        items: list[Item] = []
+        try:
+            for request_id in request_ids:
+                sequence = self._alive[request_id]
+                start = sequence.computed
+                lease = self._kv_cache.tables.fork(_lease(sequence), start + 1)
+                tokens = (sequence.known[start],)
+                items.append(Item(lease, request_id, ItemKind.DECODE, tokens, start))
+                self._kv_cache.tables.extend(lease, start + 1)
+            self._steps += 1
+            yield StepPlan(self._steps, tuple(items), self._kv_cache.take_operations())
+        finally:
+            for item in items:
+                self._kv_cache.tables.release(item.lease)
+            self._admission.room_changed()
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -166,7 +249,7 @@ class Scheduler:
             )
         return self._planned(items)
 
-    def commit(self, result: StepResult) -> list[Event]:
+    def commit(self, result: StepResult) -> list[SchedulerEvent]:
         """Apply what became of the outstanding step, of two the first.
 
         Raises :class:`EngineError`, with nothing changed, if the result does not fit the plan; the
@@ -179,7 +262,7 @@ class Scheduler:
         outcomes = match_results(plan, result)
         self._outstanding.pop(0)
         self._drafts.timed(plan, result.seconds)
-        events: list[Event] = []
+        events: list[SchedulerEvent] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
                 self._settle(item.lease, outcome.error)
@@ -193,13 +276,13 @@ class Scheduler:
         self._turns.rotate()
         return events
 
-    def fail_all(self, error: str) -> list[Event]:
+    def fail_all(self, error: str) -> list[SchedulerEvent]:
         """The state on the device is lost: end all that have a slot, trust nothing stored. The
         caller makes the state forget as well."""
         self._outstanding.clear()
         self._checkpoints.forget_all()
         live = [sequence for sequence in self._alive.values() if sequence.lease is not None]
-        events: list[Event] = [
+        events: list[SchedulerEvent] = [
             self._finish(sequence, FinishReason.ERROR, error=error) for sequence in live
         ]
         self._kv_cache.forget_operations()
@@ -263,7 +346,7 @@ class Scheduler:
                 ItemKind.VERIFY if draft.tokens or draft.proposed else ItemKind.DECODE,
                 (sequence.known[start], *draft.tokens),
                 start,
-                budget=sequence.remaining,
+                budget=sequence.budget,
                 proposed=draft.proposed,
                 tree=draft.tree,
                 propose=propose,
@@ -294,7 +377,7 @@ class Scheduler:
             start,
             sample=last,
             propose=self._drafts.proposes_first(sequence) if last else "off",
-            budget=sequence.remaining,
+            budget=sequence.budget,
             stores=self._checkpoints.take(
                 sequence, lease, stop, for_choices=self._choices.leads(sequence)
             ),
@@ -311,7 +394,7 @@ class Scheduler:
         sequence: Sequence,
         item: Item,
         outcome: ItemResult,
-        send: Callable[[Event], None],
+        send: Callable[[SchedulerEvent], None],
     ) -> None:
         """Move a sequence on by its item: tokens behind a stop token do not exist."""
         tokens = _until_stop(outcome.emitted, sequence.request.stop)
@@ -349,6 +432,15 @@ class Scheduler:
             settled = len(tokens) == len(outcome.emitted) or not self._kv_cache.recurrent
             reason = FinishReason.STOP if stopped else FinishReason.LENGTH
             send(self._finish(sequence, reason, settled=settled))
+        elif sequence.budget <= 0:
+            send(self._hold(sequence, item.lease))
+
+    def _hold(self, sequence: Sequence, lease: SlotLease) -> Held:
+        """Out of the turns, with slot and state: its pending token stays pending."""
+        self._turns.leave(sequence)
+        self._held += 1
+        sequence.status = Status.HELD
+        return Held(sequence.request.id, lease.slot)
 
     def _finish(
         self,
@@ -365,7 +457,10 @@ class Scheduler:
             if sequence.status is Status.PREFILL:
                 self._prefilling.remove(sequence)
             else:
-                self._turns.leave(sequence)
+                if sequence.status is Status.HELD:
+                    self._held -= 1
+                else:
+                    self._turns.leave(sequence)
                 self._drafts.release(sequence)
             if settled and sequence.request.keep:
                 self._keep_end(sequence, sequence.lease)

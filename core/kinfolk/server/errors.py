@@ -15,6 +15,7 @@ from kinfolk.errors import (
     CapacityError,
     ContextLengthExceeded,
     KinfolkError,
+    QueueFull,
     RequestError,
     SettingsError,
     shown,
@@ -122,6 +123,8 @@ def from_kinfolk(error: KinfolkError) -> ApiError:
         )
     if isinstance(error, RequestError | SettingsError):
         return ApiError(error.http_status, str(error), param=error.field)
+    if isinstance(error, QueueFull):
+        return ApiError(429, str(error), code="queue_full", retry_after=1)
     if isinstance(error, CapacityError):
         return unavailable(str(error), "no_capacity")
     return ApiError(error.http_status, str(error))

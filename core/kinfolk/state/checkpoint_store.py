@@ -109,9 +109,11 @@ class CheckpointStore:
         checkpoint: Checkpoint,
         positions: int,
         length: int | None = None,
+        slot: int | None = None,
     ) -> SlotLease:
         """A new sequence with room for ``positions`` positions that starts from a checkpoint, or
-        from its first ``length`` positions: without recurrent state and windows."""
+        from its first ``length`` positions: without recurrent state and windows. ``slot`` is the
+        free one to lease, ``None`` = any."""
         if not checkpoint.live:
             raise StateError("a sequence cannot start from a checkpoint that was dropped")
         length = checkpoint.length if length is None else length
@@ -124,7 +126,7 @@ class CheckpointStore:
                 )
             shared = chunks_for(length)
             chunks = tuple({n: each for n, each in held.items() if n < shared} for held in chunks)
-        lease = self._tables.open(positions, length, self.shared(checkpoint, length))
+        lease = self._tables.open(positions, length, self.shared(checkpoint, length), slot)
         self._tables.share(lease, length, chunks)
         self._tables.restore_recurrent(lease, checkpoint)
         return lease

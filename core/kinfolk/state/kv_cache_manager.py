@@ -58,16 +58,20 @@ class KVCacheManager:
         return self.tables.can_open(positions, self._shared(start, length))
 
     def open(
-        self, positions: int, start: Checkpoint | None = None, length: int | None = None
+        self,
+        positions: int,
+        start: Checkpoint | None = None,
+        length: int | None = None,
+        slot: int | None = None,
     ) -> SlotLease:
         """Lease a slot with room for ``positions`` positions, empty or restored from ``start``, or
-        from the first ``length`` positions of it.
+        from the first ``length`` positions of it; ``slot`` is the one to lease, ``None`` = any.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
         if start is None:
-            return self.tables.open(positions)
-        return self.checkpoints.restore(start, positions, length)
+            return self.tables.open(positions, slot=slot)
+        return self.checkpoints.restore(start, positions, length, slot)
 
     def take_operations(self) -> tuple[StateOperation, ...]:
         """Changes of the tensors that must happen before the next step, in order."""

@@ -125,9 +125,12 @@ class SequenceTables:
 
     # -- sequences ----------------------------------------------------------------------------
 
-    def open(self, positions: int, start: int = 0, shared: int = 0) -> SlotLease:
+    def open(
+        self, positions: int, start: int = 0, shared: int = 0, slot: int | None = None
+    ) -> SlotLease:
         """Lease a slot with room for ``positions`` positions, of which ``start`` will be there at
-        once: ``shared`` full chunks of them in blocks of others.
+        once: ``shared`` full chunks of them in blocks of others. ``slot`` is the free one to lease,
+        ``None`` = any.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
@@ -142,7 +145,10 @@ class SequenceTables:
                 f"{self.needed(positions, shared)} blocks, available {room or 'none'}, "
                 f"free slots {len(self.free)}"
             )
-        slot = self.free.pop()
+        if slot is None:
+            slot = self.free.pop()
+        else:
+            self.free.remove(slot)
         self._epochs[slot] += 1
         seq = SequenceState(
             SlotLease(slot, self._epochs[slot]),

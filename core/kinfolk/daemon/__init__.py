@@ -1,0 +1,1 @@
+"""The daemon: several requests over one stream of lines, answered by frames of integers."""

@@ -1,0 +1,495 @@
+"""A session: lines in, frames out. It owns its requests; the engine runs them.
+
+Lines are executed in order. One that cannot be decided while turns run waits for their ends, and so
+do those behind it; only ``CANCEL`` is obeyed at once. Every line has one terminal reply: the end of
+the turn that it started, or a reply of its own. A legacy stream cannot say whose token it has, so
+there one line is executed at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kinfolk.daemon.aligned import select
+from kinfolk.daemon.commands import (
+    Batch,
+    BatchCommand,
+    CancelCommand,
+    CompressCommand,
+    ContinueCommand,
+    DrainCommand,
+    FreeDrafterCommand,
+    FreeSnapshotCommand,
+    GenerateCommand,
+    Line,
+    ListCommand,
+    Listing,
+    ParkCommand,
+    QuitCommand,
+    RestoreChainCommand,
+    SnapshotCommand,
+    StartCommand,
+    StepCommand,
+)
+from kinfolk.daemon.drain import Drain
+from kinfolk.daemon.grammar import LineError, parse
+from kinfolk.daemon.listing import ending, listing
+from kinfolk.daemon.output import Output
+from kinfolk.daemon.served import Rotation, Served
+from kinfolk.daemon.snapshots import Snapshots
+from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
+from kinfolk.daemon.token_files import read_tokens, write_tokens
+from kinfolk.errors import KinfolkError, QueueFull, RequestError, SlotTaken
+from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEvent
+from kinfolk.sched.request import FinishReason, Request, Sampling
+
+log = logging.getLogger(__name__)
+
+_LATER: Final = "not available in this version"
+
+TurnCommand = StartCommand | GenerateCommand | ContinueCommand
+"""What begins a turn of the request of its header."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateReply:
+    """In a legacy stream: the reply to a line that was executed at once, in its place."""
+
+    request: int
+    text: str = ""
+    failed: bool = False
+
+
+class Session:
+    """Used by one thread. ``post`` is called on the engine's thread with what happens to a request;
+    the caller gives it to :meth:`take` on the session's own thread."""
+
+    def __init__(
+        self,
+        engine: TurnEngine,
+        options: SessionOptions,
+        output: Output,
+        post: Callable[[Served, SchedulerEvent], None],
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._output = output
+        self._post = post
+        self._served = Rotation(options.slots)
+        self._lines: deque[Line | LateReply] = deque()
+        self._snapshots = Snapshots()
+        self._drain: Drain | None = None
+        self._leaving = False
+        self._quit: int | None = None
+        self._count = 0
+
+    @property
+    def waiting(self) -> int:
+        """Lines that were not executed yet."""
+        return len(self._lines)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be written."""
+        return self._leaving and not self._lines and not self._served
+
+    # -- what arrives -------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """Execute a line, or keep it until the turns before it are over."""
+        if self._leaving:
+            return
+        try:
+            line = parse(text)
+        except LineError as error:
+            self._answer(error.request, f"err {error}", failed=True)
+            self._go_on()
+            return
+        if isinstance(line.command, CancelCommand):
+            self._cancel(line, line.command.request or line.request)
+        else:
+            self._lines.append(line)
+        self._go_on()
+
+    def end(self) -> None:
+        """No more lines come: turns and drains go on to their ends, then held requests end."""
+        self._leaving = True
+        self._go_on()
+
+    def abandon(self) -> None:
+        """Nobody reads any more: end all requests now."""
+        self._leaving = True
+        self._lines.clear()
+        self._drain = None
+        for served in self._served:
+            self._end(served)
+
+    def _answer(self, number: int, text: str = "", *, failed: bool = False) -> None:
+        """Reply to a line that is executed when it arrives."""
+        if self._output.wire.tagged:
+            self._output.reply(number, text, failed=failed)
+        else:
+            self._lines.append(LateReply(number, text, failed))
+
+    def take(self, served: Served, event: SchedulerEvent) -> None:
+        """Something has happened to a request."""
+        if isinstance(event, Emitted):
+            served.blocked = False
+            self._emitted(served, event.tokens)
+            return
+        if isinstance(event, Blocked):
+            served.blocked = True
+        elif isinstance(event, Held):
+            served.running = served.blocked = False
+            served.slot = event.slot - 1
+            self._output.turn_over(served.number)
+        else:
+            self._finished(served, event)
+        if self._drain is not None:
+            self._drain.over(served)
+        self._go_on()
+
+    # -- order --------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Execute the lines that can be, then give turns away for a drain."""
+        while self._lines:
+            line = self._lines[0]
+            try:
+                if not self._execute(line):
+                    break
+            except KinfolkError as error:
+                self._output.reply(line.request, f"err {error}", failed=True)
+            self._lines.popleft()
+        self._drain_on()
+        if self._leaving and not self._lines and not self._served.busy:
+            self._end_rest()
+
+    def _end_rest(self) -> None:
+        """After the last line: what is held ends; then also what waited in vain for room."""
+        held = [served for served in self._served if served.held]
+        if self._drain is None or not held:
+            for served in held or self._served:
+                self._end(served)
+        if not self._served:
+            self._finish_drain()
+            if self._quit is not None:
+                quit_line, self._quit = self._quit, None
+                self._output.reply(quit_line)
+
+    def _execute(self, line: Line | LateReply) -> bool:
+        """False: ask again when a turn is over. Never so if none is under way."""
+        if self._served.busy and not self._output.wire.tagged:
+            return False
+        if isinstance(line, LateReply):
+            self._output.reply(line.request, line.text, failed=line.failed)
+            return True
+        self._check_slot(line.slot)
+        command = line.command
+        match command:
+            case StartCommand():
+                return self._start(line, command)
+            case GenerateCommand():
+                return self._generate(line, command)
+            case ContinueCommand():
+                return self._continue(line, command)
+            case StepCommand():
+                return self._step(line)
+            case DrainCommand():
+                self._begin_drain(line, command)
+            case BatchCommand():
+                return self._batch(line, command)
+            case ListCommand():
+                self._output.reply(line.request, self._listing(command.what))
+            case ParkCommand():
+                self._park(command)
+            case RestoreChainCommand():
+                return self._generate(line, _unchained(command))
+            case SnapshotCommand():
+                return self._snapshot(line, command)
+            case FreeSnapshotCommand():
+                self._snapshots.free(command.number)
+                self._output.reply(line.request)
+            case QuitCommand():
+                return self._leave(line.request)
+            case CompressCommand() | FreeDrafterCommand():
+                raise RequestError(f"the compression of prompts is {_LATER}")
+        return True
+
+    def _listing(self, what: Listing) -> str:
+        if what is Listing.SNAPSHOTS:
+            return self._snapshots.listing()
+        served = {served.key: served.number for served in self._served}
+        return listing(what, self._engine.view(), served, self._options.slots)
+
+    def _check_slot(self, slot: int | None) -> None:
+        if slot is not None and slot >= self._options.slots:
+            raise RequestError(f"slot {slot} is not below {self._options.slots} (--slots)")
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _start(self, line: Line, command: StartCommand) -> bool:
+        if not line.request:
+            raise RequestError("START needs a request: REQ <id> START ...")
+        if not self._is_free(line.request):
+            return False
+        prompt = read_tokens(command.path, self._options.context)
+        request = self._request(prompt, command.total, command.sampling)
+        quantum = min(command.quantum, command.total)
+        slot = None if line.slot is None else line.slot + 1
+        request = replace(request, quantum=quantum, grant=quantum, slot=slot)
+        return self._submit(Served(line.request, request, line.slot))
+
+    def _generate(self, line: Line, command: GenerateCommand) -> bool:
+        """Without a header for it, a line that generates uses slot 0."""
+        if not self._is_free(line.request):
+            return False
+        counted = command.out is not None
+        prompt = read_tokens(command.path, self._options.context, counted=counted)
+        if command.restore is not None:
+            if any(other.busy and other.takes == command.restore for other in self._served):
+                return False
+            self._snapshots.check_prompt(command.restore, prompt)
+        request = self._request(prompt, command.total, command.sampling)
+        marks: tuple[int, ...] = ()
+        if command.keep is not None:
+            self._snapshots.check_number(command.keep[1])
+            marks = command.keep[:1]
+        slot = line.slot or 0
+        request = replace(request, slot=slot + 1, checkpoints=marks)
+        served = Served(line.request, request, slot, out=command.out, keep=command.keep)
+        return self._submit(served)
+
+    def _snapshot(self, line: Line, command: SnapshotCommand) -> bool:
+        """Without a header for it, that of the request in slot 0."""
+        if command.thin is not None:
+            raise RequestError(f"a snapshot of a range of positions is {_LATER}")
+        self._snapshots.check_number(command.number)
+        slot = line.slot or 0
+        served = self._served.get(line.request) if line.request else self._served.in_slot(slot)
+        if served is None or served.blocked:
+            raise RequestError("there is no such request with a slot: REQ <id> SNAPSHOT <number>")
+        if served.busy:
+            return False
+        if not self._engine.keep(served.key):
+            raise RequestError("there is no room for a checkpoint (--checkpoints, --context)")
+        tokens = (*served.request.prompt, *served.tokens[:-1])
+        self._output.reply(line.request, self._snapshots.put(command.number, tokens))
+        return True
+
+    def _is_free(self, number: int) -> bool:
+        """Whether an id is that of no request; false while that may change."""
+        served = self._served.get(number)
+        if served is not None and (served.held or served.blocked):
+            raise RequestError(f"request {number} has not ended; use another id, or cancel it")
+        return served is None
+
+    def _request(self, prompt: tuple[int, ...], total: int, sampling: Sampling) -> Request:
+        self._count += 1
+        name = f"{self._options.name}-{self._count}"
+        return Request(name, prompt, total, sampling, self._options.stop)
+
+    def _submit(self, served: Served) -> bool:
+        try:
+            self._engine.submit(
+                served.request,
+                lambda event: self._post(served, event),
+                lambda pause: self._post(served, pause),
+            )
+        except (QueueFull, SlotTaken):
+            if self._served.busy:
+                return False
+            raise
+        self._served.add(served)
+        return True
+
+    def _continue(self, line: Line, command: ContinueCommand) -> bool:
+        served = self._served.get(line.request)
+        if served is None:
+            raise RequestError(
+                f"there is no request {line.request}; what has ended cannot be continued"
+            )
+        if served.blocked:
+            raise RequestError(f"request {line.request} waits for a slot")
+        if served.busy:
+            return False
+        if line.slot is not None and line.slot != served.slot:
+            raise RequestError(f"request {line.request} is in slot {served.slot}")
+        self._turn(served, command.tokens)
+        return True
+
+    def _turn(self, served: Served, tokens: int) -> None:
+        self._engine.grant(served.key, min(tokens, served.remaining))
+        served.running = True
+
+    def _cancel(self, line: Line, number: int) -> None:
+        if not number:
+            self._answer(line.request, "err CANCEL needs a request: CANCEL <id>", failed=True)
+            return
+        self._withdraw(number)
+        served = self._served.get(number)
+        if served is None:
+            self._answer(line.request, f"there is no request {number}")
+            return
+        if self._output.wire.tagged:
+            served.cancels.append(line.request)
+        else:
+            self._answer(line.request)
+        self._end(served)
+
+    def _withdraw(self, number: int) -> None:
+        """The lines of a request that have not begun are answered where they stand."""
+        lines, self._lines = self._lines, deque()
+        for line in lines:
+            turn = isinstance(line, Line) and isinstance(line.command, TurnCommand)
+            if turn and line.request == number:
+                self._answer(number, "err cancelled before it began", failed=True)
+            else:
+                self._lines.append(line)
+
+    def _end(self, served: Served) -> None:
+        if served.ending:
+            return
+        served.ending = True
+        try:
+            self._engine.cancel(served.key)
+        except KinfolkError as error:  # the engine has stopped, and its requests with it
+            log.debug("request %d cannot be cancelled: %s", served.number, error)
+
+    def _leave(self, number: int) -> bool:
+        """``quit``: end what is held, and answer the lines that come too late."""
+        self._finish_drain()
+        if self._served.busy:
+            return False
+        self._leaving, self._quit = True, number
+        lines = [self._lines.popleft()]
+        for line in self._lines:
+            if isinstance(line, LateReply):
+                self._output.reply(line.request, line.text, failed=line.failed)
+            else:
+                self._output.reply(line.request, "err the session ends", failed=True)
+        self._lines = deque(lines)
+        return True
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _emitted(self, served: Served, tokens: tuple[int, ...]) -> None:
+        served.tokens += tokens
+        if served.out is not None:
+            return
+        for token in tokens:
+            self._output.token(served.number, token)
+
+    def _finished(self, served: Served, event: Finished) -> None:
+        number, cancels = served.number, served.cancels
+        self._served.remove(served)
+        text, failed = ending(served.number, event), event.reason is FinishReason.ERROR
+        if served.out is not None and not failed:
+            try:
+                write_tokens(served.out, served.tokens)
+            except KinfolkError as error:
+                text, failed = f"err {error}", True
+        if served.keep is not None and served.tokens:
+            position, name = served.keep
+            self._snapshots.put(name, served.request.prompt[:position])
+        if number in cancels and (event.reason is FinishReason.CANCELLED or not served.running):
+            # Two lines wait on one stream: that of the turn, and the one that cancels it.
+            if served.running:
+                self._output.turn_over(number)
+            cancels.remove(number)
+        self._output.done(number, text, failed=failed)
+        for line in cancels:
+            self._output.reply(line)
+
+    # -- turns --------------------------------------------------------------------------------
+
+    def _step(self, line: Line) -> bool:
+        if self._served.busy:
+            return False
+        served = self._served.next()
+        if served is None:
+            self._output.reply(line.request, "idle")
+        else:
+            self._turn(served, served.quantum)
+        return True
+
+    def _begin_drain(self, line: Line, command: DrainCommand) -> None:
+        if command.batched:
+            self._check_tagged()
+        if not self._served:
+            self._output.reply(line.request, "idle")
+            return
+        places = min(command.most or self._options.slots, self._options.slots)
+        if not command.batched or not self._output.wire.tagged:
+            places = 1
+        self._drain = self._drain or Drain(self._served)
+        self._drain.places = places
+        self._drain.lines.append(line.request)
+
+    def _drain_on(self) -> None:
+        # Lines come before turns of a drain.
+        if self._drain is None or self._lines:
+            return
+        if self._served.busy and not self._output.wire.tagged:
+            return
+        for served in self._drain.turns():
+            self._turn(served, served.quantum)
+        if not self._served:
+            self._finish_drain()
+
+    def _finish_drain(self) -> None:
+        """In the first version the ends of the requests are the reply to a drain that had any turn
+        to give."""
+        drain, self._drain = self._drain, None
+        if drain is None:
+            return
+        for number in drain.lines:
+            if self._output.wire.says_more or not drain.worked:
+                self._output.reply(number, "drain complete")
+
+    def _batch(self, line: Line, command: BatchCommand) -> bool:
+        self._check_tagged()
+        if self._served.busy:
+            return False
+        candidates = self._served.candidates(self._engine.view())
+        slots, tail = self._options.slots, command.kind is Batch.TAIL
+        batch = select(candidates, command.most or slots, slots, tail=tail)
+        if command.kind is Batch.PEEK:
+            self._output.reply(line.request, str(batch))
+            return True
+        if not batch.slots:
+            raise RequestError(f"fewer than two requests are at one position: {batch}")
+        chosen = [served for slot, served in self._served.held() if slot in batch.slots]
+        if command.kind is Batch.PROBE:
+            tokens = self._engine.probe([served.key for served in chosen])
+            wrong = sum(together != alone for together, alone in tokens)
+            text = f"probe sequences={len(tokens)} mismatches={wrong}"
+            self._output.reply(line.request, text, failed=wrong > 0)
+            return True
+        for served in chosen:
+            self._turn(served, 1)
+        self._served.cursor = batch.cursor or 0
+        return True
+
+    def _check_tagged(self) -> None:
+        if not self._output.wire.tagged:
+            raise RequestError("batches need a tagged stream (--stream-tagged)")
+
+    def _park(self, command: ParkCommand) -> None:
+        word = "unpark" if command.back else "park"
+        if self._served:
+            live = ", ".join(str(served.number) for served in self._served)
+            raise RequestError(f"{word}: requests {live} have not ended; cancel or drain them")
+        raise RequestError(f"{word} is {_LATER}")
+
+
+def _unchained(command: RestoreChainCommand) -> GenerateCommand:
+    if command.thin:
+        raise RequestError(f"snapshots of ranges of positions are {_LATER}")
+    return GenerateCommand(
+        command.path, command.total, restore=command.thick, sampling=command.sampling
+    )

@@ -1,0 +1,43 @@
+"""What a session is told, and what it uses of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kinfolk.sched.events import Event, Pause
+from kinfolk.sched.request import Request
+from kinfolk.sched.view import SequenceView
+
+
+class TurnEngine(Protocol):
+    """What a session uses of an engine. Listeners are called on the engine's thread."""
+
+    def submit(
+        self,
+        request: Request,
+        on_event: Callable[[Event], None],
+        on_pause: Callable[[Pause], None],
+    ) -> object: ...
+
+    def grant(self, request_id: str, tokens: int | None) -> None: ...
+
+    def cancel(self, request_id: str) -> None: ...
+
+    def view(self) -> tuple[SequenceView, ...]: ...
+
+    def probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]: ...
+
+    def keep(self, request_id: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """``name`` tells the requests of a session from those of others; ``stop`` are token ids that
+    end an answer."""
+
+    name: str
+    slots: int
+    context: int
+    stop: frozenset[int] = frozenset()
