@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import chat_scenes
 import prefix_scenes
 import pytest
 
 from kinfolk.engine.loading import load_model
+from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
 
 NEAR = 2e-3
@@ -67,6 +71,31 @@ def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, tex
         prefix_scenes.assert_near(found, other, NEAR, number)
     assert any(usage.reused == 0 for _, usage in said[6:])
     assert any(usage.reused_from == "host" for _, usage in said)
+
+
+def test_a_fault_leaves_nothing_in_host_memory(model, text):
+    loaded = model("qwen35", 2, 0.25)
+    broken, plain = [False], copy.copy(loaded.model)
+
+    def forward(batch, state):
+        if broken[0]:
+            raise RuntimeError("a cable was pulled")
+        return loaded.model.forward(batch, state)
+
+    plain.forward = forward
+    with chat_scenes.opened(replace(loaded, model=plain)) as engine:
+        chats = [chat_scenes.Chat(n, text, loaded.info.vocabulary) for n in range(4)]
+        before = chat_scenes.talk(engine, chats, 1, 22, 4)
+        assert engine.stats()["host_rows"] > 0
+        broken[0] = True
+        *_, end = engine.submit(Request("fails", tuple(chats[0].text[:30]), 2))
+        assert "a cable was pulled" in end.error
+        assert engine.stats()["host_rows"] == engine.stats()["host_bytes"] == 0
+        broken[0] = False
+        chats = [chat_scenes.Chat(n, text, loaded.info.vocabulary) for n in range(4)]
+        after = chat_scenes.talk(engine, chats, 2, 22, 4)
+    assert [said for said, _ in after[:4]] == [said for said, _ in before]
+    assert [usage.reused_from for _, usage in after] == [None] * 4 + ["host"] * 4
 
 
 def test_without_host_memory_the_oldest_are_dropped(model, text):

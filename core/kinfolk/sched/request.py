@@ -135,11 +135,10 @@ class Sequence:
     its only writer.
 
     ``known`` = prompt and everything emitted. While decoding ``known[computed]`` is the pending
-    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. ``reused``
-    tokens came from a checkpoint that was at ``reused_from``. The device
+    token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
     ``confidence``. ``draft_source`` made the draft that is verified; ``copies``: all of the last
-    draft of the host was accepted.
+    draft of the host was accepted. ``reused`` tokens came from a checkpoint at ``reused_from``.
     """
 
     request: Request

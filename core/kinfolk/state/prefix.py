@@ -145,20 +145,33 @@ class PrefixCache:
         entry = next(iter(self._resident()), None)
         if entry is None:
             return False
-        checkpoint = entry.checkpoint
-        older = list(takewhile(lambda each: each is not entry, self._entries))
-        if not self._store.can_demote(checkpoint, [each.checkpoint for each in older]):
+        if self._make_host_room(entry):
+            self._store.demote(entry.checkpoint)
+        else:
             self._drop(entry)
-            return True
-        while not self._store.can_demote(checkpoint):
-            self._drop(older.pop(0))
-        self._store.demote(checkpoint)
         return True
 
     def clear(self) -> None:
         """Drop all, wherever they are."""
         for entry in list(self._entries):
             self._drop(entry)
+
+    def _make_host_room(self, entry: StoredPrefix) -> bool:
+        """Drop as few of those that were used before an entry as make room for it on the host; none
+        if all of them would not."""
+        checkpoint, few = entry.checkpoint, 1
+        if self._store.can_demote(checkpoint):
+            return True
+        older = list(takewhile(lambda each: each is not entry, self._entries))
+        held = [each.checkpoint for each in older]
+        # The host may hold many, and a few are usually enough.
+        while not self._store.can_demote(checkpoint, held[:few]):
+            if few >= len(held):
+                return False
+            few *= 2
+        while not self._store.can_demote(checkpoint):
+            self._drop(older.pop(0))
+        return True
 
     def _resident(self) -> list[StoredPrefix]:
         """Those on the device, the least recently used first."""
