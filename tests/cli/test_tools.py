@@ -437,7 +437,7 @@ def test_plan_shows_host_memory_for_checkpoints_and_takes_what_was_asked_for(kin
     report = json.loads(kinfolk("plan", model, "--cache-memory", 0, "--json").stdout)
     assert report["demoted_checkpoints"] == report["limits"]["host_bytes"] == 0
     refused = kinfolk("plan", model, "--cache-memory", 10**6)
-    assert refused.returncode != 0
+    assert refused.exit_code != 0
     assert "--cache-memory asks for 1000000.00 GiB" in refused.stderr
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import demotion_scenes
+import copy
+from dataclasses import replace
+
+import host_scenes
 import prefix_scenes
 import pytest
 
 from kinfolk.engine.loading import load_model
+from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
 
 NEAR = 2e-3
@@ -27,7 +31,7 @@ def model(registry, cases):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_eight_chats_with_places_for_two_go_on_as_with_places_for_all(model, text, family):
-    said = demotion_scenes.few_and_many(model(family, 2, 0.25), text)
+    said = host_scenes.few_and_many(model(family, 2, 0.25), text)
     for number, ((found, usage), (expected, other)) in enumerate(zip(*said, strict=True)):
         assert found == expected
         assert usage.reused == other.reused
@@ -39,15 +43,15 @@ def test_eight_chats_with_places_for_two_go_on_as_with_places_for_all(model, tex
 def test_each_turn_of_ten_reads_only_what_is_new_and_answers_as_a_cold_run(model, text):
     few, none = model("qwen35", 2, 0.25), model("qwen35", 0, 0)
     message, answer = 20, 6
-    with demotion_scenes.opened(few) as engine:
-        chats = [demotion_scenes.Chat(n, text, few.info.vocabulary) for n in range(3)]
-        said = demotion_scenes.talk(engine, chats, 10, message, answer)
-    with demotion_scenes.opened(none) as engine:
-        chats = [demotion_scenes.Chat(n, text, none.info.vocabulary) for n in range(3)]
-        cold = demotion_scenes.talk(engine, chats, 10, message, answer, after=said)
+    with host_scenes.opened(few) as engine:
+        chats = [host_scenes.Chat(n, text, few.info.vocabulary) for n in range(3)]
+        said = host_scenes.talk(engine, chats, 10, message, answer)
+    with host_scenes.opened(none) as engine:
+        chats = [host_scenes.Chat(n, text, none.info.vocabulary) for n in range(3)]
+        cold = host_scenes.talk(engine, chats, 10, message, answer, after=said)
     for number, ((found, usage), (expected, nothing)) in enumerate(zip(said, cold, strict=True)):
         assert nothing.reused == 0
-        assert number < 3 or usage.prompt - usage.reused <= message + demotion_scenes.HEADER + 64
+        assert number < 3 or usage.prompt - usage.reused <= message + host_scenes.HEADER + 64
         prefix_scenes.assert_near(found, expected, NEAR, number)
     assert {usage.reused_from for _, usage in said[3:]} == {"host"}
 
@@ -56,24 +60,49 @@ def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, tex
     """With room for a few states the oldest are gone, and what is read again is right."""
     small, none = model("qwen35", 2, 0.002), model("qwen35", 0, 0)
     host = small.limits.host_bytes
-    with demotion_scenes.opened(small) as engine:
-        chats = [demotion_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
-        said = demotion_scenes.talk(engine, chats, turns=3, message=40, answer=4)
+    with host_scenes.opened(small) as engine:
+        chats = [host_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
+        said = host_scenes.talk(engine, chats, turns=3, message=40, answer=4)
         assert 0 < engine.stats()["host_bytes"] <= host
-    with demotion_scenes.opened(none) as engine:
-        chats = [demotion_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
-        expected = demotion_scenes.talk(engine, chats, 3, 40, 4, after=said)
+    with host_scenes.opened(none) as engine:
+        chats = [host_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
+        expected = host_scenes.talk(engine, chats, 3, 40, 4, after=said)
     for number, ((found, _), (other, _)) in enumerate(zip(said, expected, strict=True)):
         prefix_scenes.assert_near(found, other, NEAR, number)
     assert any(usage.reused == 0 for _, usage in said[6:])
     assert any(usage.reused_from == "host" for _, usage in said)
 
 
+def test_a_fault_leaves_nothing_in_host_memory(model, text):
+    loaded = model("qwen35", 2, 0.25)
+    broken, plain = [False], copy.copy(loaded.model)
+
+    def forward(batch, state):
+        if broken[0]:
+            raise RuntimeError("a cable was pulled")
+        return loaded.model.forward(batch, state)
+
+    plain.forward = forward
+    with host_scenes.opened(replace(loaded, model=plain)) as engine:
+        chats = [host_scenes.Chat(n, text, loaded.info.vocabulary) for n in range(4)]
+        before = host_scenes.talk(engine, chats, 1, 22, 4)
+        assert engine.stats()["host_rows"] > 0
+        broken[0] = True
+        *_, end = engine.submit(Request("fails", tuple(chats[0].text[:30]), 2))
+        assert "a cable was pulled" in end.error
+        assert engine.stats()["host_rows"] == engine.stats()["host_bytes"] == 0
+        broken[0] = False
+        chats = [host_scenes.Chat(n, text, loaded.info.vocabulary) for n in range(4)]
+        after = host_scenes.talk(engine, chats, 2, 22, 4)
+    assert [said for said, _ in after[:4]] == [said for said, _ in before]
+    assert [usage.reused_from for _, usage in after] == [None] * 4 + ["host"] * 4
+
+
 def test_without_host_memory_the_oldest_are_dropped(model, text):
     loaded = model("qwen35", 2, 0)
-    with demotion_scenes.opened(loaded) as engine:
-        chats = [demotion_scenes.Chat(n, text, loaded.info.vocabulary) for n in range(3)]
-        said = demotion_scenes.talk(engine, chats, turns=2, message=10, answer=2)
+    with host_scenes.opened(loaded) as engine:
+        chats = [host_scenes.Chat(n, text, loaded.info.vocabulary) for n in range(3)]
+        said = host_scenes.talk(engine, chats, turns=2, message=10, answer=2)
         stats = engine.stats()
     assert [usage.reused for _, usage in said] == [0] * 6
     assert stats["demotions"] == stats["saves"] == stats["host_bytes"] == 0

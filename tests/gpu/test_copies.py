@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-import demotion_scenes
+import host_scenes
 import numpy as np
 import pytest
 import torch
@@ -189,7 +189,7 @@ def test_chats_with_places_for_two_go_on_as_with_places_for_all(cases, family):
     )
     few = load_model(cases / f"{family}.gguf", settings, registry)
     text = np.load(cases / "qwen35.npz")["tokens"].tolist()
-    found, expected = demotion_scenes.few_and_many(few, text)
+    found, expected = host_scenes.few_and_many(few, text)
     for (said, usage), (other, _) in zip(found[8:], expected[8:], strict=True):
         assert said == other
         assert usage.reused_from == "host"

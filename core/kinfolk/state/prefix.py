@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
@@ -296,19 +297,28 @@ class PrefixCache:
     # -- inside -------------------------------------------------------------------------------
 
     def _leave_device(self, entry: StoredPrefix, keep: Collection[StoredPrefix]) -> None:
-        """Move a prefix to host memory, where what goes before it makes room; if even that is not
-        enough, drop it."""
-        order = self.victims(keep)
-        before = order[: order.index(entry)]
-        checkpoint = entry.checkpoint
-        if not self._store.can_demote(checkpoint, [each.checkpoint for each in before]):
+        """Move a prefix to host memory, or drop it if there is no room for it."""
+        if self._make_host_room(entry, keep):
+            self._store.demote(entry.checkpoint)
+        else:
             self.drop(entry, DropReason.ROOM)
-            return
-        for each in before:
-            if self._store.can_demote(checkpoint):
-                break
-            self.drop(each, DropReason.ROOM)
-        self._store.demote(checkpoint)
+
+    def _make_host_room(self, entry: StoredPrefix, keep: Collection[StoredPrefix]) -> bool:
+        """Drop as few of those that go before an entry as make room for it on the host; none if all
+        of them would not."""
+        checkpoint, few = entry.checkpoint, 1
+        if self._store.can_demote(checkpoint):
+            return True
+        before = list(takewhile(lambda each: each is not entry, self.victims(keep)))
+        held = [each.checkpoint for each in before]
+        # The host may hold many, and a few are usually enough.
+        while not self._store.can_demote(checkpoint, held[:few]):
+            if few >= len(held):
+                return False
+            few *= 2
+        while not self._store.can_demote(checkpoint):
+            self.drop(before.pop(0), DropReason.ROOM)
+        return True
 
     def _resident(self) -> list[StoredPrefix]:
         """Those on the device, the least recently used first."""
