@@ -22,7 +22,7 @@ from kinfolk_qwen35.plugin import Qwen35
 from kinfolk_qwen35.text import CHAT
 
 SLICE = 64
-ANSWER = "xxxx"
+ANSWER = "xx"
 SYSTEM = "You are a helpful assistant. Answer in one short sentence, or ask what is meant by it."
 TOOL = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}
 CALL = {"type": "function", "function": {"name": "get", "arguments": '{"city": "Rome"}'}}
