@@ -32,7 +32,12 @@ class Shelf:
 
     def __init__(self, capacity=100, *, any_chunk=False):
         self.dropped = []
-        store = SimpleNamespace(drop=self.dropped.append, recurrent=not any_chunk, pools=())
+        store = SimpleNamespace(
+            drop=self.dropped.append,
+            can_demote=lambda *_: False,  # there is no host memory
+            recurrent=not any_chunk,
+            pools=(),
+        )
         self.cache = PrefixCache(store, capacity, SIZE)
 
     def put(self, tokens, kind=FORK, forks=(), start=None):

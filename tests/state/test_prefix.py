@@ -74,8 +74,8 @@ def test_what_leaves_the_device_goes_to_the_host_and_is_found_there(shelf):
         here.keep(tokens(100, seed))
     assert [held.resident for _, held in here.cache.items()] == [False, True, True]
     found = here.find(tokens(101, 1))
-    assert (found.length, found.resident) == (100, False)
-    lease = here.kv_cache.open(200, found)
+    assert (found.length, found.checkpoint.resident) == (100, False)
+    lease = here.kv_cache.open(200, found.checkpoint)
     here.toy.apply()
     here.toy.check(lease, list(tokens(100, 1)))
 
