@@ -74,6 +74,31 @@ def test_its_help_teaches_the_wire(kinfolk):
         assert word in text
 
 
+def test_stdin_that_is_closed_is_the_end_of_the_lines(model, tmp_path):
+    command = f"{sys.executable} -m kinfolk daemon {model} <&-"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, capture_output=True, timeout=PATIENCE_SECONDS
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_it(model, ids, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kinfolk", "daemon", str(model), "--ignore-eos"],
+        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    process.stdin.write(f"{ids[0]} 400\n".encode())
+    process.stdin.flush()
+    process.stdout.read(8)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 130
+    assert b"Traceback" not in stderr
+
+
 def test_the_stream_may_have_a_descriptor_of_its_own(model, ids, tmp_path):
     read, write = os.pipe()
     command = [sys.executable, "-m", "kinfolk", "daemon", str(model), "--stream-fd", str(write)]

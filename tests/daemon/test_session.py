@@ -395,8 +395,9 @@ def test_tokens_may_go_to_a_file_that_begins_with_their_number(scene, prompts):
     out = s.folder / "out.bin"
     assert s.say(f"generate {s.folder}/in.bin 3 {out}") == [(0, DONE)]
     assert struct.unpack("<4i", out.read_bytes()) == (3, *s.solo(prompts["a"], 3))
-    s.say(f"generate {s.folder}/in.bin 3 {s.folder}/no/out.bin")
-    assert "cannot be written" in s.said[-1]
+    for bad in ("no/out.bin", "out\0.bin"):
+        s.say(f"generate {s.folder}/in.bin 3 {s.folder}/{bad}")
+        assert "cannot be written" in s.said[-1]
     s.say(f"generate {s.folder}/a.bin 3 {out}")
     assert "says 5 tokens and has 19" in s.said[-1]
 

@@ -309,4 +309,4 @@ def test_a_bug_tells_a_stranger_nothing(make_client, make_engine, user):
 def test_every_kind_of_error_has_a_status_and_a_type(error, status, kind):
     told = from_exception(error)
     assert (told.status, told.kind) == (status, kind)
-    assert (told.retry_after is not None) == (status == 503)
+    assert (told.retry_after is not None) == (status in (429, 503))

@@ -15,6 +15,7 @@ from kinfolk.daemon.output import Output
 from kinfolk.daemon.served import Served
 from kinfolk.daemon.session import Session
 from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
+from kinfolk.errors import KinfolkError
 from kinfolk.sched.events import SchedulerEvent
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class Connection:
                     log.warning("a line of more than %d bytes was dropped", MAX_LINE)
                 self._room.acquire()
                 self._inbox.put(raw.decode("utf-8", "surrogateescape"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KinfolkError) as error:
             log.debug("no more lines: %s", error)
         finally:
             self._inbox.put(None)

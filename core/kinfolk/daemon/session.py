@@ -43,7 +43,7 @@ from kinfolk.daemon.served import Rotation, Served
 from kinfolk.daemon.snapshots import Snapshots
 from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
 from kinfolk.daemon.token_files import read_tokens, write_tokens
-from kinfolk.errors import KinfolkError, QueueFull, RequestError, SlotTaken
+from kinfolk.errors import EngineError, KinfolkError, QueueFull, RequestError, SlotTaken
 from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEvent
 from kinfolk.sched.request import FinishReason, Request, Sampling
 
@@ -436,8 +436,11 @@ class Session:
             return
         if self._served.busy and not self._output.wire.tagged:
             return
-        for served in self._drain.turns():
-            self._turn(served, served.quantum)
+        try:
+            for served in self._drain.turns():
+                self._turn(served, served.quantum)
+        except EngineError as error:  # it has stopped, and its requests with it
+            log.debug("no more turns: %s", error)
         if not self._served:
             self._finish_drain()
 

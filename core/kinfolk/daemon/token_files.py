@@ -46,3 +46,5 @@ def write_tokens(path: str, tokens: list[int]) -> None:
         Path(path).write_bytes(np.array([len(tokens), *tokens], "<i4").tobytes())
     except OSError as error:
         raise OutputError.of(Path(path), error) from None
+    except ValueError as error:  # a zero byte in the path
+        raise OutputError(f"{path!r}: cannot be written: {error}") from None
