@@ -642,7 +642,7 @@ def test_room_is_not_made_where_a_start_on_the_host_would_still_not_fit(make_wor
     it stays, and the request starts when the running one has ended."""
     world = make_world(slots=2, blocks=(7,), checkpoints=2, host_rows=40)
     run(world, Request("a", prompt(140, 1), 1, checkpoints=(130, 139)))
-    world.prefixes.evict_one()
+    world.prefixes.evict_one([each for each in world.prefixes if each.length == 139])
     held = [checkpoint.resident for _, checkpoint in world.prefixes.items()]
     assert held == [False, True]
     world.submit(Request("long", prompt(150, 2), 30))

@@ -6,7 +6,7 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import Literal
 
-from kinfolk.errors import RequestError, SettingsError, shown
+from kinfolk.errors import EngineError, RequestError, SettingsError, shown
 from kinfolk.sched.draft_counts import DraftTally
 from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
 from kinfolk.state.chunks import SlotLease
@@ -182,6 +182,13 @@ class Sequence:
         if not self.known:
             self.known = list(self.request.prompt)
         self.granted = self.request.grant
+
+    @property
+    def leased(self) -> SlotLease:
+        """Its lease; raises :class:`EngineError` if it has no slot."""
+        if self.lease is None:
+            raise EngineError(f"request {self.request.id!r} has no slot")
+        return self.lease
 
     @property
     def emitted(self) -> int:

@@ -21,6 +21,7 @@ from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEven
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
+from kinfolk.sched.step_items import StepItems
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
 from kinfolk.sched.view import SequenceView
@@ -64,6 +65,9 @@ class Scheduler:
         self._choices = Choices(prefixes, self._admission.room_changed)
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
+        self._items = StepItems(
+            limits, kv_cache.tables, self._drafts, self._checkpoints, self._choices
+        )
         self._prefilling: list[Sequence] = []
         self._held = 0
         self._alive: dict[str, Sequence] = {}
@@ -184,7 +188,7 @@ class Scheduler:
         sequence = self._alive.get(request_id)
         if sequence is None or sequence.status is not Status.HELD:
             raise EngineError(f"request {request_id!r} is not held: its state is about to change")
-        self._checkpoints.keep_end(sequence, _lease(sequence))
+        self._checkpoints.keep_end(sequence, sequence.leased)
         self._admission.room_changed()
         return self._checkpoints.keeps(sequence)
 
@@ -198,7 +202,7 @@ class Scheduler:
             for request_id in request_ids:
                 sequence = self._alive[request_id]
                 start = sequence.computed
-                lease = self._kv_cache.tables.fork(_lease(sequence), start + 1)
+                lease = self._kv_cache.tables.fork(sequence.leased, start + 1)
                 tokens = (sequence.known[start],)
                 items.append(Item(lease, request_id, ItemKind.DECODE, tokens, start))
                 self._kv_cache.tables.extend(lease, start + 1)
@@ -220,9 +224,9 @@ class Scheduler:
             self._choices.started(sequence)
             self._prefilling.append(sequence)
         rows = self.limits.step_tokens
-        items = self._decode_items(rows - self._prefill_rows())
+        items = self._items.decode(self._turns, rows - self._items.prefill_rows(self._prefilling))
         rows -= sum(item.rows for item in items)
-        items += self._prefill_items(rows)
+        items += self._items.prefill(self._prefilling, rows)
         return self._planned(items) if items else None
 
     def plan_next(self) -> StepPlan | None:
@@ -313,75 +317,6 @@ class Scheduler:
                 return False
             sequences.append(sequence)
         return self._drafts.overlaps(sequences)
-
-    def _prefill_rows(self) -> int:
-        """Rows that decoding leaves to prompts: the head's next slice, or the share if larger."""
-        if not self._prefilling:
-            return 0
-        head = self._next_slice(self._prefilling[0])
-        share = int(self.limits.prefill_share * self.limits.step_tokens)
-        if head >= share:
-            return head
-        return max(head, min(share, sum(map(self._next_slice, self._prefilling))))
-
-    def _next_slice(self, sequence: Sequence) -> int:
-        """Tokens up to the next multiple of the slice length, or to the end of the prompt."""
-        size = self.limits.slice
-        end = min((sequence.computed // size + 1) * size, len(sequence.request.prompt))
-        return end - sequence.computed
-
-    def _decode_items(self, rows: int) -> list[Item]:
-        if not self._turns:
-            return []
-        served = self._turns.front(min(rows, self.limits.step_sequences or rows))
-        left = rows - len(served)
-        drafts = self._drafts.choose(served, left)
-        proposes = self._drafts.proposes(served, drafts)
-        items = []
-        for sequence, draft, propose in zip(served, drafts, proposes, strict=True):
-            lease, start = _lease(sequence), sequence.computed
-            item = Item(
-                lease,
-                sequence.request.id,
-                ItemKind.VERIFY if draft.tokens or draft.proposed else ItemKind.DECODE,
-                (sequence.known[start], *draft.tokens),
-                start,
-                budget=sequence.budget,
-                proposed=draft.proposed,
-                tree=draft.tree,
-                propose=propose,
-            )
-            self._kv_cache.tables.extend(lease, start + min(item.rows, item.budget))
-            items.append(item)
-        return items
-
-    def _prefill_items(self, rows: int) -> list[Item]:
-        items = []
-        for sequence in self._prefilling:
-            size = self._next_slice(sequence)
-            if size > rows:
-                continue
-            rows -= size
-            items.append(self._slice_item(sequence, size))
-        return items
-
-    def _slice_item(self, sequence: Sequence, size: int) -> Item:
-        lease, start, stop = _lease(sequence), sequence.computed, sequence.computed + size
-        self._kv_cache.tables.extend(lease, stop)
-        last = stop == len(sequence.request.prompt)
-        return Item(
-            lease,
-            sequence.request.id,
-            ItemKind.PREFILL,
-            sequence.request.prompt[start:stop],
-            start,
-            sample=last,
-            propose=self._drafts.proposes_first(sequence) if last else "off",
-            budget=sequence.budget,
-            stores=self._checkpoints.take(
-                sequence, lease, stop, for_choices=self._choices.leads(sequence)
-            ),
-        )
 
     # -- committing ---------------------------------------------------------------------------
 
@@ -488,12 +423,6 @@ class Scheduler:
             sequence.computed += 1
             self._kv_cache.tables.advance(lease, sequence.computed)
         self._checkpoints.keep_end(sequence, lease, pending=ahead)
-
-
-def _lease(sequence: Sequence) -> SlotLease:
-    if sequence.lease is None:
-        raise EngineError(f"request {sequence.request.id!r} has no slot")
-    return sequence.lease
 
 
 def _depth(item: Item, deepest: int | None) -> int:

@@ -1,0 +1,98 @@
+"""The items of a step: which rows each sequence has in it."""
+
+from __future__ import annotations
+
+from kinfolk.sched.checkpoints import Checkpoints
+from kinfolk.sched.choices import Choices
+from kinfolk.sched.drafts import Drafts
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.sched.request import Sequence
+from kinfolk.sched.turns import Turns
+from kinfolk.state.sequence_tables import SequenceTables
+
+
+class StepItems:
+    """Makes items, and gives the positions that they write to a place."""
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        tables: SequenceTables,
+        drafts: Drafts,
+        checkpoints: Checkpoints,
+        choices: Choices,
+    ) -> None:
+        self._limits, self._tables, self._drafts = limits, tables, drafts
+        self._checkpoints, self._choices = checkpoints, choices
+
+    def prefill_rows(self, prompts: list[Sequence]) -> int:
+        """Rows that decoding leaves to prompts: the head's next slice, or the share if larger."""
+        if not prompts:
+            return 0
+        head = self._next_slice(prompts[0])
+        share = int(self._limits.prefill_share * self._limits.step_tokens)
+        if head >= share:
+            return head
+        return max(head, min(share, sum(map(self._next_slice, prompts))))
+
+    def _next_slice(self, sequence: Sequence) -> int:
+        """Tokens up to the next multiple of the slice length, or to the end of the prompt."""
+        size = self._limits.slice
+        end = min((sequence.computed // size + 1) * size, len(sequence.request.prompt))
+        return end - sequence.computed
+
+    def decode(self, turns: Turns, rows: int) -> list[Item]:
+        """A row, and drafts if they pay, for each sequence whose turn it is, at most ``rows``."""
+        if not turns:
+            return []
+        served = turns.front(min(rows, self._limits.step_sequences or rows))
+        left = rows - len(served)
+        drafts = self._drafts.choose(served, left)
+        proposes = self._drafts.proposes(served, drafts)
+        items = []
+        for sequence, draft, propose in zip(served, drafts, proposes, strict=True):
+            lease, start = sequence.leased, sequence.computed
+            item = Item(
+                lease,
+                sequence.request.id,
+                ItemKind.VERIFY if draft.tokens or draft.proposed else ItemKind.DECODE,
+                (sequence.known[start], *draft.tokens),
+                start,
+                budget=sequence.budget,
+                proposed=draft.proposed,
+                tree=draft.tree,
+                propose=propose,
+            )
+            self._tables.extend(lease, start + min(item.rows, item.budget))
+            items.append(item)
+        return items
+
+    def prefill(self, prompts: list[Sequence], rows: int) -> list[Item]:
+        """The next slice of each prompt that fits into ``rows``."""
+        items = []
+        for sequence in prompts:
+            size = self._next_slice(sequence)
+            if size > rows:
+                continue
+            rows -= size
+            items.append(self._slice_item(sequence, size))
+        return items
+
+    def _slice_item(self, sequence: Sequence, size: int) -> Item:
+        lease, start, stop = sequence.leased, sequence.computed, sequence.computed + size
+        self._tables.extend(lease, stop)
+        last = stop == len(sequence.request.prompt)
+        return Item(
+            lease,
+            sequence.request.id,
+            ItemKind.PREFILL,
+            sequence.request.prompt[start:stop],
+            start,
+            sample=last,
+            propose=self._drafts.proposes_first(sequence) if last else "off",
+            budget=sequence.budget,
+            stores=self._checkpoints.take(
+                sequence, lease, stop, for_choices=self._choices.leads(sequence)
+            ),
+        )
