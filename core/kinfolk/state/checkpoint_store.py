@@ -11,8 +11,14 @@ from collections.abc import Sequence
 
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.state.chunks import Checkpoint, Chunk, SlotLease
-from kinfolk.state.geometry import visible_chunks
-from kinfolk.state.operations import CopyRecurrent, DropSaved, SaveRecurrent, StoreRecurrent
+from kinfolk.state.geometry import chunks_for, visible_chunks
+from kinfolk.state.operations import (
+    CopyRecurrent,
+    DropSaved,
+    LoadRecurrent,
+    SaveRecurrent,
+    StoreRecurrent,
+)
 from kinfolk.state.sequence_tables import SequenceTables
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
@@ -89,23 +95,47 @@ class CheckpointStore:
         self.live.append(checkpoint)
         return checkpoint
 
-    def shared(self, checkpoint: Checkpoint, *, alone: bool = False) -> int:
+    def shared(
+        self, checkpoint: Checkpoint, length: int | None = None, *, alone: bool = False
+    ) -> int:
         """Full chunks of full attention that are on the device, where a sequence that starts from
-        the checkpoint shares them; ``alone``: that still are when all other checkpoints go."""
+        the first ``length`` positions of a checkpoint (``None``: all) shares them; ``alone``: that
+        still are when all other checkpoints leave."""
+        full = (checkpoint.length if length is None else length) // CHUNK_POSITIONS
         return sum(
-            chunk.refs > (chunk.kept if alone and not checkpoint.resident else 0)
-            and (number + 1) * CHUNK_POSITIONS <= checkpoint.length
+            number < full and chunk.refs > (chunk.kept if alone and not checkpoint.resident else 0)
             for pool, held in zip(self.pools, checkpoint.chunks, strict=True)
             if pool.window is None
             for number, chunk in held.items()
         )
 
-    def restore(self, checkpoint: Checkpoint, positions: int) -> SlotLease:
-        """A new sequence with room for ``positions`` positions that starts from a checkpoint."""
+    def restore(
+        self, checkpoint: Checkpoint, positions: int, length: int | None = None
+    ) -> SlotLease:
+        """A new sequence with room for ``positions`` positions that starts from a checkpoint, or
+        from its first ``length`` positions: without recurrent state and windows. Bytes that are not
+        on the device are loaded."""
         if not checkpoint.live:
             raise StateError("a sequence cannot start from a checkpoint that was dropped")
-        lease = self._tables.open(positions, checkpoint.length, self.shared(checkpoint))
-        self._tables.restore(lease, checkpoint)
+        chunks = checkpoint.chunks
+        if length is None or length == checkpoint.length:
+            length = checkpoint.length
+        else:
+            windowed = any(pool.window is not None for pool in self.pools)
+            if self.recurrent or windowed or not 0 < length < checkpoint.length:
+                raise StateError(
+                    f"a checkpoint after {checkpoint.length} positions has no state after {length}"
+                )
+            shared = chunks_for(length)
+            chunks = tuple({n: each for n, each in held.items() if n < shared} for held in chunks)
+        lease = self._tables.open(positions, length, self.shared(checkpoint, length))
+        self._tables.share(lease, length, chunks)
+        if self.recurrent:
+            self._tables.operations.append(
+                CopyRecurrent(checkpoint.slot, lease.slot)
+                if checkpoint.resident
+                else LoadRecurrent(checkpoint.identity, lease.slot)
+            )
         return lease
 
     def can_demote(self, checkpoint: Checkpoint, dropping: Sequence[Checkpoint] = ()) -> bool:

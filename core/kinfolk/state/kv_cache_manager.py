@@ -40,24 +40,36 @@ class KVCacheManager:
         self.pools = self.tables.pools
 
     def needed(
-        self, positions: int, start: Checkpoint | None = None, *, alone: bool = False
+        self,
+        positions: int,
+        start: Checkpoint | None = None,
+        length: int | None = None,
+        *,
+        alone: bool = False,
     ) -> tuple[int, ...]:
         """Blocks of each pool that a sequence of ``positions`` positions would take; ``alone``:
-        when all checkpoints but ``start`` have gone."""
-        return self.tables.needed(positions, self._shared(start, alone=alone))
+        when all checkpoints but ``start`` have left the device."""
+        shared = 0 if start is None else self.checkpoints.shared(start, length, alone=alone)
+        return self.tables.needed(positions, shared)
 
-    def can_open(self, positions: int, start: Checkpoint | None = None) -> bool:
+    def can_open(
+        self, positions: int, start: Checkpoint | None = None, length: int | None = None
+    ) -> bool:
         """Whether a slot and all blocks for such a sequence are available."""
-        return self.tables.can_open(positions, self._shared(start))
+        shared = 0 if start is None else self.checkpoints.shared(start, length)
+        return self.tables.can_open(positions, shared)
 
-    def open(self, positions: int, start: Checkpoint | None = None) -> SlotLease:
-        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``.
+    def open(
+        self, positions: int, start: Checkpoint | None = None, length: int | None = None
+    ) -> SlotLease:
+        """Lease a slot with room for ``positions`` positions, empty or restored from ``start``, or
+        from the first ``length`` positions of it, wherever its bytes are.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
         if start is None:
             return self.tables.open(positions)
-        return self.checkpoints.restore(start, positions)
+        return self.checkpoints.restore(start, positions, length)
 
     def take_operations(self) -> tuple[StateOperation, ...]:
         """Changes of the tensors that must happen before the next step, in order."""
@@ -88,6 +100,3 @@ class KVCacheManager:
                 places == list(range(first, first + self.limits.checkpoints)), "checkpoint slots"
             )
         check_host(self.host, self.pools, sequences.values(), checkpoints.live)
-
-    def _shared(self, start: Checkpoint | None, *, alone: bool = False) -> int:
-        return 0 if start is None else self.checkpoints.shared(start, alone=alone)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.block_pool import BlockPool
-from kinfolk.state.chunks import Checkpoint, Chunk, Entry, SequenceState, SlotLease
+from kinfolk.state.chunks import Chunk, Entry, SequenceState, SlotLease
 from kinfolk.state.geometry import (
     blocks_for_sequence,
     chunks_for,
@@ -27,7 +27,6 @@ from kinfolk.state.operations import (
     CopyBlock,
     CopyRecurrent,
     LoadBlock,
-    LoadRecurrent,
     MapChunk,
     OperationLog,
     UnmapChunk,
@@ -173,16 +172,6 @@ class SequenceTables:
                     else CopyBlock(pool.index, block, target)
                 )
         seq.length = seq.extended = length
-
-    def restore(self, lease: SlotLease, checkpoint: Checkpoint) -> None:
-        """Start an empty sequence from a checkpoint, wherever its bytes are."""
-        self.share(lease, checkpoint.length, checkpoint.chunks)
-        if self.recurrent:
-            self.operations.append(
-                CopyRecurrent(checkpoint.slot, lease.slot)
-                if checkpoint.resident
-                else LoadRecurrent(checkpoint.identity, lease.slot)
-            )
 
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
