@@ -162,14 +162,28 @@ def test_state_never_takes_more_than_it_may(plan, asked):
 def test_memory_that_can_be_had_is_what_linux_calls_available(tmp_path):
     report = tmp_path / "meminfo"
     report.write_text("MemTotal: 900 kB\nMemFree:  3 kB\nMemAvailable:   70 kB\nCached: 60 kB\n")
-    assert host_memory(report) == 70 * 1024
+    assert host_memory(report, tmp_path) == 70 * 1024
+
+
+def test_a_container_has_what_its_limit_leaves(tmp_path):
+    (tmp_path / "meminfo").write_text("MemAvailable:   70 kB\n")
+    (tmp_path / "memory.max").write_text("50000\n")
+    (tmp_path / "memory.current").write_text("30000\n")
+    (tmp_path / "memory.stat").write_text("anon 9000\ninactive_file 4000\n")
+    assert host_memory(tmp_path / "meminfo", tmp_path) == 50000 - 30000 + 4000
+    (tmp_path / "memory.max").write_text("20000\n")
+    assert host_memory(tmp_path / "meminfo", tmp_path) == 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert host_memory(tmp_path / "meminfo", tmp_path) == 70 * 1024
+    (tmp_path / "memory.max").write_text("nonsense\n")
+    assert host_memory(tmp_path / "meminfo", tmp_path) == 70 * 1024
 
 
 def test_where_nothing_is_reported_half_of_the_memory_counts(tmp_path):
-    half = host_memory(tmp_path / "absent")
+    half = host_memory(tmp_path / "absent", tmp_path)
     assert half > 2**26
     (tmp_path / "old").write_text("MemTotal: 900 kB\n")
-    assert host_memory(tmp_path / "old") == half
+    assert host_memory(tmp_path / "old", tmp_path) == half
 
 
 def test_this_machine_has_memory():

@@ -194,6 +194,30 @@ def test_what_only_other_checkpoints_have_on_the_device_may_leave_with_them(make
     assert toy.kv_cache.needed(300, first) == (5,)
 
 
+@pytest.mark.parametrize("length", [1, 64, 100, 128, 150, 199])
+def test_a_sequence_starts_from_the_first_positions_of_a_checkpoint_on_the_host(
+    make_toy_cache, length
+):
+    toy = make_toy_cache(recurrent=False, blocks=(5,))
+    checkpoint = kept(toy)
+    toy.kv_cache.checkpoints.demote(checkpoint)
+    assert toy.kv_cache.needed(300, checkpoint, length) == (5,)
+    lease = toy.kv_cache.open(300, checkpoint, length)
+    assert len(of_kind(toy.apply(), LoadBlock)) == -(-length // 64)
+    toy.check(lease, HISTORY[:length])
+    toy.grow(lease, [-3], HISTORY[:length])
+    toy.check(lease, [*HISTORY[:length], -3])
+    toy.kv_cache.check_integrity()
+
+
+def test_recurrent_state_has_no_first_positions(make_toy_cache):
+    toy = make_toy_cache()
+    checkpoint = kept(toy)
+    toy.kv_cache.checkpoints.demote(checkpoint)
+    with pytest.raises(StateError, match="after 200 positions has no state after 64"):
+        toy.kv_cache.open(300, checkpoint, 64)
+
+
 def test_a_full_chunk_that_came_back_is_not_saved_again(make_toy_cache):
     toy = make_toy_cache()
     checkpoint = kept(toy, 128)

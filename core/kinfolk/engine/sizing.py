@@ -34,11 +34,33 @@ def free_memory(device: torch.device) -> int:
     return host_memory()
 
 
-def host_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Available bytes of the host; half of its memory where that is not reported (macOS).
+def host_memory(
+    meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """Available bytes of the host, or of the container that this is; half of the host's memory
+    where that is not reported (macOS).
 
     On Linux this is ``MemAvailable``, not free pages: the page cache is given up when needed.
     """
+    left = _container_memory(cgroup)
+    available = _available_memory(meminfo)
+    return available if left is None else min(available, left)
+
+
+def _container_memory(cgroup: Path) -> int | None:
+    """Bytes that the limit of a container leaves (cgroup v2), its page cache included; ``None``
+    without a limit."""
+    try:
+        limit = (cgroup / "memory.max").read_text("ascii").strip()
+        used = int((cgroup / "memory.current").read_text("ascii"))
+        lines = (cgroup / "memory.stat").read_text("ascii").splitlines()
+        cached = dict(line.split() for line in lines).get("inactive_file", "0")
+        return None if limit == "max" else max(0, int(limit) - used + int(cached))
+    except (OSError, ValueError):
+        return None
+
+
+def _available_memory(meminfo: Path) -> int:
     try:
         for line in meminfo.read_text("ascii").splitlines():
             if line.startswith("MemAvailable:"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.block_pool import BlockPool
-from kinfolk.state.chunks import Checkpoint, Chunk, Entry, SequenceState, SlotLease
+from kinfolk.state.chunks import Chunk, Entry, SequenceState, SlotLease
 from kinfolk.state.geometry import (
     blocks_for_sequence,
     chunks_for,
@@ -27,7 +27,6 @@ from kinfolk.state.operations import (
     CopyBlock,
     CopyRecurrent,
     LoadBlock,
-    LoadRecurrent,
     MapChunk,
     OperationLog,
     UnmapChunk,
