@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.state.chunks import Checkpoint, Chunk, SlotLease
 from kinfolk.state.geometry import chunks_for, visible_chunks
-from kinfolk.state.operations import CopyRecurrent, DropSaved, SaveRecurrent, StoreRecurrent
+from kinfolk.state.operations import (
+    CopyRecurrent,
+    DropSaved,
+    LoadRecurrent,
+    SaveRecurrent,
+    StoreRecurrent,
+)
 from kinfolk.state.sequence_tables import SequenceTables
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
@@ -128,7 +134,12 @@ class CheckpointStore:
             chunks = tuple({n: each for n, each in held.items() if n < shared} for held in chunks)
         lease = self._tables.open(positions, length, self.shared(checkpoint, length), slot)
         self._tables.share(lease, length, chunks)
-        self._tables.restore_recurrent(lease, checkpoint)
+        if self.recurrent:
+            self._tables.operations.append(
+                CopyRecurrent(checkpoint.slot, lease.slot)
+                if checkpoint.resident
+                else LoadRecurrent(checkpoint.identity, lease.slot)
+            )
         return lease
 
     def can_demote(self, checkpoint: Checkpoint, dropping: Sequence[Checkpoint] = ()) -> bool:

@@ -179,15 +179,6 @@ class SequenceTables:
                 )
         seq.length = seq.extended = length
 
-    def restore_recurrent(self, lease: SlotLease, checkpoint: Checkpoint) -> None:
-        """Give a sequence the recurrent state of a checkpoint, wherever its bytes are."""
-        if self.recurrent:
-            self.operations.append(
-                CopyRecurrent(checkpoint.slot, lease.slot)
-                if checkpoint.resident
-                else LoadRecurrent(checkpoint.identity, lease.slot)
-            )
-
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
         seq = self.sequence(lease)
