@@ -136,7 +136,7 @@ STEPWISE = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(script=STEPWISE, max_queue=st.sampled_from([0, 2]))
 def test_lines_of_different_ids_have_one_terminal_reply_each(tmp_path_factory, script, max_queue):
     """Each line has an id of its own, so that its replies can be told from those of others."""
@@ -145,7 +145,9 @@ def test_lines_of_different_ids_have_one_terminal_reply_each(tmp_path_factory, s
     kinds = [
         "START {d}/a.bin 5 2",
         "START {d}/a.bin 3 3",
+        "START {d}/a.bin 90 30",
         "{d}/a.bin 4",
+        "CANCEL {other}",
         "CANCEL {other}",
         "LIST_REQUESTS",
         "SCHED_DRAIN",
@@ -155,8 +157,8 @@ def test_lines_of_different_ids_have_one_terminal_reply_each(tmp_path_factory, s
         "bad",
     ]
     for number, (pick, steps) in enumerate(script, start=1):
-        other = 1 + pick // 10 % len(script)
-        line = kinds[pick % 10].format(d=scene.folder, other=other)
+        other = max(1, number - 1 - pick // 10 % 4)  # one that may still live
+        line = kinds[pick % len(kinds)].format(d=scene.folder, other=other)
         scene.send(f"REQ {number} {line}")
         for _ in range(steps):
             if not scene.step() and not scene.step():

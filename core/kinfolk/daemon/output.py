@@ -9,8 +9,18 @@ session itself sees to it that there is one turn at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kinfolk.daemon.frames import ENDED, FAILED, TURN_OVER, Wire, encode, encode_text
+
+
+@dataclass(frozen=True, slots=True)
+class LateReply:
+    """In a legacy stream: the reply to a line that was executed at once, in its place."""
+
+    request: int
+    text: str = ""
+    failed: bool = False
 
 
 class Output:

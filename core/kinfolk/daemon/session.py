@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kinfolk.daemon.aligned import select
@@ -38,7 +38,7 @@ from kinfolk.daemon.commands import (
 from kinfolk.daemon.drain import Drain
 from kinfolk.daemon.grammar import LineError, parse
 from kinfolk.daemon.listing import ending, listing
-from kinfolk.daemon.output import Output
+from kinfolk.daemon.output import LateReply, Output
 from kinfolk.daemon.served import Rotation, Served
 from kinfolk.daemon.snapshots import Snapshots
 from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
@@ -53,15 +53,6 @@ _LATER: Final = "not available in this version"
 
 TurnCommand = StartCommand | GenerateCommand | ContinueCommand
 """What begins a turn of the request of its header."""
-
-
-@dataclass(frozen=True, slots=True)
-class LateReply:
-    """In a legacy stream: the reply to a line that was executed at once, in its place."""
-
-    request: int
-    text: str = ""
-    failed: bool = False
 
 
 class Session:
@@ -107,12 +98,11 @@ class Session:
             line = parse(text)
         except LineError as error:
             self._answer(error.request, f"err {error}", failed=True)
-            self._go_on()
-            return
-        if isinstance(line.command, CancelCommand):
-            self._cancel(line, line.command.request or line.request)
         else:
-            self._lines.append(line)
+            if isinstance(line.command, CancelCommand):
+                self._cancel(line, line.command.request or line.request)
+            else:
+                self._lines.append(line)
         self._go_on()
 
     def end(self) -> None:
@@ -300,10 +290,14 @@ class Session:
                 lambda event: self._post(served, event),
                 lambda pause: self._post(served, pause),
             )
-        except (QueueFull, SlotTaken):
+        except (QueueFull, SlotTaken) as error:
             if self._served.busy:
                 return False
-            raise
+            if isinstance(error, QueueFull):
+                raise
+            owner = self._served.in_slot(served.slot or 0)
+            whose = "another session" if owner is None else f"request {owner.number}"
+            raise RequestError(f"slot {served.slot} is taken by {whose}") from None
         self._served.add(served)
         return True
 
@@ -327,8 +321,12 @@ class Session:
         served.running = True
 
     def _cancel(self, line: Line, number: int) -> None:
-        if not number:
-            self._answer(line.request, "err CANCEL needs a request: CANCEL <id>", failed=True)
+        try:
+            self._check_slot(line.slot)
+            if not number:
+                raise RequestError("CANCEL needs a request: CANCEL <id>")
+        except RequestError as error:
+            self._answer(line.request, f"err {error}", failed=True)
             return
         self._withdraw(number)
         served = self._served.get(number)
