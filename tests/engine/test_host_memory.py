@@ -57,19 +57,19 @@ def test_each_turn_of_ten_reads_only_what_is_new_and_answers_as_a_cold_run(model
 
 
 def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, text):
-    """With room for a few states the oldest are gone, and what is read again is right."""
+    """With room for a few states others are gone, and what is read again is right."""
     small, none = model("qwen35", 2, 0.002), model("qwen35", 0, 0)
     host = small.limits.host_bytes
     with host_scenes.opened(small) as engine:
-        chats = [host_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
+        chats = [host_scenes.Chat(n, text, small.info.vocabulary) for n in range(12)]
         said = host_scenes.talk(engine, chats, turns=3, message=40, answer=4)
         assert 0 < engine.stats()["host_bytes"] <= host
     with host_scenes.opened(none) as engine:
-        chats = [host_scenes.Chat(n, text, small.info.vocabulary) for n in range(6)]
+        chats = [host_scenes.Chat(n, text, small.info.vocabulary) for n in range(12)]
         expected = host_scenes.talk(engine, chats, 3, 40, 4, after=said)
     for number, ((found, _), (other, _)) in enumerate(zip(said, expected, strict=True)):
         prefix_scenes.assert_near(found, other, NEAR, number)
-    assert any(usage.reused == 0 for _, usage in said[6:])
+    assert any(usage.reused == 0 for _, usage in said[12:])
     assert any(usage.reused_from == "host" for _, usage in said)
 
 
