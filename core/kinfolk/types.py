@@ -1,6 +1,8 @@
-"""Constants of step plans: integers, without torch."""
+"""Constants of step plans, and names that several layers use; without torch."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 CHUNK_POSITIONS = 64
 """Logical positions in one chunk of a sequence, and rows in one block of a pool."""
@@ -10,3 +12,6 @@ DUMMY = 0
 
 NO_PARENT = -1
 """Parent of a row that directly follows the committed context."""
+
+Parkable = Literal["all", "target", "draft"]
+"""What can be parked: the model with its state, its drafter, or both."""

@@ -118,7 +118,7 @@ class Chats:
             **limits,
         )
         engine = Engine(loaded, scheduled)
-        return Runtime(name, loaded, engine, self.words, self.template, CHAT, None)
+        return Runtime(name, engine, self.words, self.template, CHAT, None)
 
     def close(self) -> None:
         for runtime in (self.runtime, self.cold):

@@ -14,7 +14,7 @@ from kinfolk.daemon.frames import TAG, FrameReader, TextReader, Wire
 from kinfolk.daemon.output import Output
 from kinfolk.daemon.session import Session
 from kinfolk.daemon.surroundings import SessionOptions
-from kinfolk.errors import QueueFull, RequestError, SlotTaken
+from kinfolk.errors import EngineError, QueueFull, RequestError, SlotTaken
 from kinfolk.sched.events import Pause, SchedulerEvent
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import ItemKind, StepPlan
@@ -25,14 +25,16 @@ from kinfolk.sched.view import SequenceView
 class StoppedEngine:
     """The methods of an engine over the toy's scheduler, without a thread: ``step`` runs a step.
 
-    ``failing`` are requests that fail in the next step, ``burn`` makes it lose all state.
+    ``failing`` are requests that fail in the next step, ``burn`` makes it lose all state, ``stuck``
+    fails to unpark.
     """
 
     def __init__(self, limits: SchedulerLimits, **options: Any) -> None:
         self.world = World(limits, **options)
         self._listeners: dict[str, tuple[Callable[..., None], Callable[[Pause], None]]] = {}
         self.plans: list[StepPlan] = []
-        self.burn = False
+        self.burn = self.stuck = False
+        self.parked: frozenset[str] = frozenset()
 
     def submit(
         self, request: Request, on_event: Callable[..., None], on_pause: Callable[[Pause], None]
@@ -56,6 +58,18 @@ class StoppedEngine:
 
     def keep(self, request_id: str) -> bool:
         return self.world.scheduler.keep(request_id)
+
+    def park(self, part: str) -> None:
+        if self.world.scheduler.alive:
+            raise EngineError(f"requests {', '.join(self.world.scheduler.alive)} have not ended")
+        self.parked = frozenset({"target", "draft"} if part == "all" else {part})
+        self.world.scheduler.admits = part == "draft"
+
+    def unpark(self, part: str) -> None:
+        if self.stuck:
+            raise EngineError("cannot unpark: the disk is gone")
+        self.parked = frozenset()
+        self.world.scheduler.admits = True
 
     def probe(self, request_ids: list[str]) -> list[tuple[int, int]]:
         def run(some: list[str]) -> list[int]:

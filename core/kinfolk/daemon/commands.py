@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from kinfolk.sched.request import Sampling
+from kinfolk.types import Parkable
 
 GREEDY: Final = Sampling()
 
@@ -117,10 +118,12 @@ class RestoreChainCommand:
 
 @dataclass(frozen=True, slots=True)
 class ParkCommand:
-    """Free the weights of ``what`` (all, target or draft), or read them again."""
+    """Free the memory of ``what`` on the device, once all requests have ended if it is to
+    ``drain``; or, ``back``, load it again."""
 
-    what: str
+    what: Parkable
     back: bool
+    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, get_args
 
 from kinfolk.daemon.commands import (
     Batch,
@@ -39,6 +39,7 @@ from kinfolk.daemon.commands import (
 )
 from kinfolk.errors import RequestError, SettingsError, shown
 from kinfolk.sched.request import Sampling
+from kinfolk.types import Parkable
 
 MAX_REQUEST: Final = 0x3FFFFFFF
 MAX_SLOT: Final = 1024
@@ -198,10 +199,14 @@ def _restore_chain(rest: str) -> Command:
 
 def _park(back: bool) -> Callable[[str], Command]:
     def read(rest: str) -> Command:
-        what = rest.lower() or "all"
-        if what not in ("all", "target", "draft"):
-            raise LineError(f"park and unpark take all, target or draft, got {shown(rest)}")
-        return ParkCommand(what, back)
+        words = rest.lower().split()
+        drain = not back and words[-1:] == ["--drain"]
+        what = " ".join(words[:-1] if drain else words) or "all"
+        for part in get_args(Parkable):
+            if what == part:
+                return ParkCommand(part, back, drain)
+        word = "unpark" if back else "park"
+        raise LineError(f"{word} takes all, target or draft, got {shown(rest)}")
 
     return read
 

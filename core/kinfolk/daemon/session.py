@@ -1,9 +1,9 @@
 """A session: lines in, frames out. It owns its requests; the engine runs them.
 
 Lines are executed in order. One that cannot be decided while turns run waits for their ends, and so
-do those behind it; only ``CANCEL`` is obeyed at once. Every line has one terminal reply: the end of
-the turn that it started, or a reply of its own. A legacy stream cannot say whose token it has, so
-there one line is executed at a time.
+do those behind it; only ``CANCEL`` and ``unpark`` are obeyed at once. Every line has one terminal
+reply: the end of the turn that it started, or a reply of its own. A legacy stream cannot say whose
+token it has, so there one line is executed at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 
 from kinfolk.daemon.aligned import select
 from kinfolk.daemon.commands import (
@@ -39,8 +38,9 @@ from kinfolk.daemon.drain import Drain
 from kinfolk.daemon.grammar import LineError, parse
 from kinfolk.daemon.listing import ending, listing
 from kinfolk.daemon.output import LateReply, Output
+from kinfolk.daemon.parking import park, unpark
 from kinfolk.daemon.served import Rotation, Served
-from kinfolk.daemon.snapshots import Snapshots
+from kinfolk.daemon.snapshots import LATER, Snapshots, unchained
 from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
 from kinfolk.daemon.token_files import read_tokens, write_tokens
 from kinfolk.errors import EngineError, KinfolkError, QueueFull, RequestError, SlotTaken
@@ -48,8 +48,6 @@ from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEven
 from kinfolk.sched.request import FinishReason, Request, Sampling
 
 log = logging.getLogger(__name__)
-
-_LATER: Final = "not available in this version"
 
 TurnCommand = StartCommand | GenerateCommand | ContinueCommand
 """What begins a turn of the request of its header."""
@@ -101,6 +99,8 @@ class Session:
         else:
             if isinstance(line.command, CancelCommand):
                 self._cancel(line, line.command.request or line.request)
+            elif isinstance(line.command, ParkCommand) and line.command.back:
+                self._unpark(line, line.command)
             else:
                 self._lines.append(line)
         self._go_on()
@@ -156,6 +156,9 @@ class Session:
                 self._output.reply(line.request, f"err {error}", failed=True)
             self._lines.popleft()
         self._drain_on()
+        if self._leaving and "target" in self._engine.parked:  # nothing would end by itself
+            for served in self._served:
+                self._end(served)
         if self._leaving and not self._lines and not self._served.busy:
             self._end_rest()
 
@@ -196,9 +199,11 @@ class Session:
             case ListCommand():
                 self._output.reply(line.request, self._listing(command.what))
             case ParkCommand():
-                self._park(command)
+                if not park(self._engine, self._served, command, self._turn):
+                    return False
+                self._output.reply(line.request)
             case RestoreChainCommand():
-                return self._generate(line, _unchained(command))
+                return self._generate(line, unchained(command))
             case SnapshotCommand():
                 return self._snapshot(line, command)
             case FreeSnapshotCommand():
@@ -207,7 +212,7 @@ class Session:
             case QuitCommand():
                 return self._leave(line.request)
             case CompressCommand() | FreeDrafterCommand():
-                raise RequestError(f"the compression of prompts is {_LATER}")
+                raise RequestError(f"the compression of prompts is {LATER}")
         return True
 
     def _listing(self, what: Listing) -> str:
@@ -257,7 +262,7 @@ class Session:
     def _snapshot(self, line: Line, command: SnapshotCommand) -> bool:
         """Without a header for it, that of the request in slot 0."""
         if command.thin is not None:
-            raise RequestError(f"a snapshot of a range of positions is {_LATER}")
+            raise RequestError(f"a snapshot of a range of positions is {LATER}")
         self._snapshots.check_number(command.number)
         slot = line.slot or 0
         served = self._served.get(line.request) if line.request else self._served.in_slot(slot)
@@ -480,17 +485,7 @@ class Session:
         if not self._output.wire.tagged:
             raise RequestError("batches need a tagged stream (--stream-tagged)")
 
-    def _park(self, command: ParkCommand) -> None:
-        word = "unpark" if command.back else "park"
-        if self._served:
-            live = ", ".join(str(served.number) for served in self._served)
-            raise RequestError(f"{word}: requests {live} have not ended; cancel or drain them")
-        raise RequestError(f"{word} is {_LATER}")
-
-
-def _unchained(command: RestoreChainCommand) -> GenerateCommand:
-    if command.thin:
-        raise RequestError(f"snapshots of ranges of positions are {_LATER}")
-    return GenerateCommand(
-        command.path, command.total, restore=command.thick, sampling=command.sampling
-    )
+    def _unpark(self, line: Line, command: ParkCommand) -> None:
+        """At once: requests may wait for it, and lines for them."""
+        fault = unpark(self._engine, command)
+        self._answer(line.request, fault, failed=bool(fault))

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from kinfolk.daemon.commands import GenerateCommand, RestoreChainCommand
 from kinfolk.errors import RequestError
 
 MAX_SNAPSHOTS: Final = 64
+LATER: Final = "not available in this version"
 
 
 class Snapshots:
@@ -43,3 +45,12 @@ class Snapshots:
     def listing(self) -> str:
         lines = [f"snapshot={n} length={len(t)}" for n, t in sorted(self._tokens.items())]
         return "\n".join([f"snapshots {len(lines)}", *lines])
+
+
+def unchained(command: RestoreChainCommand) -> GenerateCommand:
+    """The line that a chain without ranges of positions is."""
+    if command.thin:
+        raise RequestError(f"snapshots of ranges of positions are {LATER}")
+    return GenerateCommand(
+        command.path, command.total, restore=command.thick, sampling=command.sampling
+    )

@@ -9,6 +9,7 @@ from typing import Protocol
 from kinfolk.sched.events import Event, Pause
 from kinfolk.sched.request import Request
 from kinfolk.sched.view import SequenceView
+from kinfolk.types import Parkable
 
 
 class TurnEngine(Protocol):
@@ -30,6 +31,13 @@ class TurnEngine(Protocol):
     def probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]: ...
 
     def keep(self, request_id: str) -> bool: ...
+
+    @property
+    def parked(self) -> frozenset[str]: ...
+
+    def park(self, part: Parkable) -> None: ...
+
+    def unpark(self, part: Parkable) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
+from kinfolk.engine.parking import Parking
 from kinfolk.engine.sizing import prefix_bytes
 from kinfolk.errors import (
     EngineError,
@@ -33,6 +34,7 @@ from kinfolk.sched.view import SequenceView
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.integrity import require
 from kinfolk.state.prefix import PrefixCache
+from kinfolk.types import Parkable
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +112,8 @@ class Engine:
             ),
             drafter,
         )
+        self._parking = Parking(self._runner, self._scheduler)
+        self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}
         self._inbox: deque[Callable[[], Sequence[SchedulerEvent]]] = deque()
@@ -178,6 +182,32 @@ class Engine:
         """All requests that have not ended. Blocks until the running step is over."""
         return self._ask(self._scheduler.view)
 
+    def park(self, part: Parkable = "all", *, drain: bool = False) -> None:
+        """Free the weights of the ``target``, of its ``draft``er or of ``all``, and with the target
+        the state and captured steps, until :meth:`unpark`. Blocks.
+
+        Raises :class:`EngineError` with the live requests if there are any; with ``drain`` those
+        that have a slot are run to their ends first. Requests that wait, or are submitted
+        meanwhile, run after unparking.
+        """
+        parked: Future[None] = Future()
+        self._post(lambda: self._begin_parking(part, drain, parked))
+        parked.result()
+
+    def unpark(self, part: Parkable = "all", progress: Progress | None = None) -> None:
+        """Read the weights of a parked part again. Blocks. An error leaves it parked."""
+        self._ask(lambda: self._parking.unpark(part, progress))
+
+    @property
+    def parked(self) -> frozenset[str]:
+        """The parked parts: "target", "draft"."""
+        return self._parking.parked
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model; without weights while they are parked."""
+        return self._runner.loaded
+
     def stats(self) -> dict[str, int]:
         """Counters since the start; the host memory that state takes; and the numbers of requests:
         ``running`` have a slot, of which ``held`` wait for a grant; ``waiting`` have none."""
@@ -190,6 +220,7 @@ class Engine:
             "running": self._scheduler.running,
             "held": self._scheduler.held,
             "waiting": self._scheduler.waiting,
+            "parked": int("target" in self.parked),
             **self._scheduler.prefix_stats(),
             "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,
         }
@@ -294,6 +325,7 @@ class Engine:
             try:
                 if not self._take_inbox():
                     break
+                self._park_when_drained()
                 if not self.step():
                     self._dispatch(self._scheduler.blocked())
                     with self._wake:
@@ -301,8 +333,38 @@ class Engine:
             except Exception as error:
                 log.exception("the scheduler failed")
                 self._fail_all(error)
+        for _, parked in self._to_park:
+            parked.set_exception(EngineError("the engine has stopped"))
         for request_id in list(self._tickets):
             self._dispatch(self._scheduler.cancel(request_id))
+
+    def _begin_parking(
+        self, part: Parkable, drain: bool, parked: Future[None]
+    ) -> Sequence[SchedulerEvent]:
+        live = list(self._scheduler.alive)
+        try:
+            self._parking.check(part)
+            if live and not drain:
+                names = ", ".join(live)
+                raise EngineError(f"requests {names} have not ended: cancel or drain them first")
+        except EngineError as error:
+            parked.set_exception(error)
+            return ()
+        self._scheduler.admits = False
+        self._to_park.append((part, parked))
+        return [event for each in live for event in self._scheduler.grant(each)]
+
+    def _park_when_drained(self) -> None:
+        while self._to_park and not self._scheduler.running:
+            part, parked = self._to_park.popleft()
+            try:
+                self._parking.park(part)
+            except Exception as error:
+                parked.set_exception(error)
+                self._fail_all(error)
+            else:
+                parked.set_result(None)
+            self._parking.resume()
 
     def _take_inbox(self) -> bool:
         """Execute the actions that clients posted; false when the engine is to stop."""

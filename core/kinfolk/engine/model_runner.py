@@ -22,6 +22,7 @@ from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.state.operations import StateOperation
 from kinfolk.state.state import State
 
 log = logging.getLogger(__name__)
@@ -175,6 +176,11 @@ class ModelRunner:
         """The scheduler has given up all sequences and checkpoints: nothing of them is left."""
         self.state.forget()
         self.executor.invalidate()
+
+    def apply(self, operations: Sequence[StateOperation]) -> None:
+        """Change the state without a step."""
+        with self._on_device(), self._invalidated_by_errors(), torch.inference_mode():
+            self.state.apply(operations)
 
     def _launch(self, batch: ScheduledBatch) -> PendingItems:
         outputs = self.executor.launch(batch)

@@ -34,12 +34,16 @@ class Runtime:
     """A model that serves text. Close it, or use it as a context manager."""
 
     name: str
-    loaded: LoadedModel
     engine: Engine
     tokenizer: Tokenizer
     chat: ChatTemplate | None
     chat_format: ChatFormat
     card: ModelCard | None
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model; without weights while the engine has parked them."""
+        return self.engine.loaded
 
     @property
     def info(self) -> ModelInfo:
@@ -67,14 +71,12 @@ class Runtime:
             tokenizer, chat, chat_format = text.result()
         card = find_card(path, loaded.file.metadata, loaded.family)
         engine = Engine(loaded, scheduler_limits(loaded, settings), _host_drafter(loaded))
-        return cls(loaded.info.name, loaded, engine, tokenizer, chat, chat_format, card)
+        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card)
 
     def close(self) -> None:
         self.engine.close()
+        self.loaded.drafters.close(self.loaded.file)
         self.loaded.file.close()
-        drafter = self.loaded.drafter
-        if drafter is not None and drafter.file is not None:
-            drafter.file.close()
 
     def __enter__(self) -> Runtime:
         return self

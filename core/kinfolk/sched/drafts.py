@@ -57,6 +57,8 @@ class Drafts:
         self._first: DraftMode = "chain" if limits.proposed_chain else "tree"
         self._drafted = False
         self._failed = 0
+        self.device_proposes = True
+        """Whether the device is asked to propose."""
 
     def mode(self, sequence: Sequence) -> DraftMode:
         """What is drafted for a sequence."""
@@ -162,7 +164,7 @@ class Drafts:
 
     def _may_propose(self, sequence: Sequence) -> bool:
         # The next step emits a token at least, and so does the one that verifies.
-        works = self._limits.proposed > 0 and self._failed < MAX_FAILURES
+        works = self.device_proposes and self._failed < MAX_FAILURES and self._limits.proposed > 0
         return works and sequence.request.draft and sequence.remaining > 2
 
     def _proposable(self, sequence: Sequence) -> Proposable:

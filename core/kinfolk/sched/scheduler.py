@@ -28,6 +28,7 @@ from kinfolk.sched.view import SequenceView
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.kv_cache_manager import KVCacheManager
+from kinfolk.state.operations import StateOperation
 from kinfolk.state.prefix import PrefixCache
 
 
@@ -75,6 +76,8 @@ class Scheduler:
         self._arrivals = 0
         self._steps = 0
         self.stale_results = 0
+        self.admits = True
+        """Whether requests that wait get slots."""
 
     @property
     def waiting(self) -> int:
@@ -90,6 +93,20 @@ class Scheduler:
     def held(self) -> int:
         """Requests with a slot that wait for a grant."""
         return self._held
+
+    @property
+    def _places(self) -> int:
+        """Requests that may get a slot now."""
+        return self.limits.slots - self.running if self.admits else 0
+
+    @property
+    def proposes(self) -> bool:
+        """Whether the device is asked to propose drafts, if it can."""
+        return self._drafts.device_proposes
+
+    @proposes.setter
+    def proposes(self, value: bool) -> None:
+        self._drafts.device_proposes = value
 
     @property
     def idle(self) -> bool:
@@ -219,7 +236,7 @@ class Scheduler:
         """The next step, or ``None`` when nothing can run. Commit it before asking again."""
         if self._outstanding:
             raise EngineError(f"step {self._outstanding[0].step_id} was planned and not committed")
-        for sequence in self._admission.admit(self.limits.slots - self.running):
+        for sequence in self._admission.admit(self._places):
             sequence.status = Status.PREFILL
             self._choices.started(sequence)
             self._prefilling.append(sequence)
@@ -292,6 +309,15 @@ class Scheduler:
         self._kv_cache.forget_operations()
         return events
 
+    def leave_device(self) -> tuple[StateOperation, ...]:
+        """Let all checkpoints leave the device: to host memory, or for good. Returns the changes of
+        the state. Raises :class:`EngineError` if a request has a slot."""
+        if self.running:
+            raise EngineError(f"{self.running} requests have state on the device")
+        while self._prefixes.evict_one():
+            pass
+        return self._kv_cache.take_operations()
+
     # -- planning -----------------------------------------------------------------------------
 
     def _planned(self, items: list[Item]) -> StepPlan:
@@ -304,7 +330,7 @@ class Scheduler:
         """Whether the step after this one has the same sequences, each with a row more."""
         if not self.limits.overlap or self._prefilling:
             return False
-        if self._admission.may_admit(self.limits.slots - self.running):
+        if self._admission.may_admit(self._places):
             return False
         if len(plan.items) != len(self._turns):
             return False

@@ -48,11 +48,22 @@ class Pool:
 
     def __init__(self, layout: PoolLayout, blocks: int, limits: StateLimits, device: torch.device):
         self.layout = layout
-        # Memory that was never written is read and masked: it must be finite.
-        self.data = torch.zeros(blocks + 1, layout.block_bytes, dtype=torch.uint8, device=device)
-        arena = -(-limits.tree_rows // CHUNK_POSITIONS)
-        self.arena = torch.zeros(arena, layout.block_bytes, dtype=torch.uint8, device=device)
+        self._sizes = blocks + 1, -(-limits.tree_rows // CHUNK_POSITIONS)
+        self._device = device
         self.tables: list[dict[int, int]] = [{} for _ in range(limits.slots + 1)]
+        self.allocate()
+
+    def allocate(self) -> None:
+        """Allocate blocks and arena."""
+        # Memory that was never written is read and masked: it must be finite.
+        self.data, self.arena = (
+            torch.zeros(rows, self.layout.block_bytes, dtype=torch.uint8, device=self._device)
+            for rows in self._sizes
+        )
+
+    def free(self) -> None:
+        """Free blocks and arena."""
+        self.data = self.arena = self.data.new_empty(0)
 
     def planes(self, data: torch.Tensor, section: SectionLayout) -> list[torch.Tensor]:
         """Planes of a section [blocks, heads, 64, n]: its numbers, or codes and scales."""
@@ -125,8 +136,40 @@ class State:
             Pool(layout, blocks, limits, device)
             for layout, blocks in zip(pool_layouts(plan), limits.blocks, strict=True)
         )
-        rows = limits.slots + limits.checkpoints + 1
-        self._recurrent: dict[int, dict[str, torch.Tensor]] = {
+        sections = (s for pool in self.pools for s in pool.layout.sections.values())
+        self.coded = any(each.section.codec.format in CODED for each in sections)
+        """Whether keys or values are stored in a quantised format."""
+        self.copies = Copies(streams or streams_for(device))
+        self._recurrent: dict[int, dict[str, torch.Tensor]] = {}
+        self._paged: dict[int, PagedLayer] = {}
+        self._allocate_layers()
+        self.host = HostMemory(HostLayout.of(plan), limits.host_bytes, device)
+        # Saves that may be under way: identities, and events that their bytes are in host memory.
+        self._arriving: deque[tuple[int, Any]] = deque()
+        tables = [pool.tables for pool in self.pools]
+        self.block_tables = BlockTables(tables, plan.windows, limits, device)
+
+    def free(self) -> None:
+        """Free the tensors on the device. No sequence and no checkpoint may be there; what is in
+        host memory stays."""
+        self.copies.drain()
+        for pool in self.pools:
+            pool.free()
+            for table in pool.tables:  # those of sequences that have ended
+                table.clear()
+        self._recurrent, self._paged = {}, {}
+        self.block_tables.invalidate()
+
+    def allocate(self) -> None:
+        """Allocate what :meth:`free` freed; it is zero."""
+        for pool in self.pools:
+            pool.allocate()
+        self._allocate_layers()
+
+    def _allocate_layers(self) -> None:
+        plan, device = self.plan, self.device
+        rows = self.limits.slots + self.limits.checkpoints + 1
+        self._recurrent = {
             index: {
                 tensor.name: torch.zeros(
                     rows, *tensor.shape, dtype=TORCH_DTYPES[tensor.dtype], device=device
@@ -136,23 +179,13 @@ class State:
             for index, layer in enumerate(plan.layers)
             if isinstance(layer, Recurrent)
         }
-        self._paged: dict[int, PagedLayer] = {}
         for index in range(len(plan.layers)):
             layer = plan.layers[plan.owner(index)]
             if isinstance(layer, Paged):
                 pool = plan.windows.index(layer.window)
                 self._paged[index] = PagedLayer(self.pools[pool], pool, plan.owner(index))
-        sections = (s for pool in self.pools for s in pool.layout.sections.values())
-        self.coded = any(each.section.codec.format in CODED for each in sections)
-        """Whether keys or values are stored in a quantised format."""
-        self.copies = Copies(streams or streams_for(device))
         for tensor in (*(pool.data for pool in self.pools), *self.recurrent_tensors()):
             self.copies.streams.copies_use(tensor)
-        self.host = HostMemory(HostLayout.of(plan), limits.host_bytes, device)
-        # Saves that may be under way: identities, and events that their bytes are in host memory.
-        self._arriving: deque[tuple[int, Any]] = deque()
-        tables = [pool.tables for pool in self.pools]
-        self.block_tables = BlockTables(tables, plan.windows, limits, device)
 
     # -- what a model sees --------------------------------------------------------------------
 

@@ -1,0 +1,44 @@
+"""``park`` and ``unpark`` of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinfolk.daemon.commands import ParkCommand
+from kinfolk.daemon.served import Rotation, Served
+from kinfolk.daemon.surroundings import TurnEngine
+from kinfolk.errors import KinfolkError, RequestError
+
+
+def park(
+    engine: TurnEngine,
+    served: Rotation,
+    command: ParkCommand,
+    turn: Callable[[Served, int], None],
+) -> bool:
+    """Park, or with ``--drain`` first let all requests of the session end: false while they run.
+
+    ``turn`` gives a request a turn. Raises :class:`KinfolkError` if requests are live.
+    """
+    if served and not command.drain:
+        live = ", ".join(str(each.number) for each in served)
+        raise RequestError(
+            f"park: requests {live} have not ended; cancel them, or write park {command.what} "
+            "--drain"
+        )
+    for each in served:
+        if each.held:
+            turn(each, each.remaining)
+    if served:
+        return False
+    engine.park(command.what)
+    return True
+
+
+def unpark(engine: TurnEngine, command: ParkCommand) -> str:
+    """Unpark. Returns what went wrong, empty if nothing did."""
+    try:
+        engine.unpark(command.what)
+    except KinfolkError as error:
+        return f"err {error}"
+    return ""
