@@ -229,6 +229,11 @@ class Settings(BaseSettings):
         description="launch a step only when the result of the step before it was read; by default "
         "a step of one token for each sequence is launched earlier, which changes only the speed",
     )
+    preempt: bool = Field(
+        False,
+        description="let a request of higher priority take the place of a running one, whose state "
+        "moves to host memory (--cache-memory) until it goes on",
+    )
     draft: Drafters = Field(
         ("auto",),
         description="drafters of speculative decoding, tried in this order; auto = "

@@ -51,6 +51,7 @@ def scheduler_limits(draw):
         max_draft=draw(st.sampled_from([0, 1, 5, 20])),
         prefill_share=draw(st.sampled_from([0.0, 0.25, 0.8])),
         checkpoint_every=draw(st.sampled_from([0, 0, 50, 64])),
+        preempt=draw(st.booleans()),
         vocabulary=29,
     )
 

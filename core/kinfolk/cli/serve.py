@@ -99,7 +99,7 @@ Examples:
     is_flag=True,
     help="Open the port at once; the first requests wait for kernels and captures.",
 )
-@settings_options(*LOADING, *ENGINE, "checkpoints", "checkpoint_every", "cache_memory")
+@settings_options(*LOADING, *ENGINE, "checkpoints", "preempt", "checkpoint_every", "cache_memory")
 @click.pass_context
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.

@@ -220,6 +220,7 @@ class Engine:
             "running": self._scheduler.running,
             "held": self._scheduler.held,
             "waiting": self._scheduler.waiting,
+            "preemptions": self._scheduler.preemptions,
             "parked": int("target" in self.parked),
             **self._scheduler.prefix_stats(),
             "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,

@@ -16,6 +16,7 @@ from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.preparing_drafters import named_drafters
 from kinfolk.engine.text import open_text
+from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
 from kinfolk.model_api import ModelInfo
 from kinfolk.registry import Registry
@@ -86,7 +87,13 @@ class Runtime:
 
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:
+    """Raises :class:`SettingsError` for settings that contradict each other."""
     rows = loaded.slice_rows
+    if settings.preempt and not loaded.limits.host_bytes:
+        raise SettingsError(
+            "--preempt needs host memory for the state of requests that go on later: "
+            "give it some with --cache-memory"
+        )
     return SchedulerLimits(
         slots=loaded.limits.slots,
         context=loaded.limits.context,
@@ -99,6 +106,7 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
         host_first=loaded.drafters.host_first,
         vocabulary=loaded.info.vocabulary,
         overlap=not settings.no_overlap,
+        preempt=settings.preempt,
         widths=settings.draft_widths if settings.draft_width is None else "fixed",
         draft_width=settings.draft_width,
     )

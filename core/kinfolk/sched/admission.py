@@ -10,7 +10,7 @@ from kinfolk.sched.request import Request, Sequence
 from kinfolk.state.chunks import Checkpoint
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import NO_PREFIXES, PrefixCache, PrefixMatch
-from kinfolk.state.stored_prefix import PrefixKind
+from kinfolk.state.stored_prefix import PrefixKind, StoredPrefix
 
 
 class Admission:
@@ -46,6 +46,11 @@ class Admission:
         """Something was freed or kept: the head may try again."""
         self._blocked = False
 
+    @property
+    def head(self) -> Sequence | None:
+        """The one that is next to get a slot."""
+        return self._waiting[0] if self._waiting else None
+
     def may_admit(self, places: int) -> bool:
         """Whether the first waiting request may fit."""
         return bool(self._waiting) and not self._blocked and places > 0
@@ -70,6 +75,8 @@ class Admission:
         if slot is None:
             return False
         positions = positions_of(sequence.request)
+        if sequence.kept is not None:
+            return self._reopen(sequence, sequence.kept, positions, slot)
         prefix = self._prefixes.find(sequence.prompt)
         for start in (None,) if prefix is None else (prefix, None):
             if self._make_room(positions, sequence, start):
@@ -82,6 +89,13 @@ class Admission:
                 self._prefixes.started(start)
                 return True
         return False
+
+    def _reopen(self, sequence: Sequence, kept: Checkpoint, positions: int, slot: int) -> bool:
+        """Bring a preempted sequence back from its own state."""
+        if not self._make_blocks(positions, kept, None, (NO_PREFIXES,)):
+            return False
+        sequence.lease = self._kv_cache.open(positions, kept, None, slot)
+        return True
 
     def _slot(self, sequence: Sequence) -> int | None:
         """The slot that a sequence asks for, or the lowest one that none in the line asks for, if
@@ -96,15 +110,6 @@ class Admission:
         """Let stored prefixes leave the device, but only if that is enough. ``start`` stays where
         it is, and the conversation that it belongs to goes last."""
         checkpoint, length = _from(start)
-        if self._kv_cache.can_open(positions, checkpoint, length):
-            return True
-        gain = self._prefixes.reclaimable(keep=checkpoint)
-        need = self._kv_cache.needed(positions, checkpoint, length, alone=True)
-        if any(
-            self._kv_cache.tables.available(pool) + gain[pool] < need[pool]
-            for pool in range(len(need))
-        ):
-            return False
         kept = NO_PREFIXES if start is None else frozenset({start.entry})
         last = kept | self._prefixes.needed_by(
             PrefixKind.FORK,
@@ -112,8 +117,28 @@ class Admission:
             sequence.prompt,
             len(sequence.prompt),
         )
-        while not self._kv_cache.can_open(positions, checkpoint, length):
-            if not (self._prefixes.evict_one(last) or self._prefixes.evict_one(kept)):
+        return self._make_blocks(positions, checkpoint, length, (last, kept))
+
+    def _make_blocks(
+        self,
+        positions: int,
+        start: Checkpoint | None,
+        length: int | None,
+        keep: tuple[frozenset[StoredPrefix], ...],
+    ) -> bool:
+        """Let prefixes leave the device until a sequence can be opened, none if that would not be
+        enough; the first of ``keep`` go last."""
+        if self._kv_cache.can_open(positions, start, length):
+            return True
+        gain = self._prefixes.reclaimable(keep=start)
+        need = self._kv_cache.needed(positions, start, length, alone=True)
+        if any(
+            self._kv_cache.tables.available(pool) + gain[pool] < need[pool]
+            for pool in range(len(need))
+        ):
+            return False
+        while not self._kv_cache.can_open(positions, start, length):
+            if not any(self._prefixes.evict_one(kept) for kept in keep):
                 return False
         return True
 

@@ -28,6 +28,7 @@ class SchedulerLimits:
     draft_width      most drafted rows of one sequence to verify; ``None`` = no limit
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     max_queue        requests that may wait for a slot; ``None`` = any number
+    preempt          a request of higher priority takes the place of a running one of lower priority
     overlap          plan a step before the one before it is known, where that changes nothing
     checkpoint_every tokens of a long prompt between checkpoints, 0 = none
     vocabulary       token ids are below this; ``None`` = not checked
@@ -50,6 +51,7 @@ class SchedulerLimits:
     checkpoint_every: int = 0
     vocabulary: int | None = None
     overlap: bool = True
+    preempt: bool = False
     max_queue: int | None = None
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 from kinfolk.errors import EngineError, RequestError, SettingsError, shown
 from kinfolk.sched.draft_counts import DraftTally
 from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
-from kinfolk.state.chunks import SlotLease
+from kinfolk.state.chunks import Checkpoint, SlotLease
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.stored_prefix import StoredPrefix
 
@@ -123,6 +123,7 @@ class Request:
 
 class Status(Enum):
     WAITING = "waiting"
+    PREEMPTED = "preempted"
     PREFILL = "prefill"
     DECODE = "decode"
     HELD = "held"
@@ -151,7 +152,8 @@ class Sequence:
     ``confidence``. Its first ``reused`` tokens came from a stored prefix that was at
     ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``draft_source``
     made the draft that is verified; ``copies``: all of the last draft of the host was accepted. It
-    is held once ``granted`` tokens are emitted, ``None`` = never.
+    is held once ``granted`` tokens are emitted, ``None`` = never. ``kept`` is its state while it
+    is preempted.
     """
 
     request: Request
@@ -164,6 +166,7 @@ class Sequence:
     computed: int = 0
     reused: int = 0
     start: StoredPrefix | None = field(default=None, repr=False)
+    kept: Checkpoint | None = None
     reused_from: Place | None = None
     served_in_turn: int = 0
     proposed: int = 0

@@ -20,8 +20,9 @@ from kinfolk.sched.drafts import Drafts
 from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.sched.preemption import Preemption
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
-from kinfolk.sched.step_items import StepItems
+from kinfolk.sched.step_items import StepItems, draft_depth
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
 from kinfolk.sched.view import SequenceView
@@ -64,6 +65,7 @@ class Scheduler:
         self._prefixes = prefixes
         self._admission = Admission(limits, kv_cache, prefixes)
         self._choices = Choices(prefixes, self._admission.room_changed)
+        self._preemption = Preemption(kv_cache.checkpoints, prefixes)
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
         self._items = StepItems(
@@ -140,6 +142,10 @@ class Scheduler:
     @property
     def draft_failures(self) -> int:
         return self._drafts.failures
+
+    @property
+    def preemptions(self) -> int:
+        return self._preemption.count
 
     def prefix_stats(self) -> dict[str, int]:
         """Counters of the prefix cache."""
@@ -236,10 +242,9 @@ class Scheduler:
         """The next step, or ``None`` when nothing can run. Commit it before asking again."""
         if self._outstanding:
             raise EngineError(f"step {self._outstanding[0].step_id} was planned and not committed")
-        for sequence in self._admission.admit(self._places):
-            sequence.status = Status.PREFILL
-            self._choices.started(sequence)
-            self._prefilling.append(sequence)
+        self._admit()
+        if self.limits.preempt:
+            self._preempt()
         rows = self.limits.step_tokens
         items = self._items.decode(self._turns, rows - self._items.prefill_rows(self._prefilling))
         rows -= sum(item.rows for item in items)
@@ -302,7 +307,7 @@ class Scheduler:
         caller makes the state forget as well."""
         self._outstanding.clear()
         self._checkpoints.forget_all()
-        live = [sequence for sequence in self._alive.values() if sequence.lease is not None]
+        live = [each for each in self._alive.values() if each.lease or each.kept]
         events: list[SchedulerEvent] = [
             self._finish(sequence, FinishReason.ERROR, error=error) for sequence in live
         ]
@@ -319,6 +324,37 @@ class Scheduler:
         return self._kv_cache.take_operations()
 
     # -- planning -----------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        for sequence in self._admission.admit(self._places):
+            if sequence.kept is not None:
+                self._preemption.drop(sequence)
+            else:
+                self._choices.started(sequence)
+            if sequence.emitted:
+                sequence.status = Status.DECODE
+                self._turns.join(sequence)
+            else:
+                sequence.status = Status.PREFILL
+                self._prefilling.append(sequence)
+
+    def _preempt(self) -> None:
+        """Give places of running requests to the first that waits, as long as it needs them."""
+        while self.admits and (head := self._admission.head) is not None:
+            running = (each for each in self._alive.values() if each.lease is not None)
+            victim = self._preemption.victim(head, running)
+            if victim is None:
+                return
+            status = victim.status
+            if not self._preemption.preempt(victim):
+                return
+            if status is Status.PREFILL:
+                self._prefilling.remove(victim)
+            else:
+                self._turns.leave(victim)
+            self._admission.enqueue(victim)
+            self._admission.room_changed()
+            self._admit()
 
     def _planned(self, items: list[Item]) -> StepPlan:
         self._steps += 1
@@ -372,7 +408,7 @@ class Scheduler:
             sequence.served_in_turn += len(tokens)
             if item.kind is ItemKind.VERIFY:
                 accepted = min(len(tokens), outcome.kept - 1)
-                depth = _depth(item, self.limits.proposed_depth)
+                depth = draft_depth(item, self.limits.proposed_depth)
                 sequence.drafts.add(item.rows - 1, depth, accepted, len(tokens))
                 sequence.drafts.trees |= item.is_tree
             self._drafts.verified(sequence, item, outcome)
@@ -414,6 +450,7 @@ class Scheduler:
         """End a request for good. ``settled``: its state holds exactly ``known[:computed]``."""
         if sequence.lease is None:
             self._admission.withdraw(sequence)
+            self._preemption.drop(sequence)
         else:
             if sequence.status is Status.PREFILL:
                 self._prefilling.remove(sequence)
@@ -449,13 +486,6 @@ class Scheduler:
             sequence.computed += 1
             self._kv_cache.tables.advance(lease, sequence.computed)
         self._checkpoints.keep_end(sequence, lease, pending=ahead)
-
-
-def _depth(item: Item, deepest: int | None) -> int:
-    """Most drafted tokens of an item that can be accepted; ``deepest``: of what the device
-    proposes."""
-    rows = min(item.rows, item.budget) - 1
-    return rows if deepest is None or not item.proposed else min(rows, deepest)
 
 
 def _until_stop(tokens: tuple[int, ...], stop: frozenset[int]) -> tuple[int, ...]:

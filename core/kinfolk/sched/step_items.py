@@ -96,3 +96,10 @@ class StepItems:
                 sequence, lease, stop, for_choices=self._choices.leads(sequence)
             ),
         )
+
+
+def draft_depth(item: Item, deepest: int | None) -> int:
+    """Most drafted tokens of an item that can be accepted; ``deepest``: of what the device
+    proposes."""
+    rows = min(item.rows, item.budget) - 1
+    return rows if deepest is None or not item.proposed else min(rows, deepest)

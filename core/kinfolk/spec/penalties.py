@@ -20,7 +20,7 @@ from kinfolk.verify_api import RowSampling
 
 class PenaltyState:
     """Counts and bias [slots, V]. The request in a slot is identified by its count of output
-    tokens, one object as long as it lives; a request keeps its slot until it ends."""
+    tokens, one object as long as it lives."""
 
     def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
         shape = (slots, vocabulary)
@@ -36,6 +36,8 @@ class PenaltyState:
         holds the ids of the prompt, ``output`` counts emitted tokens."""
         if self._holders[slot] is output:
             return
+        # A preempted request may come back to a slot that it had, with counts of that time.
+        self._holders = [None if holder is output else holder for holder in self._holders]
         self._holders[slot] = None
         counts, bias = self._counts[slot], self._bias[slot]
         counts.zero_()

@@ -75,6 +75,11 @@ class BlockPool:
         """A checkpoint owns the chunk from now on without referring to it on the device."""
         self._unkeep(chunk)
 
+    def own(self, chunk: Chunk) -> None:
+        """Add a checkpoint that owns the chunk without referring to it on the device."""
+        chunk.owners += 1
+        self._settle(chunk)
+
     def disown(self, chunk: Chunk) -> None:
         """End the holding of a checkpoint that was demoted."""
         chunk.owners -= 1

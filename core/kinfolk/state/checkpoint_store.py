@@ -173,6 +173,40 @@ class CheckpointStore:
                 pool.demote(chunk)
         self.demotions += 1
 
+    def can_suspend(self, lease: SlotLease, dropping: Sequence[Checkpoint] = ()) -> bool:
+        """Whether the host has room for the state of a sequence, once ``dropping`` are dropped."""
+        seq = self._tables.sequence(lease)
+        if not seq.exact or seq.evicted:
+            return False
+        held = Checkpoint(seq.length, DUMMY, self._tables.visible(seq, seq.length))
+        return self.host.fits(self._host_pages(held, dropping))
+
+    def suspend(self, lease: SlotLease) -> Checkpoint:
+        """Move the state of a sequence to host memory and end its lease. No step may be under way.
+
+        Raises :class:`PoolExhausted` if the host has no room for it.
+        """
+        if not self.can_suspend(lease):
+            raise PoolExhausted(
+                f"no host memory for the state of slot {lease.slot}: {self.host.used} of "
+                f"{self.host.pages} pages are used"
+            )
+        seq = self._tables.sequence(lease)
+        chunks = self._tables.visible(seq, seq.length)
+        checkpoint = Checkpoint(
+            seq.length, DUMMY, chunks, identity=self._tables.new_identity(), resident=False
+        )
+        if self.recurrent:
+            self._tables.operations.append(SaveRecurrent(lease.slot, checkpoint.identity))
+            checkpoint.saved = True
+            self.host.charge(self.host.layout.recurrent_pages)
+        for pool, held in zip(self.pools, chunks, strict=True):
+            for chunk in held.values():
+                pool.own(chunk)
+        self.live.append(checkpoint)
+        self._tables.release(lease)
+        return checkpoint
+
     def drop(self, checkpoint: Checkpoint) -> None:
         if not checkpoint.live:
             raise StateError("the checkpoint was dropped before")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
@@ -274,6 +274,11 @@ class PrefixCache:
         self._leave_device(entry, keep)
         return True
 
+    def make_host_room(self, lease: SlotLease) -> bool:
+        """Drop as few as make room for the state of a sequence in host memory, in the order of
+        :meth:`victims`; none if all of them would not."""
+        return self._drop_until(lambda gone: self._store.can_suspend(lease, gone), self.victims())
+
     def drop(self, entry: StoredPrefix, reason: DropReason) -> None:
         del self._entries[entry]
         ends = self._ends[entry.key]
@@ -306,18 +311,24 @@ class PrefixCache:
     def _make_host_room(self, entry: StoredPrefix, keep: Collection[StoredPrefix]) -> bool:
         """Drop as few of those that go before an entry as make room for it on the host; none if all
         of them would not."""
-        checkpoint, few = entry.checkpoint, 1
-        if self._store.can_demote(checkpoint):
-            return True
         before = list(takewhile(lambda each: each is not entry, self.victims(keep)))
-        held = [each.checkpoint for each in before]
+        return self._drop_until(lambda gone: self._store.can_demote(entry.checkpoint, gone), before)
+
+    def _drop_until(
+        self, fits: Callable[[Sequence[Checkpoint]], bool], entries: list[StoredPrefix]
+    ) -> bool:
+        """Drop the first of ``entries`` until what is to fit does; none if it never would. ``fits``
+        says so for the case that checkpoints were dropped."""
+        if fits(()):
+            return True
+        held, few = [each.checkpoint for each in entries], 1
         # The host may hold many, and a few are usually enough.
-        while not self._store.can_demote(checkpoint, held[:few]):
+        while not fits(held[:few]):
             if few >= len(held):
                 return False
             few *= 2
-        while not self._store.can_demote(checkpoint):
-            self.drop(before.pop(0), DropReason.ROOM)
+        while not fits(()):
+            self.drop(entries.pop(0), DropReason.ROOM)
         return True
 
     def _resident(self) -> list[StoredPrefix]:

@@ -1,0 +1,175 @@
+"""A request of higher priority takes the place of a running one, whose tokens stay the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinfolk.sched.request import FinishReason, Request, Status
+
+
+def prompt(length, seed=1):
+    return tuple((seed * 31 + 7 * i) % 29 for i in range(length))
+
+
+@pytest.fixture
+def world(make_world):
+    def make(**options):
+        return make_world(**{"slots": 2, "preempt": True, "host_rows": None, **options})
+
+    return make
+
+
+def status_of(world, name):
+    return world.scheduler.alive[name].status
+
+
+def run_two(world, first, second):
+    world.submit(Request("a", first, 30, priority=1))
+    world.submit(Request("b", second, 30, priority=2))
+
+
+@pytest.mark.parametrize("windows", [(None,), (None, 70), (70,)])
+@pytest.mark.parametrize("recurrent", [True, False])
+@pytest.mark.parametrize("steps", [1, 2, 8, 12])
+def test_streams_are_those_without_preemption(world, windows, recurrent, steps):
+    """In the middle of a prompt, and while it decodes."""
+    here = world(windows=windows, recurrent=recurrent)
+    run_two(here, prompt(90), prompt(75, 2))
+    for _ in range(steps):
+        here.step()
+    urgent = Request("urgent", prompt(40, 3), 12)
+    here.submit(urgent)
+    here.step()
+    assert status_of(here, "b") is Status.PREEMPTED
+    here.kv_cache.check_integrity()
+    here.drain()
+    for name in ("a", "b", "urgent"):
+        assert here.streams[name] == here.expected(here.requests[name])
+    assert here.scheduler.preemptions == 1
+    here.check_idle()
+
+
+def test_nothing_is_computed_twice(world):
+    here = world(slots=1)
+    here.submit(Request("a", prompt(90), 30, priority=1))
+    for _ in range(9):
+        here.step()
+    here.submit(Request("urgent", prompt(20, 3), 12))
+    here.drain()
+    rows = [
+        (item.start + row)
+        for plan in here.plans
+        for item in plan.items
+        if item.request_id == "a"
+        for row in range(item.rows)
+    ]
+    assert rows == list(range(90 + 29))
+
+
+def test_the_newest_of_the_lowest_priority_goes(world):
+    here = world(slots=3)
+    for name, priority in (("a", 1), ("b", 2), ("c", 2)):
+        here.submit(Request(name, prompt(20), 40, priority=priority))
+    for _ in range(4):
+        here.step()
+    here.submit(Request("urgent", prompt(20, 3), 12))
+    here.step()
+    assert [status_of(here, name) for name in "abc"] == [
+        Status.DECODE,
+        Status.DECODE,
+        Status.PREEMPTED,
+    ]
+
+
+def test_equal_priorities_wait(world):
+    here = world()
+    run_two(here, prompt(20), prompt(20, 2))
+    here.step()
+    here.submit(Request("late", prompt(20, 3), 5, priority=2))
+    for _ in range(5):
+        here.step()
+    assert here.scheduler.preemptions == 0
+    assert status_of(here, "late") is Status.WAITING
+
+
+def test_without_it_nobody_gives_a_place(make_world):
+    here = make_world(slots=1, host_rows=None)
+    here.submit(Request("a", prompt(20), 20, priority=1))
+    here.step()
+    here.submit(Request("urgent", prompt(20, 3), 5))
+    here.step()
+    assert here.scheduler.preemptions == 0
+    here.drain()
+
+
+def test_without_room_in_host_memory_it_runs_on(world):
+    here = world(slots=1, host_rows=1)
+    here.submit(Request("a", prompt(200), 20, priority=1))
+    for _ in range(20):
+        here.step()
+    here.submit(Request("urgent", prompt(20, 3), 5))
+    here.drain()
+    assert here.scheduler.preemptions == 0
+    assert here.streams["a"] == here.expected(here.requests["a"])
+
+
+def test_stored_prefixes_make_room_for_it(world):
+    """Each takes three rows of four: two chunks and the recurrent state."""
+    here = world(slots=1, host_rows=4, checkpoints=1)
+    for seed in (4, 5):
+        here.submit(Request(f"old{seed}", prompt(67, seed), 1, checkpoints=(66,)))
+        here.drain()
+    assert here.kv_cache.host.rows == 3
+    here.submit(Request("a", prompt(66), 20, priority=1))
+    for _ in range(8):
+        here.step()
+    here.submit(Request("urgent", prompt(20, 3), 5))
+    here.step()
+    assert here.scheduler.preemptions == 1
+    here.drain()
+    assert here.streams["a"] == here.expected(here.requests["a"])
+    here.check_idle()
+
+
+def test_blocks_are_a_reason_too(world):
+    here = world(slots=2, blocks=(6,))
+    here.submit(Request("a", prompt(200), 60, priority=1))
+    for _ in range(16):
+        here.step()
+    here.submit(Request("urgent", prompt(120, 3), 60))
+    here.step()
+    assert status_of(here, "a") is Status.PREEMPTED
+    here.drain()
+    assert here.streams["a"] == here.expected(here.requests["a"])
+    here.check_idle()
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_a_preempted_request_can_end(world, fault):
+    here = world(slots=1)
+    here.submit(Request("a", prompt(90), 30, priority=1))
+    for _ in range(9):
+        here.step()
+    here.submit(Request("urgent", prompt(20, 3), 12))
+    here.step()
+    before = list(here.streams["a"])
+    if fault:
+        here.lose(here.plan())
+    else:
+        here.cancel("a")
+    assert here.finished["a"].reason is (FinishReason.ERROR if fault else FinishReason.CANCELLED)
+    assert here.streams["a"] == before
+    here.drain()
+    here.check_idle()
+
+
+def test_who_is_held_keeps_its_slot(world):
+    here = world(slots=1)
+    here.submit(Request("a", prompt(20), 30, priority=1, grant=2))
+    for _ in range(6):
+        here.step()
+    assert status_of(here, "a") is Status.HELD
+    here.submit(Request("urgent", prompt(20, 3), 5))
+    here.step()
+    assert here.scheduler.preemptions == 0
+    here.drain()
