@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,12 +40,6 @@ PROMPTS = {
 def prompts() -> dict[str, tuple[int, ...]]:
     """What is in the files."""
     return PROMPTS
-
-
-@pytest.fixture(scope="session")
-def fuzz_lines() -> int:
-    """How many random lines to send."""
-    return int(os.environ.get("FUZZ_LINES", "600"))
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,7 @@
-"""Streams of several requests in turns of any length equal those of each request alone.
-
-``ALL_STREAMS`` in the environment asks for every number of requests with every quantum.
-"""
+"""Streams of several requests in turns of any length equal those of each request alone."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -71,12 +67,14 @@ def family(request, load, cases, registry):
     return model, prompts, solo(model, prompts)
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("quantum", PAIRS)
-def test_every_family_gives_the_streams_of_solo_runs(engine, family, tmp_path, quantum):
+def test_every_family_gives_the_streams_of_solo_runs(engine, family, tmp_path, quantum, every):
+    """``every``: each number of requests, with both drains."""
     model, prompts, expected = family
     running = engine(model=model)
-    for count in COUNTS if "ALL_STREAMS" in os.environ else PAIRS[quantum]:
-        for drain in DRAINS if "ALL_STREAMS" in os.environ else DRAINS[count % 4 == 0 :][:1]:
+    for count in COUNTS if every else PAIRS[quantum]:
+        for drain in DRAINS if every else DRAINS[count % 4 == 0 :][:1]:
             found = drained(running, tmp_path, prompts[:count], quantum, drain)
             assert found == expected[:count]
 

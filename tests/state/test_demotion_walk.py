@@ -6,16 +6,12 @@ recounted, and what the next step would read is compared.
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
 from lazy_streams import LazyCopies, LazyMain
 
 from kinfolk.types import CHUNK_POSITIONS
-
-WALKS = int(os.environ.get("TEST_WALKS", "6"))
-"""Walks of each kind; more of them are for a night."""
 
 STEPS, ROWS = 120, 90
 
@@ -163,11 +159,12 @@ class Walk:
         self.toy.apply()
 
 
+@pytest.mark.parametrize("walks", [6, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("streams", [LazyCopies, LazyMain])
 @pytest.mark.parametrize("windows", [(None,), (70,), (None, 70)], ids=str)
-def test_bytes_are_right_however_late_copies_or_steps_are(make_toy_cache, windows, streams):
+def test_bytes_are_right_however_late_copies_or_steps_are(make_toy_cache, windows, streams, walks):
     returns = 0
-    for seed in range(WALKS):
+    for seed in range(walks):
         toy = make_toy_cache(
             windows=windows,
             blocks=(14, 12)[: len(windows)],
@@ -186,4 +183,4 @@ def test_bytes_are_right_however_late_copies_or_steps_are(make_toy_cache, window
         assert len(toy.kv_cache.checkpoints.free) == 2
         for pool in toy.kv_cache.pools:
             assert toy.kv_cache.tables.available(pool.index) == pool.size == len(pool.free)
-    assert returns > 2 * WALKS
+    assert returns > 2 * walks
