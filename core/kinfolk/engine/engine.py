@@ -119,6 +119,7 @@ class Engine:
         self._inbox: deque[Callable[[], Sequence[SchedulerEvent]]] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._warm = False
         self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
         self._thread.start()
 
@@ -153,8 +154,7 @@ class Engine:
         """Compile and capture the steps that clients are likely to need, so that no step waits for
         it later. Blocks; call it before requests are submitted. ``progress`` is called on the
         engine's thread. Raises the error of a step that cannot be captured."""
-        limits = self._scheduler.limits
-        self._ask(lambda: self._runner.warm_up(limits, progress, lambda: self._closing))
+        self._ask(lambda: self._warm_up(progress))
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End a request; unknown and finished ids are ignored."""
@@ -195,8 +195,15 @@ class Engine:
         parked.result()
 
     def unpark(self, part: Parkable = "all", progress: Progress | None = None) -> None:
-        """Read the weights of a parked part again. Blocks. An error leaves it parked."""
-        self._ask(lambda: self._parking.unpark(part, progress))
+        """Read the weights of a parked part again. Blocks. An error leaves it parked. Captures the
+        likely steps again if :meth:`warm_up` had."""
+
+        def act() -> None:
+            self._parking.unpark(part, progress)
+            if self._warm:
+                self._warm_up(progress or _silently)
+
+        self._ask(act)
 
     @property
     def parked(self) -> frozenset[str]:
@@ -339,6 +346,10 @@ class Engine:
         for request_id in list(self._tickets):
             self._dispatch(self._scheduler.cancel(request_id))
 
+    def _warm_up(self, progress: Progress) -> None:
+        self._warm = True
+        self._runner.warm_up(self._scheduler.limits, progress, lambda: self._closing)
+
     def _begin_parking(
         self, part: Parkable, drain: bool, parked: Future[None]
     ) -> Sequence[SchedulerEvent]:
@@ -444,3 +455,7 @@ class Engine:
                 raise EngineError("the engine has stopped")
             self._inbox.append(action)
             self._wake.notify()
+
+
+def _silently(done: int, total: int, what: str) -> None:
+    """Progress that nobody watches."""

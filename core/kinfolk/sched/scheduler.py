@@ -1,8 +1,8 @@
 """Who runs next: requests in, step plans out, results in, events out.
 
 One step is ``plan()``, the engine's work, ``commit(result)``. Nothing here knows a tensor. A
-request is promised all the room it may need before it starts, so nothing is ever preempted. A
-result is applied only if its step is the one outstanding and its lease is still the request's.
+request is promised all the room it may need before it starts, so none runs out of it. A result is
+applied only if its step is the one outstanding and its lease is still the request's.
 """
 
 from __future__ import annotations
