@@ -19,8 +19,9 @@ from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = pytest.mark.interpreter
 
-INT8, HALF, EXACT = 5e-2, 2e-3, 1e-6
-"""Relative error of a row: eight bits of x, eleven of everything, nothing but sums."""
+INT8, HALF, EXACT = 5e-2, 2e-3, 3e-6
+"""Relative error of a row: eight bits of x, eleven of everything, nothing but float32 sums, whose
+order is that of the machine."""
 
 
 def product(x, weight):
