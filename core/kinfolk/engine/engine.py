@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
+from time import monotonic
 from typing import TypeVar
 
 from kinfolk.draft_api import Drafter
+from kinfolk.engine.disk_tier import DiskTier
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
@@ -30,6 +32,7 @@ from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.sched.view import SequenceView
+from kinfolk.state.disk import DiskCache
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.integrity import require
 from kinfolk.state.prefix import PrefixCache
@@ -83,11 +86,15 @@ class Engine:
     """Runs the requests of one loaded model.
 
     ``submit`` and ``cancel`` may be called from any thread. ``close`` cancels all requests and
-    stops the thread; the engine is a context manager.
+    stops the thread; the engine is a context manager. With a ``disk`` prefixes are kept there too.
     """
 
     def __init__(
-        self, loaded: LoadedModel, limits: SchedulerLimits, drafter: Drafter | None = None
+        self,
+        loaded: LoadedModel,
+        limits: SchedulerLimits,
+        drafter: Drafter | None = None,
+        disk: DiskCache | None = None,
     ) -> None:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
@@ -102,18 +109,19 @@ class Engine:
         )
         self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state)
-        self._scheduler = Scheduler(
-            limits,
-            self._kv_cache,
-            PrefixCache(
-                self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
-            ),
-            drafter,
+        self._wake = threading.Condition()
+        prefixes = PrefixCache(
+            self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
         )
+        self._disk: DiskTier | None = None
+        if disk is not None:
+            self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._wake)
+        books = None if self._disk is None else self._disk.books
+        self._root = 0 if disk is None else disk.root
+        self._scheduler = Scheduler(limits, self._kv_cache, prefixes, drafter, books)
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}
         self._inbox: deque[Callable[[], Sequence[SchedulerEvent]]] = deque()
-        self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
         self._thread.start()
@@ -131,7 +139,7 @@ class Engine:
         :class:`QueueFull` or :class:`SlotTaken` when there is no place for it now.
         """
         self._scheduler.check(request)
-        history, prompt = History(request), HashedTokens(request.prompt)
+        history, prompt = History(request), HashedTokens(request.prompt, root=self._root)
         ticket = Ticket(self, request, on_event, on_pause)
         with self._wake:
             if request.id in self._tickets:
@@ -205,8 +213,10 @@ class Engine:
 
     @property
     def pending_calls(self) -> bool:
-        """Whether a call of a client (submit, cancel, close) waits for the engine's thread."""
-        return bool(self._inbox) or self._closing
+        """Whether a call of a client (submit, cancel, close), or what the disk has done, waits for
+        the engine's thread."""
+        disk = self._disk is not None and self._disk.busy
+        return bool(self._inbox) or disk or self._closing
 
     def check_integrity(self) -> None:
         """Recount blocks and slots, for a closed engine also that nothing is held. Not while a step
@@ -220,12 +230,20 @@ class Engine:
             require(self._scheduler.idle, "the scheduler of a closed engine is idle")
 
     def close(self) -> None:
-        """Cancel everything and stop. Safe to call twice."""
+        """Cancel everything and stop. Safe to call twice. What the disk is to keep is written
+        first; an interrupt of this wait, such as Ctrl-C, ends that."""
         with self._wake:
             self._closing = True
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is self._thread:
+            return
+        try:
             self._thread.join()
+        except BaseException:
+            if self._disk is not None:
+                self._disk.abort()
+            self._thread.join()
+            raise
 
     def __enter__(self) -> Engine:
         return self
@@ -277,6 +295,8 @@ class Engine:
 
     def _fail_all(self, error: BaseException) -> None:
         """Nobody knows which operations of a step were carried out: books and state forget all."""
+        if self._disk is not None:
+            self._disk.forget()
         events = self._scheduler.fail_all(explain(error))
         self._runner.forget_state()
         self._dispatch(events)
@@ -296,19 +316,31 @@ class Engine:
                     break
                 if not self.step():
                     self._dispatch(self._scheduler.blocked())
-                    with self._wake:
-                        self._wake.wait_for(lambda: self.pending_calls)
+                    self._rest()
             except Exception as error:
                 log.exception("the scheduler failed")
                 self._fail_all(error)
         for request_id in list(self._tickets):
             self._dispatch(self._scheduler.cancel(request_id))
+        if self._disk is not None:
+            self._disk.finish(self._scheduler)
+
+    def _rest(self) -> None:
+        """Nothing can run: wait for a client, and let the disk work."""
+        since, seconds = monotonic(), None
+        while not self.pending_calls:
+            if self._disk is not None:
+                seconds = self._disk.rest(self._scheduler, monotonic() - since)
+            with self._wake:
+                self._wake.wait_for(lambda: self.pending_calls, seconds)
 
     def _take_inbox(self) -> bool:
         """Execute the actions that clients posted; false when the engine is to stop."""
         closing = self._closing  # read first: once it is set, nothing more is posted
         while self._inbox:
             self._dispatch(self._inbox.popleft()())
+        if self._disk is not None:
+            self._disk.take(self._scheduler)
         return not closing
 
     def _enter(

@@ -22,6 +22,7 @@ from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.state.operations import StateOperation
 from kinfolk.state.state import State
 
 log = logging.getLogger(__name__)
@@ -170,6 +171,16 @@ class ModelRunner:
         seconds, self._collected = now - max(step.launched, self._collected), now
         arrived = self.state.take_arrived()
         return StepResult(step.plan.step_id, tuple(results), seconds, arrived)
+
+    @torch.inference_mode()
+    def apply(self, operations: Sequence[StateOperation]) -> None:
+        """Carry out operations while no step does."""
+        with self._on_device(), self._invalidated_by_errors():
+            self.state.apply(operations)
+
+    def take_arrived(self) -> tuple[int, ...]:
+        """Identities whose bytes have come to host memory, for those who wait without a step."""
+        return self.state.take_arrived()
 
     def forget_state(self) -> None:
         """The scheduler has given up all sequences and checkpoints: nothing of them is left."""

@@ -129,7 +129,7 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-Place = Literal["device", "host"]
+Place = Literal["device", "host", "disk"]
 """Where a checkpoint was when a request started from it."""
 
 
@@ -149,9 +149,9 @@ class Sequence:
     token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
     ``confidence``. Its first ``reused`` tokens came from a stored prefix that was at
-    ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``draft_source``
-    made the draft that is verified; ``copies``: all of the last draft of the host was accepted. It
-    is held once ``granted`` tokens are emitted, ``None`` = never.
+    ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``asked_disk``: it
+    was looked for on the disk, which brought ``fetched``. ``draft_source`` made the draft that is
+    verified; ``copies``: all of the last draft of the host was accepted. It is held once ``granted`` tokens are emitted, ``None`` = never.
     """
 
     request: Request
@@ -165,6 +165,8 @@ class Sequence:
     reused: int = 0
     start: StoredPrefix | None = field(default=None, repr=False)
     reused_from: Place | None = None
+    asked_disk: bool = False
+    fetched: StoredPrefix | None = field(default=None, repr=False)
     served_in_turn: int = 0
     proposed: int = 0
     proposed_tree: bool = False

@@ -26,6 +26,8 @@ from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
 from kinfolk.sched.view import SequenceView
 from kinfolk.state.chunks import SlotLease
+from kinfolk.state.disk_books import DiskBooks
+from kinfolk.state.disk_requests import StoreReport
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import PrefixCache
@@ -43,6 +45,7 @@ class Scheduler:
         kv_cache: KVCacheManager,
         prefixes: PrefixCache,
         drafter: Drafter | None = None,
+        disk: DiskBooks | None = None,
     ) -> None:
         longest = max(limits.slice, limits.max_draft + 1, limits.proposed + 1)
         tree = limits.proposed_tree
@@ -61,7 +64,8 @@ class Scheduler:
         self._kv_cache = kv_cache
         self._checkpoints = Checkpoints(kv_cache.checkpoints, prefixes, limits)
         self._prefixes = prefixes
-        self._admission = Admission(limits, kv_cache, prefixes)
+        self._disk = disk
+        self._admission = Admission(limits, kv_cache, prefixes, disk)
         self._choices = Choices(prefixes, self._admission.room_changed)
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
@@ -110,7 +114,11 @@ class Scheduler:
         if not self._held or self.running != self._held:
             return []
         waiting = (seq for seq in self._alive.values() if seq.lease is None)
-        return [Blocked(sequence.request.id) for sequence in waiting]
+        return [
+            Blocked(sequence.request.id)
+            for sequence in waiting
+            if not self._admission.waits_for_disk(sequence)
+        ]
 
     def owner(self, slot: int) -> str | None:
         """The request that has a slot, or waits for it. Any thread may ask."""
@@ -125,8 +133,8 @@ class Scheduler:
         return self._drafts.failures
 
     def prefix_stats(self) -> dict[str, int]:
-        """Counters of the prefix cache."""
-        return self._prefixes.stats()
+        """Counters of the prefix cache, and of the disk behind it."""
+        return self._prefixes.stats() | ({} if self._disk is None else self._disk.stats())
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -213,6 +221,17 @@ class Scheduler:
                 self._kv_cache.tables.release(item.lease)
             self._admission.room_changed()
 
+    def spilled(self, job: int, report: StoreReport) -> None:
+        """What became of a ``SpillSaved``; unknown jobs are no fault."""
+        if self._disk is not None:
+            self._disk.spilled(job, report)
+            self._admission.room_changed()
+
+    def fetched(self, job: int, *, read: bool) -> None:
+        """What became of a ``FetchSaved``; unknown jobs are no fault."""
+        if self._disk is not None:
+            self._admission.fetched(job, self._disk.fetched(job, read=read))
+
     # -- one step -----------------------------------------------------------------------------
 
     def plan(self) -> StepPlan | None:
@@ -264,6 +283,7 @@ class Scheduler:
             self.stale_results += 1
             return []
         outcomes = match_results(plan, result)
+        self._kv_cache.arrived(result.arrived)
         self._outstanding.pop(0)
         self._drafts.timed(plan, result.seconds)
         events: list[SchedulerEvent] = []
@@ -284,6 +304,9 @@ class Scheduler:
         """The state on the device is lost: end all that have a slot, trust nothing stored. The
         caller makes the state forget as well."""
         self._outstanding.clear()
+        if self._disk is not None:
+            for job in self._disk.forget():
+                self._admission.fetched(job, None)
         self._checkpoints.forget_all()
         live = [sequence for sequence in self._alive.values() if sequence.lease is not None]
         events: list[SchedulerEvent] = [
@@ -296,6 +319,8 @@ class Scheduler:
 
     def _planned(self, items: list[Item]) -> StepPlan:
         self._steps += 1
+        if self._disk is not None:
+            self._disk.spill()
         plan = StepPlan(self._steps, tuple(items), self._kv_cache.take_operations())
         self._outstanding.append(plan)
         return plan
