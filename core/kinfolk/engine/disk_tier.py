@@ -23,8 +23,9 @@ from kinfolk.state.cache_salt import SaltRecord, model_hash
 from kinfolk.state.disk import PREFIX_FOLDER, DiskCache
 from kinfolk.state.disk_books import DiskBooks
 from kinfolk.state.disk_format import PointTensor
-from kinfolk.state.disk_requests import PointRead, PointWrite, StoreReport
+from kinfolk.state.disk_requests import PointRead, PointWrite, StoreReport, point_hash
 from kinfolk.state.disk_thread import DiskThread
+from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.layout import slot_bytes, tensor_bytes
 from kinfolk.state.operations import DiskOperation, SpillSaved
@@ -59,8 +60,9 @@ class DiskTier:
     ) -> None:
         self.books = DiskBooks(kv_cache.checkpoints, prefixes, cache)
         self.thread = DiskThread(cache)
-        self._cache = cache
+        self.cache = cache
         self._kv_cache = kv_cache
+        self._prefixes = prefixes
         self._runner = runner
         self._state = runner.state
         self._state.to_disk = self._carry_out
@@ -74,7 +76,7 @@ class DiskTier:
     @property
     def root(self) -> int:
         """The root of the hashes of all tokens."""
-        return self._cache.root
+        return self.cache.root
 
     @property
     def busy(self) -> bool:
@@ -92,6 +94,20 @@ class DiskTier:
                 scheduler.spilled(job, outcome)
             else:
                 scheduler.fetched(job, read=outcome)
+
+    def name(self, tokens: HashedTokens, name: str) -> None:
+        """Write the prefix after exactly these tokens under a name, or name it on the disk."""
+        entry = self._prefixes.at(tokens, len(tokens))
+        if entry is not None:
+            self.books.name(entry, name)
+            return
+        key = point_hash(tokens.chain, tokens.packed, len(tokens))
+
+        def give() -> None:
+            if not self.cache.give_name(name, key):
+                log.warning("%r is not on the disk: memory had no room for its state", name)
+
+        self.thread.call(give)
 
     def rest(self, scheduler: Scheduler, seconds: float) -> float | None:
         """Nothing can run, and has not for some seconds. Returns after how many to ask again,

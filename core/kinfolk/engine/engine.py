@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
 from time import monotonic
@@ -18,6 +19,7 @@ from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
+from kinfolk.engine.named_prefixes import NamedPrefixes
 from kinfolk.engine.sizing import prefix_bytes
 from kinfolk.errors import (
     EngineError,
@@ -176,6 +178,24 @@ class Engine:
         tokens; false if there is no room. Blocks until the running step is over."""
         return self._ask(lambda: self._scheduler.keep(request_id))
 
+    def named_prefixes(self) -> NamedPrefixes | None:
+        """Prefixes with names on the disk; ``None`` without one."""
+        disk = self._disk
+        if disk is None:
+            return None
+
+        def put(tokens: tuple[int, ...], name: str) -> None:
+            hashed = HashedTokens(tokens, root=disk.root)
+
+            def act() -> Sequence[SchedulerEvent]:
+                disk.name(hashed, name)
+                return ()
+
+            with suppress(EngineError):  # it has stopped, and its requests with it
+                self._post(act)
+
+        return NamedPrefixes(disk.cache, disk.thread, put)
+
     def probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]:
         """For each of some held requests the token after the pending one: computed in one step of
         all, and alone. Copies compute it, so nothing changes. Blocks until it is done; raises
@@ -229,9 +249,11 @@ class Engine:
             require(not self._tickets and not self._histories, "requests of a closed engine")
             require(self._scheduler.idle, "the scheduler of a closed engine is idle")
 
-    def close(self) -> None:
-        """Cancel everything and stop. Safe to call twice. What the disk is to keep is written
-        first; an interrupt of this wait, such as Ctrl-C, ends that."""
+    def close(self, *, flush: bool = True) -> None:
+        """Cancel everything and stop. Safe to call twice. With ``flush`` what the disk is to keep
+        is written first; an interrupt of this wait, such as Ctrl-C, ends that."""
+        if self._disk is not None and not flush:
+            self._disk.abort()
         with self._wake:
             self._closing = True
             self._wake.notify()

@@ -151,7 +151,8 @@ class Sequence:
     ``confidence``. Its first ``reused`` tokens came from a stored prefix that was at
     ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``asked_disk``: it
     was looked for on the disk, which brought ``fetched``. ``draft_source`` made the draft that is
-    verified; ``copies``: all of the last draft of the host was accepted. It is held once ``granted`` tokens are emitted, ``None`` = never.
+    verified; ``copies``: all of the last draft of the host was accepted. It is held once
+    ``granted`` tokens are emitted, ``None`` = never.
     """
 
     request: Request

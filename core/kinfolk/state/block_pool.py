@@ -81,7 +81,7 @@ class BlockPool:
         self._settle(chunk)
 
     def pin(self, chunk: Chunk) -> None:
-        """Add an owner that needs the bytes in host memory; nobody appends to the chunk."""
+        """Add an owner that needs the bytes in host memory. Nobody appends to the chunk."""
         chunk.owners += 1
         self._save(chunk)
         self._settle(chunk)
@@ -99,6 +99,11 @@ class BlockPool:
         chunk = Chunk(identity, DUMMY, owners=1, saved=True)
         self._settle(chunk)
         return chunk
+
+    def copy(self, chunk: Chunk, identity: int) -> Chunk:
+        """A chunk with an owner and, in host memory, the bytes that another one has now."""
+        self._operations.append(SaveBlock(self.index, chunk.block, identity))
+        return self.expect(identity)
 
     def own(self, chunk: Chunk) -> None:
         """Add a demoted checkpoint that owns the chunk, wherever it is."""

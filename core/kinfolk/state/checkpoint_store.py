@@ -189,39 +189,35 @@ class CheckpointStore:
 
     # -- bytes that the CPU reads or writes --------------------------------------------------
 
-    def can_pin(self, checkpoint: Checkpoint, wanted: Collection[tuple[int, int]]) -> bool:
-        """Whether recurrent state and the ``wanted`` chunks (pool, number) can be in host memory
-        now: nobody appends to one that has to be saved. There must be room for them too
-        (:meth:`pages_to_pin`)."""
-        for pool, number in wanted:
-            chunk = checkpoint.chunks[pool][number]
-            full = (number + 1) * CHUNK_POSITIONS <= checkpoint.length
-            if not (full or chunk.saved or chunk.refs == chunk.kept):
-                return False
-        return checkpoint.live
-
     def pages_to_pin(self, checkpoint: Checkpoint, wanted: Collection[tuple[int, int]]) -> int:
         """Pages of host memory that :meth:`pin` takes."""
         layout, pages = self.host.layout, 0
         for pool, number in wanted:
-            charged = checkpoint.chunks[pool][number].charged
-            pages += 0 if charged else layout.block_pages[pool]
+            chunk = checkpoint.chunks[pool][number]
+            if not chunk.charged or _is_written(checkpoint, number, chunk):
+                pages += layout.block_pages[pool]
         recurrent = self.recurrent and not checkpoint.saved
         return pages + (layout.recurrent_pages if recurrent else 0)
 
     def pin(self, checkpoint: Checkpoint, wanted: Collection[tuple[int, int]]) -> Pin:
-        """Keep recurrent state and the ``wanted`` chunks in host memory until :meth:`unpin`. What
-        is there on the device only is saved, and stays on the device too."""
-        if not self.can_pin(checkpoint, wanted):
-            raise StateError(f"a checkpoint of {checkpoint.length} positions cannot be pinned")
+        """Keep recurrent state and the ``wanted`` chunks (pool, number) in host memory until
+        :meth:`unpin`. What is there on the device only is saved, and stays on the device too. Of a
+        chunk that a sequence appends to, the pin has a copy as it is now."""
+        if not checkpoint.live:
+            raise StateError("a checkpoint that was dropped cannot be pinned")
         pages = self.pages_to_pin(checkpoint, wanted)
         if not self.host.fits(pages):
             raise PoolExhausted(f"no host memory for {pages} pages of a checkpoint")
         if self.recurrent and not checkpoint.saved:
             self._save_recurrent(checkpoint)
-        chunks = {place: checkpoint.chunks[place[0]][place[1]] for place in wanted}
-        for (pool, _), chunk in chunks.items():
-            self.pools[pool].pin(chunk)
+        chunks = {}
+        for index, number in wanted:
+            pool, chunk = self.pools[index], checkpoint.chunks[index][number]
+            if _is_written(checkpoint, number, chunk):
+                chunks[index, number] = pool.copy(chunk, self._tables.new_identity())
+            else:
+                pool.pin(chunk)
+                chunks[index, number] = chunk
         return self._pinned(checkpoint, chunks)
 
     def unpin(self, pin: Pin) -> None:
@@ -324,3 +320,9 @@ class CheckpointStore:
             away = left > chunk.refs - refs[identity]
             rows += (left > 0 and (chunk.saved or away)) - chunk.charged
         return rows
+
+
+def _is_written(checkpoint: Checkpoint, number: int, chunk: Chunk) -> bool:
+    """Whether a sequence may still append to a chunk of a checkpoint."""
+    full = (number + 1) * CHUNK_POSITIONS <= checkpoint.length
+    return not (full or chunk.saved or chunk.refs == chunk.kept)

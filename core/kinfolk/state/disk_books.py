@@ -81,7 +81,7 @@ class DiskBooks:
         self._store = store
         self._prefixes = prefixes
         self._jobs = 0
-        self._named: dict[StoredPrefix, str] = {}
+        self._named: dict[str, StoredPrefix] = {}
         self._warned = False
 
     def stats(self) -> dict[str, int]:
@@ -118,10 +118,11 @@ class DiskBooks:
                 self._store.operations.append(SpillSaved(job, identities, blocks))
         return left or bool(self.spills)
 
-    def keep(self, entry: StoredPrefix, name: str) -> None:
-        """Write a prefix under a name as soon as it can be."""
-        self._named[entry] = name
+    def name(self, entry: StoredPrefix, name: str) -> None:
+        """Write a prefix under a name, as soon as there is room for its bytes."""
+        self._named[name] = entry
         entry.spilled = False
+        self._begin(entry, closing=False)
 
     def spilled(self, job: int, report: StoreReport) -> None:
         """What became of a spill."""
@@ -135,17 +136,23 @@ class DiskBooks:
             if report.missing and spill.entry in self._prefixes:
                 self._prefixes.demoted[spill.entry] = None
                 spill.entry.spilled = False
+                if spill.name:
+                    self._named[spill.name] = spill.entry
         elif report.outcome == "stored":
             self.counts.spills += 1
             self.counts.spilled_bytes += report.nbytes
 
     def _due(self, *, idle: bool) -> Iterator[StoredPrefix]:
         """Prefixes to be written, those with names first."""
-        taken = dict(self._named) | self._prefixes.demoted
-        for entry in [*taken, *(self._prefixes if idle else ())]:
+        for name, entry in list(self._named.items()):
             if entry not in self._prefixes:
-                self._named.pop(entry, None)
-            elif entry.spilled or not (entry in self._named or self._is_wanted(entry)):
+                log.warning("%r is not on the disk: there was no room for its bytes", name)
+                del self._named[name]
+        named = dict.fromkeys(self._named.values())
+        for entry in [*(named | self._prefixes.demoted), *(self._prefixes if idle else ())]:
+            if entry not in self._prefixes:
+                continue
+            if entry.spilled or not (entry in named or self._is_wanted(entry)):
                 self._prefixes.demoted.pop(entry, None)
             else:
                 yield entry
@@ -157,21 +164,20 @@ class DiskBooks:
 
     def _begin(self, entry: StoredPrefix, *, closing: bool) -> bool:
         """Pin a prefix for the disk; false if it must be tried again."""
-        store, name = self._store, self._named.get(entry, "")
+        store = self._store
+        name = next((name for name, each in self._named.items() if each is entry), "")
         if self.cache.off or (self.holds(entry) and not name):
-            return self._settled(entry)
+            return self._settled(entry, name)
         first = self._first(entry.length)
         full, rest = divmod(entry.length, CHUNK_POSITIONS)
         wanted = self.cache.missing(entry.tokens.chain[: full + 1], first)
         wanted += [(pool, full) for pool in range(len(first)) if rest]
-        if not store.can_pin(entry.checkpoint, wanted):
-            return False
 
         def fits() -> bool:
             return store.host.fits(store.pages_to_pin(entry.checkpoint, wanted))
 
         def spare(other: StoredPrefix) -> bool:
-            if other is entry or other in self._named:
+            if other is entry or other in self._named.values():
                 return False
             return self.holds(other) or (closing and (other.spilled or not self._is_wanted(other)))
 
@@ -186,17 +192,17 @@ class DiskBooks:
                     entry.length,
                 )
             self.counts.refused += 1
-            return self._settled(entry)
-        self._settled(entry)
+            return self._settled(entry, name)
+        self._settled(entry, name)
         self.spills[self._next_job()] = Spill(
             entry, store.pin(entry.checkpoint, wanted), first, name
         )
         return True
 
-    def _settled(self, entry: StoredPrefix) -> bool:
-        entry.spilled = True
+    def _settled(self, entry: StoredPrefix, name: str) -> bool:
+        self._named.pop(name, None)
+        entry.spilled = entry not in self._named.values()
         self._prefixes.demoted.pop(entry, None)
-        self._named.pop(entry, None)
         return True
 
     def holds(self, entry: StoredPrefix) -> bool:

@@ -89,7 +89,10 @@ def check_host(
         tables = [seq.tables[pool.index].values() for seq in sequences]
         chunks = {entry.chunk.identity: entry.chunk for table in tables for entry in table}
         for checkpoint in checkpoints:
-            held = checkpoint.chunks[pool.index].values()
+            held = list(checkpoint.chunks[pool.index].values())
+            chunks |= {chunk.identity: chunk for chunk in held}
+        for pin in pins:
+            held = [chunk for place, chunk in pin.chunks.items() if place[0] == pool.index]
             chunks |= {chunk.identity: chunk for chunk in held}
         for identity, chunk in chunks.items():
             wanted = chunk.saved or chunk.owners > chunk.refs
