@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import os
+import threading
 from dataclasses import replace
 
 import host_scenes
 import prefix_scenes
 import pytest
 
+from kinfolk.engine import disk_tier
 from kinfolk.engine.disk_tier import salt_record
+from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
+from kinfolk.sched.request import FinishReason, Request
 from kinfolk.settings import load_settings
 from kinfolk.state.disk import DiskCache
+from kinfolk.state.disk_admin import PrefixFolder
 
 NEAR = 2e-3
 """Slices of other lengths round otherwise: 4e-4 of the largest logit, in log-probability."""
 
 FAMILIES = ["qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"]
 LARGE = 1 << 30
+PATIENCE = 60.0
 MESSAGE, ANSWER = 90, 6
 
 
@@ -143,3 +151,162 @@ def test_a_full_disk_is_told_once_and_nothing_else_changes(model, text, disk, ca
     assert "is not kept" in caplog.text
     plain, _ = talk(loaded, chats_of(loaded, text, 2), 2)
     assert [each for each, _ in said] == [each for each, _ in plain]
+
+
+# -- what can go wrong ----------------------------------------------------------------------------
+
+
+class HeldDisk:
+    """Holds the disk's thread before each read, or each file that is written, until it is let
+    go."""
+
+    def __init__(self, monkeypatch, what):
+        self.reached, self.free = threading.Event(), threading.Event()
+        self.free.set()
+        owner, name = {"read": (DiskCache, "read"), "write": (os, "replace")}[what]
+        plain = getattr(owner, name)
+
+        def held(*arguments):
+            if not self.free.is_set():
+                self.reached.set()
+                assert self.free.wait(PATIENCE)
+            return plain(*arguments)
+
+        monkeypatch.setattr(owner, name, held)
+
+    def hold(self):
+        self.free.clear()
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """``slow("read")`` or ``slow("write")``: a disk that can be held."""
+    made = []
+
+    def make(what):
+        made.append(HeldDisk(monkeypatch, what))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.free.set()
+
+
+@pytest.fixture
+def stored(model, text, disk):
+    """A model of two slots, and a chat whose first turn is on the disk."""
+    loaded = model(slots=2)
+    (chat,) = chats = chats_of(loaded, text)
+    talk(loaded, chats, 1, disk(loaded))
+    return loaded, chat
+
+
+def two_slots(loaded, cache):
+    limits = replace(prefix_scenes.limits_of(loaded), slots=2)
+    return Engine(loaded, limits, disk=cache)
+
+
+def test_others_run_while_the_disk_is_read(stored, text, disk, slow):
+    loaded, chat = stored
+    reads = slow("read")
+    with two_slots(loaded, disk(loaded)) as engine:
+        reads.hold()
+        waiting = engine.submit(chat.next(MESSAGE, ANSWER))
+        assert reads.reached.wait(PATIENCE)
+        for number in range(3):
+            *_, end = engine.submit(Request(f"other {number}", tuple(text[:50]), 3))
+            assert end.error is None
+        assert engine.stats()["waiting"] == 1
+        reads.free.set()
+        *_, end = waiting
+    assert end.usage.reused_from == "disk"
+    engine.check_integrity()
+
+
+def test_two_requests_of_one_chat_wait_for_one_read(stored, disk, slow):
+    loaded, chat = stored
+    reads = slow("read")
+    with two_slots(loaded, disk(loaded)) as engine:
+        reads.hold()
+        request = chat.next(MESSAGE, ANSWER)
+        tickets = [engine.submit(replace(request, id=name)) for name in ("a", "b")]
+        assert reads.reached.wait(PATIENCE)
+        reads.free.set()
+        ends = [list(ticket)[-1] for ticket in tickets]
+        assert engine.stats()["disk_fetches"] == 1
+    assert [end.usage.reused_from for end in ends] == ["disk", "disk"]
+
+
+def test_a_request_that_waits_for_the_disk_can_be_cancelled(stored, disk, slow):
+    loaded, chat = stored
+    reads = slow("read")
+    with two_slots(loaded, disk(loaded)) as engine:
+        reads.hold()
+        request = chat.next(MESSAGE, ANSWER)
+        waiting = engine.submit(request)
+        assert reads.reached.wait(PATIENCE)
+        waiting.cancel()
+        *_, end = waiting
+        assert end.reason is FinishReason.CANCELLED
+        reads.free.set()
+        *_, end = engine.submit(replace(request, id="again"))
+        assert end.usage.reused > 0
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_a_step_that_fails_meanwhile_loses_nothing_on_the_disk(
+    stored, text, disk, slow, what, monkeypatch
+):
+    monkeypatch.setattr(disk_tier, "IDLE_SECONDS", 0.0)
+    loaded, chat = stored
+    broken, plain = threading.Event(), copy.copy(loaded.model)
+
+    def forward(batch, state):
+        if broken.is_set():
+            raise RuntimeError("a cable was pulled")
+        return loaded.model.forward(batch, state)
+
+    plain.forward = forward
+    held = slow(what)
+    with two_slots(replace(loaded, model=plain), disk(loaded)) as engine:
+        if what == "write":
+            other = chats_of(loaded, text, 9)[8]
+            for each in host_scenes.talk(engine, [other], 1, MESSAGE, ANSWER):
+                assert each[1].reused == 0
+        held.hold()
+        request = chat.next(MESSAGE, ANSWER)
+        ticket = engine.submit(request) if what == "read" else None
+        assert held.reached.wait(PATIENCE)
+        broken.set()
+        failed = engine.submit(Request("fails", tuple(text[:30]), 2))
+        threading.Timer(0.2, held.free.set).start()
+        *_, end = failed
+        assert "a cable was pulled" in end.error
+        broken.clear()
+        if ticket is not None:
+            *_, end = ticket
+            assert end.error is None or "a cable was pulled" in end.error
+        *_, end = engine.submit(replace(request, id="again"))
+        assert end.error is None
+        assert end.usage.reused_from in ("disk", "device")
+    engine.check_integrity()
+
+
+def test_closing_can_be_cut_short_and_leaves_nothing_damaged(model, text, disk, slow, tmp_path):
+    loaded = model()
+    writes = slow("write")
+    engine = Engine(loaded, prefix_scenes.limits_of(loaded), disk=disk(loaded))
+    host_scenes.talk(engine, chats_of(loaded, text, 2), 1, MESSAGE, ANSWER)
+    writes.hold()
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    assert writes.reached.wait(PATIENCE)
+    hurried = threading.Thread(target=lambda: engine.close(flush=False))
+    hurried.start()
+    writes.free.set()
+    hurried.join(PATIENCE)
+    closing.join(PATIENCE)
+    assert engine.closed
+    engine.check_integrity()
+    assert PrefixFolder(tmp_path / "prefix").check(lambda *_: None) == []
