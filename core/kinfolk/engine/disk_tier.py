@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.layout import slot_bytes, tensor_bytes
 from kinfolk.state.operations import DiskOperation, SpillSaved
 from kinfolk.state.prefix import PrefixCache
+from kinfolk.state.state import State
 
 log = logging.getLogger(__name__)
 
@@ -178,13 +180,10 @@ class DiskTier:
     # -- the disk's thread --------------------------------------------------------------------
 
     def _carry_out(self, operation: DiskOperation) -> None:
-        blocks = {
-            (pool, number): self._row(identity, self._state.pools[pool].layout.block_bytes)
-            for pool, number, identity in operation.blocks
-        }
+        blocks = HostBlocks(self._state, operation.blocks)
         recurrent = None
         if operation.recurrent:
-            recurrent = self._row(operation.recurrent, slot_bytes(self._state.plan))
+            recurrent = host_row(self._state, operation.recurrent, slot_bytes(self._state.plan))
         if isinstance(operation, SpillSaved):
             spill = self.books.spills[operation.job]
             tokens, length = spill.entry.tokens, spill.entry.length
@@ -226,15 +225,35 @@ class DiskTier:
 
         future.add_done_callback(ended)
 
-    def _row(self, identity: int, nbytes: int) -> list[memoryview]:
-        """The first bytes of a row of host memory, in the parts that it has."""
-        parts = []
-        for part in self._state.host.parts(identity):
-            size = min(nbytes, part.numel())
-            if size:
-                parts.append(part[:size].numpy().data)
-            nbytes -= size
-        return parts
+
+class HostBlocks(Mapping[tuple[int, int], Sequence[memoryview]]):
+    """Bytes of blocks in host memory by pool and number, which the disk's thread looks up: a long
+    prefix has thousands of them."""
+
+    def __init__(self, state: State, blocks: Iterable[tuple[int, int, int]]) -> None:
+        self._state = state
+        self._identities = {(pool, number): identity for pool, number, identity in blocks}
+
+    def __getitem__(self, place: tuple[int, int]) -> Sequence[memoryview]:
+        nbytes = self._state.pools[place[0]].layout.block_bytes
+        return host_row(self._state, self._identities[place], nbytes)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._identities)
+
+    def __len__(self) -> int:
+        return len(self._identities)
+
+
+def host_row(state: State, identity: int, nbytes: int) -> list[memoryview]:
+    """The first bytes of a row of host memory, in the parts that it has."""
+    parts = []
+    for part in state.host.parts(identity):
+        size = min(nbytes, part.numel())
+        if size:
+            parts.append(part[:size].numpy().data)
+        nbytes -= size
+    return parts
 
 
 def open_disk(loaded: LoadedModel, settings: Settings) -> DiskCache | None:
