@@ -40,8 +40,8 @@ class Chat:
 
 
 @contextmanager
-def opened(model):
-    engine = Engine(model, prefix_scenes.limits_of(model))
+def opened(model, disk=None):
+    engine = Engine(model, prefix_scenes.limits_of(model), disk=disk)
     try:
         yield engine
     finally:

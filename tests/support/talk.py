@@ -48,7 +48,7 @@ class Talk:
         self._sink = io.FileIO(out, "w")
         self._connection = Connection(
             engine,
-            SessionOptions(f"talk-{id(self)}", slots, context, stop),
+            SessionOptions(f"talk-{id(self)}", slots, context, stop, engine.named_prefixes()),
             wire,
             self._source,
             write or self._sink.write,

@@ -13,6 +13,7 @@ from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
+    PREFIXES,
     generation_options,
     model_argument,
     sampling_options,
@@ -51,7 +52,7 @@ Examples:
 )
 @click.option("--stats", is_flag=True, help="Print the speed of each answer.")
 @sampling_options
-@settings_options(*LOADING, *ENGINE)
+@settings_options(*LOADING, *ENGINE, *PREFIXES)
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Talk to the model in FILE, or to the bundled model; /reset clears the conversation.

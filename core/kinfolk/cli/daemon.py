@@ -15,7 +15,7 @@ import click
 
 from kinfolk.cli.console import note
 from kinfolk.cli.loading import open_runtime, read_settings, warm_up
-from kinfolk.cli.options import ENGINE, LOADING, model_argument, setting, settings_options
+from kinfolk.cli.options import ENGINE, LOADING, PREFIXES, model_argument, setting, settings_options
 from kinfolk.cli.streams import OutputLost
 from kinfolk.daemon.frames import Wire
 from kinfolk.errors import SettingsError
@@ -76,7 +76,7 @@ if it has failed."""
 @click.option(
     "--no-warmup", is_flag=True, help="Do not prepare likely steps before the first line."
 )
-@settings_options(*LOADING, *(name for name in ENGINE if name != "slots"), "checkpoints")
+@settings_options(*LOADING, *(name for name in ENGINE if name != "slots"), *PREFIXES)
 @click.pass_context
 def daemon(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve several requests of token ids over lines on stdin, or on a socket.
@@ -138,6 +138,7 @@ def _options(runtime: Runtime, name: str, *, ignore_eos: bool) -> SessionOptions
         slots=runtime.loaded.limits.slots,
         context=runtime.loaded.limits.context,
         stop=frozenset() if ignore_eos else frozenset(runtime.tokenizer.eog),
+        snapshots=runtime.engine.named_prefixes(),
     )
 
 

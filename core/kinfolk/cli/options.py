@@ -33,6 +33,9 @@ ENGINE: Final = (
     *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),
 )
+PREFIXES: Final = ("checkpoints", "cache_memory", "cache_disk", "cache_dir")
+"""What is kept of prompts, and where."""
+
 _REPEATED: Final = frozenset({"op", "draft_option"})
 _METAVARS: Final = {
     "draft": "auto|off|NAME[,NAME]",

@@ -9,12 +9,20 @@ import click
 
 from kinfolk.cli.console import print_json, size, table
 from kinfolk.cli.loading import check_model, discover, loading, model_path, read_settings
-from kinfolk.cli.options import ENGINE, LOADING, json_option, model_argument, settings_options
+from kinfolk.cli.options import (
+    ENGINE,
+    LOADING,
+    PREFIXES,
+    json_option,
+    model_argument,
+    settings_options,
+)
 from kinfolk.plans import Paged, StatePlan
 from kinfolk.types import CHUNK_POSITIONS
 
 if TYPE_CHECKING:
     from kinfolk.engine.preparing import Prepared
+    from kinfolk.settings import Settings
 
 
 @click.command(
@@ -26,7 +34,7 @@ Examples:
 )
 @model_argument
 @json_option
-@settings_options(*LOADING, *ENGINE, "checkpoints", "cache_memory")
+@settings_options(*LOADING, *ENGINE, *PREFIXES)
 @click.pass_context
 def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -> None:
     """Show how the model in FILE would divide the device's memory, and how much state fits.
@@ -45,12 +53,12 @@ def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -
     with ready.file:
         ready.drafters.close(ready.file)  # what is reported of it was read with the header
         if as_json:
-            print_json(_report(ready))
+            print_json(_report(ready, settings))
         else:
-            click.echo(_as_text(ready))
+            click.echo(_as_text(ready, settings))
 
 
-def _report(ready: Prepared) -> dict[str, Any]:
+def _report(ready: Prepared, settings: Settings) -> dict[str, Any]:
     memory = ready.memory
     return {
         "device": str(ready.device),
@@ -60,12 +68,13 @@ def _report(ready: Prepared) -> dict[str, Any]:
         "total": memory.total,
         "left_to_others": memory.others,
         "demoted_checkpoints": memory.limits.host_bytes,
+        "disk": int(settings.cache_disk * 2**30),
         "drafters": ready.drafters.report(),
         "limits": asdict(memory.limits),
     }
 
 
-def _as_text(ready: Prepared) -> str:
+def _as_text(ready: Prepared, settings: Settings) -> str:
     from kinfolk.engine.preparing_drafters import draft_line
 
     memory, limits = ready.memory, ready.memory.limits
@@ -80,6 +89,8 @@ def _as_text(ready: Prepared) -> str:
     rows.append(("context of a sequence", f"{limits.context} of {ready.config.context} positions"))
     rows.append(("sequences at once", f"{limits.slots}, and {limits.checkpoints} checkpoints"))
     rows.append(("checkpoints in host memory", size(limits.host_bytes or 0)))
+    if settings.cache_disk:
+        rows.append(("prefixes on the disk", size(int(settings.cache_disk * 2**30))))
     for window, blocks in zip(ready.plan.windows, limits.blocks, strict=True):
         what = "pool" if window is None else f"pool of window {window}"
         rows.append((what, f"{blocks * CHUNK_POSITIONS} positions over all sequences"))

@@ -15,6 +15,7 @@ from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
     ENGINE,
     LOADING,
+    PREFIXES,
     generation_options,
     json_option,
     model_option,
@@ -69,7 +70,7 @@ Examples:
 @click.option("--stats/--no-stats", default=None, help="Print the speed. Default: on a terminal.")
 @json_option
 @sampling_options
-@settings_options(*LOADING, *ENGINE)
+@settings_options(*LOADING, *ENGINE, *PREFIXES)
 @click.pass_context
 def run(
     ctx: click.Context,

@@ -12,7 +12,7 @@ import click
 from kinfolk.cli.console import note
 from kinfolk.cli.loading import open_runtime, read_settings, warm_up
 from kinfolk.cli.main import BUILT_IN
-from kinfolk.cli.options import ENGINE, LOADING, model_argument, settings_options
+from kinfolk.cli.options import ENGINE, LOADING, PREFIXES, model_argument, settings_options
 from kinfolk.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ Examples:
     is_flag=True,
     help="Open the port at once; the first requests wait for kernels and captures.",
 )
-@settings_options(*LOADING, *ENGINE, "checkpoints", "preempt", "checkpoint_every", "cache_memory")
+@settings_options(*LOADING, *ENGINE, "preempt", "checkpoint_every", *PREFIXES)
 @click.pass_context
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
@@ -139,6 +139,8 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         where = f"[{host}]" if ":" in host else host
         note(f"{options.model_name} at http://{where}:{port}/v1  (Ctrl-C to stop)")
         code = http[0].wait()
+        if code:  # a second signal: nothing more is written to the disk
+            runtime.engine.close(flush=False)
     if code:
         ctx.exit(code)
 

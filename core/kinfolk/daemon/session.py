@@ -70,7 +70,7 @@ class Session:
         self._post = post
         self._served = Rotation(options.slots)
         self._lines: deque[Line | LateReply] = deque()
-        self._snapshots = Snapshots()
+        self._snapshots = Snapshots(options.snapshots)
         self._drain: Drain | None = None
         self._leaving = False
         self._quit: int | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kinfolk.daemon.snapshots import SnapshotDisk
 from kinfolk.sched.events import Event, Pause
 from kinfolk.sched.request import Request
 from kinfolk.sched.view import SequenceView
@@ -43,9 +44,10 @@ class TurnEngine(Protocol):
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """``name`` tells the requests of a session from those of others; ``stop`` are token ids that
-    end an answer."""
+    end an answer. ``snapshots`` are those on the disk, if there is one."""
 
     name: str
     slots: int
     context: int
     stop: frozenset[int] = frozenset()
+    snapshots: SnapshotDisk | None = None

@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
-from queue import SimpleQueue
+from time import monotonic
 from typing import TypeVar
 
 from kinfolk.draft_api import Drafter
+from kinfolk.engine.disk_tier import DiskTier
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
+from kinfolk.engine.named_prefixes import NamedPrefixes
 from kinfolk.engine.parking import Parking
 from kinfolk.engine.sizing import prefix_bytes
+from kinfolk.engine.ticket import OnEvent, OnPause, Ticket
 from kinfolk.errors import (
     EngineError,
     QueueFull,
@@ -26,11 +30,12 @@ from kinfolk.errors import (
     SlotTaken,
     shown,
 )
-from kinfolk.sched.events import Emitted, Event, Finished, Pause, SchedulerEvent, Usage
+from kinfolk.sched.events import Emitted, Finished, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.sched.view import SequenceView
+from kinfolk.state.disk import DiskCache
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.integrity import require
 from kinfolk.state.prefix import PrefixCache
@@ -38,58 +43,22 @@ from kinfolk.types import Parkable
 
 log = logging.getLogger(__name__)
 
-OnEvent = Callable[[Event], None]
-OnPause = Callable[[Pause], None]
 T = TypeVar("T")
-
-
-class Ticket:
-    """A submitted request. Iterating blocks and yields its events, the last one ``Finished``."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        request: Request,
-        on_event: OnEvent | None,
-        on_pause: OnPause | None = None,
-    ) -> None:
-        self.request_id = request.id
-        self.slot = request.slot
-        self._engine = engine
-        self._on_event = on_event
-        self._on_pause = on_pause
-        self._events: SimpleQueue[Event] = SimpleQueue()
-
-    def __iter__(self) -> Iterator[Event]:
-        while True:
-            event = self._events.get()
-            yield event
-            if isinstance(event, Finished):
-                return
-
-    def cancel(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
-        self._engine.cancel(self.request_id, reason)
-
-    def deliver(self, event: SchedulerEvent) -> None:
-        """Called on the engine's thread; must not block."""
-        if isinstance(event, Pause):
-            if self._on_pause is not None:
-                self._on_pause(event)
-        elif self._on_event is None:
-            self._events.put(event)
-        else:
-            self._on_event(event)
 
 
 class Engine:
     """Runs the requests of one loaded model.
 
     ``submit`` and ``cancel`` may be called from any thread. ``close`` cancels all requests and
-    stops the thread; the engine is a context manager.
+    stops the thread; the engine is a context manager. With a ``disk`` prefixes are kept there too.
     """
 
     def __init__(
-        self, loaded: LoadedModel, limits: SchedulerLimits, drafter: Drafter | None = None
+        self,
+        loaded: LoadedModel,
+        limits: SchedulerLimits,
+        drafter: Drafter | None = None,
+        disk: DiskCache | None = None,
     ) -> None:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
@@ -104,20 +73,21 @@ class Engine:
         )
         self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state)
-        self._scheduler = Scheduler(
-            limits,
-            self._kv_cache,
-            PrefixCache(
-                self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
-            ),
-            drafter,
+        self._wake = threading.Condition()
+        prefixes = PrefixCache(
+            self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
         )
+        self._disk: DiskTier | None = None
+        if disk is not None:
+            self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._wake)
+        books = None if self._disk is None else self._disk.books
+        self._root = 0 if disk is None else disk.root
+        self._scheduler = Scheduler(limits, self._kv_cache, prefixes, drafter, books)
         self._parking = Parking(self._runner, self._scheduler)
         self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}
         self._inbox: deque[Callable[[], Sequence[SchedulerEvent]]] = deque()
-        self._wake = threading.Condition()
         self._closing = False
         self._warm = False
         self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
@@ -136,8 +106,8 @@ class Engine:
         :class:`QueueFull` or :class:`SlotTaken` when there is no place for it now.
         """
         self._scheduler.check(request)
-        history, prompt = History(request), HashedTokens(request.prompt)
-        ticket = Ticket(self, request, on_event, on_pause)
+        history, prompt = History(request), HashedTokens(request.prompt, root=self._root)
+        ticket = Ticket(request, self.cancel, on_event, on_pause)
         with self._wake:
             if request.id in self._tickets:
                 raise RequestError(f"request {request.id!r} is still running; use another id")
@@ -171,6 +141,24 @@ class Engine:
         """Keep the state of a held request as a checkpoint for later prompts that begin with its
         tokens; false if there is no room. Blocks until the running step is over."""
         return self._ask(lambda: self._scheduler.keep(request_id))
+
+    def named_prefixes(self) -> NamedPrefixes | None:
+        """Prefixes with names on the disk; ``None`` without one."""
+        disk = self._disk
+        if disk is None:
+            return None
+
+        def put(tokens: tuple[int, ...], name: str) -> None:
+            hashed = HashedTokens(tokens, root=disk.root)
+
+            def act() -> Sequence[SchedulerEvent]:
+                disk.name(hashed, name)
+                return ()
+
+            with suppress(EngineError):  # it has stopped, and its requests with it
+                self._post(act)
+
+        return NamedPrefixes(disk.cache, disk.thread, put)
 
     def probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]:
         """For each of some held requests the token after the pending one: computed in one step of
@@ -244,8 +232,10 @@ class Engine:
 
     @property
     def pending_calls(self) -> bool:
-        """Whether a call of a client (submit, cancel, close) waits for the engine's thread."""
-        return bool(self._inbox) or self._closing
+        """Whether a call of a client (submit, cancel, close), or what the disk has done, waits for
+        the engine's thread."""
+        disk = self._disk is not None and self._disk.busy
+        return bool(self._inbox) or disk or self._closing
 
     def check_integrity(self) -> None:
         """Recount blocks and slots, for a closed engine also that nothing is held. Not while a step
@@ -258,13 +248,23 @@ class Engine:
             require(not self._tickets and not self._histories, "requests of a closed engine")
             require(self._scheduler.idle, "the scheduler of a closed engine is idle")
 
-    def close(self) -> None:
-        """Cancel everything and stop. Safe to call twice."""
+    def close(self, *, flush: bool = True) -> None:
+        """Cancel everything and stop. Safe to call twice. With ``flush`` what the disk is to keep
+        is written first; an interrupt of this wait, such as Ctrl-C, ends that."""
+        if self._disk is not None and not flush:
+            self._disk.abort()
         with self._wake:
             self._closing = True
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is self._thread:
+            return
+        try:
             self._thread.join()
+        except BaseException:
+            if self._disk is not None:
+                self._disk.abort()
+            self._thread.join()
+            raise
 
     def __enter__(self) -> Engine:
         return self
@@ -316,6 +316,8 @@ class Engine:
 
     def _fail_all(self, error: BaseException) -> None:
         """Nobody knows which operations of a step were carried out: books and state forget all."""
+        if self._disk is not None:
+            self._disk.forget()
         events = self._scheduler.fail_all(explain(error))
         self._runner.forget_state()
         self._dispatch(events)
@@ -336,8 +338,7 @@ class Engine:
                 self._park_when_drained()
                 if not self.step():
                     self._dispatch(self._scheduler.blocked())
-                    with self._wake:
-                        self._wake.wait_for(lambda: self.pending_calls)
+                    self._rest()
             except Exception as error:
                 log.exception("the scheduler failed")
                 self._fail_all(error)
@@ -345,6 +346,17 @@ class Engine:
             parked.set_exception(EngineError("the engine has stopped"))
         for request_id in list(self._tickets):
             self._dispatch(self._scheduler.cancel(request_id))
+        if self._disk is not None:
+            self._disk.finish(self._scheduler)
+
+    def _rest(self) -> None:
+        """Nothing can run: wait for a client, and let the disk work."""
+        since, seconds = monotonic(), None
+        while not self.pending_calls:
+            if self._disk is not None:
+                seconds = self._disk.rest(self._scheduler, monotonic() - since)
+            with self._wake:
+                self._wake.wait_for(lambda: self.pending_calls, seconds)
 
     def _warm_up(self, progress: Progress) -> None:
         self._warm = True
@@ -383,6 +395,8 @@ class Engine:
         closing = self._closing  # read first: once it is set, nothing more is posted
         while self._inbox:
             self._dispatch(self._inbox.popleft()())
+        if self._disk is not None:
+            self._disk.take(self._scheduler)
         return not closing
 
     def _enter(

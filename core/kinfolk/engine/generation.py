@@ -22,9 +22,9 @@ from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.rules import is_whole
 
 if TYPE_CHECKING:
-    from kinfolk.engine.engine import Ticket
     from kinfolk.engine.prompt import Prompt
     from kinfolk.engine.runtime import Runtime
+    from kinfolk.engine.ticket import Ticket
 
 Sink = Callable[[int, Event], None]
 """Receives a choice and its event, on the engine's thread: must neither block nor raise."""

@@ -172,15 +172,20 @@ class ModelRunner:
         arrived = self.state.take_arrived()
         return StepResult(step.plan.step_id, tuple(results), seconds, arrived)
 
+    @torch.inference_mode()
+    def apply(self, operations: Sequence[StateOperation]) -> None:
+        """Carry out operations while no step does."""
+        with self._on_device(), self._invalidated_by_errors():
+            self.state.apply(operations)
+
+    def take_arrived(self) -> tuple[int, ...]:
+        """Identities whose bytes have come to host memory, for those who wait without a step."""
+        return self.state.take_arrived()
+
     def forget_state(self) -> None:
         """The scheduler has given up all sequences and checkpoints: nothing of them is left."""
         self.state.forget()
         self.executor.invalidate()
-
-    def apply(self, operations: Sequence[StateOperation]) -> None:
-        """Change the state without a step."""
-        with self._on_device(), self._invalidated_by_errors(), torch.inference_mode():
-            self.state.apply(operations)
 
     def _launch(self, batch: ScheduledBatch) -> PendingItems:
         outputs = self.executor.launch(batch)

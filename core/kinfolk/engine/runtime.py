@@ -12,6 +12,7 @@ from kinfolk.descriptors import ModelCard
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
+from kinfolk.engine.disk_tier import open_disk
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.preparing_drafters import named_drafters
@@ -71,7 +72,8 @@ class Runtime:
             loaded = load_model(path, settings, registry, progress)
             tokenizer, chat, chat_format = text.result()
         card = find_card(path, loaded.file.metadata, loaded.family)
-        engine = Engine(loaded, scheduler_limits(loaded, settings), _host_drafter(loaded))
+        limits, disk = scheduler_limits(loaded, settings), open_disk(loaded, settings)
+        engine = Engine(loaded, limits, _host_drafter(loaded), disk)
         return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card)
 
     def close(self) -> None:

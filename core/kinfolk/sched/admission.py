@@ -6,27 +6,35 @@ from bisect import insort
 
 from kinfolk.sched.acceptance import check_request, positions_of
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.request import Request, Sequence
+from kinfolk.sched.request import Place, Request, Sequence
 from kinfolk.state.chunks import Checkpoint
+from kinfolk.state.disk_books import DiskBooks
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import NO_PREFIXES, PrefixCache, PrefixMatch
 from kinfolk.state.stored_prefix import PrefixKind, StoredPrefix
 
 
 class Admission:
-    """The waiting line. Its head is never overtaken by a request behind it."""
+    """The waiting line. Its head is never overtaken by a request behind it, unless it waits for the
+    disk: it is out of the line then, and comes back to its place."""
 
     def __init__(
-        self, limits: SchedulerLimits, kv_cache: KVCacheManager, prefixes: PrefixCache
+        self,
+        limits: SchedulerLimits,
+        kv_cache: KVCacheManager,
+        prefixes: PrefixCache,
+        disk: DiskBooks | None = None,
     ) -> None:
         self._limits = limits
         self._kv_cache = kv_cache
         self._prefixes = prefixes
+        self._disk = disk
         self._waiting: list[Sequence] = []
+        self._fetching: dict[int, list[Sequence]] = {}
         self._blocked = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + sum(map(len, self._fetching.values()))
 
     def check(self, request: Request) -> None:
         """Raise :class:`RequestError` for a request that could never run."""
@@ -38,8 +46,9 @@ class Admission:
             self._blocked = False
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Take a sequence out of the line."""
-        self._waiting = [other for other in self._waiting if other is not sequence]
+        """Take a sequence out of the line; what is read for it is read to its end."""
+        for line in (self._waiting, *self._fetching.values()):
+            line[:] = [other for other in line if other is not sequence]
         self._blocked = False
 
     def room_changed(self) -> None:
@@ -50,6 +59,15 @@ class Admission:
     def head(self) -> Sequence | None:
         """The one that is next to get a slot."""
         return self._waiting[0] if self._waiting else None
+
+    def waits_for_disk(self, sequence: Sequence) -> bool:
+        return any(sequence in line for line in self._fetching.values())
+
+    def fetched(self, job: int, entry: StoredPrefix | None) -> None:
+        """A fetch is over: what waited for it is in line again."""
+        for sequence in self._fetching.pop(job, ()):
+            sequence.fetched = entry
+            self.enqueue(sequence)
 
     def may_admit(self, places: int) -> bool:
         """Whether the first waiting request may fit."""
@@ -64,11 +82,24 @@ class Admission:
         admitted: list[Sequence] = []
         while self._waiting and not self._blocked and len(admitted) < places:
             sequence = self._waiting[0]
+            if self._begins_fetch(sequence):
+                self._waiting.pop(0)
+                continue
             if not self._open(sequence):
                 self._blocked = True
                 break
             admitted.append(self._waiting.pop(0))
         return admitted
+
+    def _begins_fetch(self, sequence: Sequence) -> bool:
+        """Whether a sequence that could have a slot waits for the disk from now on."""
+        if self._disk is None or sequence.asked_disk or self._slot(sequence) is None:
+            return False
+        sequence.asked_disk = True
+        job = self._disk.fetch(sequence.prompt, self._prefixes.find(sequence.prompt))
+        if job is not None:
+            self._fetching.setdefault(job, []).append(sequence)
+        return job is not None
 
     def _open(self, sequence: Sequence) -> bool:
         slot = self._slot(sequence)
@@ -81,7 +112,7 @@ class Admission:
         for start in (None,) if prefix is None else (prefix, None):
             if self._make_room(positions, sequence, start):
                 if start is not None:
-                    sequence.reused_from = "device" if start.checkpoint.resident else "host"
+                    sequence.reused_from = _place(sequence, start)
                 checkpoint, length = _from(start)
                 sequence.lease = self._kv_cache.open(positions, checkpoint, length, slot)
                 sequence.reused = sequence.computed = length
@@ -103,7 +134,8 @@ class Admission:
         free = self._kv_cache.tables.free
         if sequence.request.slot is not None:
             return sequence.request.slot if sequence.request.slot in free else None
-        asked = {other.request.slot for other in self._waiting}
+        lines = (self._waiting, *self._fetching.values())
+        asked = {other.request.slot for line in lines for other in line}
         return min((slot for slot in free if slot not in asked), default=None)
 
     def _make_room(self, positions: int, sequence: Sequence, start: PrefixMatch | None) -> bool:
@@ -145,6 +177,12 @@ class Admission:
 
 def _from(start: PrefixMatch | None) -> tuple[Checkpoint | None, int]:
     return (None, 0) if start is None else (start.checkpoint, start.length)
+
+
+def _place(sequence: Sequence, start: PrefixMatch) -> Place:
+    if start.entry is sequence.fetched:
+        return "disk"
+    return "device" if start.checkpoint.resident else "host"
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

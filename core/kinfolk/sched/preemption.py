@@ -39,7 +39,7 @@ class Preemption:
         """Move a sequence's state to host memory and end its lease; false, with nothing changed, if
         there is no room for it."""
         lease = sequence.leased
-        if not self._prefixes.make_host_room(lease):
+        if not self._prefixes.make_room_to_suspend(lease):
             return False
         sequence.kept = self._store.suspend(lease)
         sequence.lease = None

@@ -114,6 +114,12 @@ class Request:
     slot: int | None = None
     grant: int | None = None
 
+    def until_stop(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens up to the first that ends the output."""
+        if self.stop.isdisjoint(tokens):
+            return tokens
+        return tokens[: next(i for i, token in enumerate(tokens) if token in self.stop) + 1]
+
     def draft_rows(self, most: int) -> int:
         """Rows to draft for it in a step, of ``most`` that could be drafted."""
         if not self.draft:
@@ -130,7 +136,7 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-Place = Literal["device", "host"]
+Place = Literal["device", "host", "disk"]
 """Where a checkpoint was when a request started from it."""
 
 
@@ -150,10 +156,10 @@ class Sequence:
     token: chosen, emitted, and not in the state yet, so ``computed == len(known) - 1``. The device
     holds ``proposed`` tokens that may follow it, a ``proposed_tree`` or a chain, with the chances
     ``confidence``. Its first ``reused`` tokens came from a stored prefix that was at
-    ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``draft_source``
-    made the draft that is verified; ``copies``: all of the last draft of the host was accepted. It
-    is held once ``granted`` tokens are emitted, ``None`` = never. ``kept`` is its state while it
-    is preempted.
+    ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``asked_disk``: it
+    was looked for on the disk, which brought ``fetched``. ``draft_source`` made the draft that is
+    verified; ``copies``: all of the last draft of the host was accepted. It is held once
+    ``granted`` tokens are emitted, ``None`` = never. ``kept`` is its state while it is preempted.
     """
 
     request: Request
@@ -168,6 +174,8 @@ class Sequence:
     start: StoredPrefix | None = field(default=None, repr=False)
     kept: Checkpoint | None = None
     reused_from: Place | None = None
+    asked_disk: bool = False
+    fetched: StoredPrefix | None = field(default=None, repr=False)
     served_in_turn: int = 0
     proposed: int = 0
     proposed_tree: bool = False

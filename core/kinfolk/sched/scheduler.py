@@ -22,11 +22,13 @@ from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.preemption import Preemption
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
-from kinfolk.sched.step_items import StepItems, draft_depth
+from kinfolk.sched.step_items import StepItems, draft_depth, forked_items
 from kinfolk.sched.turns import Turns
 from kinfolk.sched.validation import match_results
 from kinfolk.sched.view import SequenceView
 from kinfolk.state.chunks import SlotLease
+from kinfolk.state.disk_books import DiskBooks
+from kinfolk.state.disk_requests import StoreReport
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.operations import StateOperation
@@ -45,6 +47,7 @@ class Scheduler:
         kv_cache: KVCacheManager,
         prefixes: PrefixCache,
         drafter: Drafter | None = None,
+        disk: DiskBooks | None = None,
     ) -> None:
         longest = max(limits.slice, limits.max_draft + 1, limits.proposed + 1)
         tree = limits.proposed_tree
@@ -63,7 +66,8 @@ class Scheduler:
         self._kv_cache = kv_cache
         self._checkpoints = Checkpoints(kv_cache.checkpoints, prefixes, limits)
         self._prefixes = prefixes
-        self._admission = Admission(limits, kv_cache, prefixes)
+        self._disk = disk
+        self._admission = Admission(limits, kv_cache, prefixes, disk)
         self._choices = Choices(prefixes, self._admission.room_changed)
         self._preemption = Preemption(kv_cache.checkpoints, prefixes)
         self._drafts = Drafts(limits, drafter)
@@ -129,7 +133,8 @@ class Scheduler:
         if not self._held or self.running != self._held:
             return []
         waiting = (seq for seq in self._alive.values() if seq.lease is None)
-        return [Blocked(sequence.request.id) for sequence in waiting]
+        fetching = self._admission.waits_for_disk
+        return [Blocked(each.request.id) for each in waiting if not fetching(each)]
 
     def owner(self, slot: int) -> str | None:
         """The request that has a slot, or waits for it. Any thread may ask."""
@@ -148,8 +153,8 @@ class Scheduler:
         return self._preemption.count
 
     def prefix_stats(self) -> dict[str, int]:
-        """Counters of the prefix cache."""
-        return self._prefixes.stats()
+        """Counters of the prefix cache, and of the disk behind it."""
+        return self._prefixes.stats() | ({} if self._disk is None else self._disk.stats())
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -220,21 +225,21 @@ class Scheduler:
         """A step of copies of held requests, each of which chooses the token after the pending one.
         Its result is not to be committed: the copies end with the context. Raises
         :class:`PoolExhausted` if there are no slots or blocks for them."""
-        items: list[Item] = []
-        try:
-            for request_id in request_ids:
-                sequence = self._alive[request_id]
-                start = sequence.computed
-                lease = self._kv_cache.tables.fork(sequence.leased, start + 1)
-                tokens = (sequence.known[start],)
-                items.append(Item(lease, request_id, ItemKind.DECODE, tokens, start))
-                self._kv_cache.tables.extend(lease, start + 1)
+        sequences = [self._alive[request_id] for request_id in request_ids]
+        with forked_items(self._kv_cache.tables, sequences) as items:
             self._steps += 1
             yield StepPlan(self._steps, tuple(items), self._kv_cache.take_operations())
-        finally:
-            for item in items:
-                self._kv_cache.tables.release(item.lease)
+
+    def spilled(self, job: int, report: StoreReport) -> None:
+        """What became of a ``SpillSaved``; unknown jobs are no fault."""
+        if self._disk is not None:
+            self._disk.spilled(job, report)
             self._admission.room_changed()
+
+    def fetched(self, job: int, *, read: bool) -> None:
+        """What became of a ``FetchSaved``; unknown jobs are no fault."""
+        if self._disk is not None:
+            self._admission.fetched(job, self._disk.fetched(job, read=read))
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -286,6 +291,7 @@ class Scheduler:
             self.stale_results += 1
             return []
         outcomes = match_results(plan, result)
+        self._kv_cache.arrived(result.arrived)
         self._outstanding.pop(0)
         self._drafts.timed(plan, result.seconds)
         events: list[SchedulerEvent] = []
@@ -306,6 +312,9 @@ class Scheduler:
         """The state on the device is lost: end all that have a slot, trust nothing stored. The
         caller makes the state forget as well."""
         self._outstanding.clear()
+        if self._disk is not None:
+            for job in self._disk.forget():
+                self._admission.fetched(job, None)
         self._checkpoints.forget_all()
         live = [each for each in self._alive.values() if each.lease or each.kept]
         events: list[SchedulerEvent] = [
@@ -358,6 +367,8 @@ class Scheduler:
 
     def _planned(self, items: list[Item]) -> StepPlan:
         self._steps += 1
+        if self._disk is not None:
+            self._disk.spill()
         plan = StepPlan(self._steps, tuple(items), self._kv_cache.take_operations())
         self._outstanding.append(plan)
         return plan
@@ -394,7 +405,7 @@ class Scheduler:
         send: Callable[[SchedulerEvent], None],
     ) -> None:
         """Move a sequence on by its item: tokens behind a stop token do not exist."""
-        tokens = _until_stop(outcome.emitted, sequence.request.stop)
+        tokens = sequence.request.until_stop(outcome.emitted)
         computed = item.start + outcome.kept
         if item.kind is ItemKind.PREFILL:
             if item.sample:
@@ -486,9 +497,3 @@ class Scheduler:
             sequence.computed += 1
             self._kv_cache.tables.advance(lease, sequence.computed)
         self._checkpoints.keep_end(sequence, lease, pending=ahead)
-
-
-def _until_stop(tokens: tuple[int, ...], stop: frozenset[int]) -> tuple[int, ...]:
-    if stop.isdisjoint(tokens):
-        return tokens
-    return tokens[: next(i for i, token in enumerate(tokens) if token in stop) + 1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.choices import Choices
 from kinfolk.sched.drafts import Drafts
@@ -103,3 +106,21 @@ def draft_depth(item: Item, deepest: int | None) -> int:
     proposes."""
     rows = min(item.rows, item.budget) - 1
     return rows if deepest is None or not item.proposed else min(rows, deepest)
+
+
+@contextmanager
+def forked_items(tables: SequenceTables, sequences: Iterable[Sequence]) -> Iterator[list[Item]]:
+    """Items of copies of sequences, each of which chooses the token after the pending one. The
+    copies end with the context. Raises :class:`PoolExhausted` if there is no room for them."""
+    items: list[Item] = []
+    try:
+        for sequence in sequences:
+            start = sequence.computed
+            lease = tables.fork(sequence.leased, start + 1)
+            tokens = (sequence.known[start],)
+            items.append(Item(lease, sequence.request.id, ItemKind.DECODE, tokens, start))
+            tables.extend(lease, start + 1)
+        yield items
+    finally:
+        for item in items:
+            tables.release(item.lease)

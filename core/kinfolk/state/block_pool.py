@@ -75,14 +75,39 @@ class BlockPool:
         """A checkpoint owns the chunk from now on without referring to it on the device."""
         self._unkeep(chunk)
 
-    def own(self, chunk: Chunk) -> None:
-        """Add a checkpoint that owns the chunk without referring to it on the device."""
-        chunk.owners += 1
-        self._settle(chunk)
-
     def disown(self, chunk: Chunk) -> None:
         """End the holding of a checkpoint that was demoted."""
         chunk.owners -= 1
+        self._settle(chunk)
+
+    def pin(self, chunk: Chunk) -> None:
+        """Add an owner that needs the bytes in host memory. Nobody appends to the chunk."""
+        chunk.owners += 1
+        self._save(chunk)
+        self._settle(chunk)
+
+    def unpin(self, chunk: Chunk) -> None:
+        """End that holding. The host keeps no bytes that all owners have on the device."""
+        chunk.owners -= 1
+        if chunk.saved and 0 < chunk.owners == chunk.refs:
+            self._operations.append(DropSaved(chunk.identity))
+            chunk.saved = False
+        self._settle(chunk)
+
+    def expect(self, identity: int) -> Chunk:
+        """A chunk with an owner whose bytes are going to be read into host memory."""
+        chunk = Chunk(identity, DUMMY, owners=1, saved=True)
+        self._settle(chunk)
+        return chunk
+
+    def copy(self, chunk: Chunk, identity: int) -> Chunk:
+        """A chunk with an owner and, in host memory, the bytes that another one has now."""
+        self._operations.append(SaveBlock(self.index, chunk.block, identity))
+        return self.expect(identity)
+
+    def own(self, chunk: Chunk) -> None:
+        """Add a demoted checkpoint that owns the chunk, wherever it is."""
+        chunk.owners += 1
         self._settle(chunk)
 
     def release(self, chunk: Chunk, *, resident: bool) -> None:
@@ -127,12 +152,16 @@ class BlockPool:
         chunk.refs -= 1
         if chunk.refs == 0:
             # Nobody appends to it any more: only a table does, and only to a chunk it refers to.
-            if chunk.owners and not chunk.saved:
-                self._operations.append(SaveBlock(self.index, chunk.block, chunk.identity))
-                chunk.saved = True
+            if chunk.owners:
+                self._save(chunk)
             self.free.append(chunk.block)
             chunk.block = DUMMY
         self._settle(chunk)
+
+    def _save(self, chunk: Chunk) -> None:
+        if not chunk.saved:
+            self._operations.append(SaveBlock(self.index, chunk.block, chunk.identity))
+            chunk.saved = True
 
     def _settle(self, chunk: Chunk) -> None:
         """Forget the bytes of a chunk without owners, and count its row of host memory or not."""

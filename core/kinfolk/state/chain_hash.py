@@ -26,7 +26,7 @@ def next_hash(parent: int, packed: bytes | memoryview) -> int:
     return int.from_bytes(_digest(parent.to_bytes(HASH_BYTES, "big"), packed), "big")
 
 
-def chunk_hashes(parent: int, packed: bytes, chunk_bytes: int) -> list[int]:
+def chunk_hashes(parent: int, packed: bytes | memoryview, chunk_bytes: int) -> list[int]:
     """The hash of each full chunk of ``packed``, which follows ``parent``."""
     known, view, found = parent.to_bytes(HASH_BYTES, "big"), memoryview(packed), []
     for start in range(0, len(packed) - chunk_bytes + 1, chunk_bytes):

@@ -7,10 +7,10 @@ costs host memory. A chunk that several own is counted once in either place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kinfolk.errors import PoolExhausted, StateError
-from kinfolk.state.chunks import Checkpoint, Chunk, SlotLease
+from kinfolk.state.chunks import Checkpoint, Chunk, Pin, SlotLease
 from kinfolk.state.geometry import chunks_for, visible_chunks
 from kinfolk.state.operations import (
     CopyRecurrent,
@@ -36,7 +36,9 @@ class CheckpointStore:
         self.pools = tables.pools
         self.free = list(range(limits.slots + limits.checkpoints, limits.slots, -1))
         self.live: list[Checkpoint] = []
+        self.pins: list[Pin] = []
         self.host = tables.host
+        self.operations = tables.operations
         self.demotions = 0
         self._tables = tables
 
@@ -88,7 +90,7 @@ class CheckpointStore:
             for chunk in held.values():
                 pool.keep(chunk)
         if self.recurrent:
-            self._tables.operations.append(
+            self.operations.append(
                 CopyRecurrent(lease.slot, slot) if position == seq.length else StoreRecurrent(slot)
             )
         checkpoint = Checkpoint(position, slot, chunks, identity=self._tables.new_identity())
@@ -135,7 +137,7 @@ class CheckpointStore:
         lease = self._tables.open(positions, length, self.shared(checkpoint, length), slot)
         self._tables.share(lease, length, chunks)
         if self.recurrent:
-            self._tables.operations.append(
+            self.operations.append(
                 CopyRecurrent(checkpoint.slot, lease.slot)
                 if checkpoint.resident
                 else LoadRecurrent(checkpoint.identity, lease.slot)
@@ -163,9 +165,7 @@ class CheckpointStore:
                 f"{self.host.pages} are used"
             )
         if self.recurrent:
-            self._tables.operations.append(SaveRecurrent(checkpoint.slot, checkpoint.identity))
-            checkpoint.saved = True
-            self.host.charge(self.host.layout.recurrent_pages)
+            self._save_recurrent(checkpoint)
             self._free_slot(checkpoint)
         checkpoint.resident = False
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
@@ -213,16 +213,111 @@ class CheckpointStore:
         checkpoint.live = False
         self.live.remove(checkpoint)
         self._free_slot(checkpoint)
-        if checkpoint.saved:
-            self._tables.operations.append(DropSaved(checkpoint.identity))
-            checkpoint.saved = False
-            self.host.discharge(self.host.layout.recurrent_pages)
+        self._settle_recurrent(checkpoint)
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
             for chunk in held.values():
                 if checkpoint.resident:
                     pool.drop(chunk)
                 else:
                     pool.disown(chunk)
+
+    # -- bytes that the CPU reads or writes --------------------------------------------------
+
+    def pages_to_pin(self, checkpoint: Checkpoint, wanted: Collection[tuple[int, int]]) -> int:
+        """Pages of host memory that :meth:`pin` takes."""
+        layout, pages = self.host.layout, 0
+        for pool, number in wanted:
+            chunk = checkpoint.chunks[pool][number]
+            if not chunk.charged or _is_written(checkpoint, number, chunk):
+                pages += layout.block_pages[pool]
+        recurrent = self.recurrent and not checkpoint.saved
+        return pages + (layout.recurrent_pages if recurrent else 0)
+
+    def pin(self, checkpoint: Checkpoint, wanted: Collection[tuple[int, int]]) -> Pin:
+        """Keep recurrent state and the ``wanted`` chunks (pool, number) in host memory until
+        :meth:`unpin`. What is there on the device only is saved, and stays on the device too. Of a
+        chunk that a sequence appends to, the pin has a copy as it is now."""
+        if not checkpoint.live:
+            raise StateError("a checkpoint that was dropped cannot be pinned")
+        pages = self.pages_to_pin(checkpoint, wanted)
+        if not self.host.fits(pages):
+            raise PoolExhausted(f"no host memory for {pages} pages of a checkpoint")
+        if self.recurrent and not checkpoint.saved:
+            self._save_recurrent(checkpoint)
+        chunks = {}
+        for index, number in wanted:
+            pool, chunk = self.pools[index], checkpoint.chunks[index][number]
+            if _is_written(checkpoint, number, chunk):
+                chunks[index, number] = pool.copy(chunk, self._tables.new_identity())
+            else:
+                pool.pin(chunk)
+                chunks[index, number] = chunk
+        return self._pinned(checkpoint, chunks)
+
+    def unpin(self, pin: Pin) -> None:
+        """The CPU is done. Bytes that nobody else needs in host memory go."""
+        self.pins.remove(pin)
+        pin.checkpoint.pins -= 1
+        self._settle_recurrent(pin.checkpoint)
+        for (pool, _), chunk in pin.chunks.items():
+            self.pools[pool].unpin(chunk)
+
+    def pages_to_expect(self, length: int, shared: Sequence[Mapping[int, Chunk]]) -> int:
+        """Pages of host memory that :meth:`expect` takes."""
+        layout = self.host.layout
+        pages = layout.recurrent_pages if self.recurrent else 0
+        for pool, known in zip(self.pools, shared, strict=True):
+            for number in visible_chunks(pool.window, length):
+                charged = number in known and known[number].charged
+                pages += 0 if charged else pool.row_pages
+        return pages
+
+    def expect(self, length: int, shared: Sequence[Mapping[int, Chunk]]) -> Pin:
+        """A demoted checkpoint after ``length`` positions, pinned: its recurrent state and its
+        chunks are going to be read into host memory, but for full chunks that are ``shared``, by
+        pool and number. The pin has the chunks that are to be read."""
+        pages = self.pages_to_expect(length, shared)
+        if not self.host.fits(pages):
+            raise PoolExhausted(f"no host memory for {pages} pages of a checkpoint")
+        chunks: tuple[dict[int, Chunk], ...] = tuple({} for _ in self.pools)
+        missing: dict[tuple[int, int], Chunk] = {}
+        for index, pool in enumerate(self.pools):
+            for number in visible_chunks(pool.window, length):
+                chunk = shared[index].get(number)
+                if chunk is None:
+                    chunk = missing[index, number] = pool.expect(self._tables.new_identity())
+                    pool.own(chunk)  # that of the pin
+                else:
+                    pool.own(chunk)
+                chunks[index][number] = chunk
+        checkpoint = Checkpoint(
+            length, DUMMY, chunks, identity=self._tables.new_identity(), resident=False
+        )
+        if self.recurrent:
+            checkpoint.saved = True
+            self.host.charge(self.host.layout.recurrent_pages)
+        self.live.append(checkpoint)
+        return self._pinned(checkpoint, missing)
+
+    def _pinned(self, checkpoint: Checkpoint, chunks: dict[tuple[int, int], Chunk]) -> Pin:
+        pin = Pin(checkpoint, chunks)
+        checkpoint.pins += 1
+        self.pins.append(pin)
+        return pin
+
+    def _save_recurrent(self, checkpoint: Checkpoint) -> None:
+        if not checkpoint.saved:
+            self.operations.append(SaveRecurrent(checkpoint.slot, checkpoint.identity))
+            checkpoint.saved = True
+            self.host.charge(self.host.layout.recurrent_pages)
+
+    def _settle_recurrent(self, checkpoint: Checkpoint) -> None:
+        """Forget recurrent state that neither a demoted checkpoint nor a pin needs."""
+        demoted = checkpoint.live and not checkpoint.resident
+        if checkpoint.saved and not checkpoint.pins and not demoted:
+            self.operations.append(DropSaved(checkpoint.identity))
+            checkpoint.saved = False
+            self.host.discharge(self.host.layout.recurrent_pages)
 
     def _free_slot(self, checkpoint: Checkpoint) -> None:
         if checkpoint.slot != DUMMY:
@@ -233,7 +328,8 @@ class CheckpointStore:
         """Pages by which the host's memory fills when ``dropping`` are dropped and the checkpoint
         is demoted then; negative if they free more than it takes."""
         layout = self.host.layout
-        recurrent = self.recurrent - sum(held.saved for held in dropping)
+        recurrent = int(self.recurrent and not checkpoint.saved)
+        recurrent -= sum(held.saved and not held.pins for held in dropping)
         pages = recurrent * layout.recurrent_pages
         for index, row_pages in enumerate(layout.block_pages):
             pages += row_pages * self._host_rows(index, checkpoint, dropping)
@@ -258,3 +354,9 @@ class CheckpointStore:
             away = left > chunk.refs - refs[identity]
             rows += (left > 0 and (chunk.saved or away)) - chunk.charged
         return rows
+
+
+def _is_written(checkpoint: Checkpoint, number: int, chunk: Chunk) -> bool:
+    """Whether a sequence may still append to a chunk of a checkpoint."""
+    full = (number + 1) * CHUNK_POSITIONS <= checkpoint.length
+    return not (full or chunk.saved or chunk.refs == chunk.kept)

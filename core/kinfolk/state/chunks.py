@@ -63,7 +63,7 @@ class Checkpoint:
 
     ``resident``: it refers to its chunks on the device, and to ``slot``. A demoted one owns its
     chunks wherever they are, and its recurrent part is kept on the host under ``identity``
-    (``saved``).
+    (``saved``). ``pins`` counts the :class:`Pin` objects of it.
     """
 
     length: int
@@ -73,3 +73,13 @@ class Checkpoint:
     identity: int = 0
     resident: bool = True
     saved: bool = False
+    pins: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Pin:
+    """Holds the recurrent state of a checkpoint and some of its chunks in host memory, by pool and
+    number, while the CPU reads or writes them there, even if the checkpoint is dropped."""
+
+    checkpoint: Checkpoint
+    chunks: dict[tuple[int, int], Chunk]

@@ -184,6 +184,11 @@ class Copies:
         self.streams.on_main(action)
         self._main_moved = True
 
+    def so_far(self) -> Any:
+        """The event that all copies up to now are done: then the CPU may write rows that were
+        dropped."""
+        return self.streams.on_copies(lambda: None)
+
     def drain(self) -> None:
         """Let the host wait for all copies."""
         self._saved.clear()

@@ -26,7 +26,9 @@ from kinfolk.state.chain_hash import root
 from kinfolk.state.disk_files import (
     FolderLock,
     Payload,
+    Scattered,
     flush_folder,
+    nbytes_of,
     open_chunk,
     open_point,
     write_entry,
@@ -204,12 +206,12 @@ class DiskCache:
                 chain[number],
                 number,
                 pool,
-                entry.blocks[pool, number].nbytes,
+                nbytes_of(entry.blocks[pool, number]),
             )
             for pool, number in missing
         }
         pools = range(len(entry.first))
-        recurrent = 0 if entry.recurrent is None else entry.recurrent.nbytes
+        recurrent = 0 if entry.recurrent is None else nbytes_of(entry.recurrent)
         header = point_header(
             self._salt,
             key,
@@ -219,7 +221,7 @@ class DiskCache:
             entry.first,
             entry.tensors,
             recurrent,
-            [entry.blocks[pool, full].nbytes if rest else 0 for pool in pools],
+            [nbytes_of(entry.blocks[pool, full]) if rest else 0 for pool in pools],
         )
         point = PointInfo.of(header)
         self._index.kept = {(self._salt, *file) for file in point.chunks()}
@@ -277,7 +279,7 @@ class DiskCache:
 
     def _write_point(self, entry: PointWrite, header: FileHeader) -> None:
         full = entry.length // CHUNK_POSITIONS
-        payload: dict[tuple[int, int], bytes | memoryview] = {
+        payload: dict[tuple[int, int], Scattered] = {
             (TOKENS_SECTION, 0): entry.packed[: entry.length * TOKEN_BYTES]
         }
         for section in header.sections:
@@ -313,10 +315,10 @@ class DiskCache:
                 ):
                     raise DamagedFile("it has other recurrent state than the model")
                 if request.recurrent is not None:
-                    file.read(RECURRENT_SECTION, 0, request.recurrent.cast("B"))
+                    file.read(RECURRENT_SECTION, 0, request.recurrent)
                 partial = [place for place in request.blocks if place[1] == full]
                 for pool, number in partial:
-                    file.read(BLOCK_SECTION, pool, request.blocks[pool, number].cast("B"))
+                    file.read(BLOCK_SECTION, pool, request.blocks[pool, number])
                     request.arrived(pool, number)
         except (DamagedFile, OSError) as error:
             self._drop(point, error)
@@ -342,7 +344,7 @@ class DiskCache:
             if file.header.parent != chain[number]:
                 raise DamagedFile("it follows another chunk")
             file.tokens()
-            file.read(BLOCK_SECTION, pool, request.blocks[pool, number].cast("B"))
+            file.read(BLOCK_SECTION, pool, request.blocks[pool, number])
 
     def touch(self, key: int) -> None:
         """Count a hit of a point that was found in memory, so that the limit knows its value."""

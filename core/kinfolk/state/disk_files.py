@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,13 +36,41 @@ from kinfolk.state.disk_format import (
 from kinfolk.state.hashed_tokens import CHUNK_BYTES
 from kinfolk.types import CHUNK_POSITIONS
 
-Bytes = bytes | memoryview
-Payload = Mapping[tuple[int, int], Bytes]
+Scattered = bytes | memoryview | Sequence[memoryview]
+"""Bytes of a section in one piece, or in several one after the other."""
+
+Payload = Mapping[tuple[int, int], Scattered]
 """The bytes of each section, by kind and pool."""
 
 TEMPORARY: Final = re.compile(r"(.+)\.[0-9a-f]{8}\.tmp")
 _FIRST_READ: Final = 1 << 14
 """Bytes read at once in the hope that they are the whole header."""
+
+
+def nbytes_of(data: Scattered) -> int:
+    return sum(part.nbytes for part in _parts(data))
+
+
+def _parts(data: Scattered) -> list[memoryview]:
+    parts = [data] if isinstance(data, bytes | memoryview) else data
+    return [memoryview(part).cast("B") for part in parts]
+
+
+def _checked(data: Scattered) -> Iterator[list[memoryview]]:
+    """The pieces of each MiB, which share a checksum."""
+    pieces: list[memoryview] = []
+    room = CHECKED_BYTES
+    for part in _parts(data):
+        rest = part
+        while rest:
+            pieces.append(rest[:room])
+            rest = rest[room:]
+            room -= len(pieces[-1])
+            if not room:
+                yield pieces
+                pieces, room = [], CHECKED_BYTES
+    if pieces:
+        yield pieces
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -77,13 +105,16 @@ def write_entry(path: Path, header: FileHeader, payload: Payload) -> None:
     def fill(file: int) -> None:
         sections = []
         for section in header.sections:
-            data = memoryview(payload[section.kind, section.pool]).cast("B")
-            assert len(data) == section.nbytes, (section, len(data))
-            crcs = []
-            for start in range(0, section.nbytes, CHECKED_BYTES):
-                piece = data[start : start + CHECKED_BYTES]
-                crcs.append(zlib.crc32(piece))
-                _write_all(file, piece, section.offset + start)
+            data = payload[section.kind, section.pool]
+            assert nbytes_of(data) == section.nbytes, (section, nbytes_of(data))
+            crcs, position = [], section.offset
+            for pieces in _checked(data):
+                crc = 0
+                for piece in pieces:
+                    crc = zlib.crc32(piece, crc)
+                    _write_all(file, piece, position)
+                    position += len(piece)
+                crcs.append(crc)
             sections.append(replace(section, checksums=tuple(crcs)))
         _write_all(file, memoryview(replace(header, sections=tuple(sections)).encode()), 0)
 
@@ -140,18 +171,22 @@ class EntryFile:
             text += os.pread(file, wanted - len(text), len(text))
         self.header = decode(text[:wanted], size)
 
-    def read(self, kind: int, pool: int, target: memoryview) -> None:
+    def read(self, kind: int, pool: int, target: Scattered) -> None:
         """Read a section into ``target``, which has its size. Raises :class:`DamagedFile`."""
         section = self._section(kind, pool)
-        if len(target) != section.nbytes:
-            raise DamagedFile(f"a section has {section.nbytes} bytes, not {len(target)}")
-        for start, crc in zip(
-            range(0, section.nbytes, CHECKED_BYTES), section.checksums, strict=True
+        if nbytes_of(target) != section.nbytes:
+            raise DamagedFile(f"a section has {section.nbytes} bytes, not {nbytes_of(target)}")
+        position = section.offset
+        for number, (pieces, wanted) in enumerate(
+            zip(_checked(target), section.checksums, strict=True)
         ):
-            piece = target[start : start + CHECKED_BYTES]
-            _read_all(self._file, piece, section.offset + start)
-            if zlib.crc32(piece) != crc:
-                raise DamagedFile(f"the checksum of MiB {start // CHECKED_BYTES} is wrong")
+            crc = 0
+            for piece in pieces:
+                _read_all(self._file, piece, position)
+                crc = zlib.crc32(piece, crc)
+                position += len(piece)
+            if crc != wanted:
+                raise DamagedFile(f"the checksum of MiB {number} is wrong")
 
     def section_bytes(self, kind: int, pool: int = 0) -> memoryview:
         """A section in memory of its own."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kinfolk.state.chain_hash import next_hash
+from kinfolk.state.disk_files import Scattered
 from kinfolk.state.disk_folder import NAME_RULE_ON_DISK, PointInfo, is_name
 from kinfolk.state.disk_format import PointTensor
 from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES
 from kinfolk.types import CHUNK_POSITIONS
 
-Blocks = Mapping[tuple[int, int], memoryview]
+Blocks = Mapping[tuple[int, int], Scattered]
 """The bytes of a block by pool and number of its chunk in the sequence."""
 
 
@@ -32,7 +33,7 @@ class PointWrite:
     length: int
     first: tuple[int, ...]
     blocks: Blocks
-    recurrent: memoryview | None = None
+    recurrent: Scattered | None = None
     tensors: tuple[PointTensor, ...] = ()
     name: str = ""
 
@@ -63,7 +64,7 @@ class PointRead:
     point: PointInfo
     packed: bytes
     blocks: Blocks
-    recurrent: memoryview | None = None
+    recurrent: Scattered | None = None
     tensors: tuple[PointTensor, ...] = ()
     arrived: Callable[[int, int], None] = lambda pool, number: None
 

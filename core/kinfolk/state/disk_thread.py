@@ -65,6 +65,7 @@ class DiskThread:
         self._wanted = threading.Condition()
         self._closing = False
         self._flush = True
+        self._abandoned = False
         self._thread = threading.Thread(target=self._run, name="kinfolk-disk", daemon=True)
         self._thread.start()
 
@@ -89,6 +90,14 @@ class DiskThread:
     def closing(self) -> bool:
         """Whether the thread takes nothing more."""
         return self._closing
+
+    def abandon(self) -> None:
+        """Cancel everything, and wait until no memory of a request is read or written any more:
+        for at most a file that is written, or a point that is read."""
+        with self._wanted:
+            self._abandoned = True
+            self._wanted.notify_all()
+            self._wanted.wait_for(lambda: not self._abandoned or not self._thread.is_alive())
 
     def close(self, flush: bool = True, timeout: float | None = None) -> None:
         """End the thread: after everything that waits, but for at most ``timeout`` seconds; without
@@ -129,19 +138,29 @@ class DiskThread:
             elif not moved:
                 with self._wanted:
                     self._wanted.wait_for(self._hurries, _RETRY_SECONDS)
-        for job in (*self._reads, *self._writes):
-            job.stop()
+        self._stop_all()
+
+    def _stop_all(self) -> None:
+        while self._reads or self._writes:
+            (self._reads or self._writes).popleft().stop()
+        with self._wanted:
+            self._abandoned = False
+            self._wanted.notify_all()
 
     def _hurries(self) -> bool:
         """Whether something other than a waiting write is to be done."""
-        return bool(self._reads) or (self._closing and not self._flush)
+        return bool(self._reads) or self._abandoned or (self._closing and not self._flush)
 
     def _next(self) -> deque[DiskJob] | None:
         """The queue whose first job is next; waits for one, and is ``None`` at the end."""
-        with self._wanted:
-            while True:
+        while True:
+            if self._abandoned:
+                self._stop_all()
+            with self._wanted:
                 if self._closing and not self._flush:
                     return None
+                if self._abandoned:
+                    continue
                 if self._reads or self._writes:
                     return self._reads or self._writes
                 if self._closing:

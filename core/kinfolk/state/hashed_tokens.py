@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
+from kinfolk.state.chain_hash import chunk_hashes
 from kinfolk.types import CHUNK_POSITIONS
 
 TOKEN_BYTES: Final = 8
@@ -17,22 +17,21 @@ class HashedTokens:
     """Tokens that are hashed once, for look-ups of any number of prefixes.
 
     ``packed`` are the tokens, int64 side by side, so that comparing is comparing bytes.
-    ``chain[n]`` is the hash of the first n chunks: of ``chain[n - 1]`` and chunk n - 1. Tokens
-    behind the last full chunk have no hash. Hashes are of this process only.
+    ``chain[n]`` is the hash of the first n chunks: of ``chain[n - 1]`` and chunk n - 1; the first
+    is ``root``, and the same for all tokens that are compared. Tokens behind the last full chunk
+    have no hash.
     """
 
     __slots__ = ("chain", "packed")
 
-    def __init__(self, tokens: Sequence[int], before: HashedTokens | None = None) -> None:
+    def __init__(
+        self, tokens: Sequence[int], before: HashedTokens | None = None, *, root: int = 0
+    ) -> None:
         packed = array("q", tokens).tobytes()
         self.packed: bytes = packed if before is None else before.packed + packed
-        self.chain: list[int] = [0] if before is None else before.chain.copy()
-        full = len(self.packed) // CHUNK_BYTES
-        stops = range((len(self.chain) - 1) * CHUNK_BYTES, (full + 1) * CHUNK_BYTES, CHUNK_BYTES)
-        known = self.chain[-1]
-        for start, stop in pairwise(stops):
-            known = hash((known, self.packed[start:stop]))
-            self.chain.append(known)
+        self.chain: list[int] = [root] if before is None else before.chain.copy()
+        rest = memoryview(self.packed)[(len(self.chain) - 1) * CHUNK_BYTES :]
+        self.chain += chunk_hashes(self.chain[-1], rest, CHUNK_BYTES)
 
     def __len__(self) -> int:
         return len(self.packed) // TOKEN_BYTES

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kinfolk.errors import StateError
 from kinfolk.state.block_pool import BlockPool
-from kinfolk.state.chunks import Checkpoint, Chunk, SequenceState
+from kinfolk.state.chunks import Checkpoint, Chunk, Pin, SequenceState
 from kinfolk.state.host_rows import HostRows
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
@@ -18,7 +18,10 @@ def require(holds: bool, what: str) -> None:
 
 
 def check_pool(
-    pool: BlockPool, sequences: Iterable[SequenceState], checkpoints: Iterable[Checkpoint]
+    pool: BlockPool,
+    sequences: Iterable[SequenceState],
+    checkpoints: Iterable[Checkpoint],
+    pins: Iterable[Pin] = (),
 ) -> None:
     """Raise :class:`StateError` unless counts and blocks of a pool agree with its holders.
 
@@ -49,6 +52,11 @@ def check_pool(
             owners[chunk.identity] += 1
             refs[chunk.identity] += checkpoint.resident
             kept[chunk.identity] += checkpoint.resident
+    for place, chunk in (item for pin in pins for item in pin.chunks.items()):
+        if place[0] == index:
+            require(chunk.saved, f"pinned chunk {chunk.identity} is in host memory")
+            chunks[chunk.identity] = chunk
+            owners[chunk.identity] += 1
     for identity, chunk in chunks.items():
         require(chunk.refs == refs[identity], f"refs of chunk {identity}")
         require(chunk.owners == owners[identity], f"owners of chunk {identity}")
@@ -69,16 +77,22 @@ def check_host(
     pools: Iterable[BlockPool],
     sequences: Iterable[SequenceState],
     checkpoints: Iterable[Checkpoint],
+    pins: Iterable[Pin] = (),
 ) -> None:
     """Raise :class:`StateError` unless host memory is charged for the chunks that are saved, or
-    have an owner without a reference, and for the recurrent state of demoted checkpoints."""
+    have an owner without a reference, and for the recurrent state of checkpoints that are demoted
+    or pinned."""
     pages = rows = 0
-    checkpoints, sequences = list(checkpoints), list(sequences)
+    pins, sequences = list(pins), list(sequences)
+    checkpoints = list(dict.fromkeys([*checkpoints, *(pin.checkpoint for pin in pins)]))
     for pool in pools:
         tables = [seq.tables[pool.index].values() for seq in sequences]
         chunks = {entry.chunk.identity: entry.chunk for table in tables for entry in table}
         for checkpoint in checkpoints:
-            held = checkpoint.chunks[pool.index].values()
+            held = list(checkpoint.chunks[pool.index].values())
+            chunks |= {chunk.identity: chunk for chunk in held}
+        for pin in pins:
+            held = [chunk for place, chunk in pin.chunks.items() if place[0] == pool.index]
             chunks |= {chunk.identity: chunk for chunk in held}
         for identity, chunk in chunks.items():
             wanted = chunk.saved or chunk.owners > chunk.refs
@@ -86,7 +100,10 @@ def check_host(
             rows += wanted
             pages += wanted * pool.row_pages
     for checkpoint in checkpoints:
-        require(not (checkpoint.resident and checkpoint.saved), "a checkpoint in two places")
+        held_by = sum(pin.checkpoint is checkpoint for pin in pins)
+        require(checkpoint.pins == held_by, "pins of a checkpoint")
+        both = checkpoint.live and checkpoint.resident and checkpoint.saved
+        require(held_by > 0 or not both, "a checkpoint in two places")
         rows += checkpoint.saved
         pages += checkpoint.saved * host.layout.recurrent_pages
     require((pages, rows) == (host.used, host.rows), "pages and rows of host memory")

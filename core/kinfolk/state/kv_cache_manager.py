@@ -6,6 +6,8 @@ A chunk is 64 logical positions of a sequence, a block its place in a pool. Ever
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
@@ -77,19 +79,24 @@ class KVCacheManager:
         """Changes of the tensors that must happen before the next step, in order."""
         return self.tables.operations.take()
 
+    def arrived(self, identities: Iterable[int]) -> None:
+        """Bytes that were saved are in host memory (:attr:`StepResult.arrived`)."""
+        self.tables.operations.arrived(identities)
+
     def forget_operations(self) -> None:
         """After a fault nothing that was decided is carried out, and all was released: what was
         saved, or is to be dropped, is nobody's. Raises :class:`StateError` if something is held."""
         require(not self.tables.sequences, "no sequence outlives a fault")
         require(not self.checkpoints.live, "no checkpoint outlives a fault")
+        require(not self.checkpoints.pins, "nobody reads or writes host memory after a fault")
         require(self.host.used == 0, "nothing in host memory outlives a fault")
-        self.tables.operations.take()
+        self.tables.operations.forget()
 
     def check_integrity(self) -> None:
         """Recount everything; raises :class:`StateError` at the first disagreement."""
         sequences, checkpoints = self.tables.sequences, self.checkpoints
         for pool in self.pools:
-            check_pool(pool, sequences.values(), checkpoints.live)
+            check_pool(pool, sequences.values(), checkpoints.live, checkpoints.pins)
             require(
                 self.tables.available(pool.index) >= 0, f"promises of pool {pool.index} are covered"
             )
@@ -101,7 +108,7 @@ class KVCacheManager:
             require(
                 places == list(range(first, first + self.limits.checkpoints)), "checkpoint slots"
             )
-        check_host(self.host, self.pools, sequences.values(), checkpoints.live)
+        check_host(self.host, self.pools, sequences.values(), checkpoints.live, checkpoints.pins)
 
     def _shared(self, start: Checkpoint | None, length: int | None, *, alone: bool = False) -> int:
         return 0 if start is None else self.checkpoints.shared(start, length, alone=alone)

@@ -78,14 +78,15 @@ def pool_layouts(plan: StatePlan) -> tuple[PoolLayout, ...]:
 def slot_bytes(plan: StatePlan) -> int:
     """Bytes of recurrent state of one slot."""
     return sum(
-        _tensor_bytes(tensor)
+        tensor_bytes(tensor)
         for layer in plan.layers
         if isinstance(layer, Recurrent)
         for tensor in layer.tensors
     )
 
 
-def _tensor_bytes(tensor: RecurrentTensor) -> int:
+def tensor_bytes(tensor: RecurrentTensor) -> int:
+    """Bytes of a recurrent tensor of one slot."""
     return prod(tensor.shape) * DTYPE_BYTES[tensor.dtype]
 
 

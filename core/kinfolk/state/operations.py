@@ -7,6 +7,8 @@ host memory go by the identity of a chunk, or that of a checkpoint for its recur
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -101,6 +103,28 @@ class DropSaved:
     identity: int
 
 
+@dataclass(frozen=True, slots=True)
+class SpillSaved:
+    """Write bytes that the host keeps to the disk, as the point of a job of
+    :class:`kinfolk.state.disk_books.DiskBooks`: ``blocks`` are (pool, chunk, identity), and
+    ``recurrent`` is the identity of recurrent state, 0 = there is none."""
+
+    job: int
+    recurrent: int
+    blocks: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSaved:
+    """Make room on the host for the bytes of a point, and read them from the disk."""
+
+    job: int
+    recurrent: int
+    blocks: tuple[tuple[int, int, int], ...]
+
+
+DiskOperation = SpillSaved | FetchSaved
+
 StateOperation = (
     ClearSlot
     | MapChunk
@@ -113,17 +137,37 @@ StateOperation = (
     | SaveRecurrent
     | LoadRecurrent
     | DropSaved
+    | SpillSaved
+    | FetchSaved
 )
 
 
 class OperationLog:
-    """Operations in the order in which they were decided, until a step plan takes them."""
+    """Operations in the order in which they were decided, until a step plan takes them.
+
+    ``saving`` counts, by identity, the saves whose bytes have not come to host memory yet.
+    """
 
     def __init__(self) -> None:
+        self.saving: Counter[int] = Counter()
         self._operations: list[StateOperation] = []
 
     def append(self, operation: StateOperation) -> None:
         self._operations.append(operation)
+        if isinstance(operation, SaveBlock | SaveRecurrent):
+            self.saving[operation.identity] += 1
+
+    def arrived(self, identities: Iterable[int]) -> None:
+        """The bytes of saves have come to host memory."""
+        for identity in identities:
+            self.saving[identity] -= 1
+            if self.saving[identity] <= 0:
+                del self.saving[identity]
+
+    def forget(self) -> None:
+        """Nothing that was decided is carried out."""
+        self.take()
+        self.saving.clear()
 
     def take(self) -> tuple[StateOperation, ...]:
         """All operations since the last call."""

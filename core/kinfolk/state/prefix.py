@@ -71,7 +71,8 @@ class PrefixCache:
 
     At most ``capacity`` of them are on the device; how many are in host memory depends on its room.
 
-    ``size`` weighs them for eviction.
+    ``size`` weighs them for eviction. ``demoted`` are those that left the device since somebody
+    took them out.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class PrefixCache:
         self.capacity = capacity
         self.counts = PrefixCounts()
         self.drops: Counter[DropReason] = Counter()
+        self.demoted: dict[StoredPrefix, None] = {}
         self._store = store
         self._size = size or PrefixBytes()
         self._entries: dict[StoredPrefix, None] = {}
@@ -182,16 +184,16 @@ class PrefixCache:
             if not self.evict_one(keep):
                 self._store.drop(checkpoint)
                 return
-        self._tick += 1
-        entry = StoredPrefix.of(tokens, checkpoint, kind, self._tick)
-        self._tree.add(entry, self._above(tokens, entry.length))
-        self._entries[entry] = None
-        ends = self._ends.setdefault(entry.key, [])
-        ends.append(entry)
-        ends.sort(key=lambda each: -each.length)
-        for key in self._keys(entry):
-            self._chunks.setdefault(key, {})[entry] = None
-        _leave_behind(entry, forks)
+        _leave_behind(self._add(tokens, checkpoint, kind), forks)
+
+    def add_demoted(self, tokens: HashedTokens, checkpoint: Checkpoint) -> StoredPrefix | None:
+        """Take over a demoted checkpoint behind the first of ``tokens`` that a request waits for;
+        it is dropped if there is one for the same prefix."""
+        if self.holds(tokens, checkpoint.length):
+            self.drops[DropReason.SUPERSEDED] += 1
+            self._store.drop(checkpoint)
+            return None
+        return self._add(tokens, checkpoint, PrefixKind.FORK)
 
     def rename(self, tokens: HashedTokens, length: int, kind: PrefixKind) -> bool:
         """Whether there is a prefix of that length; what was only kept in case of need becomes
@@ -274,13 +276,14 @@ class PrefixCache:
         self._leave_device(entry, keep)
         return True
 
-    def make_host_room(self, lease: SlotLease) -> bool:
+    def make_room_to_suspend(self, lease: SlotLease) -> bool:
         """Drop as few as make room for the state of a sequence in host memory, in the order of
         :meth:`victims`; none if all of them would not."""
         return self._drop_until(lambda gone: self._store.can_suspend(lease, gone), self.victims())
 
     def drop(self, entry: StoredPrefix, reason: DropReason) -> None:
         del self._entries[entry]
+        self.demoted.pop(entry, None)
         ends = self._ends[entry.key]
         ends.remove(entry)
         if not ends:
@@ -299,12 +302,40 @@ class PrefixCache:
         for entry in list(self._entries):
             self.drop(entry, DropReason.FAULT)
 
+    def make_host_room(
+        self, fits: Callable[[], bool], spare: Callable[[StoredPrefix], bool]
+    ) -> bool:
+        """Drop ``spare`` prefixes in host memory, in the order of :meth:`victims`, until something
+        ``fits``; false if it never does."""
+        if fits():
+            return True
+        for entry in self.victims():
+            checkpoint = entry.checkpoint
+            if not checkpoint.resident and not checkpoint.pins and spare(entry):
+                self.drop(entry, DropReason.ROOM)
+                if fits():
+                    return True
+        return False
+
     # -- inside -------------------------------------------------------------------------------
+
+    def _add(self, tokens: HashedTokens, checkpoint: Checkpoint, kind: PrefixKind) -> StoredPrefix:
+        self._tick += 1
+        entry = StoredPrefix.of(tokens, checkpoint, kind, self._tick)
+        self._tree.add(entry, self._above(tokens, entry.length))
+        self._entries[entry] = None
+        ends = self._ends.setdefault(entry.key, [])
+        ends.append(entry)
+        ends.sort(key=lambda each: -each.length)
+        for key in self._keys(entry):
+            self._chunks.setdefault(key, {})[entry] = None
+        return entry
 
     def _leave_device(self, entry: StoredPrefix, keep: Collection[StoredPrefix]) -> None:
         """Move a prefix to host memory, or drop it if there is no room for it."""
         if self._make_host_room(entry, keep):
             self._store.demote(entry.checkpoint)
+            self.demoted[entry] = None
         else:
             self.drop(entry, DropReason.ROOM)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,17 +20,20 @@ from kinfolk.plans import Paged, Recurrent, StateLimits, StatePlan
 from kinfolk.state.copies import Copies, DeviceStreams, Location, streams_for
 from kinfolk.state.host import HostMemory, copy_bytes
 from kinfolk.state.host_rows import HostLayout
-from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts
+from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts, slot_bytes
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
     CopyRecurrent,
+    DiskOperation,
     DropSaved,
+    FetchSaved,
     LoadBlock,
     LoadRecurrent,
     MapChunk,
     SaveBlock,
     SaveRecurrent,
+    SpillSaved,
     StateOperation,
     StoreRecurrent,
     UnmapChunk,
@@ -146,6 +149,8 @@ class State:
         self.host = HostMemory(HostLayout.of(plan), limits.host_bytes, device)
         # Saves that may be under way: identities, and events that their bytes are in host memory.
         self._arriving: deque[tuple[int, Any]] = deque()
+        self.to_disk: Callable[[DiskOperation], object] | None = None
+        """Hears of what is written to the disk and read from it, if there is one."""
         tables = [pool.tables for pool in self.pools]
         self.block_tables = BlockTables(tables, plan.windows, limits, device)
 
@@ -281,6 +286,8 @@ class State:
                 self._load(_slot(slot), identity, self._recurrent_bytes(slot))
             case DropSaved(identity):
                 self.host.drop(identity)
+            case SpillSaved() | FetchSaved():
+                self._to_disk(operation)
 
     def _clear(self, slot: int) -> None:
         for index, each in enumerate(self.pools):
@@ -309,6 +316,16 @@ class State:
     def _load(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
         kept = list(self.host.parts(identity))
         self.copies.load(place, lambda: copy_bytes(kept, row))
+
+    def _to_disk(self, operation: DiskOperation) -> None:
+        if self.to_disk is None:
+            raise StateError("there is no disk for the bytes of a plan")
+        if isinstance(operation, FetchSaved):
+            for pool, _, identity in operation.blocks:
+                self.host.add(identity, self.pools[pool].layout.block_bytes)
+            if operation.recurrent:
+                self.host.add(operation.recurrent, slot_bytes(self.plan))
+        self.to_disk(operation)
 
     def _recurrent_bytes(self, slot: int) -> list[torch.Tensor]:
         """The recurrent state of a slot, uint8 [n] for each tensor."""

@@ -47,7 +47,8 @@ class StoredPrefix:
     ``key`` is the hash of its full chunks, ``tail`` packed tokens behind them, from the byte
     ``start`` on. ``above`` is the longest stored prefix that begins this one, ``below`` are those
     that this one is ``above``. ``hits`` requests have started from it, the last one at the tick
-    ``used``. ``expected``: the next request of its conversation may branch off here.
+    ``used``. ``expected``: the next request of its conversation may branch off here. ``spilled``:
+    it is on the disk, or need not be written there any more.
     """
 
     tokens: HashedTokens
@@ -62,6 +63,7 @@ class StoredPrefix:
     hits: int = 0
     used: int = 0
     expected: bool = True
+    spilled: bool = False
 
     @classmethod
     def of(
