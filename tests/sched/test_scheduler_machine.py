@@ -260,8 +260,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.plan()
         if plan is None:
             return
-        live = [request_id for request_id in self.alive() if self.has_slot(request_id)]
-        self.failed |= set(live)
+        preempted = {
+            view.request_id
+            for view in self.world.scheduler.view()
+            if view.status is Status.PREEMPTED
+        }
+        with_slot = {request_id for request_id in self.alive() if self.has_slot(request_id)}
+        self.failed |= with_slot | preempted
         self.world.lose(plan)
         assert self.world.scheduler.commit(StepResult(plan.step_id, ())) == []
         assert self.world.scheduler.running == 0
@@ -303,7 +308,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.check_plan(plan)
             return plan
         states = {view.status for view in self.world.scheduler.view()}
-        assert states <= {Status.HELD, Status.WAITING}, "whoever is not held makes progress"
+        waiting = {Status.WAITING, Status.PREEMPTED}
+        assert states <= {Status.HELD, *waiting}, "whoever is not held makes progress"
         assert Status.HELD in states or not states, "only who is held makes others wait"
         return plan
 
