@@ -22,6 +22,9 @@ class SlowDisk:
     def fetched(self, job, *, read):
         return None
 
+    def started(self, match):
+        pass
+
     def spill(self, **_):
         return False
 
