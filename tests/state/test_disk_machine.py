@@ -195,7 +195,7 @@ def run(state_toys, folder, examples):
 
 
 def test_what_comes_from_the_disk_is_what_was_written_in_any_order_of_events(state_toys, tmp_path):
-    run(state_toys, tmp_path, 100)
+    run(state_toys, tmp_path, 30)
 
 
 @pytest.mark.long

@@ -135,6 +135,7 @@ class DiskTier:
         else:
             self.thread.close(flush=not self._aborted)
             self.take(scheduler)
+        self.books.forget()
 
     def forget(self) -> None:
         """A step has failed: wait until nobody uses host memory, whose rows are going to go. The

@@ -272,8 +272,11 @@ class DiskBooks:
         return entry
 
     def forget(self) -> list[int]:
-        """After a fault: nothing is written or read any more. Returns the jobs of fetches that
-        ended so; the caller has seen to it that nobody uses host memory."""
+        """After a fault or at the end: nothing is written or read any more. Returns the jobs of
+        fetches that ended so; the caller has seen to it that nobody uses host memory."""
+        names = [*self._named, *(spill.name for spill in self.spills.values() if spill.name)]
+        for name in names:
+            log.warning("%r may not be on the disk: its state was lost before", name)
         for spill in self.spills.values():
             self._store.unpin(spill.pin)
         self.spills.clear()
