@@ -431,6 +431,17 @@ def test_plan_adds_up_what_the_model_takes_and_nothing_else(kinfolk, model):
     assert "left to others" not in report["parts"]
 
 
+def test_plan_shows_the_disk_and_refuses_one_without_host_memory(kinfolk, model):
+    assert "on the disk" not in kinfolk("plan", model, "--device", "cpu").stdout
+    done = kinfolk("plan", model, "--device", "cpu", "--cache-disk", 0.5)
+    assert "prefixes on the disk        512.0 MiB" in done.stdout
+    report = json.loads(kinfolk("plan", model, "--cache-disk", 0.5, "--json").stdout)
+    assert report["disk"] == 2**29
+    refused = kinfolk("plan", model, "--cache-disk", 1, "--cache-memory", 0)
+    assert refused.exit_code != 0
+    assert "--cache-disk needs host memory" in refused.stderr
+
+
 def test_plan_shows_host_memory_for_checkpoints_and_takes_what_was_asked_for(kinfolk, model):
     done = kinfolk("plan", model, "--device", "cpu", "--cache-memory", 0.5)
     assert "checkpoints in host memory  512.0 MiB" in done.stdout

@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import threading
+import time
 from dataclasses import replace
 
 import host_scenes
@@ -291,6 +292,50 @@ def test_a_step_that_fails_meanwhile_loses_nothing_on_the_disk(
         assert end.error is None
         assert end.usage.reused_from in ("disk", "device")
     engine.check_integrity()
+
+
+def test_an_interrupt_while_the_engine_closes_ends_the_writing(
+    model, text, disk, slow, tmp_path, monkeypatch
+):
+    loaded = model()
+    writes = slow("write")
+    engine = Engine(loaded, prefix_scenes.limits_of(loaded), disk=disk(loaded))
+    host_scenes.talk(engine, chats_of(loaded, text, 3), 1, MESSAGE, ANSWER)
+    writes.hold()
+    join = threading.Thread.join
+
+    def interrupted(self, timeout=None):
+        assert writes.reached.wait(PATIENCE)
+        monkeypatch.setattr(threading.Thread, "join", join)
+        threading.Timer(0.1, writes.free.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.close()
+    assert engine.closed
+    engine.check_integrity()
+    folder = PrefixFolder(tmp_path / "prefix")
+    assert folder.check(lambda *_: None) == []
+    assert sum(len(one.points) for one in folder.models()) < 6
+
+
+def test_what_is_used_in_memory_counts_as_a_hit_of_its_point(
+    model, text, disk, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(disk_tier, "IDLE_SECONDS", 0.0)
+    loaded = model()
+    chats = chats_of(loaded, text)
+    with host_scenes.opened(loaded, disk(loaded)) as engine:
+        host_scenes.talk(engine, chats, 1, MESSAGE, ANSWER)
+        deadline = time.monotonic() + PATIENCE
+        while engine.stats()["disk_points"] < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        ((_, usage),) = host_scenes.talk(engine, chats, 1, MESSAGE, ANSWER)
+    assert usage.reused_from == "device"
+    found = [one for each in PrefixFolder(tmp_path / "prefix").models() for one in each.points]
+    assert {one.info.length: one.hits.count for one in found}[usage.reused] == 1
 
 
 def test_closing_can_be_cut_short_and_leaves_nothing_damaged(model, text, disk, slow, tmp_path):

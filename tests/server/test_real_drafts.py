@@ -19,6 +19,7 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from kinfolk.cli.http_process import RemoteRuntime
 from kinfolk.engine.generation import Generation
 from kinfolk.engine.options import GenerationOptions
 from kinfolk.engine.prompt import token_prompt
@@ -320,7 +321,8 @@ def test_requests_beside_one_another_keep_their_figures_and_metrics_are_their_su
         engine = EngineClient(theirs)
         engine.start()
         ends = [server, engine]
-        runtime = replace(chains, engine=engine)
+        text = chains.tokenizer, chains.chat, chains.chat_format
+        runtime = RemoteRuntime(chains.name, engine, *text, chains.card, chains.info)
     url = run_server(Service(runtime, ServerOptions("case"), SLOTS)).url
     asked = {
         "plain": {"enabled": False},

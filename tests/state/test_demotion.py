@@ -362,3 +362,91 @@ def test_after_a_fault_no_copy_is_under_way_and_no_row_is_held(make_toy_cache):
     assert toy.state.take_arrived() == ()
     lease = grown(toy)
     toy.check(lease, HISTORY)
+
+
+# -- bytes that the CPU reads and writes ----------------------------------------------------------
+
+
+def every(checkpoint):
+    return [(pool, number) for pool, held in enumerate(checkpoint.chunks) for number in held]
+
+
+def test_a_pinned_checkpoint_is_saved_and_stays_on_the_device(make_toy_cache):
+    toy = make_toy_cache()
+    checkpoint, store = kept(toy), toy.kv_cache.checkpoints
+    pin = store.pin(checkpoint, every(checkpoint))
+    assert len(of_kind(toy.apply(), SaveBlock, SaveRecurrent)) == 5
+    assert checkpoint.resident
+    assert toy.state.saved_rows == toy.kv_cache.host.rows == 5
+    toy.kv_cache.check_integrity()
+    store.unpin(pin)
+    assert len(of_kind(toy.apply(), DropSaved)) == 5
+    assert toy.kv_cache.host.used == 0
+    toy.kv_cache.check_integrity()
+
+
+@pytest.mark.parametrize("demoted", [True, False])
+def test_a_checkpoint_that_is_dropped_leaves_what_is_pinned(make_toy_cache, demoted):
+    toy = make_toy_cache()
+    checkpoint, store = kept(toy), toy.kv_cache.checkpoints
+    if demoted:
+        store.demote(checkpoint)
+    pin = store.pin(checkpoint, [(0, 1), (0, 3)])
+    store.drop(checkpoint)
+    toy.apply()
+    assert toy.state.saved_rows == toy.kv_cache.host.rows == 3
+    toy.kv_cache.check_integrity()
+    store.unpin(pin)
+    toy.apply()
+    assert toy.state.saved_rows == toy.kv_cache.host.used == 0
+    toy.kv_cache.check_integrity()
+
+
+def test_a_checkpoint_can_leave_the_device_while_it_is_pinned(make_toy_cache):
+    toy = make_toy_cache()
+    checkpoint, store = kept(toy), toy.kv_cache.checkpoints
+    pin = store.pin(checkpoint, every(checkpoint))
+    assert store.can_demote(checkpoint)
+    store.demote(checkpoint)
+    assert len(of_kind(toy.apply(), SaveBlock, SaveRecurrent)) == 5, "nothing is saved twice"
+    store.unpin(pin)
+    toy.kv_cache.check_integrity()
+    lease = toy.kv_cache.open(300, checkpoint)
+    toy.apply()
+    toy.check(lease, HISTORY)
+
+
+def test_the_pin_of_a_chunk_that_is_being_written_is_a_copy(make_toy_cache):
+    toy = make_toy_cache()
+    lease = toy.kv_cache.open(400)
+    toy.grow(lease, HISTORY[:70], [])
+    store = toy.kv_cache.checkpoints
+    checkpoint = store.take(lease, 70)
+    pin = store.pin(checkpoint, every(checkpoint))
+    toy.apply()
+    toy.kv_cache.check_integrity()
+    toy.grow(lease, HISTORY[70:100], HISTORY[:70])
+    row = b"".join(
+        part.numpy().tobytes() for part in toy.state.host.parts(pin.chunks[0, 1].identity)
+    )
+    assert memoryview(row).cast("f")[:6].tolist() == HISTORY[64:70]
+    store.unpin(pin)
+    toy.kv_cache.check_integrity()
+    store.demote(checkpoint)
+    toy.kv_cache.tables.release(lease)
+    toy.apply()
+    assert toy.kv_cache.host.rows == 3
+
+
+def test_nothing_is_pinned_without_room(make_toy_cache):
+    toy = make_toy_cache(host_rows=4)
+    checkpoint, store = kept(toy), toy.kv_cache.checkpoints
+    assert store.pages_to_pin(checkpoint, every(checkpoint)) == 5
+    with pytest.raises(PoolExhausted, match="no host memory"):
+        store.pin(checkpoint, every(checkpoint))
+    store.unpin(store.pin(checkpoint, [(0, 0)]))
+    with pytest.raises(PoolExhausted, match="no host memory"):
+        store.expect(200, [{}])
+    store.drop(checkpoint)
+    with pytest.raises(StateError, match="dropped"):
+        store.pin(checkpoint, [])

@@ -51,6 +51,28 @@ def test_models_without_recurrent_state_and_with_one_pool_are_stored_too(tmp_pat
     assert toy.restores(text(131), toy.reopened()) == 130
 
 
+@pytest.mark.parametrize("size", [1, 999, 1 << 20, 3_000_001])
+def test_bytes_in_several_parts_are_written_and_read_as_in_one(tmp_path, size):
+    """Parts end anywhere in a MiB, which has one checksum."""
+
+    def cut(data):
+        return [data[start : start + size] for start in range(0, len(data), size)]
+
+    toy = ToyDisk(tmp_path / "p", windows=(None,), block_bytes=(9,), recurrent_bytes=4_000_000)
+    if size == 1:
+        toy.recurrent_bytes = 400
+    entry = toy.entry(text(100))
+    parts = {place: cut(block) for place, block in entry.blocks.items()}
+    toy.cache.store(replace(entry, blocks=parts, recurrent=cut(entry.recurrent)))
+    whole = toy.request(toy.found(text(100)), text(100))
+    assert toy.cache.read(whole)
+    assert toy.right(whole, text(100))
+    again = toy.request(toy.found(text(100)), text(100))
+    targets = {place: cut(block) for place, block in again.blocks.items()}
+    assert toy.cache.read(replace(again, blocks=targets, recurrent=cut(again.recurrent)))
+    assert toy.right(again, text(100))
+
+
 lengths = st.integers(1, 200) | st.sampled_from([63, 64, 65, 127, 128, 129, 192])
 
 

@@ -15,12 +15,13 @@ from disk_scenes import LARGE, RECORD, files
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
-from kv_cache_machine import LAYOUTS, KVCacheMachine
+from kv_cache_machine import LAYOUTS, STEP, KVCacheMachine
 from lazy_streams import LazyCopies, LazyMain
 
 from kinfolk.engine.disk_tier import DiskTier
 from kinfolk.state.disk import DiskCache
 from kinfolk.state.hashed_tokens import HashedTokens
+from kinfolk.state.prefix import DropReason
 
 PATIENCE = 60.0
 
@@ -30,6 +31,7 @@ class DiskMachine(KVCacheMachine):
         super().__init__(toy_type)
         self.folder = Path(tempfile.mkdtemp(dir=folder)) / "prefix"
         self.texts = {}
+        self.ending = False
 
     @initialize(
         windows=st.sampled_from(LAYOUTS),
@@ -46,7 +48,7 @@ class DiskMachine(KVCacheMachine):
     def open_disk(self):
         cache = DiskCache.open(self.folder, RECORD, LARGE)
         state = self.toy.state
-        runner = SimpleNamespace(state=state, apply=state.apply, take_arrived=state.take_arrived)
+        runner = SimpleNamespace(state=state, apply=state.apply, take_arrived=self.take_arrived)
         self.tier = DiskTier(cache, self.kv_cache, self.cache, runner, threading.Condition())
         self.books, self.root = self.tier.books, self.tier.root
         self.scheduler = SimpleNamespace(
@@ -54,6 +56,54 @@ class DiskMachine(KVCacheMachine):
         )
 
     # -- the disk -------------------------------------------------------------------------
+
+    @rule(rows=st.lists(st.integers(1, STEP), min_size=1, max_size=3), data=st.data())
+    def say(self, rows, data):
+        """A sequence from nothing or from what memory has, which leaves a checkpoint and ends."""
+        text = data.draw(st.sampled_from([(), *sorted(key for key, _ in self.cache.items())]))
+        prompt = HashedTokens((*text, -1), root=self.root)
+        match = self.cache.find(prompt)
+        start, length = (None, 0) if match is None else (match.checkpoint, match.length)
+        positions = length + sum(rows)
+        if not self.kv_cache.can_open(positions, start, length):
+            return
+        lease = self.kv_cache.open(positions, start, length)
+        life = self.born(lease, positions, list(text[:length]))
+        for count in rows:
+            self.feed(life, count)
+        checkpoint = self.mark(life, len(life.history))
+        if checkpoint is not None:
+            self.cache.insert(HashedTokens(life.history, root=self.root), checkpoint)
+        self.lives.remove(life)
+        self.kv_cache.tables.release(life.lease)
+
+    @rule()
+    def settle(self):
+        """Everything that is wanted gets to the disk."""
+        self.ending = True
+        for _ in range(4):
+            self.spill(idle=True)
+            self.the_disk_is_done()
+        self.ending = False
+
+    @precondition(lambda self: self.texts)
+    @rule(data=st.data(), forgotten=st.booleans())
+    def go_on(self, data, forgotten):
+        """A request that waits for the disk, beside what memory has, or after that is forgotten."""
+        text = data.draw(st.sampled_from(sorted(self.texts)))
+        if forgotten:
+            for entry in list(self.cache):
+                self.cache.drop(entry, DropReason.ROOM)
+        prompt = HashedTokens((*text, -1), root=self.root)
+        self.books.fetch(prompt, self.cache.find(prompt))
+        self.toy.apply()
+        self.copies_are_done()
+        self.the_disk_is_done()
+        match = self.cache.find(prompt)
+        positions = len(text) + 50
+        if match and self.kv_cache.can_open(positions, match.checkpoint, match.length):
+            lease = self.kv_cache.open(positions, match.checkpoint, match.length)
+            self.born(lease, positions, list(text[: match.length]))
 
     @rule(idle=st.booleans())
     def spill(self, idle):
@@ -98,7 +148,9 @@ class DiskMachine(KVCacheMachine):
         self.lives, self.epochs = [], {}
         if not whole:
             self.tier.abort()
+        self.ending = True
         self.tier.finish(self.scheduler)
+        self.ending = False
         self.let_go()
         self.cache.clear()
         self.kv_cache.check_integrity()
@@ -107,6 +159,12 @@ class DiskMachine(KVCacheMachine):
         self.make(*self.options)
 
     # -- helpers --------------------------------------------------------------------------
+
+    def take_arrived(self):
+        """At the end copies are done some time: it waits for them."""
+        if self.ending:
+            self.toy.state.copies.drain()
+        return self.toy.state.take_arrived()
 
     def let_go(self):
         self.tier.forget()
@@ -137,10 +195,10 @@ def run(state_toys, folder, examples):
 
 
 def test_what_comes_from_the_disk_is_what_was_written_in_any_order_of_events(state_toys, tmp_path):
-    run(state_toys, tmp_path, 40)
+    run(state_toys, tmp_path, 30)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_what_comes_from_the_disk_is_what_was_written_in_many_orders(state_toys, tmp_path):
-    run(state_toys, tmp_path, 500)
+    run(state_toys, tmp_path, 3000)

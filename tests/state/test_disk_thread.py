@@ -155,3 +155,24 @@ def test_a_mistake_of_the_caller_is_the_result_of_its_future(toy, thread):
     entry = toy.entry(text(100), name="a/b")
     assert "is no name" in str(thread.write(entry).exception(60))
     assert thread.write(toy.entry(text(100))).result(60).outcome == "stored"
+
+
+def test_abandoned_work_is_cancelled_and_the_thread_goes_on(toy, thread, gate):
+    gate.clear()
+    writes = [thread.write(toy.entry(text(500, seed))) for seed in range(3)]
+    assert gate.reached.wait(60)
+    abandoned = threading.Thread(target=thread.abandon)
+    abandoned.start()
+    abandoned.join(0.05)
+    assert abandoned.is_alive(), "memory of a request is still being read"
+    gate.set()
+    abandoned.join(60)
+    assert all(one.done() for one in writes)
+    assert thread.pending == 0
+    assert [path.name for path in files(toy.folder)] == ["salt.json", "lock"]
+    assert thread.write(toy.entry(text(100))).result(60).outcome == "stored"
+
+
+def test_a_thread_that_has_ended_can_be_abandoned(thread):
+    thread.close()
+    thread.abandon()

@@ -255,6 +255,7 @@ class World:
         host_rows: int | None = 0,
         quality: float | None = None,
         seed: int = 0,
+        disk: Any = None,
     ) -> None:
         self.limits, self.windows, self.recurrent = limits, windows, recurrent
         enough = limits.slots * (limits.context // CHUNK_POSITIONS + 1) * 2
@@ -274,7 +275,7 @@ class World:
         self.drafter = (
             None if quality is None else ToyDrafter(windows, recurrent, quality, seed=seed)
         )
-        self.scheduler = Scheduler(limits, self.kv_cache, self.prefixes, self.drafter)
+        self.scheduler = Scheduler(limits, self.kv_cache, self.prefixes, self.drafter, disk)
         self.requests: dict[str, Request] = {}
         self.streams: dict[str, list[int]] = {}
         self.finished: dict[str, Finished] = {}

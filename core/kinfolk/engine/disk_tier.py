@@ -12,10 +12,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, Final
 
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.model_runner import ModelRunner
+from kinfolk.engine.preparing import NO_HOST_MEMORY
 from kinfolk.errors import SettingsError
 from kinfolk.plans import Recurrent, StatePlan
 from kinfolk.sched.scheduler import Scheduler
@@ -88,8 +90,11 @@ class DiskTier:
     # -- the engine's thread ------------------------------------------------------------------
 
     def take(self, scheduler: Scheduler) -> None:
-        """Hand over reads that need not wait any more, and tell the scheduler what has ended."""
+        """Hand over reads that need not wait any more and hits, and tell the scheduler what has
+        ended."""
         self._submit_reads()
+        while self.books.hits:
+            self.thread.call(partial(self.cache.touch, self.books.hits.pop()))
         while self._reports:
             job, outcome = self._reports.popleft()
             if isinstance(outcome, StoreReport):
@@ -130,6 +135,7 @@ class DiskTier:
         else:
             self.thread.close(flush=not self._aborted)
             self.take(scheduler)
+        self.books.forget()
 
     def forget(self) -> None:
         """A step has failed: wait until nobody uses host memory, whose rows are going to go. The
@@ -261,11 +267,7 @@ def open_disk(loaded: LoadedModel, settings: Settings) -> DiskCache | None:
     if not settings.cache_disk:
         return None
     if loaded.limits.host_bytes == 0:
-        raise SettingsError(
-            "--cache-disk needs host memory for bytes on their way to the disk: set --cache-memory "
-            "to more than 0",
-            field="cache_disk",
-        )
+        raise SettingsError(NO_HOST_MEMORY, field="cache_disk")
     folder = settings.cache_dir.expanduser() / PREFIX_FOLDER
     limit = int(settings.cache_disk * 2**30)
     return DiskCache.open(folder, salt_record(loaded, loaded.slice_rows), limit)

@@ -331,14 +331,17 @@ class Engine:
         return None if plan is None else self._runner.launch(plan, self._histories, step)
 
     def _loop(self) -> None:
+        worked = monotonic()
         while True:
             try:
                 if not self._take_inbox():
                     break
                 self._park_when_drained()
-                if not self.step():
+                if self.step():
+                    worked = monotonic()
+                else:
                     self._dispatch(self._scheduler.blocked())
-                    self._rest()
+                    self._rest(worked)
             except Exception as error:
                 log.exception("the scheduler failed")
                 self._fail_all(error)
@@ -349,9 +352,10 @@ class Engine:
         if self._disk is not None:
             self._disk.finish(self._scheduler)
 
-    def _rest(self) -> None:
-        """Nothing can run: wait for a client, and let the disk work."""
-        since, seconds = monotonic(), None
+    def _rest(self, since: float) -> None:
+        """Nothing can run, and has not since some time: wait for a client, and let the disk
+        work."""
+        seconds = None
         while not self.pending_calls:
             if self._disk is not None:
                 seconds = self._disk.rest(self._scheduler, monotonic() - since)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
@@ -26,6 +26,7 @@ from kinfolk.engine.memory import (
 )
 from kinfolk.engine.preparing_drafters import PreparedDrafters, prepare_drafters
 from kinfolk.engine.sizing import GIB, free_memory, host_memory
+from kinfolk.errors import SettingsError
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.guarded import GuardedFamily
@@ -56,6 +57,11 @@ WEIGHT_SHARE = 0.6
 
 CHECKPOINTS_BEFORE_HOST = 2
 """Default of checkpoints on a device with its own memory, if the host keeps more of them."""
+
+NO_HOST_MEMORY: Final = (
+    "--cache-disk needs host memory for bytes on their way to the disk and from it: set "
+    "--cache-memory to more than 0"
+)
 
 LOGIT_ROWS = 16
 """Rows of logits for which an eager step has work space."""
@@ -291,6 +297,8 @@ def _check_context(asked: int | None, stated: int) -> None:
 
 def _asked_cache(settings: Settings) -> int | None:
     """Bytes of host memory for demoted checkpoints that the user asked for."""
+    if settings.cache_disk and settings.cache_memory == 0:
+        raise SettingsError(NO_HOST_MEMORY, field="cache_disk")
     return None if settings.cache_memory is None else int(settings.cache_memory * GIB)
 
 

@@ -118,6 +118,8 @@ class Admission:
                 sequence.reused = sequence.computed = length
                 sequence.start = None if start is None else start.whole
                 self._prefixes.started(start)
+                if self._disk is not None and sequence.reused_from in ("device", "host"):
+                    self._disk.started(start)
                 return True
         return False
 

@@ -115,8 +115,11 @@ class DiskCache:
     def find(self, packed: bytes, chain: Sequence[int], longest: int) -> PointInfo | None:
         """The longest point of at most ``longest`` tokens that the tokens begin with, by hashes.
         :meth:`read` compares the tokens."""
-        for full in range(len(chain) - 1, -1, -1):
-            for point in self._contents.by_parent.get(chain[full], ()):
+        by_parent = self._contents.by_parent
+        for known in reversed(chain):
+            if known not in by_parent:
+                continue
+            for point in by_parent.get(known, ()):  # another thread may have removed them
                 fits = point.length <= min(longest, len(packed) // TOKEN_BYTES)
                 if fits and point_hash(chain, packed, point.length) == point.key:
                     return point

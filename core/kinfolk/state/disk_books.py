@@ -78,6 +78,8 @@ class DiskBooks:
         self.counts = DiskCounts()
         self.spills: dict[int, Spill] = {}
         self.fetches: dict[int, Fetch] = {}
+        self.hits: list[int] = []
+        """Points whose prefixes were used in memory, for the limit of the disk."""
         self._store = store
         self._prefixes = prefixes
         self._jobs = 0
@@ -207,8 +209,7 @@ class DiskBooks:
 
     def holds(self, entry: StoredPrefix) -> bool:
         """Whether the disk has the point of a prefix."""
-        tokens = entry.tokens
-        return self.cache.holds(point_hash(tokens.chain, tokens.packed, entry.length))
+        return self.cache.holds(_key(entry))
 
     def _is_in_memory(self, pin: Pin) -> bool:
         saving = self._store.operations.saving
@@ -247,6 +248,11 @@ class DiskBooks:
         store.operations.append(FetchSaved(job, *_identities(pin)))
         return job
 
+    def started(self, match: PrefixMatch | None) -> None:
+        """A request has started from a prefix in memory."""
+        if match is not None and match.entry.spilled:
+            self.hits.append(_key(match.entry))
+
     def fetched(self, job: int, *, read: bool) -> StoredPrefix | None:
         """What became of a fetch: the prefix that is now in host memory."""
         fetch = self.fetches.pop(job, None)
@@ -266,8 +272,11 @@ class DiskBooks:
         return entry
 
     def forget(self) -> list[int]:
-        """After a fault: nothing is written or read any more. Returns the jobs of fetches that
-        ended so; the caller has seen to it that nobody uses host memory."""
+        """After a fault or at the end: nothing is written or read any more. Returns the jobs of
+        fetches that ended so; the caller has seen to it that nobody uses host memory."""
+        names = [*self._named, *(spill.name for spill in self.spills.values() if spill.name)]
+        for name in names:
+            log.warning("%r may not be on the disk: its state was lost before", name)
         for spill in self.spills.values():
             self._store.unpin(spill.pin)
         self.spills.clear()
@@ -298,6 +307,11 @@ class DiskBooks:
     def _next_job(self) -> int:
         self._jobs += 1
         return self._jobs
+
+
+def _key(entry: StoredPrefix) -> int:
+    """The hash of the point of a prefix."""
+    return point_hash(entry.tokens.chain, entry.tokens.packed, entry.length)
 
 
 def _identities(pin: Pin) -> tuple[int, tuple[tuple[int, int, int], ...]]:
