@@ -81,6 +81,22 @@ def test_a_chat_goes_on_after_a_restart_as_if_there_had_been_none(model, text, d
     assert chat.turn == 3
 
 
+@pytest.mark.parametrize("unparked", [False, True])
+def test_a_parked_engine_leaves_its_chats_on_the_disk(model, text, disk, unparked):
+    loaded = model(preempt=True)
+    chats = chats_of(loaded, text, 2)
+    with host_scenes.opened(loaded, disk(loaded)) as engine:
+        host_scenes.talk(engine, chats, 1, MESSAGE, ANSWER)
+        engine.park()
+        if unparked:
+            engine.unpark()
+            said = host_scenes.talk(engine, chats, 1, MESSAGE, ANSWER)
+            assert [usage.reused_from for _, usage in said] == ["host"] * 2
+    said, stats = talk(loaded, chats, 1, disk(loaded))
+    assert [usage.reused_from for _, usage in said] == ["disk"] * 2
+    assert stats["disk_fetches"] == 2
+
+
 def test_what_the_host_held_is_on_the_disk_too(model, text, disk):
     loaded = model(checkpoints=2)
     chats = chats_of(loaded, text, 6)
