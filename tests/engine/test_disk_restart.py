@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from dataclasses import replace
+from errno import ENOSPC
 
 import host_scenes
 import prefix_scenes
@@ -160,17 +161,38 @@ def test_a_small_host_is_filled_again_and_again(model, text, disk):
     assert stats["host_bytes"] <= loaded.limits.host_bytes
 
 
-def test_a_full_disk_is_told_once_and_nothing_else_changes(model, text, disk, caplog):
+def test_a_limit_without_room_is_told_once_and_nothing_else_changes(model, text, disk, caplog):
     loaded = model()
     with caplog.at_level(logging.WARNING):
-        said, _ = talk(loaded, chats_of(loaded, text, 2), 2, disk(loaded, limit=1000))
+        said, stats = talk(loaded, chats_of(loaded, text, 2), 2, disk(loaded, limit=1000))
     assert len(caplog.records) == 1
     assert "is not kept" in caplog.text
+    assert stats["disk_points"] == stats["disk_spills"] == 0
     plain, _ = talk(loaded, chats_of(loaded, text, 2), 2)
     assert [each for each, _ in said] == [each for each, _ in plain]
 
 
 # -- what can go wrong ----------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_told_once_and_chats_go_on(model, text, disk, caplog, monkeypatch):
+    monkeypatch.setattr(disk_tier, "IDLE_SECONDS", 0.0)
+    loaded = model()
+
+    def full(*_):
+        raise OSError(ENOSPC, "No space left on device")
+
+    cache = disk(loaded)
+    monkeypatch.setattr(os, "pwrite", full)
+    chats = chats_of(loaded, text, 2)
+    with host_scenes.opened(loaded, cache) as engine, caplog.at_level(logging.WARNING):
+        said = host_scenes.talk(engine, chats, 2, MESSAGE, ANSWER)
+    assert len(caplog.records) == 1
+    assert "No space left" in caplog.text
+    assert engine.stats()["disk_spills"] == 0
+    assert sum(value for name, value in engine.stats().items() if "disk_drops" in name) > 0
+    plain, _ = talk(loaded, chats_of(loaded, text, 2), 2)
+    assert [each for each, _ in said] == [each for each, _ in plain]
 
 
 class HeldDisk:

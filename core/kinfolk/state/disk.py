@@ -487,7 +487,7 @@ class DiskCache:
         if (kind or reason) not in self._warned:
             self._warned.add(kind or reason)
             log.warning("a prefix is not kept: %s", reason)
-        return StoreReport("dropped", reason=reason)
+        return StoreReport("dropped", reason=reason, kind=kind)
 
     def _turn_off(self, error: OSError) -> None:
         self.off = f"{self._folder.path.parent}: {error.strerror or error}"

@@ -11,8 +11,9 @@ became of it.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kinfolk.state.checkpoint_store import CheckpointStore
@@ -35,6 +36,8 @@ FETCH_MARGIN: Final = 64
 
 MOST_SPILLS: Final = 4
 """Prefixes that are pinned for the disk at once."""
+
+_DROP_KINDS: Final = ("limit", "full", "host", "other")
 
 
 @dataclass(eq=False, slots=True)
@@ -60,14 +63,16 @@ class Fetch:
 
 @dataclass(slots=True)
 class DiskCounts:
-    """Points written and read since the start, and those that could not be."""
+    """Points written and read since the start. ``dropped`` counts those that could not be written,
+    by the kind of reason (:class:`StoreReport`; ``host``: host memory has no room for the bytes);
+    ``lost`` could not be read."""
 
     spills: int = 0
     spilled_bytes: int = 0
-    refused: int = 0
     fetches: int = 0
     fetched_tokens: int = 0
     lost: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 class DiskBooks:
@@ -95,10 +100,10 @@ class DiskBooks:
             "disk_bytes": self.cache.nbytes,
             "disk_spills": counts.spills,
             "disk_spilled_bytes": counts.spilled_bytes,
-            "disk_drops_refused": counts.refused,
             "disk_fetches": counts.fetches,
             "disk_fetched_tokens": counts.fetched_tokens,
             "disk_drops_lost": counts.lost,
+            **{f"disk_drops_{kind}": counts.dropped[kind] for kind in _DROP_KINDS},
         }
 
     # -- to the disk --------------------------------------------------------------------------
@@ -133,7 +138,8 @@ class DiskBooks:
             return
         self._store.unpin(spill.pin)
         if report.outcome == "dropped":
-            self.counts.refused += 1
+            kind = report.kind if report.kind in _DROP_KINDS else "other"
+            self.counts.dropped[kind] += 1
             # Another process has removed chunks that were there: with their bytes it is written.
             if report.missing and spill.entry in self._prefixes:
                 self._prefixes.demoted[spill.entry] = None
@@ -193,7 +199,7 @@ class DiskBooks:
                     "its bytes on their way there; raise --cache-memory",
                     entry.length,
                 )
-            self.counts.refused += 1
+            self.counts.dropped["host"] += 1
             return self._settled(entry, name)
         self._settled(entry, name)
         self.spills[self._next_job()] = Spill(

@@ -72,13 +72,15 @@ class PointRead:
 @dataclass(frozen=True, slots=True)
 class StoreReport:
     """What became of a write. ``known``: the point was there. ``nbytes`` were written. ``reason``
-    says why a point was dropped; ``missing`` are the pool and number of chunks that it lacked,
-    because another process removed them: with their bytes it can be tried again."""
+    says why a point was dropped, and ``kind`` in a word: the ``limit`` leaves no room, the disk is
+    ``full``, or empty for anything else; ``missing`` are the pool and number of chunks that it
+    lacked, because another process removed them: with their bytes it can be tried again."""
 
     outcome: Literal["stored", "known", "dropped"]
     point: PointInfo | None = None
     nbytes: int = 0
     reason: str = ""
+    kind: str = ""
     missing: tuple[tuple[int, int], ...] = ()
 
 

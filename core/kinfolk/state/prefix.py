@@ -106,10 +106,14 @@ class PrefixCache:
         return [(each.tokens.prefix(each.length), each.checkpoint) for each in self._entries]
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and the number of stored prefixes."""
-        counts = self.counts
+        """Counters since the start, and the number of stored prefixes, also by their place. Any
+        thread may ask."""
+        counts, entries = self.counts, list(self._entries)
+        device = sum(each.checkpoint.resident for each in entries)
         return {
-            "prefixes": len(self),
+            "prefixes": len(entries),
+            "prefixes_device": device,
+            "prefixes_host": len(entries) - device,
             "prefix_lookups": counts.lookups,
             "prefix_hits": counts.hits,
             "prefix_tokens": counts.tokens,
