@@ -248,3 +248,16 @@ def test_a_prompt_that_does_not_fit_is_told_with_the_numbers(kinfolk, model):
     result = kinfolk("run", "-m", model, "--context", 64, "word " * 200)
     assert result.exit_code == 2
     assert "maximum context length is 64 tokens" in result.stderr
+
+
+def test_an_answer_starts_from_what_an_earlier_one_left_on_the_disk(kinfolk, chat_model, tmp_path):
+    words = ("run", "-m", chat_model, "--device", "cpu", "--context", 1024, "-n", 2, "--json")
+    disk = ("--cache-disk", 0.1, "--cache-memory", 0.1, "--cache-dir", tmp_path)
+    text = "How many stones does the river carry to the sea? " * 6
+    reused = []
+    for _ in range(2):
+        done = kinfolk(*words, *disk, text)
+        assert done.exit_code == 0, done.stderr
+        reused.append(json.loads(done.stdout)["cached_tokens"])
+    assert reused[0] == 0
+    assert reused[1] > 100

@@ -6,7 +6,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from kinfolk.engine.generation import Generation
     from kinfolk.engine.prompt import Prompt
     from kinfolk.engine.runtime import Runtime
+
+
+_KEPT_CHECKPOINTS: Final = 2
+"""Checkpoints of a prompt that the disk keeps: its last header, and the end of the answer."""
 
 
 @click.command(
@@ -89,6 +93,8 @@ def run(
         raise SettingsError("--system needs the chat template, which --raw does not use")
     text = _prompt_text(prompt, file, model, params["errors"])
     settings = read_settings(ctx, slots=1, checkpoints=0)
+    if settings.cache_disk and not settings.asked("checkpoints"):
+        settings = settings.model_copy(update={"checkpoints": _KEPT_CHECKPOINTS})
     options = generation_options(params)
     started = time.perf_counter()
     need = Requirements(chat_template=params["raw"] is False)

@@ -263,8 +263,9 @@ def host_row(state: State, identity: int, nbytes: int) -> list[memoryview]:
 
 
 def open_disk(loaded: LoadedModel, settings: Settings) -> DiskCache | None:
-    """The disk cache of a model, if the user asked for one (--cache-disk)."""
-    if not settings.cache_disk:
+    """The disk cache of a model, if the user asked for one (--cache-disk) and there are checkpoints
+    to be kept."""
+    if not settings.cache_disk or not loaded.limits.checkpoints:
         return None
     if loaded.limits.host_bytes == 0:
         raise SettingsError(NO_HOST_MEMORY, field="cache_disk")
