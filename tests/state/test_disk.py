@@ -9,8 +9,8 @@ import signal
 from dataclasses import replace
 
 import pytest
-from disk_scenes import RECORD, THOROUGH, ToyDisk, files, nbytes, text
-from hypothesis import given, settings
+from disk_scenes import RECORD, ToyDisk, files, nbytes, text
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.state.cache_salt import SaltRecord
@@ -76,7 +76,6 @@ def test_bytes_in_several_parts_are_written_and_read_as_in_one(tmp_path, size):
 lengths = st.integers(1, 200) | st.sampled_from([63, 64, 65, 127, 128, 129, 192])
 
 
-@settings(max_examples=100 if THOROUGH else 25)
 @given(
     stored=st.lists(st.tuples(lengths, st.integers(0, 2)), min_size=1, max_size=5),
     asked=st.tuples(lengths, st.integers(0, 2)),

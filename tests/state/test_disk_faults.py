@@ -1,7 +1,4 @@
-"""Faults of the disk tier: mutated files, killed writers, a full disk, several processes.
-
-CACHE_FAULTS=1 runs 1000 mutations and 100 kills, which takes minutes.
-"""
+"""Faults of the disk tier: mutated files, killed writers, a full disk, several processes."""
 
 from __future__ import annotations
 
@@ -15,11 +12,12 @@ import subprocess
 import sys
 
 import pytest
-from disk_scenes import THOROUGH, ToyDisk, files, nbytes, text
+from disk_scenes import ToyDisk, files, nbytes, text
 
-MUTATIONS = 1000 if THOROUGH else 60
-KILLS = 100 if THOROUGH else 10
-SECONDS = 20.0 if THOROUGH else 1.0
+
+def few_or(most, few):
+    """A test's count: few of them, or in the tier of minutes as many as are asked for."""
+    return [few, pytest.param(most, marks=pytest.mark.long)]
 
 
 @pytest.fixture
@@ -78,7 +76,10 @@ def mutated(content, dice):
     return bytes(changed)
 
 
-def test_a_mutated_file_is_dropped_with_one_warning_or_its_bytes_are_right(tmp_path, caplog):
+@pytest.mark.parametrize("mutations", few_or(1000, 60))
+def test_a_mutated_file_is_dropped_with_one_warning_or_its_bytes_are_right(
+    tmp_path, caplog, mutations
+):
     """Every file of a folder in turn: it is read as it was written, or dropped; the rest stays."""
     caplog.set_level(logging.WARNING, "kinfolk.state")
     original = ToyDisk(tmp_path / "original")
@@ -88,7 +89,7 @@ def test_a_mutated_file_is_dropped_with_one_warning_or_its_bytes_are_right(tmp_p
     victims = [path for path in files(original.folder) if path.name not in ("salt.json", "lock")]
     dice = random.Random(7)
     dropped = 0
-    for number in range(MUTATIONS):
+    for number in range(mutations):
         folder = tmp_path / f"copy{number}"
         shutil.copytree(original.folder, folder)
         victim = folder / victims[number % len(victims)].relative_to(original.folder)
@@ -109,7 +110,7 @@ def test_a_mutated_file_is_dropped_with_one_warning_or_its_bytes_are_right(tmp_p
             assert found in ([100, 0] if seed else [n for n in (200, 150, 64, 0) if n <= length])
         dropped += warned
         shutil.rmtree(folder)
-    assert dropped > MUTATIONS // 2
+    assert dropped > mutations // 2
 
 
 def test_a_file_under_the_name_of_another_is_dropped(toy, caplog):
@@ -142,10 +143,11 @@ def test_a_salt_that_cannot_be_read_is_written_again(toy):
 # -- killed writers -------------------------------------------------------------------------------
 
 
-def test_a_killed_writer_leaves_whole_entries_and_all_that_it_reported(program, tmp_path):
-    reported, unfinished = answer(program("disk_killed.py", tmp_path / "prefix", KILLS, 3))
-    assert reported >= KILLS // 5
-    assert unfinished > 0 or not THOROUGH, "no writer was killed while it wrote a file"
+@pytest.mark.parametrize("kills", few_or(100, 10))
+def test_a_killed_writer_leaves_whole_entries_and_all_that_it_reported(program, tmp_path, kills):
+    reported, unfinished = answer(program("disk_killed.py", tmp_path / "prefix", kills, 3))
+    assert reported >= kills // 5
+    assert unfinished > 0 or kills < 100, "no writer was killed while it wrote a file"
 
 
 # -- a full disk, missing rights ------------------------------------------------------------------
@@ -282,10 +284,11 @@ def test_another_error_of_the_disk_drops_the_entry_only(toy, monkeypatch, caplog
 # -- several processes ----------------------------------------------------------------------------
 
 
-def test_processes_share_a_folder_and_the_limit_holds(program, tmp_path):
+@pytest.mark.parametrize("seconds", few_or(20.0, 1.0))
+def test_processes_share_a_folder_and_the_limit_holds(program, tmp_path, seconds):
     limit = 150_000
     running = [
-        program("disk_shared.py", tmp_path / "prefix", limit, SECONDS, seed) for seed in range(2)
+        program("disk_shared.py", tmp_path / "prefix", limit, seconds, seed) for seed in range(2)
     ]
     counts = [answer(process) for process in running]
     assert min(stored for stored, _, _ in counts) > 0

@@ -3,7 +3,6 @@ what it reads."""
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +19,6 @@ from kinfolk.state.disk_requests import PointRead, PointWrite, StoreReport, poin
 from kinfolk.state.geometry import chunks_for, first_visible_chunk
 from kinfolk.state.hashed_tokens import CHUNK_BYTES
 from kinfolk.types import CHUNK_POSITIONS
-
-THOROUGH = bool(os.environ.get("CACHE_FAULTS"))
-"""Set CACHE_FAULTS=1 for as many faults as are asked for, which takes minutes."""
 
 RECORD = SaltRecord("toy", "a" * 32, "b" * 16, 512, "bf16 int8", version="1")
 LARGE = 1 << 40
