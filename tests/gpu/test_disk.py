@@ -14,6 +14,8 @@ from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 from kinfolk.state.disk import DiskCache
 
+pytestmark = pytest.mark.gpu
+
 CHATS, MESSAGE, ANSWER = 6, 90, 4
 
 
