@@ -136,3 +136,10 @@ def test_examples_are_the_same_each_time_under_ci(run_pytest, monkeypatch):
     assert "profile 100 True None" in run_pytest(source, "-s").stdout
     monkeypatch.delenv("CI")
     assert "profile 25 False None" in run_pytest(source, "-s").stdout
+
+
+def test_every_test_in_the_folder_for_gpus_is_in_their_tier(repo):
+    modules = sorted((repo / "tests" / "gpu").glob("test_*.py"))
+    assert len(modules) > 5
+    unmarked = [path.name for path in modules if "\npytestmark = " not in path.read_text()]
+    assert unmarked == []
