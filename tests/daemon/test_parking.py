@@ -29,6 +29,23 @@ def test_a_request_that_comes_meanwhile_runs_after_unparking(scene, prompts):
     assert s.tokens[1] == s.solo(prompts["a"], 4)
 
 
+def test_lines_that_arrive_together_are_obeyed_in_order(scene, prompts):
+    s = scene()
+    lines = [start(s), "park --drain", start(s, 2, 3, 3), "unpark", "REQ 9 LIST_REQUESTS"]
+    s.say(*lines)
+    s.end()
+    assert s.session.over
+    assert s.engine.parked == frozenset()
+    assert s.tokens[1] == s.solo(prompts["a"], 4)
+    assert s.tokens[2] == s.solo(prompts["a"], 3)
+
+
+def test_a_line_behind_others_unparks_what_they_wait_for(scene, prompts):
+    s = scene()
+    s.say("park", start(s), "REQ 1 CONTINUE 2", "unpark")
+    assert s.tokens[1] == s.solo(prompts["a"], 4)
+
+
 def test_a_legacy_stream_can_unpark_what_it_waits_for(scene, prompts):
     s = scene(Wire.LEGACY)
     s.say("park")

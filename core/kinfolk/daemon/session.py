@@ -1,9 +1,9 @@
 """A session: lines in, frames out. It owns its requests; the engine runs them.
 
 Lines are executed in order. One that cannot be decided while turns run waits for their ends, and so
-do those behind it; only ``CANCEL`` and ``unpark`` are obeyed at once. Every line has one terminal
-reply: the end of the turn that it started, or a reply of its own. A legacy stream cannot say whose
-token it has, so there one line is executed at a time.
+do those behind it. Only ``CANCEL`` is obeyed at once, and ``unpark`` when lines wait for it. Every
+line has one terminal reply: the end of the turn that it started, or a reply of its own. A legacy
+stream cannot say whose token it has, so there one line is executed at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kinfolk.daemon.drain import Drain
 from kinfolk.daemon.grammar import LineError, parse
 from kinfolk.daemon.listing import ending, listing
 from kinfolk.daemon.output import LateReply, Output
-from kinfolk.daemon.parking import park, unpark
+from kinfolk.daemon.parking import first_unpark, park, unpark
 from kinfolk.daemon.served import Rotation, Served
 from kinfolk.daemon.snapshots import LATER, Snapshots, unchained
 from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
@@ -99,8 +99,6 @@ class Session:
         else:
             if isinstance(line.command, CancelCommand):
                 self._cancel(line, line.command.request or line.request)
-            elif isinstance(line.command, ParkCommand) and line.command.back:
-                self._unpark(line, line.command)
             else:
                 self._lines.append(line)
         self._go_on()
@@ -151,6 +149,8 @@ class Session:
             line = self._lines[0]
             try:
                 if not self._execute(line):
+                    if self._unpark_first():
+                        continue
                     break
             except KinfolkError as error:
                 self._output.reply(line.request, f"err {error}", failed=True)
@@ -485,7 +485,14 @@ class Session:
         if not self._output.wire.tagged:
             raise RequestError("batches need a tagged stream (--stream-tagged)")
 
-    def _unpark(self, line: Line, command: ParkCommand) -> None:
-        """At once: requests may wait for it, and lines for them."""
+    def _unpark_first(self) -> bool:
+        """A parked model ends no turn that lines wait for: the line that unparks it goes before
+        them. False if there is none."""
+        found = first_unpark(self._lines) if "target" in self._engine.parked else None
+        if found is None:
+            return False
+        line, command = found
+        self._lines.remove(line)
         fault = unpark(self._engine, command)
         self._answer(line.request, fault, failed=bool(fault))
+        return True
