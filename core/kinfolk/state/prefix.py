@@ -70,7 +70,6 @@ class PrefixCache:
     """Checkpoints of one store by their token prefixes, which are indexed by their full chunks.
 
     At most ``capacity`` of them are on the device; how many are in host memory depends on its room.
-
     ``size`` weighs them for eviction. ``demoted`` are those that left the device since somebody
     took them out.
     """
