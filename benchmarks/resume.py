@@ -83,24 +83,21 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         chat.first_token(engine, cold=True)  # kernels, captures
         cold = [chat.first_token(engine, cold=True)[0] for _ in range(options.repeats)]
         chat.keep(engine)
-        near = [chat.first_token(engine)[0] for _ in range(options.repeats)]
+        near = [chat.first_token_from(engine, "device") for _ in range(options.repeats)]
         before = engine.stats()["host_bytes"]
         host, nbytes = [], 0
         for repeat in range(options.repeats):
             chat.push_out(engine, repeat)
             nbytes = nbytes or engine.stats()["host_bytes"] - before
-            seconds, place = chat.first_token(engine)
-            assert place == "host", place
-            host.append(seconds)
+            wait_for_copies(loaded.device)
+            host.append(chat.first_token_from(engine, "host"))
     files = [each for each in folder.rglob("*") if each.is_file() and each.stat().st_size > 4096]
     disk = []
     for _ in range(options.repeats):
         forget_pages(files)
         with opened(loaded, settings) as engine:
             chat.warm(engine)
-            seconds, place = chat.first_token(engine)
-            assert place == "disk", place
-            disk.append(seconds)
+            disk.append(chat.first_token_from(engine, "disk"))
     copied, read = copy_rate(loaded.device), read_rate(files)
     medians = {
         name: statistics.median(times)
@@ -161,10 +158,16 @@ class Chat:
         """A step of each kind that the measured request takes."""
         ended(engine, self.request(self.text(ENDING, 7)))
 
+    def first_token_from(self, engine: Engine, place: str) -> float:
+        """Seconds, where the prefix is in this place."""
+        seconds, found = self.first_token(engine)
+        assert found == place, f"reused from {found}, not from {place}"
+        return seconds
+
     def first_token(self, engine: Engine, *, cold: bool = False) -> tuple[float, str | None]:
         """Seconds, and the place of what was reused."""
         start = self.text(len(self.prompt), 2 + self.count) if cold else self.prompt
-        request = self.request((*start, *self.text(ENDING, 5000 + self.count)))
+        request = self.request((*start, *self.text(ENDING, 5000 + self.count)), keep=False)
         began = time.perf_counter()
         seconds = 0.0
         for event in engine.submit(request):
@@ -174,6 +177,12 @@ class Chat:
                 assert event.error is None, event.error
                 return seconds, event.usage.reused_from
         raise AssertionError("the request has not ended")
+
+
+def wait_for_copies(device: torch.device) -> None:
+    """Those of the prefix that has just been sent away, which a user's pause leaves time for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def ended(engine: Engine, request: Request) -> None:

@@ -54,6 +54,15 @@ def test_equals_the_reference(sampled, width, sequences, hidden):
     assert torch.equal(kernel.pack_outputs(CPU, *arguments), expected)
 
 
+def test_nothing_behind_a_path_is_read():
+    """Of a count that is larger than the path is wide."""
+    *most, tokens, kept, following, path = case(2, 3, 2, 40)
+    longer = torch.full((3, 3), 10**9)
+    longer[:2] = path
+    arguments = (*most, tokens, torch.full_like(kept, 4), following, longer[:2])
+    assert torch.equal(kernel.pack_outputs(CPU, *arguments), pack_outputs(CPU, *arguments))
+
+
 def test_a_sequence_without_rows_is_padding():
     hidden, spans, *rest = case(2, 3, 2, 40)
     padded = torch.cat([spans, spans.new_zeros(1, 4)])

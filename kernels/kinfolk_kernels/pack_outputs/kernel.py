@@ -61,8 +61,10 @@ def pack_outputs_kernel(
         out = out_ptr + sequences + 3 * sampled + index * WIDTH + place
         tl.store(out, path, mask=inside)
         drafted = place + 1 < kept
-        row = tl.load(path_ptr + index * WIDTH + place + 1, mask=drafted, other=0)
-        row = tl.maximum(row, 0)  # a path that is shorter than it says
+        # The path may be shorter than ``kept`` says, and ``kept`` larger than the path is wide.
+        follows = drafted & (place + 1 < WIDTH)
+        row = tl.load(path_ptr + index * WIDTH + place + 1, mask=follows, other=0)
+        row = tl.maximum(row, 0)
         emitted = tl.load(tokens_ptr + index * WIDTH + row, mask=drafted, other=-1)
         emitted = tl.where(place + 1 == kept, following, emitted)
         tl.store(out + sampled * WIDTH, emitted, mask=inside)
