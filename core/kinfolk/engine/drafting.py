@@ -82,7 +82,7 @@ class Drafting:
             self._draft_trees = ops.bind(DRAFT_TREES, arguments)
         self.failures = 0
         self.broken = False
-        self._kernel_warmup = kernel_warmup
+        self._ops, self._kernel_warmup = ops, kernel_warmup
         if loaded.planted is not None:
             log.warning(OUTPUT_INVALID)
 
@@ -114,6 +114,8 @@ class Drafting:
 
     def note(self, batch: StepBatch, sampled: SampledSequences, kept: Kept) -> None:
         """Remember what the sampled sequences chose, and behind how many positions."""
+        if self._ops.launches_suppressed:
+            return  # the path is uninitialised memory: a device faults if it is an index
         last = kept.path.gather(1, kept.n_keep[:, None] - 1)[:, 0]
         length = batch.positions[sampled.row + last] + 1
         self.store.note(sampled.slot, kept.next, length)
