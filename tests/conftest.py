@@ -25,8 +25,8 @@ import numpy as np
 import pytest
 
 pytest.register_assert_rewrite(
-    *("dflash_bench", "dflash_configs", "executor_scenes", "kernel_inputs", "mtp_bench"),
-    *("talk", "toy_world", "wire_scenes"),
+    *("dflash_bench", "dflash_configs", "drafter_scenes", "executor_scenes", "kernel_inputs"),
+    *("mtp_bench", "talk", "toy_world", "wire_scenes"),
 )
 
 REPO = Path(__file__).resolve().parents[1]

@@ -12,13 +12,12 @@ from dataclasses import replace
 import oracle_drafter
 import pytest
 import torch
-from executor_scenes import Side, assert_flat, assert_same, counted
+from drafter_scenes import Lanes
+from executor_scenes import assert_flat, assert_same, counted
 
 from kinfolk.engine import score
-from kinfolk.engine.history import History
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import SettingsError, UnsupportedModelError
-from kinfolk.sched.plan import Item, ItemKind, StepPlan
 from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.settings import load_settings
 from kinfolk.spec.sampling import sample
@@ -334,62 +333,6 @@ def test_requests_without_drafts_overlap_and_share_steps(engine, text, solo, col
 
 
 # -- steps ----------------------------------------------------------------------------------------
-
-
-class Lanes:
-    """Sequences of one model runner, each step given by hand."""
-
-    def __init__(self, loaded):
-        self.side, self.tree = Side(loaded), loaded.drafter.tree > 0
-        self.steps = 0
-        self.pending = {}
-
-    def open(self, tokens):
-        lease = self.side.kv_cache.open(300)
-        self.enter(lease)
-        self.run({lease: (ItemKind.PREFILL, tuple(tokens), 0)})
-        return lease
-
-    def enter(self, lease):
-        request = Request(str(lease), (1,), 500)
-        self.side.histories[request.id] = History(request)
-
-    def fork(self, lease):
-        forked = self.side.kv_cache.tables.fork(lease, 300)
-        self.enter(forked)
-        self.pending[forked] = self.pending[lease]
-        return forked
-
-    def verify(self, widths):
-        """A step of leases with these numbers of proposed rows; returns the tokens of each."""
-        kinds = {
-            lease: (ItemKind.VERIFY if width else ItemKind.DECODE, (self.pending[lease],), width)
-            for lease, width in widths.items()
-        }
-        return self.run(kinds)
-
-    def run(self, kinds):
-        tables, items = self.side.kv_cache.tables, []
-        self.steps += 1
-        for lease, (kind, tokens, width) in kinds.items():
-            start = tables.length(lease)
-            common = {"budget": 40, "proposed": width, "tree": self.tree}
-            common["propose"] = "tree" if self.tree else "chain"
-            items.append(Item(lease, str(lease), kind, tokens, start, **common))
-            tables.extend(lease, start + items[-1].rows)
-        plan = StepPlan(self.steps, tuple(items), self.side.kv_cache.take_operations())
-        emitted = {}
-        for item, result in zip(
-            items, self.side.runner.run(plan, self.side.histories).results, strict=True
-        ):
-            assert result.error is None
-            assert result.proposed
-            tables.advance(item.lease, item.start + result.kept)
-            self.side.histories[item.request_id].extend(result.emitted)
-            emitted[item.lease] = list(result.emitted)
-            self.pending[item.lease] = result.emitted[-1]
-        self.side.kv_cache.check_integrity()
-        return emitted
 
 
 @pytest.mark.parametrize("budget", [None, 15])

@@ -1,0 +1,37 @@
+"""The scenes that tests on a GPU share, in float32 on the CPU."""
+
+from __future__ import annotations
+
+import drafter_scenes as scenes
+import pytest
+from executor_scenes import assert_same
+
+from kinfolk.engine.cuda_graph import EagerCapture
+
+
+@pytest.fixture(scope="module")
+def models(cases, registry, tmp_path_factory):
+    return scenes.Models("cpu", cases, tmp_path_factory.mktemp("drafters"), registry)
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree"])
+@pytest.mark.parametrize("name", ["windows", "mtp qwen35moe"])
+def test_outputs_are_those_without_drafts(models, text, name, mode):
+    assert scenes.outputs_are_those_without_drafts(models, name, mode, text) == 0
+
+
+def test_two_runners_replay_the_same(models, text):
+    scenes.replays_are_the_launches(models, "mtp qwen35", "auto", text, EagerCapture(), assert_same)
+
+
+def test_the_same_steps_capture_nothing_again(models, text):
+    scenes.nothing_is_captured_again(models, "windows", text, steps=20)
+
+
+def test_another_token_than_the_best_is_no_tie(models, text):
+    plain = models.open("windows")
+    (request,) = scenes.requests_of(text, plain.info.vocabulary, 1, new=6)
+    (expected,), _, _ = scenes.answers(plain, [request])
+    assert scenes.ties(plain, request, expected, expected) == 0
+    with pytest.raises(AssertionError, match="token 3 is no tie"):
+        scenes.ties(plain, request, expected, [*expected[:3], (expected[3] + 1) % 700, 0, 0])
