@@ -124,12 +124,12 @@ class Training:
         sampled = [self.drafter.sample(text, generator) for text in texts]
         weight = sum(each.weight for each in sampled)
         self._optimizer.zero_grad(set_to_none=True)
-        total = 0.0
+        losses = []
         for text, each in zip(texts, sampled, strict=True):
             loss = self.drafter.loss(text, each) / weight
             loss.backward()
-            total += float(loss.detach())
-        return total
+            losses.append(loss.detach())
+        return float(torch.stack(losses).sum())  # the host waits once a step
 
     def _batch(self) -> list[Text]:
         """The texts of the next step: all of them once an epoch, each epoch in its own order."""

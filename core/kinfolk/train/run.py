@@ -197,10 +197,9 @@ class TrainingRun:
             training.restore(checkpoint.training)
             self.report.note(f"going on after step {training.step} of {training.steps}")
             return training
-        for number, text in enumerate(texts, 1):
+        for number in drafter.target.keep_all(texts):
             if self.stop():
                 return None
-            drafter.target.keep(text)
             self.report.progress(number, len(texts), "features")
         steps = options.steps
         if steps is None:

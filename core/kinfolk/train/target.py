@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
@@ -11,6 +11,7 @@ from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.state.chunks import SlotLease
 from kinfolk.train.texts import Text
 
 _HEAD_ERROR: Final = 0.02
@@ -60,31 +61,73 @@ class FrozenTarget:
         """The features on the CPU in bfloat16, computed unless they are kept."""
         found = self._kept.get(text)
         if found is None:
-            found = self._computed(text.tokens).cpu()
-            size = found.numel() * found.element_size()
-            if size <= self._left:
-                self._left -= size
-                self._kept[text] = found
+            (found,) = self._computed([text.tokens])
+            self._put(text, found)
         return found
 
+    def keep_all(self, texts: Sequence[Text]) -> Iterator[int]:
+        """Compute and keep the features of texts, as many at once as have slots, until there is no
+        room. Yields how many texts are done."""
+        group: list[Text] = []
+        for number, text in enumerate(texts):
+            if text not in self._kept:
+                group.append(text)
+            following = texts[number + 1 : number + 2]
+            rows = sum(len(one.tokens) for one in (*group, *following))
+            full = len(group) >= self.loaded.limits.slots or rows > self.loaded.slice_rows
+            if group and (full or not following):
+                found = self._computed([one.tokens for one in group])
+                for one, features in zip(group, found, strict=True):
+                    self._put(one, features)
+                group = []
+            yield number + 1
+            if self._left <= 0:
+                return
+
+    def _put(self, text: Text, features: torch.Tensor) -> None:
+        size = features.numel() * features.element_size()
+        if size <= self._left:
+            self._kept[text] = features
+        self._left -= size
+
     @torch.no_grad()
-    def _computed(self, tokens: Sequence[int]) -> torch.Tensor:
-        tables, parts = self._kv_cache.tables, []
-        lease = self._kv_cache.open(len(tokens))
+    def _computed(self, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """The features of texts on the CPU, slice by slice: all of them have slots."""
+        tables, width = self._kv_cache.tables, self.loaded.slice_rows
+        parts: list[list[torch.Tensor]] = [[] for _ in texts]
+        leases: list[SlotLease] = []
         try:
-            for start in range(0, len(tokens), self.loaded.slice_rows):
-                part = tuple(tokens[start : start + self.loaded.slice_rows])
-                tables.extend(lease, start + len(part))
+            leases += [self._kv_cache.open(len(tokens)) for tokens in texts]
+            for start in range(0, max(map(len, texts)), width):
+                items = [
+                    Item(
+                        lease,
+                        "train",
+                        ItemKind.PREFILL,
+                        tuple(tokens[start : start + width]),
+                        start,
+                    )
+                    for lease, tokens in zip(leases, texts, strict=True)
+                    if start < len(tokens)
+                ]
+                for item in items:
+                    tables.extend(item.lease, start + item.rows)
                 self._state.apply(self._kv_cache.take_operations())
-                item = Item(lease, "train", ItemKind.PREFILL, part, start)
-                batch = build_input_batch([item], self._state, all_logits=True).batch
+                batch = build_input_batch(items, self._state, all_logits=True).batch
                 features = self.loaded.model.forward(batch, self._state).features
                 assert features is not None, "the model was asked for features"
-                parts.append(features[: len(part)].clone())
-                tables.advance(lease, start + len(part))
+                rows = features.cpu().split([item.rows for item in items])
+                running = [
+                    part for part, tokens in zip(parts, texts, strict=True) if start < len(tokens)
+                ]
+                for part, item, found in zip(running, items, rows, strict=True):
+                    # A part of the whole would keep all of it.
+                    part.append(found.clone())
+                    tables.advance(item.lease, start + item.rows)
         finally:
-            tables.release(lease)
-        return torch.cat(parts)
+            for lease in leases:
+                tables.release(lease)
+        return [torch.cat(part) for part in parts]
 
     # -- embedding and head -------------------------------------------------------------------
 

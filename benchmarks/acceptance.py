@@ -1,0 +1,141 @@
+"""What drafters are worth on texts: tokens a step, drafts that are kept, tokens a second.
+
+    python benchmarks/acceptance.py --prompts FILE.jsonl [--model FILE] [--device NAME] \\
+        --draft off --draft ngram --draft FILE-draft.gguf --draft tree:FILE-draft.gguf
+
+``--draft`` is ``off``, or drafters with commas between them, tried in this order: names, and the
+file of a DFlash drafter. ``tree:`` before them asks for trees and ``chain:`` for chains, and
+``MODEL+NAME`` runs another model, such as one with a block for MTP. Every prompt is
+continued alone, at every temperature, after a round that is not counted. ``equal`` counts the
+answers that are those of the first ``--draft``: all of them in float32, in other types all but
+those with two tokens that are nearly as likely.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kinfolk.cli.console import table
+from kinfolk.engine.runtime import Runtime
+from kinfolk.registry import Registry
+from kinfolk.sched.draft_counts import DraftCounts
+from kinfolk.sched.events import Emitted
+from kinfolk.sched.request import Request, Sampling
+from kinfolk.settings import load_settings
+
+say = sys.stdout.write
+
+
+def answers(
+    runtime: Runtime, prompts: Sequence[Sequence[int]], new: int, temperature: float
+) -> tuple[list[tuple[int, ...]], list[Any], float]:
+    """The tokens and usages of all prompts, one after the other, and the seconds behind the first
+    token of each."""
+    found, usages, seconds = [], [], 0.0
+    for number, prompt in enumerate(prompts):
+        sampling = Sampling(temperature=temperature, seed=number)
+        ticket = runtime.engine.submit(Request(f"{number}", tuple(prompt), new, sampling))
+        tokens: list[int] = []
+        began = 0.0
+        for event in ticket:
+            if isinstance(event, Emitted):
+                began = began or time.perf_counter()
+                tokens += event.tokens
+            else:
+                if event.error is not None:
+                    raise SystemExit(f"prompt {number}: {event.error}")
+                usages.append(event.usage)
+        seconds += time.perf_counter() - began
+        found.append(tuple(tokens))
+    return found, usages, seconds
+
+
+def opened(options: argparse.Namespace, draft: str) -> Runtime:
+    mode, _, rest = draft.rpartition(":")
+    model, _, names = rest.rpartition("+")
+    parts = names.split(",")
+    file = next((Path(part) for part in parts if part.endswith(".gguf")), None)
+    drafters = ",".join("dflash" if part.endswith(".gguf") else part for part in parts)
+    settings = load_settings(
+        device=options.device,
+        dtype=options.dtype,
+        slots=1,
+        checkpoints=0,
+        context=options.context,
+        draft_mode=mode or "auto",
+        draft_widths=options.widths,
+        draft=drafters,
+        draft_model=file,
+    )
+    path = Path(model) if model else options.model
+    return Runtime.open(path, settings, Registry.discover(load_settings()))
+
+
+def measured(options: argparse.Namespace, texts: Sequence[str]) -> list[dict[str, Any]]:
+    rows, first = [], {}
+    for draft in options.draft:
+        with opened(options, draft) as runtime:
+            prompts = [runtime.tokenizer.encode(text, parse_special=False) for text in texts]
+            for temperature in options.temperature:
+                answers(runtime, prompts[:4], options.tokens, temperature)
+                found, usages, seconds = answers(runtime, prompts, options.tokens, temperature)
+                expected = first.setdefault(temperature, (found, seconds))
+                counts = DraftCounts.total(usage.drafts for usage in usages)
+                decoded = sum(usage.emitted - 1 for usage in usages)
+                rows.append(
+                    {
+                        "draft": draft,
+                        "T": temperature,
+                        "tokens a step": decoded / max(1, sum(usage.steps for usage in usages)),
+                        "accept length": counts.accept_length,
+                        "drafted": counts.drafted,
+                        "kept": counts.accepted,
+                        "tok/s": decoded / seconds,
+                        "ratio": expected[1] / seconds,
+                        "equal": sum(a == b for a, b in zip(found, expected[0], strict=True)),
+                        "failures": counts.failures,
+                        "per place": [round(part, 3) for part in counts.per_position],
+                    }
+                )
+        gc.collect()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--draft", action="append", required=True)
+    parser.add_argument("--temperature", type=float, action="append")
+    parser.add_argument("--widths", default="cost", choices=["cost", "fixed", "confidence"])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    options.temperature = options.temperature or [0.0, 0.8]
+    lines = options.prompts.read_text().splitlines()[: options.count]
+    rows = measured(options, [json.loads(line)["text"] for line in lines])
+    shown = [name for name in rows[0] if name != "per place"]
+    cells = [
+        [f"{row[name]:.2f}" if isinstance(row[name], float) else f"{row[name]}" for name in shown]
+        for row in rows
+    ]
+    say(f"{table([shown, *cells])}\n")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
