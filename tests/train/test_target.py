@@ -52,6 +52,22 @@ def test_features_are_those_of_a_forward_and_the_same_when_kept(target, load_cas
     assert again.features(TEXT).equal(first)  # computed again, in a slot that was used
 
 
+def test_features_of_many_texts_are_those_of_each(load_case):
+    """Texts of other lengths, in groups of four and alone, as far as there is memory."""
+    texts = [
+        Text(tuple(range(5 * n, 5 * n + length)))
+        for n, length in enumerate((9, 64, 1, 130, 20, 65))
+    ]
+    together = FrozenTarget(load_case(slots=4), (1, 2), kept_bytes=1 << 20)
+    assert list(together.keep_all(texts)) == [1, 2, 3, 4, 5, 6]
+    alone = FrozenTarget(load_case(), (1, 2))
+    for text in texts:
+        torch.testing.assert_close(
+            together.features(text), alone.features(text), atol=2e-2, rtol=2e-2
+        )
+    assert list(alone.keep_all(texts)) == [1]
+
+
 def test_gradients_reach_the_rows_of_the_head(target):
     rows = torch.randn(3, target.loaded.config.width, requires_grad=True)
     target.logits(rows).sum().backward()

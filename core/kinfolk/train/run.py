@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import torch
 
 from kinfolk.engine.loading import load_model
+from kinfolk.engine.preparing import choose_device
 from kinfolk.engine.runtime import Runtime
 from kinfolk.errors import RequestError
 from kinfolk.registry import Registry
@@ -31,6 +32,8 @@ _MEASUREMENTS: Final = 20
 _SAVE_EVERY: Final = 60.0
 """Seconds between checkpoints: what a crash can cost."""
 _GIB: Final = 1 << 30
+_FEATURES_AT_ONCE: Final = 16
+"""Texts whose features a GPU computes in one step."""
 
 
 class Report(Protocol):
@@ -84,9 +87,10 @@ class TrainingRun:
         if self.stop():
             self._save(checkpoint)
             return None
-        loaded = load_model(
-            self.prepared.target, self._settings(slots=1), self.registry, self.report.progress
-        )
+        # On a CPU a text's features may not depend on which others are computed beside it.
+        device = choose_device(self.settings.device)
+        settings = self._settings(slots=1 if device.type == "cpu" else _FEATURES_AT_ONCE)
+        loaded = load_model(self.prepared.target, settings, self.registry, self.report.progress)
         with loaded.file:
             options, plan = self.options, self.prepared.plan
             target = FrozenTarget(
