@@ -83,3 +83,9 @@ def test_steps_and_drafts_are_replayed_bit_for_bit(models, text, name, dtype):
 @pytest.mark.parametrize("name", ["windows", "mtp qwen35"])
 def test_two_hundred_steps_capture_allocate_and_wait_no_more(models, text, name):
     scenes.nothing_is_captured_again(models, name, text)
+
+
+@pytest.mark.parametrize("kind", ["dflash", "mtp"])
+def test_a_drafter_is_trained_and_its_drafts_are_kept(models, kind):
+    """Thirty tokens take 29 steps without drafts, and 8 with drafts that are all right."""
+    assert scenes.a_trained_drafter_is_kept(models, kind, steps=150) < 18

@@ -6,6 +6,7 @@ candidates, on the device: so drafts are kept, and all that a draft launches is 
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ import torch
 from dflash_bench import file_keys, file_tensors, write_file
 from dflash_reference import Shape, random_tensors
 from executor_scenes import Side
+from training_runs import Notes
 
 from kinfolk.engine import score
 from kinfolk.engine.engine import Engine
@@ -25,6 +27,9 @@ from kinfolk.sched.plan import Item, ItemKind, StepPlan
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
 from kinfolk.spec.dflash import tiny
+from kinfolk.train.options import TrainOptions
+from kinfolk.train.prepared import prepare_run
+from kinfolk.train.run import TrainingRun
 from kinfolk_kernels.sample.philox import gumbel
 
 SHAPES = {
@@ -358,3 +363,35 @@ def nothing_is_captured_again(models, name, text, steps=200):
     assert changed["captures"] == changed["allocations"] == changed["eager_steps"] == 0
     assert runner.draft_failures == 0
     assert runner.uncapturable_ops == {}
+
+
+# -- training -------------------------------------------------------------------------------------
+
+LEARNED = ("def one", "class Two", "import three", "for four", "while five", "return six")
+TRAINING = {
+    "continue_": 30, "length": 48, "block": 4, "batch": 4, "anchors": 16, "learning_rate": 3e-3,
+    "outtype": "f32",
+}  # fmt: skip
+
+
+def a_trained_drafter_is_kept(models, kind, steps):
+    """Texts are continued, features computed and a drafter trained on the device; then most of its
+    drafts for a text that it has learned are kept. Returns the steps of the answer of 30 tokens."""
+    target, out = models.cases / "qwen35.gguf", models.folder / f"trained-{kind}.gguf"
+    data = models.folder / "learned.jsonl"
+    data.write_text("".join(json.dumps({"text": text * 9}) + "\n" for text in LEARNED))
+    shape = {"layers": 2, "head_dim": 16} if kind == "dflash" else {}
+    options = TrainOptions(kind=kind, steps=steps, **TRAINING, **shape)
+    settings = load_settings(device=models.device, dtype="f32")
+    prepared = prepare_run(target, [data], options, settings, models.registry)
+    run = TrainingRun(prepared, options, settings, models.registry, out, Notes(), lambda: False)
+    assert run.run(overwrite=True).measured.hits
+    drafter = {"draft": "mtp"} if kind == "mtp" else {"draft_model": out}
+    options = {"device": models.device, "dtype": "f32", "context": LONGEST, "slots": 4}
+    options |= {"draft_mode": "chain", "draft_widths": "fixed", **drafter}
+    path = out if kind == "mtp" else target
+    loaded = load_model(path, load_settings(**options), models.registry)
+    request = Request("learned", prepared.texts[0].tokens, 30)
+    _, (usage,), stats = answers(loaded, [request])
+    assert stats["draft_failures"] == 0
+    return usage.steps
