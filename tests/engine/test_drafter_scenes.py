@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import drafter_scenes as scenes
 import pytest
-from executor_scenes import assert_same
+import torch
+from executor_scenes import Side, assert_same
 
+from kinfolk.engine.buckets import Bucket
 from kinfolk.engine.cuda_graph import EagerCapture
+from kinfolk.engine.executor import StepKind
+from kinfolk.spec.sampling import SamplingKind
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +32,25 @@ def test_two_runners_replay_the_same(models, text):
 
 def test_the_same_steps_capture_nothing_again(models, text):
     scenes.nothing_is_captured_again(models, "windows", text, steps=20)
+
+
+@pytest.mark.parametrize("name", ["windows", "mtp qwen35"])
+def test_kernels_are_compiled_without_a_look_at_what_they_would_write(models, monkeypatch, name):
+    """With launches suppressed, the op leaves any number as an index, and a GPU faults at one."""
+    loaded = models.drafted(name, "chain")
+    accept = loaded.step_ops.accept_drafts
+
+    def undefined(*operands):
+        return tuple(torch.full_like(part, 1 << 40) for part in accept(*operands))
+
+    # On a GPU, packing launches a kernel too, so it reads nothing.
+    ops = replace(loaded.step_ops, accept_drafts=undefined, pack_outputs=lambda *_: torch.zeros(1))
+    executor = Side(replace(loaded, step_ops=ops)).runner.executor
+    monkeypatch.setattr(loaded.ops, "launches_suppressed", True)
+    bucket = Bucket("verify", 8, 1, 16, trees=True, drafted=8)
+    with torch.inference_mode():
+        executor.capture_whole(StepKind.of(bucket, SamplingKind(True, 0))).replay()
+    assert not executor.drafting.store.length.any()
 
 
 def test_another_token_than_the_best_is_no_tie(models, text):
