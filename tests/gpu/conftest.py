@@ -30,6 +30,13 @@ __all__ = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def memory_is_given_back() -> Iterator[None]:
+    """Several processes share the device, and what one has reserved the others lack."""
+    yield
+    torch.cuda.empty_cache()
+
+
 @pytest.fixture
 def on_gpu() -> Callable[[Any], Any]:
     """Copies a dataclass to the device, with its tensors and those of nested dataclasses."""

@@ -3,6 +3,7 @@ host waits for none of it."""
 
 from __future__ import annotations
 
+import gc
 import random
 
 import host_scenes
@@ -28,6 +29,7 @@ from kinfolk.state.operations import (
     SaveRecurrent,
     StoreRecurrent,
 )
+from kinfolk.state.slabs import Slabs
 from kinfolk.state.state import State
 
 pytestmark = pytest.mark.gpu
@@ -193,3 +195,18 @@ def test_chats_with_places_for_two_go_on_as_with_places_for_all(cases, family):
     for (said, usage), (other, _) in zip(found[8:], expected[8:], strict=True):
         assert said == other
         assert usage.reused_from == "host"
+
+
+def test_slabs_are_pinned_and_made_ahead():
+    slabs = Slabs(1 << 20, torch.device("cuda", 0))
+    slabs.make_ahead(3)
+    taken = [slabs.take() for _ in range(4)]
+    assert all(slab.is_pinned() for slab in taken)
+    source = torch.arange(1 << 20, device="cuda").to(torch.uint8)
+    for slab in taken:
+        slab.copy_(source, non_blocking=True)
+    torch.cuda.synchronize()
+    assert all(torch.equal(slab, source.cpu()) for slab in taken)
+    del slabs
+    gc.collect()
+    assert not any(slab.is_pinned() for slab in taken)

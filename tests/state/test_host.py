@@ -50,7 +50,6 @@ def test_slabs_never_take_more_than_the_capacity(capacity, page):
     slab = 1 << (min(capacity, SLAB_BYTES).bit_length() - 1)
     assert rest == 0
     assert layout.slab_pages(capacity) * layout.page_bytes <= slab
-    # Pinned memory is rounded up to a power of two, and a slab is counted as one.
     assert slabs * slab <= capacity
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from kinfolk.errors import CapacityError, StateError
+from kinfolk.errors import StateError
 from kinfolk.state.host_rows import HostLayout
+from kinfolk.state.slabs import Slabs
 
 
 class HostMemory:
@@ -22,11 +23,13 @@ class HostMemory:
         self._page_bytes = layout.page_bytes
         self._slab_pages = layout.slab_pages(capacity)
         self._most_pages = layout.pages_in(capacity)
-        self._pinned = device.type == "cuda"
+        self._source = Slabs(self._slab_pages * self._page_bytes, device)
+        self._first_ahead = layout.slabs_ahead(capacity)
         self._slabs: list[torch.Tensor] = []
         # The last is handed out next.
         self._free: list[int] = []
         self._rows: dict[int, list[int]] = {}
+        self._make_ahead()
 
     def __len__(self) -> int:
         """Rows."""
@@ -74,18 +77,16 @@ class HostMemory:
         first = len(self._slabs) * self._slab_pages
         if self._most_pages is not None and first + self._slab_pages > self._most_pages:
             raise StateError(f"host memory has room for {self._most_pages} pages, more were asked")
-        nbytes = self._slab_pages * self._page_bytes
-        try:
-            # It outlives the step that needs it, which may run in inference mode.
-            with torch.inference_mode(False):
-                slab = torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._pinned)
-        except RuntimeError as error:
-            raise CapacityError(
-                f"the host has no {nbytes} bytes more of pinned memory after {len(self._slabs)} "
-                f"times as many: lower --cache-memory ({error})"
-            ) from error
-        self._slabs.append(slab)
+        self._slabs.append(self._source.take())
         self._free[:0] = range(first + self._slab_pages - 1, first - 1, -1)
+        self._make_ahead()
+
+    def _make_ahead(self) -> None:
+        """As much as there is, so that rows which come in a row do not wait for memory."""
+        count = max(self._first_ahead, len(self._slabs))
+        if self._most_pages is not None:
+            count = min(count, self._most_pages // max(1, self._slab_pages) - len(self._slabs))
+        self._source.make_ahead(count)
 
 
 def copy_bytes(sources: Iterable[torch.Tensor], targets: Iterable[torch.Tensor]) -> None:

@@ -12,9 +12,11 @@ from kinfolk.errors import StateError
 from kinfolk.plans import StatePlan
 from kinfolk.state.layout import SECTION_ALIGNMENT_BYTES, pool_layouts, slot_bytes
 
-SLAB_BYTES = 64 * 2**20
-"""Bytes of host memory that are allocated at once: a power of two, as pinned memory is rounded up
-to one."""
+SLAB_BYTES = 8 * 2**20
+"""Bytes of host memory that are allocated at once, and pinned in milliseconds: a power of two."""
+
+ROWS_AHEAD = 2
+"""Recurrent states that there is host memory for before one leaves the device."""
 
 LARGEST_PAGE_BYTES = 2**20
 
@@ -43,6 +45,13 @@ class HostLayout:
     def slab_pages(self, capacity: int | None) -> int:
         """Pages of a slab, if there are ``capacity`` bytes."""
         return _slab_bytes(capacity) // self.page_bytes
+
+    def slabs_ahead(self, capacity: int | None) -> int:
+        """Slabs for ``ROWS_AHEAD`` recurrent states and as many blocks of each pool."""
+        if capacity == 0:
+            return 0
+        pages = ROWS_AHEAD * (self.recurrent_pages + sum(self.block_pages))
+        return _divided(pages, max(1, self.slab_pages(capacity)))
 
     def pages_in(self, capacity: int | None) -> int | None:
         """Pages of ``capacity`` bytes, which are allocated in whole slabs; ``None``: no limit."""

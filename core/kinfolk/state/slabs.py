@@ -1,0 +1,81 @@
+"""Slabs of host memory, made one at a time.
+
+Pinned ones are made ahead by a thread, as pages that are touched first and registered with the
+driver then. Pinned memory that the driver allocates itself holds up every launch of the process for
+26 ms per 64 MiB, from another thread too; registering a small slab holds up launches for
+milliseconds (``benchmarks/pinning.py``).
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from kinfolk.errors import CapacityError
+
+
+class Slabs:
+    """Slabs of ``nbytes`` bytes, uint8 [nbytes] each, for copies from and to ``device``."""
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        self._nbytes = nbytes
+        self._made = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._ahead: deque[Future[torch.Tensor]] = deque()
+        self._registered: list[torch.Tensor] = []
+        if device.type == "cuda":
+            self._thread = ThreadPoolExecutor(1, "kinfolk-pinning")
+            end = weakref.finalize(self, _release, self._thread, self._registered, device)
+            end.atexit = False  # The process gives all memory back itself.
+
+    def make_ahead(self, count: int) -> None:
+        """Let the thread make slabs until ``count`` are ready; returns at once."""
+        if self._thread is None:
+            return
+        while len(self._ahead) < count:
+            self._ahead.append(self._thread.submit(_make_pinned, self._nbytes, self._registered))
+
+    def take(self) -> torch.Tensor:
+        """The next slab; waits until it is made. Raises :class:`CapacityError` if the host has no
+        memory for it."""
+        try:
+            if self._thread is None:
+                slab = _make(self._nbytes)
+            else:
+                self.make_ahead(1)
+                slab = self._ahead.popleft().result()
+        except (RuntimeError, OSError) as error:
+            kind = "memory" if self._thread is None else "pinned memory"
+            raise CapacityError(
+                f"the host has no {self._nbytes} bytes more of {kind} after {self._made} times as "
+                f"many: lower --cache-memory ({error})"
+            ) from error
+        self._made += 1
+        return slab
+
+
+def _make(nbytes: int) -> torch.Tensor:
+    # It outlives the step that needs it, which may run in inference mode.
+    with torch.inference_mode(False):
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def _make_pinned(nbytes: int, registered: list[torch.Tensor]) -> torch.Tensor:
+    slab = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
+    slab.zero_()
+    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), nbytes, 0)))
+    registered.append(slab)
+    return slab
+
+
+def _release(
+    thread: ThreadPoolExecutor, registered: list[torch.Tensor], device: torch.device
+) -> None:
+    thread.shutdown(cancel_futures=True)
+    torch.cuda.synchronize(device)
+    for slab in registered:
+        torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())
