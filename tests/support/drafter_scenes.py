@@ -48,8 +48,9 @@ MODELS = (*SHAPES, "pocket", "mtp qwen35", "mtp qwen35moe")
 CHAIN, TREE = 5, 12
 """Tokens of a drafted chain, and of a tree."""
 LONGEST = 512
-TIE = 2e-3
-"""Of a score: what the order of sums in float32 changes it by, in steps of other sizes."""
+TIES = {"cpu": 2e-3, "cuda": 5e-2}
+"""Of a score, by the device: what it differs by in steps of other sizes. The order of sums in
+float32 does that; a GPU also rounds rows of packed products, few to int8, more to float16."""
 
 
 # -- models ---------------------------------------------------------------------------------------
@@ -187,7 +188,9 @@ def ties(plain, request, expected, found):
         keys = keys / sampling.temperature + gumbel(seed, position, torch.arange(len(row)))
     best = keys.max()
     for token in (expected[places[0]], found[places[0]]):
-        assert float(best - keys[token]) <= TIE, f"{request.id}: token {places[0]} is no tie"
+        assert float(best - keys[token]) <= TIES[plain.device.type], (
+            f"{request.id}: token {places[0]} is no tie"
+        )
     return 1
 
 

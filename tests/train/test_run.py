@@ -147,6 +147,12 @@ def test_a_drafter_in_the_environment_is_left_out(run, tmp_path):
     assert job.run() is not None
 
 
+def test_a_short_queue_does_not_end_the_continuations(run, tmp_path):
+    job = run(tmp_path / "draft.gguf", continue_=8, sequences=2)
+    job.settings = job.settings.model_copy(update={"max_queue": 0})
+    assert job.run() is not None
+
+
 def test_it_says_how_far_it_is(run, tmp_path):
     job = run(tmp_path / "draft.gguf", steps=40)
     job.run()

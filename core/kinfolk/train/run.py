@@ -114,6 +114,7 @@ class TrainingRun:
         """Those of the user, without a drafter: it would take the model's features for itself."""
         changes = {
             "slots": slots,
+            "max_queue": slots,  # as many wait as run
             "checkpoints": 0,
             "context": self.options.length,
             "draft": ("off",),
