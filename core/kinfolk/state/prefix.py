@@ -77,7 +77,7 @@ class PrefixCache:
     def __init__(
         self, store: CheckpointStore, capacity: int, size: PrefixBytes | None = None
     ) -> None:
-        self.any_chunk = not store.recurrent and all(pool.window is None for pool in store.pools)
+        self.any_chunk = store.any_chunk
         self.capacity = capacity
         self.counts = PrefixCounts()
         self.drops: Counter[DropReason] = Counter()
