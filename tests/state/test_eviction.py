@@ -35,6 +35,7 @@ class Shelf:
         store = SimpleNamespace(
             drop=self.dropped.append,
             can_demote=lambda *_: False,  # there is no host memory
+            any_chunk=any_chunk,
             recurrent=not any_chunk,
             pools=(),
         )

@@ -40,12 +40,13 @@ class Keeping:
         if not self._engine.keep(served.key, end):
             raise RequestError("there is no room for a checkpoint (--checkpoints, --context)")
         tokens = (*served.request.prompt, *served.tokens[:-1])[:end]
-        self.waits, self._text = True, ""
-        self.put(command.number, Snapshot(tokens, first), self._done)
+        self.waits = True
+        self._text = self.put(command.number, Snapshot(tokens, first), self._done)
 
-    def put(self, number: int, snapshot: Snapshot, done: Callable[[str], None]) -> None:
-        """Keep a snapshot; ``done`` is called on the session's thread with what to say."""
-        self._snapshots.put(number, snapshot, lambda text: self._post(partial(done, text)))
+    def put(self, number: int, snapshot: Snapshot, done: Callable[[str], None]) -> str:
+        """Keep a snapshot. Returns what to say; if that is empty, ``done`` is called with it later,
+        on the session's thread."""
+        return self._snapshots.put(number, snapshot, lambda text: self._post(partial(done, text)))
 
     def reply(self) -> str:
         """What to say about the last snapshot; empty until it is known. Ends the wait."""

@@ -251,8 +251,7 @@ class Session:
         counted = command.out is not None
         prompt = read_tokens(command.path, self._options.context, counted=counted)
         if command.restore is not None:
-            taken = [other.takes for other in self._served if other.busy]
-            if any(number in taken for number in command.restore.numbers):
+            if self._served.taking(command.restore.numbers):
                 return False
             self._snapshots.check_prompt(command.restore, prompt)
         request = self._request(prompt, command.total, command.sampling)
@@ -268,20 +267,19 @@ class Session:
     def _snapshot(self, line: Line, command: SnapshotCommand) -> bool:
         """Without a header for it, that of the request in slot 0. Lines wait until it is on the
         disk, if there is one; turns do not."""
-        if self._keeping.waits:
-            text = self._keeping.reply()
-            if text:
-                self._output.reply(line.request, text)
-            return bool(text)
-        self._snapshots.check_number(command.number)
-        slot = line.slot or 0
-        served = self._served.get(line.request) if line.request else self._served.in_slot(slot)
-        if served is None or served.blocked:
-            raise RequestError("there is no such request with a slot: REQ <id> SNAPSHOT <number>")
-        if served.busy:
-            return False
-        self._keeping.begin(command, served)
-        return False
+        if not self._keeping.waits:
+            self._snapshots.check_number(command.number)
+            slot = line.slot or 0
+            served = self._served.get(line.request) if line.request else self._served.in_slot(slot)
+            if served is None or served.blocked:
+                raise RequestError("there is no such request with a slot: REQ <id> SNAPSHOT <n>")
+            if served.busy:
+                return False
+            self._keeping.begin(command, served)
+        text = self._keeping.reply()
+        if text:
+            self._output.reply(line.request, text)
+        return bool(text)
 
     def _is_free(self, number: int) -> bool:
         """Whether an id is that of no request; false while that may change."""
@@ -404,7 +402,9 @@ class Session:
         def done(text: str) -> None:
             self._ended(served, event, f" {text}")
 
-        self._keeping.put(number, Snapshot(served.request.prompt[:position]), done)
+        text = self._keeping.put(number, Snapshot(served.request.prompt[:position]), done)
+        if text:
+            done(text)
 
     def _ended(self, served: Served, event: Finished, more: str = "") -> None:
         number, cancels = served.number, served.cancels

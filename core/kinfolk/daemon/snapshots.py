@@ -53,9 +53,10 @@ class Snapshots:
         if number >= MAX_SNAPSHOTS:
             raise RequestError(f"snapshots are numbered from 0 to {MAX_SNAPSHOTS - 1}")
 
-    def put(self, number: int, snapshot: Snapshot, done: Callable[[str], None]) -> None:
-        """Keep a snapshot in place of the one with its number. ``done`` is called once, on any
-        thread, with what is to be said: when it is on the disk, or is not going to be."""
+    def put(self, number: int, snapshot: Snapshot, done: Callable[[str], None]) -> str:
+        """Keep a snapshot in place of the one with its number. Returns what is to be said; if there
+        is a disk that is empty, and ``done`` is called with it once, on any thread, when the
+        snapshot is there or is not going to be."""
         self._known[number] = snapshot
         text = _described(number, len(snapshot.tokens), snapshot.first)
 
@@ -63,8 +64,7 @@ class Snapshots:
             done(f"{text} kept=memory not_on_disk: {fault}" if fault else f"{text} kept=disk")
 
         if self._disk is None:
-            done(f"{text} kept=memory")
-            return
+            return f"{text} kept=memory"
         name = _name(number, snapshot.first)
         try:
             for other in self._names(number):
@@ -74,6 +74,7 @@ class Snapshots:
             heard(str(error))
         else:
             self._disk.put(snapshot.tokens, name, heard)
+        return ""
 
     def free(self, number: int) -> None:
         """Raises :class:`RequestError` if there is no such snapshot."""
