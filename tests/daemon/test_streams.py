@@ -7,10 +7,14 @@ from dataclasses import replace
 import numpy as np
 import oracle_drafter
 import pytest
+from dflash_bench import file_keys, file_tensors, write_file
+from dflash_reference import Shape, random_tensors
+from mtp_bench import write_model
 from talk import Talk
 
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.engine import Engine
+from kinfolk.gguf.file import GGUFFile
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request
 from kinfolk.spec.ngram import PromptLookup
@@ -125,3 +129,47 @@ def test_drafts_of_the_device_are_cut_at_the_end_of_a_turn(
     assert drained(running, tmp_path, prompts, quantum, "SCHED_BATCH_DRAIN", 24) == expected
     if quantum == EVER:
         assert running.stats()["steps"] < 24, "several tokens a step"
+
+
+# -- drafters with weights -------------------------------------------------------------------------
+
+SHAPE = Shape((20, None), (True, False), vocabulary=768, mask=767, dim=32, feature_layers=(0, 2, 3))
+
+
+@pytest.fixture(scope="module", params=["dflash", "dflash moe", "mtp", "mtp moe"])
+def with_weights(request, load, cases, registry, tmp_path_factory):
+    """A model and a drafter with weights that drafts trees, with prompts and their answers."""
+    kind, _, moe = request.param.partition(" ")
+    case, folder = f"qwen35{moe}", tmp_path_factory.mktemp("drafters")
+    shape = {"draft_mode": "tree", "draft_budget": 9}
+    if kind == "mtp":
+        path = folder / "model.gguf"
+        write_model(path, case)
+        plain, model = load(path, draft="off"), load(path, **shape)
+    else:
+        path = cases / f"{case}.gguf"
+        with GGUFFile.open(path) as file:
+            keys = {"tokenizer.ggml.tokens": list(file.metadata.strings("tokenizer.ggml.tokens"))}
+        found = file_keys(SHAPE, "B") | keys
+        keys = {key: value for key, value in found.items() if value is not None}
+        drafter = folder / "draft.gguf"
+        write_file(drafter, keys, file_tensors(random_tensors(SHAPE), "B"))
+        plain, model = load(path), load(path, draft_model=drafter, **shape)
+    tokens = np.load(cases / f"{case}.npz")["tokens"].tolist()
+    prompts = texts(tokens, 3)
+    return model, prompts, solo(plain, prompts, 20)
+
+
+@pytest.mark.parametrize("quantum", [1, 2, 7, EVER])
+def test_trees_of_a_drafter_with_weights_leave_streams_as_they_are(
+    engine, with_weights, tmp_path, quantum
+):
+    model, prompts, expected = with_weights
+    running = engine(model=model)
+    drain = DRAINS[quantum % 2]
+    assert drained(running, tmp_path, prompts, quantum, drain, 20) == expected
+    assert running.stats()["draft_failures"] == 0
+    stats, tokens = running.stats(), 20 * len(prompts)
+    assert stats["drafts"] > 0
+    verified = stats["rows"] - stats["prefill_rows"] > tokens
+    assert verified == (quantum > 1), "in a turn of one token nothing can be verified"
