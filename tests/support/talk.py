@@ -38,6 +38,7 @@ class Talk:
     ) -> None:
         self.folder = folder
         self.frames: list[tuple[int, int]] = []
+        self.raw = b""
         self.said: list[str] = []
         self.lost: str | None = None
         self._wire = wire
@@ -75,6 +76,7 @@ class Talk:
     def read(self) -> bool:
         """Read some bytes; false at the end."""
         data = os.read(self._out, 1 << 16)
+        self.raw += data
         for frame in self._frames.feed(data):
             if frame.tag == TAG:
                 self.frames.append((frame.request, frame.word))
