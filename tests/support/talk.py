@@ -94,6 +94,8 @@ class Talk:
         while self.read():
             pass
         self.wait()
+        self._source.close()
+        self.leave()
 
     def hang_up(self) -> None:
         if self._lines >= 0:
@@ -102,7 +104,9 @@ class Talk:
 
     def leave(self) -> None:
         """Close the stream as a reader."""
-        os.close(self._out)
+        if self._out >= 0:
+            os.close(self._out)
+            self._out = -1
 
     def wait(self) -> None:
         self._thread.join(TALK_SECONDS)
