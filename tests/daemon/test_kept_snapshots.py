@@ -15,6 +15,7 @@ from talk import Talk, eventually
 from kinfolk.daemon.frames import FrameReader, TextReader, Wire
 from kinfolk.engine.disk_tier import salt_record
 from kinfolk.engine.engine import Engine
+from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.state.disk import LOCK_FILE, DiskCache
 from kinfolk.state.disk_files import FolderLock
@@ -139,6 +140,29 @@ def test_an_engine_that_ends_answers_what_waits(opened, busy_disk, tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_step_that_fails_meanwhile_is_said_in_the_reply(opened, busy_disk, tmp_path, monkeypatch):
+    talk, engine = opened()
+    talk.say(f"REQ 1 START {tmp_path}/a.bin 9 3", f"REQ 2 START {tmp_path}/a.bin 300 2")
+    talk.until(1, OVER)
+    talk.until(2, OVER)
+    talk.say("SCHED_DRAIN", "SLOT 0 SNAPSHOT 5")
+    eventually(lambda: engine.stats()["saves"] > 0)
+
+    def fail(*_):
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(ModelRunner, "launch", fail)
+    talk.until(2, DONE)
+    talk.until(0, DONE)
+    monkeypatch.undo()
+    assert "kept=memory not_on_disk: its state was lost" in "".join(talk.texts[0])
+    busy_disk.release()
+    talk.say(f"REQ 3 SLOT 3 {tmp_path}/a.bin 2")  # the daemon goes on
+    talk.end()
+    assert len(talk.tokens[3]) == 2
+    assert talk.frames.count((1, DONE)) == talk.frames.count((2, DONE)) == 1
+
+
 # -- thin ones -------------------------------------------------------------------------------------
 
 
@@ -164,6 +188,29 @@ def test_a_thin_snapshot_is_found_by_a_later_process(opened, tmp_path):
     assert "positions 0 to 127 are in no snapshot" in talk.texts[4][0]
     assert "reused=155 from=disk" in talk.texts[2][-1]
     assert names(tmp_path) == ["snapshot-0"]
+
+
+def test_the_bytes_of_a_range_are_those_of_a_cold_run(model, tmp_path):
+    """Files of chunks and points: their names come from their tokens."""
+    files = {}
+    for name, prompt in (("warm", PROMPT), ("cold", [*PROMPT[:128], 7, 8, 9])):
+        cache = DiskCache.open(tmp_path / name, salt_record(model, SLICE), 1 << 30)
+        with Engine(model, LIMITS, disk=cache) as engine:
+            talk = Talk(engine, tmp_path)
+            talk.file(f"{name}.bin", prompt)
+            talk.say(f"REQ 2 {tmp_path}/{name}.bin 1 snap=128:0")
+            talk.until(2, DONE)
+            if name == "warm":
+                talk.say(f"REQ 1 START {tmp_path}/{name}.bin 9 3", "REQ 1 SNAPSHOT_THIN 1 64 128",
+                         "FREE_SNAPSHOT 0")  # fmt: skip
+            talk.end()
+        point = cache.named("snapshot-1-from-64" if name == "warm" else "snapshot-0")
+        folder = next((tmp_path / name).glob("*/points")).parent
+        wanted = {f"{key:032x}-{pool}" for key, pool in point.chunks()} | {f"{point.key:032x}"}
+        found = [path for path in folder.glob("[cp]*/*") if path.name in wanted]
+        files[name] = {path.name: path.read_bytes() for path in found}
+        assert files[name].keys() == wanted
+    assert files["warm"] == files["cold"]
 
 
 def test_a_number_has_one_snapshot_on_the_disk(opened, tmp_path):
