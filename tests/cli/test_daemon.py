@@ -57,7 +57,7 @@ def test_without_tags_one_line_is_executed_after_the_other(kinfolk, model, ids):
     [
         (("--stream-tagged", "v3"), "'v3' is not one of 'v1', 'v2'"),
         (("--socket", "s", "--stream-fd", "3"), "--stream-fd belongs to stdin"),
-        (("--stream-fd", "77"), "--stream-fd 77: Bad file descriptor"),
+        (("--stream-fd", "9077"), "--stream-fd 9077: Bad file descriptor"),
         (("--cache-slots", "0"), "--slots: must be a whole number, at least 1"),
         (("--max-queue", "-1"), "--max-queue: must be a whole number, at least 0"),
     ],

@@ -39,6 +39,11 @@ REQ 77 park target --drain
 REQ 77 unpark
 REQ 77 unpark draft
 REQ 77 SNAPSHOT {s}
+REQ 77 SNAPSHOT_THIN {s} 0 {q}
+REQ {r} SNAPSHOT_THIN {s} {q} 21
+REQ {r} {d}/a.bin {q} snap={t}:{s}
+REQ {r} RESTORE {s} {d}/a.bin {q}
+REQ {r} RESTORE_CHAIN -1 {s} {d}/a.bin {q}
 REQ 77 FREE_SNAPSHOT {s}
 REQ {r} START {d}/none.bin {t} {q}
 REQ {r}

@@ -285,8 +285,8 @@ def test_a_prompt_goes_on_from_a_snapshot(scene, prompts):
     assert s.say("REQ 1 SNAPSHOT 5") == [(1, DONE)]
     assert s.say("REQ 2 SLOT 1 SNAPSHOT 6") == [(2, DONE)]
     assert s.said[-2:] == [
-        "snapshot=5 length=22",
-        "err there is no such request with a slot: REQ <id> SNAPSHOT <number>",
+        "snapshot=5 length=22 kept=memory",
+        "err there is no such request with a slot: REQ <id> SNAPSHOT <n>",
     ]
     s.say("SLOT 1 SNAPSHOT 0", "CANCEL 1")
     s.say("LIST_SLOTS")
@@ -296,7 +296,7 @@ def test_a_prompt_goes_on_from_a_snapshot(scene, prompts):
     s.file("longer.bin", longer)
     s.say(f"REQ 3 RESTORE 5 {s.folder}/longer.bin 4")
     assert s.tokens[3] == s.solo(longer, 4)
-    assert "reused=22 gen=4" in s.said[-1]
+    assert "reused=22 from=device gen=4" in s.said[-1]
     s.say(f"REQ 4 RESTORE_CHAIN 0 - {s.folder}/longer.bin 4")
     assert s.tokens[4] == s.tokens[3]
     s.say("FREE_SNAPSHOT 5", f"REQ 5 RESTORE 5 {s.folder}/longer.bin 4")
@@ -323,8 +323,8 @@ def test_a_snapshot_whose_checkpoint_was_dropped_is_computed_again(scene, prompt
     [
         ("RESTORE 3 {folder}/b.bin 4", "must begin with the 18 tokens of snapshot 3"),
         ("RESTORE 9 {folder}/a.bin 4", "there is no snapshot 9"),
-        ("RESTORE_CHAIN 3 1,2 {folder}/a.bin 4", "ranges of positions"),
-        ("SNAPSHOT_THIN 1 0 64", "a range of positions"),
+        ("RESTORE_CHAIN 3 1,2 {folder}/a.bin 4", "there is no snapshot 1"),
+        ("SNAPSHOT_THIN 1 0 64", "no such request with a slot"),
         ("SNAPSHOT 64", "numbered from 0 to 63"),
         ("SNAPSHOT 1", "no such request with a slot"),
         ("FREE_SNAPSHOT 1", "there is no snapshot 1"),

@@ -7,13 +7,20 @@ from dataclasses import replace
 import numpy as np
 import oracle_drafter
 import pytest
+import torch
+from dflash_bench import file_keys, file_tensors, write_file
+from dflash_reference import Shape
+from dflash_training import Trainer
+from mtp_bench import write_model
 from talk import Talk
 
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.engine import Engine
+from kinfolk.gguf.file import GGUFFile
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request
 from kinfolk.spec.ngram import PromptLookup
+from kinfolk.testing.driver import Driver
 
 DONE = -1
 TOTAL = 8
@@ -125,3 +132,67 @@ def test_drafts_of_the_device_are_cut_at_the_end_of_a_turn(
     assert drained(running, tmp_path, prompts, quantum, "SCHED_BATCH_DRAIN", 24) == expected
     if quantum == EVER:
         assert running.stats()["steps"] < 24, "several tokens a step"
+
+
+# -- drafters with weights -------------------------------------------------------------------------
+
+SHAPE = Shape((20, None), (True, False), vocabulary=768, mask=767, dim=32, feature_layers=(0, 2, 3))
+
+
+def trained_tensors(plain, known, first):
+    """Tensors of a drafter that was trained on a text from its token ``first`` on."""
+    plain.model.features(SHAPE.feature_layers)
+    driver = Driver(plain)
+    driver.feed({driver.open(): known})
+    with torch.inference_mode():
+        everything = torch.arange(SHAPE.vocabulary)
+        head = plain.model.logits(torch.eye(SHAPE.width)).T
+        tables = plain.model.embed(everything), head
+    copies = [table.float().clone() for table in (driver.features()[0], *tables)]
+    return Trainer(SHAPE, copies[0], known, *copies[1:], first=first).run(120)
+
+
+@pytest.fixture(scope="module", params=["dflash", "mtp moe"])
+def with_weights(request, load, cases, tmp_path_factory):
+    """A model and a drafter with weights that drafts trees, with prompts and their answers. That
+    for multi-token prediction has random weights, so nearly all of its drafts are rejected; the
+    other one was trained on the last text."""
+    kind, _, moe = request.param.partition(" ")
+    case, folder = f"qwen35{moe}", tmp_path_factory.mktemp("drafters")
+    prompts = texts(np.load(cases / f"{case}.npz")["tokens"].tolist(), 3)
+    trees = {"draft_mode": "tree", "draft_budget": 9}
+    if kind == "mtp":
+        path = folder / "model.gguf"
+        write_model(path, case)
+        answers = solo(load(path, draft="off"), prompts, 20)
+        return load(path, **trees), prompts, answers, False
+    path, drafter = cases / f"{case}.gguf", folder / "draft.gguf"
+    answers = solo(load(path), prompts, 20)
+    tensors = trained_tensors(load(path), prompts[-1] + answers[-1], len(prompts[-1]) - 1)
+    with GGUFFile.open(path) as file:
+        tokens = list(file.metadata.strings("tokenizer.ggml.tokens"))
+    keys = file_keys(SHAPE, "B") | {"tokenizer.ggml.tokens": tokens}
+    present = {key: value for key, value in keys.items() if value is not None}
+    write_file(drafter, present, file_tensors(tensors, "B"))
+    return load(path, draft_model=drafter, **trees), prompts, answers, True
+
+
+@pytest.mark.parametrize("quantum", [1, 2, 7, EVER])
+def test_trees_of_a_drafter_with_weights_leave_streams_as_they_are(
+    engine, with_weights, tmp_path, quantum
+):
+    model, prompts, expected, trained = with_weights
+    running = engine(model=model)
+    drain = DRAINS[quantum % 2]
+    assert drained(running, tmp_path, prompts, quantum, drain, 20) == expected
+    stats, tokens = running.stats(), 20 * len(prompts)
+    assert stats["draft_failures"] == 0
+    assert stats["drafts"] > 0
+    verified = stats["rows"] - stats["prefill_rows"] > tokens
+    assert verified == (quantum > 1), "in a turn of one token nothing can be verified"
+    if trained and quantum > 1:
+        alone = Request("alone", tuple(prompts[-1]), 20)
+        before = stats["decode_steps"]
+        *_, end = running.submit(alone)
+        assert end.usage.accepted >= 12
+        assert running.stats()["decode_steps"] - before <= 8

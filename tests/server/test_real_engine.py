@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 
+import httpx
 import openai
 import pytest
 import torch
+from talk import eventually
 
 from kinfolk.engine.runtime import Runtime
 from kinfolk.registry import Registry
+from kinfolk.sched.request import Request
 from kinfolk.server.options import ServerOptions
 from kinfolk.server.service import Service
 from kinfolk.settings import load_settings
@@ -208,3 +211,51 @@ def test_drafts_change_nothing_that_is_said(connect, runtime, drafting_runtime, 
     details = drafted.usage.completion_tokens_details
     assert details.accepted_prediction_tokens > 0
     assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
+
+
+# -- the prefix cache ------------------------------------------------------------------------------
+
+
+def counters(url):
+    """The engine's counters in ``/metrics``."""
+    lines = httpx.get(url).text.splitlines()
+    pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("kinfolk_")]
+    return {name.removeprefix("kinfolk_engine_"): float(value) for name, value in pairs}
+
+
+def test_metrics_say_what_the_prefix_cache_has_and_has_done(connect, cases, tmp_path):
+    """One checkpoint fits the device, so the second prompt moves the first one to the host."""
+    options = {"checkpoints": 1, "cache_memory": 0.1, "cache_disk": 0.1, "cache_dir": tmp_path}
+    with open_case(cases, draft="off", **options) as runtime:
+        client = connect(runtime)
+        url = str(client.base_url).replace("/v1/", "/metrics")
+        before = counters(url)
+        for prompt in (PROMPTS[0], PROMPTS[5]):
+            request = Request("stored", tuple(prompt), 1, checkpoints=(len(prompt),))
+            list(runtime.engine.submit(request))
+        usages = []
+        for prompt in (PROMPTS[0], PROMPTS[1]):
+            answer = client.completions.create(
+                model="case", prompt=[*prompt, 10, 11], max_tokens=1, temperature=0
+            )
+            usages.append(answer.usage.prompt_tokens_details.model_dump())
+        eventually(lambda: counters(url)["disk_points"] > 0)
+        found = counters(url)
+    assert before["prefixes"] == before["prefixes_device_bytes"] == before["host_bytes"] == 0
+    assert [usage["cached_tokens"] for usage in usages] == [200, 0]
+    assert usages[0]["cached_tokens_from"] == {"host": 200}
+    assert "cached_tokens_from" not in usages[1]
+    assert (found["prefix_lookups"], found["prefix_hits"], found["prefix_tokens"]) == (4, 1, 200)
+    assert found["kinfolk_cached_tokens_total"] == 200
+    assert found["prefixes"] == found["prefixes_device"] + found["prefixes_host"]
+    assert min(found["prefixes_device"], found["prefixes_host"]) > 0
+    assert min(found["prefixes_device_bytes"], found["host_bytes"], found["disk_bytes"]) > 0
+    assert found["demotions"] > 0
+    assert min(found["saves"], found["loads"]) > 0
+    assert found["disk_spills"] == found["disk_points"]
+    reasons = {name for name in found if "_drops_" in name}
+    memory = {"room", "superseded", "choices", "fault"}
+    disk = {"lost", "limit", "full", "host", "other"}
+    assert reasons == {f"prefix_drops_{each}" for each in memory} | {
+        f"disk_drops_{each}" for each in disk
+    }

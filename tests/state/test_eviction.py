@@ -35,6 +35,7 @@ class Shelf:
         store = SimpleNamespace(
             drop=self.dropped.append,
             can_demote=lambda *_: False,  # there is no host memory
+            any_chunk=any_chunk,
             recurrent=not any_chunk,
             pools=(),
         )
@@ -267,7 +268,7 @@ def test_what_was_reused_and_why_prefixes_went_is_counted():
     here.cache.drop(here.put((5, 6), CHOICES), DropReason.CHOICES)
     here.cache.clear()
     assert here.cache.stats() == {
-        **{"prefixes": 0, "prefixes_device": 0, "prefixes_host": 0},
+        **{"prefixes": 0, "prefixes_device": 0, "prefixes_host": 0, "prefixes_device_bytes": 0},
         **{"prefix_lookups": 2, "prefix_hits": 1, "prefix_tokens": 100},
         **{"prefix_drops_room": 2, "prefix_drops_superseded": 1},
         **{"prefix_drops_choices": 1, "prefix_drops_fault": 1},

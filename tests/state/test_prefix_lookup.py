@@ -35,7 +35,7 @@ def cache():
 
 
 def empty_cache(*, any_chunk=False):
-    store = SimpleNamespace(drop=lambda checkpoint: None, recurrent=not any_chunk, pools=())
+    store = SimpleNamespace(drop=lambda checkpoint: None, any_chunk=any_chunk, pools=())
     return PrefixCache(store, 1000)
 
 

@@ -128,10 +128,14 @@ class KVCacheMachine(RuleBasedStateMachine):
     @rule(data=st.data(), demoted=st.booleans(), ended=st.booleans())
     def checkpoint(self, data, demoted, ended):
         life = data.draw(st.sampled_from(self.lives))
-        checkpoint = self.mark(life, len(life.history))
+        position = len(life.history)
+        if self.cache.any_chunk and position >= CHUNK_POSITIONS:
+            chunks = data.draw(st.integers(1, position // CHUNK_POSITIONS))
+            position = data.draw(st.sampled_from([position, chunks * CHUNK_POSITIONS]))
+        checkpoint = self.mark(life, position)
         if checkpoint is None:
             return
-        self.cache.insert(HashedTokens(life.history, root=self.root), checkpoint)
+        self.cache.insert(HashedTokens(life.history[:position], root=self.root), checkpoint)
         if demoted and checkpoint.live and self.kv_cache.checkpoints.can_demote(checkpoint):
             self.kv_cache.checkpoints.demote(checkpoint)
         if ended:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from kinfolk.daemon.connection import Connection
-from kinfolk.daemon.frames import TAG, FrameReader, Wire
+from kinfolk.daemon.frames import TAG, FrameReader, TextReader, Wire
 from kinfolk.daemon.surroundings import SessionOptions
 from kinfolk.engine.engine import Engine
 
@@ -38,10 +38,13 @@ class Talk:
     ) -> None:
         self.folder = folder
         self.frames: list[tuple[int, int]] = []
+        self.raw = b""
         self.said: list[str] = []
         self.lost: str | None = None
         self._wire = wire
         self._frames = FrameReader(wire)
+        self._texts = TextReader()
+        self.texts: dict[int, list[str]] = defaultdict(list)
         lines, self._lines = os.pipe()
         self._out, out = os.pipe()
         self._source = os.fdopen(lines, "rb")
@@ -73,7 +76,12 @@ class Talk:
     def read(self) -> bool:
         """Read some bytes; false at the end."""
         data = os.read(self._out, 1 << 16)
-        self.frames += [(f.request, f.word) for f in self._frames.feed(data) if f.tag == TAG]
+        self.raw += data
+        for frame in self._frames.feed(data):
+            if frame.tag == TAG:
+                self.frames.append((frame.request, frame.word))
+            elif (text := self._texts.feed(frame)) is not None:
+                self.texts[frame.request].append(text)
         return bool(data)
 
     def until(self, *frame: int, count: int = 1) -> None:
@@ -86,6 +94,8 @@ class Talk:
         while self.read():
             pass
         self.wait()
+        self._source.close()
+        self.leave()
 
     def hang_up(self) -> None:
         if self._lines >= 0:
@@ -94,7 +104,9 @@ class Talk:
 
     def leave(self) -> None:
         """Close the stream as a reader."""
-        os.close(self._out)
+        if self._out >= 0:
+            os.close(self._out)
+            self._out = -1
 
     def wait(self) -> None:
         self._thread.join(TALK_SECONDS)

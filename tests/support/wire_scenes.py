@@ -56,8 +56,8 @@ class StoppedEngine:
     def cancel(self, request_id: str) -> None:
         self._tell(self.world.scheduler.cancel(request_id))
 
-    def keep(self, request_id: str) -> bool:
-        return self.world.scheduler.keep(request_id)
+    def keep(self, request_id: str, length: int | None = None) -> bool:
+        return self.world.scheduler.keep(request_id, length)
 
     def park(self, part: str) -> None:
         if self.world.scheduler.alive:
@@ -127,12 +127,12 @@ class Scene:
         self.engine = StoppedEngine(limits, **options)
         self.written = b""
         self.said: list[str] = []
-        self._events: list[tuple[Any, SchedulerEvent]] = []
+        self._actions: list[Callable[[], None]] = []
         self.session = Session(
             self.engine,
             SessionOptions("toy", limits.slots, limits.context, stop),
             Output(wire, self._write, self.said.append),
-            lambda served, event: self._events.append((served, event)),
+            self._actions.append,
         )
 
     def _write(self, data: bytes) -> None:
@@ -150,8 +150,8 @@ class Scene:
         self.settle()
 
     def settle(self) -> None:
-        while self._events:
-            self.session.take(*self._events.pop(0))
+        while self._actions:
+            self._actions.pop(0)()
 
     def step(self, **faults: Any) -> bool:
         worked = self.engine.step(**faults)

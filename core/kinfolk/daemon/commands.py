@@ -79,8 +79,8 @@ class CancelCommand:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCommand:
-    """Keep the state of a request as snapshot ``number``, of a thin one only a range of keys and
-    values."""
+    """Keep the state of a request as snapshot ``number``; a ``thin`` one is the range of positions
+    ``first..end - 1``, which goes on from other snapshots."""
 
     number: int
     thin: tuple[int, int] | None = None
@@ -92,27 +92,29 @@ class FreeSnapshotCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """The snapshots that a prompt goes on from: one that is not thin, ``None`` = none, and thin
+    ones."""
+
+    full: int | None
+    thin: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return (() if self.full is None else (self.full,)) + self.thin
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateCommand:
-    """Prefill the token ids of a file, from snapshot ``restore`` if one is named, and run to the
+    """Prefill the token ids of a file, from snapshots if ``restore`` names some, and run to the
     end. ``keep`` = (position, number) of a snapshot to take in the prompt; ``out`` is a file for
     the tokens, and both files then begin with their number of tokens."""
 
     path: str
     total: int
-    restore: int | None = None
+    restore: Restore | None = None
     keep: tuple[int, int] | None = None
     out: str | None = None
-    sampling: Sampling = GREEDY
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreChainCommand:
-    """As :class:`GenerateCommand`, from a snapshot (``None`` = none) and thin ones after it."""
-
-    thick: int | None
-    thin: tuple[int, ...]
-    path: str
-    total: int
     sampling: Sampling = GREEDY
 
 
@@ -157,7 +159,6 @@ Command = (
     | SnapshotCommand
     | FreeSnapshotCommand
     | GenerateCommand
-    | RestoreChainCommand
     | ParkCommand
     | FreeDrafterCommand
     | CompressCommand

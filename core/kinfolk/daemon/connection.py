@@ -12,11 +12,9 @@ from typing import Final, Protocol
 from kinfolk.daemon.frames import Wire
 from kinfolk.daemon.outbox import OUTBOX_BYTES, Outbox
 from kinfolk.daemon.output import Output
-from kinfolk.daemon.served import Served
 from kinfolk.daemon.session import Session
 from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
 from kinfolk.errors import KinfolkError
-from kinfolk.sched.events import SchedulerEvent
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +47,13 @@ class Connection:
         most: int = OUTBOX_BYTES,
     ) -> None:
         self._lines = lines
-        self._inbox: SimpleQueue[str | Lost | tuple[Served, SchedulerEvent] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[str | Lost | Callable[[], None] | None] = SimpleQueue()
         self._room = threading.Semaphore(MAX_LINES)
         self._unread = 0
         self._frames = Outbox(write, lambda reason: self._inbox.put(Lost(reason)), most)
         self._texts = Outbox(write_text, lambda reason: log.debug("no more texts: %s", reason))
         output = Output(wire, self._frames.put, self._say)
-        self._session = Session(
-            engine, options, output, lambda served, event: self._inbox.put((served, event))
-        )
+        self._session = Session(engine, options, output, self._inbox.put)
         self._reader = threading.Thread(target=self._read, name="kinfolk-lines", daemon=True)
 
     def run(self) -> str:
@@ -87,7 +83,7 @@ class Connection:
                 lost = lost or item.reason
                 self._session.abandon()
             else:
-                self._session.take(*item)
+                item()
             self._make_room()
         return lost
 

@@ -32,7 +32,7 @@ from kinfolk.daemon.commands import (
     Listing,
     ParkCommand,
     QuitCommand,
-    RestoreChainCommand,
+    Restore,
     SnapshotCommand,
     StartCommand,
     StepCommand,
@@ -69,7 +69,7 @@ def parse(line: str) -> Line:
         text, sampling = _sampling(text)
         command = _command(text)
         if sampling is not None:
-            if not isinstance(command, StartCommand | GenerateCommand | RestoreChainCommand):
+            if not isinstance(command, StartCommand | GenerateCommand):
                 raise LineError("samp= belongs to a line that generates")
             command = replace(command, sampling=sampling)
     except LineError as error:
@@ -182,7 +182,7 @@ def _restore(rest: str) -> Command:
     if not tail.strip():
         raise LineError("write RESTORE <snapshot> <path> <count> [snap=<position>:<snapshot>]")
     command = _generate_from_file(tail.strip())
-    return replace(command, restore=_number(number, "RESTORE"))
+    return replace(command, restore=Restore(_number(number, "RESTORE")))
 
 
 def _restore_chain(rest: str) -> Command:
@@ -191,10 +191,11 @@ def _restore_chain(rest: str) -> Command:
     if len(words) != 3:
         raise LineError(f"write {usage}")
     path, count = _right(words[2], 1, usage)
-    thick = None if words[0] == "-1" else _number(words[0], "RESTORE_CHAIN")
+    full = None if words[0] == "-1" else _number(words[0], "RESTORE_CHAIN")
     names = [] if words[1] == "-" else words[1].split(",")
     thin = tuple(_number(name, "RESTORE_CHAIN") for name in names)
-    return RestoreChainCommand(thick, thin, path, _number(count, "count", least=1))
+    restore = None if full is None and not thin else Restore(full, thin)
+    return GenerateCommand(path, _number(count, "count", least=1), restore=restore)
 
 
 def _park(back: bool) -> Callable[[str], Command]:

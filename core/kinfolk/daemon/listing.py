@@ -47,7 +47,8 @@ def ending(number: int, event: Finished) -> str:
     if event.error is not None:
         return f"err {event.error}"
     usage = event.usage
+    place = "" if usage.reused_from is None else f" from={usage.reused_from}"
     return (
-        f"ok req={number} prompt={usage.prompt} reused={usage.reused} gen={usage.emitted} "
+        f"ok req={number} prompt={usage.prompt} reused={usage.reused}{place} gen={usage.emitted} "
         f"finish={event.reason.value}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kinfolk.daemon.aligned import BatchCandidate
@@ -90,6 +90,10 @@ class Rotation:
     @property
     def busy(self) -> bool:
         return any(served.busy for served in self._served.values())
+
+    def taking(self, snapshots: Container[int]) -> bool:
+        """Whether one of some snapshots is taken in a prompt that is under way."""
+        return any(each.busy and each.takes in snapshots for each in self if each.keep)
 
     def in_slot(self, slot: int) -> Served | None:
         return next((served for served in self if served.slot == slot), None)

@@ -12,10 +12,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from kinfolk.daemon.aligned import select
+from kinfolk.daemon.batching import run_batch
 from kinfolk.daemon.commands import (
-    Batch,
     BatchCommand,
     CancelCommand,
     CompressCommand,
@@ -29,18 +29,18 @@ from kinfolk.daemon.commands import (
     Listing,
     ParkCommand,
     QuitCommand,
-    RestoreChainCommand,
     SnapshotCommand,
     StartCommand,
     StepCommand,
 )
 from kinfolk.daemon.drain import Drain
 from kinfolk.daemon.grammar import LineError, parse
+from kinfolk.daemon.keeping import Keeping
 from kinfolk.daemon.listing import ending, listing
 from kinfolk.daemon.output import LateReply, Output
 from kinfolk.daemon.parking import first_unpark, park, unpark
 from kinfolk.daemon.served import Rotation, Served
-from kinfolk.daemon.snapshots import LATER, Snapshots, unchained
+from kinfolk.daemon.snapshots import Snapshot, Snapshots
 from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
 from kinfolk.daemon.token_files import read_tokens, write_tokens
 from kinfolk.errors import EngineError, KinfolkError, QueueFull, RequestError, SlotTaken
@@ -54,15 +54,15 @@ TurnCommand = StartCommand | GenerateCommand | ContinueCommand
 
 
 class Session:
-    """Used by one thread. ``post`` is called on the engine's thread with what happens to a request;
-    the caller gives it to :meth:`take` on the session's own thread."""
+    """Used by one thread. ``post`` is called on any thread with what is to be done next; the caller
+    calls that on the session's own thread."""
 
     def __init__(
         self,
         engine: TurnEngine,
         options: SessionOptions,
         output: Output,
-        post: Callable[[Served, SchedulerEvent], None],
+        post: Callable[[Callable[[], None]], None],
     ) -> None:
         self._engine = engine
         self._options = options
@@ -72,6 +72,7 @@ class Session:
         self._lines: deque[Line | LateReply] = deque()
         self._snapshots = Snapshots(options.snapshots)
         self._drain: Drain | None = None
+        self._keeping = Keeping(engine, self._snapshots, post, self._go_on)
         self._leaving = False
         self._quit: int | None = None
         self._count = 0
@@ -123,7 +124,7 @@ class Session:
         else:
             self._lines.append(LateReply(number, text, failed))
 
-    def take(self, served: Served, event: SchedulerEvent) -> None:
+    def _take(self, served: Served, event: SchedulerEvent) -> None:
         """Something has happened to a request."""
         if isinstance(event, Emitted):
             served.blocked = False
@@ -137,6 +138,11 @@ class Session:
             self._output.turn_over(served.number)
         else:
             self._finished(served, event)
+            return
+        self._over(served)
+
+    def _over(self, served: Served) -> None:
+        """A turn is over, or waits for another one."""
         if self._drain is not None:
             self._drain.over(served)
         self._go_on()
@@ -175,7 +181,8 @@ class Session:
                 self._output.reply(quit_line)
 
     def _execute(self, line: Line | LateReply) -> bool:
-        """False: ask again when a turn is over. Never so if none is under way."""
+        """False: ask again when a turn is over, or a snapshot is on the disk. Never so if neither
+        is under way."""
         if self._served.busy and not self._output.wire.tagged:
             return False
         if isinstance(line, LateReply):
@@ -202,8 +209,6 @@ class Session:
                 if not park(self._engine, self._served, command, self._turn):
                     return False
                 self._output.reply(line.request)
-            case RestoreChainCommand():
-                return self._generate(line, unchained(command))
             case SnapshotCommand():
                 return self._snapshot(line, command)
             case FreeSnapshotCommand():
@@ -212,7 +217,7 @@ class Session:
             case QuitCommand():
                 return self._leave(line.request)
             case CompressCommand() | FreeDrafterCommand():
-                raise RequestError(f"the compression of prompts is {LATER}")
+                raise RequestError("the compression of prompts is not available in this version")
         return True
 
     def _listing(self, what: Listing) -> str:
@@ -246,7 +251,7 @@ class Session:
         counted = command.out is not None
         prompt = read_tokens(command.path, self._options.context, counted=counted)
         if command.restore is not None:
-            if any(other.busy and other.takes == command.restore for other in self._served):
+            if self._served.taking(command.restore.numbers):
                 return False
             self._snapshots.check_prompt(command.restore, prompt)
         request = self._request(prompt, command.total, command.sampling)
@@ -260,21 +265,21 @@ class Session:
         return self._submit(served)
 
     def _snapshot(self, line: Line, command: SnapshotCommand) -> bool:
-        """Without a header for it, that of the request in slot 0."""
-        if command.thin is not None:
-            raise RequestError(f"a snapshot of a range of positions is {LATER}")
-        self._snapshots.check_number(command.number)
-        slot = line.slot or 0
-        served = self._served.get(line.request) if line.request else self._served.in_slot(slot)
-        if served is None or served.blocked:
-            raise RequestError("there is no such request with a slot: REQ <id> SNAPSHOT <number>")
-        if served.busy:
-            return False
-        if not self._engine.keep(served.key):
-            raise RequestError("there is no room for a checkpoint (--checkpoints, --context)")
-        tokens = (*served.request.prompt, *served.tokens[:-1])
-        self._output.reply(line.request, self._snapshots.put(command.number, tokens))
-        return True
+        """Without a header for it, that of the request in slot 0. Lines wait until it is on the
+        disk, if there is one; turns do not."""
+        if not self._keeping.waits:
+            self._snapshots.check_number(command.number)
+            slot = line.slot or 0
+            served = self._served.get(line.request) if line.request else self._served.in_slot(slot)
+            if served is None or served.blocked:
+                raise RequestError("there is no such request with a slot: REQ <id> SNAPSHOT <n>")
+            if served.busy:
+                return False
+            self._keeping.begin(command, served)
+        text = self._keeping.reply()
+        if text:
+            self._output.reply(line.request, text)
+        return bool(text)
 
     def _is_free(self, number: int) -> bool:
         """Whether an id is that of no request; false while that may change."""
@@ -292,8 +297,8 @@ class Session:
         try:
             self._engine.submit(
                 served.request,
-                lambda event: self._post(served, event),
-                lambda pause: self._post(served, pause),
+                lambda event: self._post(partial(self._take, served, event)),
+                lambda pause: self._post(partial(self._take, served, pause)),
             )
         except (QueueFull, SlotTaken) as error:
             if self._served.busy:
@@ -388,17 +393,28 @@ class Session:
             self._output.token(served.number, token)
 
     def _finished(self, served: Served, event: Finished) -> None:
+        """A snapshot in the prompt comes first: the end of the request says what became of it."""
+        if served.keep is None or not served.tokens:
+            self._ended(served, event)
+            return
+        position, number = served.keep
+
+        def done(text: str) -> None:
+            self._ended(served, event, f" {text}")
+
+        text = self._keeping.put(number, Snapshot(served.request.prompt[:position]), done)
+        if text:
+            done(text)
+
+    def _ended(self, served: Served, event: Finished, more: str = "") -> None:
         number, cancels = served.number, served.cancels
         self._served.remove(served)
-        text, failed = ending(served.number, event), event.reason is FinishReason.ERROR
+        text, failed = ending(served.number, event) + more, event.reason is FinishReason.ERROR
         if served.out is not None and not failed:
             try:
                 write_tokens(served.out, served.tokens)
             except KinfolkError as error:
                 text, failed = f"err {error}", True
-        if served.keep is not None and served.tokens:
-            position, name = served.keep
-            self._snapshots.put(name, served.request.prompt[:position])
         if number in cancels and (event.reason is FinishReason.CANCELLED or not served.running):
             # Two lines wait on one stream: that of the turn, and the one that cancels it.
             if served.running:
@@ -407,6 +423,7 @@ class Session:
         self._output.done(number, text, failed=failed)
         for line in cancels:
             self._output.reply(line)
+        self._over(served)
 
     # -- turns --------------------------------------------------------------------------------
 
@@ -434,8 +451,8 @@ class Session:
         self._drain.lines.append(line.request)
 
     def _drain_on(self) -> None:
-        # Lines come before turns of a drain.
-        if self._drain is None or self._lines:
+        # Lines come before turns of a drain, but those that wait for the disk.
+        if self._drain is None or (self._lines and not self._keeping.waits):
             return
         if self._served.busy and not self._output.wire.tagged:
             return
@@ -461,24 +478,9 @@ class Session:
         self._check_tagged()
         if self._served.busy:
             return False
-        candidates = self._served.candidates(self._engine.view())
-        slots, tail = self._options.slots, command.kind is Batch.TAIL
-        batch = select(candidates, command.most or slots, slots, tail=tail)
-        if command.kind is Batch.PEEK:
-            self._output.reply(line.request, str(batch))
-            return True
-        if not batch.slots:
-            raise RequestError(f"fewer than two requests are at one position: {batch}")
-        chosen = [served for slot, served in self._served.held() if slot in batch.slots]
-        if command.kind is Batch.PROBE:
-            tokens = self._engine.probe([served.key for served in chosen])
-            wrong = sum(together != alone for together, alone in tokens)
-            text = f"probe sequences={len(tokens)} mismatches={wrong}"
-            self._output.reply(line.request, text, failed=wrong > 0)
-            return True
-        for served in chosen:
-            self._turn(served, 1)
-        self._served.cursor = batch.cursor or 0
+        reply = run_batch(self._engine, self._served, command, self._turn)
+        if reply is not None:
+            self._output.reply(line.request, reply[0], failed=reply[1])
         return True
 
     def _check_tagged(self) -> None:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, Final
@@ -102,19 +102,24 @@ class DiskTier:
             else:
                 scheduler.fetched(job, read=outcome)
 
-    def name(self, tokens: HashedTokens, name: str) -> None:
-        """Write the prefix after exactly these tokens under a name, or name it on the disk."""
+    def name(self, tokens: HashedTokens, name: str, heard: Callable[[str], None]) -> None:
+        """Write the prefix after exactly these tokens under a name, or name it on the disk.
+        ``heard`` is called once: with "" when it is there, else with why not."""
         entry = self._prefixes.at(tokens, len(tokens))
         if entry is not None:
-            self.books.name(entry, name)
+            self.books.name(entry, name, heard)
             return
         key = point_hash(tokens.chain, tokens.packed, len(tokens))
 
-        def give() -> None:
-            if not self.cache.give_name(name, key):
-                log.warning("%r is not on the disk: memory had no room for its state", name)
+        def given(future: Future[bool]) -> None:
+            try:
+                heard("" if future.result() else "memory had no room for its state")
+            except (CancelledError, InterruptedError):
+                heard("the disk cache was closed")
+            except Exception as error:
+                heard(str(error))
 
-        self.thread.call(give)
+        self.thread.call(lambda: self.cache.give_name(name, key)).add_done_callback(given)
 
     def rest(self, scheduler: Scheduler, seconds: float) -> float | None:
         """Nothing can run, and has not for some seconds. Returns after how many to ask again,
@@ -201,7 +206,7 @@ class DiskTier:
                 blocks=blocks,
                 recurrent=recurrent,
                 tensors=self._tensors,
-                name=spill.name,
+                name="" if spill.name is None else spill.name.text,
             )
             self._hear(operation.job, self.thread.write(entry), _NOT_WRITTEN)
         else:

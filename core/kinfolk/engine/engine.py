@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 from typing import TypeVar
@@ -137,10 +136,15 @@ class Engine:
         unknown and finished ids are ignored."""
         self._post(lambda: self._scheduler.grant(request_id, tokens))
 
-    def keep(self, request_id: str) -> bool:
+    def keep(self, request_id: str, length: int | None = None) -> bool:
         """Keep the state of a held request as a checkpoint for later prompts that begin with its
-        tokens; false if there is no room. Blocks until the running step is over."""
-        return self._ask(lambda: self._scheduler.keep(request_id))
+        tokens, or with the first ``length`` of them; false if there is no room. Blocks until the
+        running step is over. Raises :class:`RequestError` with the name of the family if it has no
+        state there any more."""
+        try:
+            return self._ask(lambda: self._scheduler.keep(request_id, length))
+        except RequestError as error:
+            raise RequestError(f"{self.loaded.family.name}: {error}") from None
 
     def named_prefixes(self) -> NamedPrefixes | None:
         """Prefixes with names on the disk; ``None`` without one."""
@@ -148,15 +152,17 @@ class Engine:
         if disk is None:
             return None
 
-        def put(tokens: tuple[int, ...], name: str) -> None:
+        def put(tokens: tuple[int, ...], name: str, heard: Callable[[str], None]) -> None:
             hashed = HashedTokens(tokens, root=disk.root)
 
             def act() -> Sequence[SchedulerEvent]:
-                disk.name(hashed, name)
+                disk.name(hashed, name, heard)
                 return ()
 
-            with suppress(EngineError):  # it has stopped, and its requests with it
+            try:
                 self._post(act)
+            except EngineError as error:
+                heard(str(error))
 
         return NamedPrefixes(disk.cache, disk.thread, put)
 

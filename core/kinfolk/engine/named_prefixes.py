@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 class NamedPrefixes:
     """Any thread but the engine's may use it. ``put`` is called with tokens and a name: it lets the
-    engine write the prefix after exactly those tokens, and does not wait for it.
+    engine write the prefix after exactly those tokens, and does not wait for it. Its third argument
+    is called once, on any thread: with "" when the prefix is on the disk, where a process that dies
+    does not lose it, else with why it is not.
 
     What asks the disk waits for it, and raises :class:`EngineError` if it cannot be asked.
     """
@@ -25,7 +27,7 @@ class NamedPrefixes:
         self,
         cache: DiskCache,
         thread: DiskThread,
-        put: Callable[[tuple[int, ...], str], None],
+        put: Callable[[tuple[int, ...], str, Callable[[str], None]], None],
     ) -> None:
         self.put = put
         self._cache = cache
@@ -43,9 +45,10 @@ class NamedPrefixes:
         packed = self._ask(read)
         return None if packed is None else tuple(array("q", packed))
 
-    def why_not(self, name: str) -> str:
-        """Why there is no such prefix for this model: the difference to another one, by name."""
-        return self._cache.why_elsewhere(name)
+    def why_not(self, name: str, fits: Callable[[str], bool]) -> str:
+        """Why this model has no prefix whose name ``fits``: the difference to another one that
+        has."""
+        return self._cache.why_elsewhere(name, fits)
 
     def free(self, name: str) -> bool:
         """Take a name away; false if there is none."""

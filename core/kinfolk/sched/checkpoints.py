@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kinfolk.errors import RequestError
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request, Sequence
 from kinfolk.state.checkpoint_store import CheckpointStore
@@ -11,6 +12,7 @@ from kinfolk.state.chunks import Checkpoint, SlotLease
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.prefix import PrefixCache
 from kinfolk.state.stored_prefix import PrefixKind
+from kinfolk.types import CHUNK_POSITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,27 @@ class Checkpoints:
         """Whether anything of a lease is pending."""
         return bool(self._pending) and lease in self._pending
 
+    def keep(self, seq: Sequence, lease: SlotLease, length: int | None = None) -> bool:
+        """Keep the state after ``known[:length]``, ``None`` = where the sequence is; false if there
+        is no room. Raises :class:`RequestError` if there is no such state any more, or not yet."""
+        length = seq.computed if length is None else length
+        if not 0 < length <= seq.computed:
+            raise RequestError(
+                f"position {length} is not in 1..{seq.computed}, where the request is"
+            )
+        if not (length == seq.computed or self._keeps(seq, length)):
+            self._check_passed(length, seq.computed)
+        self._keep(seq, lease, length)
+        return self._keeps(seq, length)
+
     def keep_end(self, seq: Sequence, lease: SlotLease, *, pending: bool = False) -> None:
         """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
         that computes it has succeeded."""
-        tokens = seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])
-        checkpoint = self._make(seq, lease, seq.computed, tokens, PrefixKind.END)
+        self._keep(seq, lease, seq.computed, pending=pending)
+
+    def _keep(self, seq: Sequence, lease: SlotLease, length: int, *, pending: bool = False) -> None:
+        tokens = _computed(seq)
+        checkpoint = self._make(seq, lease, length, tokens, PrefixKind.END)
         if checkpoint is None:
             return
         made = PendingCheckpoint(seq, tokens, checkpoint, PrefixKind.END)
@@ -84,10 +102,25 @@ class Checkpoints:
         else:
             self._insert(made)
 
-    def keeps(self, seq: Sequence) -> bool:
-        """Whether there is a checkpoint after ``known[:computed]``."""
-        tokens = seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])
-        return self._prefixes.holds(tokens, seq.computed)
+    def _keeps(self, seq: Sequence, length: int) -> bool:
+        return self._prefixes.holds(_computed(seq), length)
+
+    def _check_passed(self, length: int, computed: int) -> None:
+        """Raise :class:`RequestError` if a sequence has lost state at a position that it has
+        passed: recurrent state and windows move on, keys and values of full chunks stay."""
+        moves = ["recurrent state"] if self._store.recurrent else []
+        windows = sorted({pool.window for pool in self._store.pools if pool.window is not None})
+        moves += [f"attention to the last {window} positions" for window in windows]
+        if moves:
+            raise RequestError(
+                f"no state can be kept at position {length}: {' and '.join(moves)} moved on to "
+                f"position {computed}, where the request is"
+            )
+        if length % CHUNK_POSITIONS:
+            raise RequestError(
+                f"no state can be kept at position {length}: write a multiple of {CHUNK_POSITIONS} "
+                f"or {computed}, where the request is"
+            )
 
     def forget_all(self) -> None:
         """After a fault of unknown reach no stored state is trusted."""
@@ -136,3 +169,8 @@ class Checkpoints:
             forks=made.sequence.request.checkpoints,
             start=made.sequence.start,
         )
+
+
+def _computed(seq: Sequence) -> HashedTokens:
+    """``known[:computed]``."""
+    return seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])

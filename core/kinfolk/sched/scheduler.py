@@ -210,15 +210,15 @@ class Scheduler:
             self._turns.join(sequence)
         return []
 
-    def keep(self, request_id: str) -> bool:
-        """Keep the state of a held request as a checkpoint for later prompts; false if there is no
-        room. Raises :class:`EngineError` if it is not held."""
+    def keep(self, request_id: str, length: int | None = None) -> bool:
+        """Keep the state of a held request as a checkpoint for later prompts, after ``length``
+        tokens (:meth:`Checkpoints.keep`). Raises :class:`EngineError` if it is not held."""
         sequence = self._alive.get(request_id)
         if sequence is None or sequence.status is not Status.HELD:
             raise EngineError(f"request {request_id!r} is not held: its state is about to change")
-        self._checkpoints.keep_end(sequence, sequence.leased)
+        kept = self._checkpoints.keep(sequence, sequence.leased, length)
         self._admission.room_changed()
-        return self._checkpoints.keeps(sequence)
+        return kept
 
     @contextmanager
     def forks(self, request_ids: Iterable[str]) -> Iterator[StepPlan]:

@@ -16,7 +16,8 @@ class BlockPool:
     """Pool ``index`` of ``size`` blocks. A chunk's block is free again with its last reference.
 
     ``free`` lists free blocks; the last one is allocated next. ``references`` counts the tables
-    that hold chunks of blocks, and once for each chunk the checkpoints that do.
+    that hold chunks of blocks, and once for each chunk the checkpoints that do; ``kept`` counts
+    the blocks of those.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class BlockPool:
         self.window = window
         self.free = list(range(size, DUMMY, -1))
         self.references = 0
+        self.kept = 0
         self.row_pages = host.layout.block_pages[index]
         self._operations = operations
         self._host = host
@@ -65,6 +67,7 @@ class BlockPool:
         chunk.owners += 1
         chunk.kept += 1
         self.references += chunk.kept == 1
+        self.kept += chunk.kept == 1
 
     def drop(self, chunk: Chunk) -> None:
         """End the holding of a checkpoint that refers to the chunk."""
@@ -146,6 +149,7 @@ class BlockPool:
     def _unkeep(self, chunk: Chunk) -> None:
         chunk.kept -= 1
         self.references -= chunk.kept == 0
+        self.kept -= chunk.kept == 0
         self._unrefer(chunk)
 
     def _unrefer(self, chunk: Chunk) -> None:

@@ -42,6 +42,11 @@ class CheckpointStore:
         self.demotions = 0
         self._tables = tables
 
+    @property
+    def any_chunk(self) -> bool:
+        """Whether keys and values are all there is: then a sequence may start behind any chunk."""
+        return not self.recurrent and all(pool.window is None for pool in self.pools)
+
     def can_take(
         self, lease: SlotLease, position: int, dropping: Sequence[Checkpoint] = ()
     ) -> bool:
@@ -74,10 +79,12 @@ class CheckpointStore:
 
         At the committed length the recurrent state is copied now; at a later position, inside the
         slice about to run, the caller asks the step to store it in ``Checkpoint.slot``. Until then
-        the checkpoint must not be demoted.
+        the checkpoint must not be demoted. An earlier one must be behind a full chunk, of a family
+        that has nothing but keys and values.
         """
         seq = self._tables.sequence(lease)
-        if not seq.length <= position <= seq.extended:
+        passed = self.any_chunk and position > 0 and position % CHUNK_POSITIONS == 0
+        if not (passed or seq.length <= position) or position > seq.extended:
             raise StateError(
                 f"position {position} lies outside {seq.length}..{seq.extended} of slot "
                 f"{lease.slot}"

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from errno import EACCES, EPERM, EROFS
 from pathlib import Path
@@ -29,7 +28,6 @@ from kinfolk.state.disk_files import (
     Scattered,
     flush_folder,
     nbytes_of,
-    open_chunk,
     open_point,
     write_entry,
 )
@@ -44,6 +42,7 @@ from kinfolk.state.disk_format import (
     point_header,
 )
 from kinfolk.state.disk_index import SIDE_BYTES, FolderIndex
+from kinfolk.state.disk_reading import UnreadableEntry, read_point
 from kinfolk.state.disk_requests import PointRead, PointWrite, StoreReport, point_hash
 from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES
 from kinfolk.types import CHUNK_POSITIONS
@@ -59,9 +58,6 @@ LOCK_PATIENCE: Final = 30.0
 
 OPEN_PATIENCE: Final = 1.0
 """Seconds that opening waits for it; then nothing is dropped or removed until the first write."""
-
-READERS: Final = 4
-"""Chunks of a point that are read and checked at once: checksums are slower than the disk."""
 
 FULL_SECONDS: Final = 600.0
 """How long a full disk is not filled further: older points make room for new ones."""
@@ -305,49 +301,14 @@ class DiskCache:
 
         After false, nothing that was not reported as arrived may be used.
         """
-        point = request.point
-        wanted = request.packed[: point.length * TOKEN_BYTES]
-        full = point.length // CHUNK_POSITIONS
         try:
-            with open_point(self._folder.point(point.key), self._salt, point.key) as file:
-                if bytes(file.tokens()) != wanted:
-                    return False
-                stored = file.header.section(RECURRENT_SECTION)
-                if (stored is None) != (request.recurrent is None) or (
-                    file.header.tensors != request.tensors
-                ):
-                    raise DamagedFile("it has other recurrent state than the model")
-                if request.recurrent is not None:
-                    file.read(RECURRENT_SECTION, 0, request.recurrent)
-                partial = [place for place in request.blocks if place[1] == full]
-                for pool, number in partial:
-                    file.read(BLOCK_SECTION, pool, request.blocks[pool, number])
-                    request.arrived(pool, number)
-        except (DamagedFile, OSError) as error:
-            self._drop(point, error)
+            if not read_point(self._folder, self.root, request):
+                return False
+        except UnreadableEntry as found:
+            self._drop(request.point, found.error, found.chunk)
             return False
-        chain = [self.root, *point.chain]
-        places = sorted(request.blocks.keys() - partial, key=lambda place: place[1])
-        with ThreadPoolExecutor(READERS, "kinfolk-disk-read") as readers:
-            reads = [readers.submit(self._read_chunk, request, chain, *place) for place in places]
-            for place, done in zip(places, reads, strict=True):
-                try:
-                    done.result()
-                except (DamagedFile, OSError) as error:
-                    readers.shutdown(cancel_futures=True)
-                    self._drop(point, error, (chain[place[1] + 1], place[0]))
-                    return False
-                request.arrived(*place)
-        self._folder.hit(point.key)
+        self._folder.hit(request.point.key)
         return True
-
-    def _read_chunk(self, request: PointRead, chain: Sequence[int], pool: int, number: int) -> None:
-        key = chain[number + 1]
-        with open_chunk(self._folder.chunk(key, pool), self._salt, key, pool) as file:
-            if file.header.parent != chain[number]:
-                raise DamagedFile("it follows another chunk")
-            file.tokens()
-            file.read(BLOCK_SECTION, pool, request.blocks[pool, number])
 
     def touch(self, key: int) -> None:
         """Count a hit of a point that was found in memory, so that the limit knows its value."""
@@ -398,11 +359,13 @@ class DiskCache:
         with self._locked():
             pass
 
-    def why_elsewhere(self, name: str) -> str:
-        """Why a point that other models have under a name does not fit, or that there is none."""
+    def why_elsewhere(self, name: str, fits: Callable[[str], bool] | None = None) -> str:
+        """Why a point that other models have under a name, or one that ``fits``, is not for this
+        model, or that there is none."""
+        fits = fits or name.__eq__
         found = []
         for salt, contents in list(self._index.contents.items()):
-            if salt != self._salt and name in contents.names:
+            if salt != self._salt and any(map(fits, list(contents.names))):
                 record = self._index.folders[salt].record()
                 whose = "a model that is not known" if record is None else record.model
                 what = [] if record is None else self.record.differences(record)

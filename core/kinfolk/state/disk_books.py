@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,18 +37,33 @@ FETCH_MARGIN: Final = 64
 MOST_SPILLS: Final = 4
 """Prefixes that are pinned for the disk at once."""
 
+NO_HOST_ROOM: Final = (
+    "host memory has no room for its bytes on their way there; raise --cache-memory"
+)
+
+_RENAMED: Final = "another prefix has got its name"
 _DROP_KINDS: Final = ("limit", "full", "host", "other")
+
+
+@dataclass(eq=False, slots=True)
+class SpillName:
+    """A name that a prefix is to have on the disk. ``heard`` is called once: with "" when it has
+    it, else with why not."""
+
+    text: str
+    entry: StoredPrefix
+    heard: Callable[[str], None]
 
 
 @dataclass(eq=False, slots=True)
 class Spill:
     """A prefix on its way to the disk. ``first``: the first chunk that it needs of each pool;
-    ``name``: that of the point, empty = none; ``sent``: the operation was decided."""
+    ``name``: that of the point; ``sent``: the operation was decided."""
 
     entry: StoredPrefix
     pin: Pin
     first: tuple[int, ...]
-    name: str = ""
+    name: SpillName | None = None
     sent: bool = False
 
 
@@ -88,7 +103,7 @@ class DiskBooks:
         self._store = store
         self._prefixes = prefixes
         self._jobs = 0
-        self._named: dict[str, StoredPrefix] = {}
+        self._named: dict[str, SpillName] = {}
         self._warned = False
 
     def stats(self) -> dict[str, int]:
@@ -125,9 +140,10 @@ class DiskBooks:
                 self._store.operations.append(SpillSaved(job, identities, blocks))
         return left or bool(self.spills)
 
-    def name(self, entry: StoredPrefix, name: str) -> None:
-        """Write a prefix under a name, as soon as there is room for its bytes."""
-        self._named[name] = entry
+    def name(self, entry: StoredPrefix, name: str, heard: Callable[[str], None]) -> None:
+        """Write a prefix under a name, as soon as there is room for its bytes; ``heard``: see
+        :class:`SpillName`."""
+        self._want(SpillName(name, entry, heard))
         entry.spilled = False
         self._begin(entry, closing=False)
 
@@ -144,19 +160,32 @@ class DiskBooks:
             if report.missing and spill.entry in self._prefixes:
                 self._prefixes.demoted[spill.entry] = None
                 spill.entry.spilled = False
-                if spill.name:
-                    self._named[spill.name] = spill.entry
-        elif report.outcome == "stored":
+                if spill.name is not None:
+                    self._named.setdefault(spill.name.text, spill.name)
+                    if self._named[spill.name.text] is not spill.name:
+                        spill.name.heard(_RENAMED)
+            elif spill.name is not None:
+                spill.name.heard(report.reason)
+            return
+        if report.outcome == "stored":
             self.counts.spills += 1
             self.counts.spilled_bytes += report.nbytes
+        if spill.name is not None:
+            spill.name.heard("")
+
+    def _want(self, name: SpillName) -> None:
+        """The last prefix that is to have a name gets it."""
+        before = self._named.get(name.text)
+        self._named[name.text] = name
+        if before is not None:
+            before.heard(_RENAMED)
 
     def _due(self, *, idle: bool) -> Iterator[StoredPrefix]:
         """Prefixes to be written, those with names first."""
-        for name, entry in list(self._named.items()):
-            if entry not in self._prefixes:
-                log.warning("%r is not on the disk: there was no room for its bytes", name)
-                del self._named[name]
-        named = dict.fromkeys(self._named.values())
+        for name in list(self._named.values()):
+            if name.entry not in self._prefixes:
+                self._settled(name.entry, name, "memory had no room for its state")
+        named = self._named_entries()
         for entry in [*(named | self._prefixes.demoted), *(self._prefixes if idle else ())]:
             if entry not in self._prefixes:
                 continue
@@ -173,9 +202,9 @@ class DiskBooks:
     def _begin(self, entry: StoredPrefix, *, closing: bool) -> bool:
         """Pin a prefix for the disk; false if it must be tried again."""
         store = self._store
-        name = next((name for name, each in self._named.items() if each is entry), "")
-        if self.cache.off or (self.holds(entry) and not name):
-            return self._settled(entry, name)
+        name = next((each for each in self._named.values() if each.entry is entry), None)
+        if self.cache.off or (self.holds(entry) and name is None):
+            return self._settled(entry, name, self.cache.off)
         first = self._first(entry.length)
         full, rest = divmod(entry.length, CHUNK_POSITIONS)
         wanted = self.cache.missing(entry.tokens.chain[: full + 1], first)
@@ -185,7 +214,7 @@ class DiskBooks:
             return store.host.fits(store.pages_to_pin(entry.checkpoint, wanted))
 
         def spare(other: StoredPrefix) -> bool:
-            if other is entry or other in self._named.values():
+            if other is entry or other in self._named_entries():
                 return False
             return self.holds(other) or (closing and (other.spilled or not self._is_wanted(other)))
 
@@ -195,23 +224,30 @@ class DiskBooks:
             if not self._warned:
                 self._warned = True
                 log.warning(
-                    "a prefix of %d tokens is not kept on the disk: host memory has no room for "
-                    "its bytes on their way there; raise --cache-memory",
-                    entry.length,
+                    "a prefix of %d tokens is not kept on the disk: %s", entry.length, NO_HOST_ROOM
                 )
             self.counts.dropped["host"] += 1
-            return self._settled(entry, name)
+            return self._settled(entry, name, NO_HOST_ROOM)
         self._settled(entry, name)
         self.spills[self._next_job()] = Spill(
             entry, store.pin(entry.checkpoint, wanted), first, name
         )
         return True
 
-    def _settled(self, entry: StoredPrefix, name: str) -> bool:
-        self._named.pop(name, None)
-        entry.spilled = entry not in self._named.values()
+    def _settled(self, entry: StoredPrefix, name: SpillName | None, fault: str = "") -> bool:
+        """Nothing more is to be decided about a prefix and one of its names. ``fault``: why it is
+        not written."""
+        if name is not None:
+            del self._named[name.text]
+            if fault:
+                name.heard(fault)
+        entry.spilled = entry not in self._named_entries()
         self._prefixes.demoted.pop(entry, None)
         return True
+
+    def _named_entries(self) -> dict[StoredPrefix, None]:
+        """Those that are to be written under a name."""
+        return dict.fromkeys(each.entry for each in self._named.values())
 
     def holds(self, entry: StoredPrefix) -> bool:
         """Whether the disk has the point of a prefix."""
@@ -280,13 +316,14 @@ class DiskBooks:
     def forget(self) -> list[int]:
         """After a fault or at the end: nothing is written or read any more. Returns the jobs of
         fetches that ended so; the caller has seen to it that nobody uses host memory."""
-        names = [*self._named, *(spill.name for spill in self.spills.values() if spill.name)]
-        for name in names:
-            log.warning("%r may not be on the disk: its state was lost before", name)
+        names = [*self._named.values(), *(spill.name for spill in self.spills.values())]
         for spill in self.spills.values():
             self._store.unpin(spill.pin)
         self.spills.clear()
         self._named.clear()
+        for name in names:
+            if name is not None:
+                name.heard("its state was lost before it was written")
         jobs = list(self.fetches)
         for fetch in self.fetches.values():
             self._store.unpin(fetch.pin)

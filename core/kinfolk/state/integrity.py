@@ -63,7 +63,9 @@ def check_pool(
         require(chunk.kept == kept[identity], f"checkpoints of chunk {identity}")
         require((chunk.block != DUMMY) == (chunk.refs > 0), f"block of chunk {identity}")
         require(chunk.refs > 0 or chunk.saved, f"chunk {identity} is nowhere")
-    held = refs.total() - kept.total() + sum(count > 0 for count in kept.values())
+    blocks = sum(count > 0 for count in kept.values())
+    require(pool.kept == blocks, f"blocks of checkpoints in pool {index}")
+    held = refs.total() - kept.total() + blocks
     require(pool.references == held, f"references of pool {index}")
     used = [chunk.block for chunk in chunks.values() if chunk.refs]
     require(

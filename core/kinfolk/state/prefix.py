@@ -77,7 +77,7 @@ class PrefixCache:
     def __init__(
         self, store: CheckpointStore, capacity: int, size: PrefixBytes | None = None
     ) -> None:
-        self.any_chunk = not store.recurrent and all(pool.window is None for pool in store.pools)
+        self.any_chunk = store.any_chunk
         self.capacity = capacity
         self.counts = PrefixCounts()
         self.drops: Counter[DropReason] = Counter()
@@ -105,14 +105,18 @@ class PrefixCache:
         return [(each.tokens.prefix(each.length), each.checkpoint) for each in self._entries]
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and the number of stored prefixes, also by their place. Any
-        thread may ask."""
+        """Counters since the start, and the number of stored prefixes, also by their place;
+        ``prefixes_device_bytes`` are those that they have there, some of them shared with running
+        sequences. Any thread may ask."""
         counts, entries = self.counts, list(self._entries)
         device = sum(each.checkpoint.resident for each in entries)
+        sizes = zip(self._store.pools, self._size.blocks, strict=False)  # toys have no bytes
+        blocks = sum(pool.kept * nbytes for pool, (_, nbytes) in sizes)
         return {
             "prefixes": len(entries),
             "prefixes_device": device,
             "prefixes_host": len(entries) - device,
+            "prefixes_device_bytes": device * self._size.recurrent + blocks,
             "prefix_lookups": counts.lookups,
             "prefix_hits": counts.hits,
             "prefix_tokens": counts.tokens,
