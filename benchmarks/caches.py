@@ -6,7 +6,8 @@ are saved and leave the device beside it.
 The default is the bundled model. Two engines in one process, one without places for prefixes and
 one with two on the device and host memory behind them, decode the same text in turns. Then the
 second one decodes while short requests come every ``--every`` tokens, in turns with and without
-keeping their prefix, which sends another one to host memory: the difference is what saving costs.
+keeping the state at their end, which sends another one to host memory: the difference is what
+saving costs.
 A ratio is the median of the pairs, with the 95 % interval of the mean.
 """
 
@@ -35,8 +36,6 @@ from kinfolk.settings import load_settings
 
 PROMPT = 128
 SHORT = 70
-KEPT = 64
-"""Tokens of a short prompt that are kept: the state behind a whole chunk."""
 
 STUDENT = {5: 2.78, 10: 2.26, 15: 2.14, 20: 2.09}
 """Of the 95 % interval, by the number of pairs."""
@@ -144,8 +143,7 @@ class Decode:
                 times.append(time.perf_counter())
                 before, count = count, count + len(event.tokens)
                 if beside and before // self._every < count // self._every < self._room():
-                    places = (KEPT,) if keep else ()
-                    short = replace(self._request(SHORT, 1), keep=keep, checkpoints=places)
+                    short = replace(self._request(SHORT, 1), keep=keep)
                     others.append(self._engine.submit(short))
             elif isinstance(event, Finished):
                 assert event.error is None, event.error

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.xdist_group
 
 log = logging.getLogger(__name__)
 
-MOST_TIES = 1
-"""Of four answers of 40 tokens: in float32, two scores are seldom within rounding."""
+MOST_TIES = 2
+"""Of four answers of 40 tokens: two scores are seldom within rounding."""
 
 
 @pytest.fixture(scope="module")

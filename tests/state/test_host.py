@@ -66,6 +66,16 @@ def test_rooms_are_counted_in_pages_and_rows():
         rows.discharge(3)
 
 
+def test_memory_is_ready_for_what_may_come_at_once():
+    layout = HostLayout(128, (3, 1), 5)
+    assert layout.pages_ahead == 2 * (5 + 3 + 1)
+    assert [layout.prefix_pages(n) for n in (0, 1, 64, 65, 8192)] == [5, 9, 9, 13, 5 + 128 * 4]
+    memory = HostMemory(layout, 1024, CPU)
+    memory.expect(10**6)  # No more than there is room for, and none of it is used.
+    assert memory.used_bytes == 0
+    memory.add(1, 1024)
+
+
 def test_without_a_limit_everything_fits():
     assert HostRows(HostLayout(128, (3,), 2)).fits(2**40)
 

@@ -76,6 +76,9 @@ class DiskTier:
         # Reads of rows that pending copies may still use: events that they are done.
         self._unread: deque[tuple[Any, int, PointRead]] = deque()
         self._aborted = False
+        # The first turn after a start is likely to go on from one of them.
+        longest = max((point.length for point in cache.points()), default=0)
+        self._state.host.expect(kv_cache.host.layout.prefix_pages(longest))
 
     @property
     def root(self) -> int:

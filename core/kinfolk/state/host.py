@@ -24,7 +24,7 @@ class HostMemory:
         self._slab_pages = layout.slab_pages(capacity)
         self._most_pages = layout.pages_in(capacity)
         self._source = Slabs(self._slab_pages * self._page_bytes, device)
-        self._first_ahead = layout.slabs_ahead(capacity)
+        self._ahead_pages = layout.pages_ahead
         self._slabs: list[torch.Tensor] = []
         # The last is handed out next.
         self._free: list[int] = []
@@ -60,6 +60,11 @@ class HostMemory:
         for identity in list(self._rows):
             self.drop(identity)
 
+    def expect(self, pages: int) -> None:
+        """Rows of so many pages may be added at once: have memory for them ahead."""
+        self._ahead_pages = max(self._ahead_pages, pages)
+        self._make_ahead()
+
     def parts(self, identity: int) -> Iterator[torch.Tensor]:
         """The bytes of a row, uint8 [n] each, in as few parts as its pages allow."""
         pages, size = self._rows[identity], self._page_bytes
@@ -83,9 +88,11 @@ class HostMemory:
 
     def _make_ahead(self) -> None:
         """As much as there is, so that rows which come in a row do not wait for memory."""
-        count = max(self._first_ahead, len(self._slabs))
+        if self._slab_pages == 0:
+            return
+        count = max(-(-self._ahead_pages // self._slab_pages), len(self._slabs))
         if self._most_pages is not None:
-            count = min(count, self._most_pages // max(1, self._slab_pages) - len(self._slabs))
+            count = min(count, self._most_pages // self._slab_pages - len(self._slabs))
         self._source.make_ahead(count)
 
 

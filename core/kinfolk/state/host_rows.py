@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kinfolk.errors import StateError
 from kinfolk.plans import StatePlan
 from kinfolk.state.layout import SECTION_ALIGNMENT_BYTES, pool_layouts, slot_bytes
+from kinfolk.types import CHUNK_POSITIONS
 
 SLAB_BYTES = 8 * 2**20
 """Bytes of host memory that are allocated at once, and pinned in milliseconds: a power of two."""
@@ -46,12 +47,14 @@ class HostLayout:
         """Pages of a slab, if there are ``capacity`` bytes."""
         return _slab_bytes(capacity) // self.page_bytes
 
-    def slabs_ahead(self, capacity: int | None) -> int:
-        """Slabs for ``ROWS_AHEAD`` recurrent states and as many blocks of each pool."""
-        if capacity == 0:
-            return 0
-        pages = ROWS_AHEAD * (self.recurrent_pages + sum(self.block_pages))
-        return _divided(pages, max(1, self.slab_pages(capacity)))
+    @property
+    def pages_ahead(self) -> int:
+        """Pages of ``ROWS_AHEAD`` recurrent states and as many blocks of each pool."""
+        return ROWS_AHEAD * (self.recurrent_pages + sum(self.block_pages))
+
+    def prefix_pages(self, positions: int) -> int:
+        """Most pages of a prefix of so many positions: its state and all its blocks."""
+        return self.recurrent_pages + _divided(positions, CHUNK_POSITIONS) * sum(self.block_pages)
 
     def pages_in(self, capacity: int | None) -> int | None:
         """Pages of ``capacity`` bytes, which are allocated in whole slabs; ``None``: no limit."""
