@@ -20,6 +20,7 @@ from kinfolk.model_api import Forward
 from kinfolk.plans import PoolRule, SlotMapping
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.chunks import SlotLease
+from kinfolk.state.geometry import chunks_for
 from kinfolk.state.state import State
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
@@ -29,7 +30,7 @@ Parents = Sequence[int] | None
 class Driver:
     """Runs sequences of one model by explicit steps, and checks integrity after every step.
 
-    Any sealed chunk may be evicted, even one that the model's ``evict`` hook would protect.
+    Any sealed chunk may be evicted, even one that the model's ``map_slots`` hook would protect.
     ``replays``: steps are padded and captured as the engine's are; on the CPU, a replay runs them
     again.
     """
@@ -43,7 +44,7 @@ class Driver:
         self._last: tuple[list[Item], InputBatch, Forward] | None = None
 
     def open(self, positions: int = 512) -> SlotLease:
-        return self.kv_cache.open(positions)
+        return self.kv_cache.open(positions, resident=chunks_for(positions))
 
     @torch.inference_mode()
     def step(self, items: Sequence[Item]) -> list[torch.Tensor]:
