@@ -12,7 +12,6 @@ from kinfolk.state.operations import (
     DropSaved,
     LoadBlock,
     MapChunk,
-    SaveBlock,
     UnmapChunk,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.paging import Paging
 from kinfolk.sched.request import Request, Sequence
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
@@ -31,8 +32,13 @@ class Checkpoints:
     """
 
     def __init__(
-        self, store: CheckpointStore, prefixes: PrefixCache, limits: SchedulerLimits
+        self,
+        store: CheckpointStore,
+        prefixes: PrefixCache,
+        limits: SchedulerLimits,
+        paging: Paging,
     ) -> None:
+        self._paging = paging
         self._store = store
         self._prefixes = prefixes
         self._limits = limits
@@ -46,11 +52,12 @@ class Checkpoints:
         stores = []
         wanted = self._positions(seq.request, seq.computed, stop, for_choices=for_choices)
         for position, kind in sorted(wanted.items()):
-            checkpoint = self._make(seq, lease, position, seq.prompt, kind)
+            tokens = self._tokens(seq, lease, position)
+            checkpoint = self._make(seq, lease, position, tokens, kind)
             if checkpoint is None:
                 continue
             self._pending.setdefault(lease, []).append(
-                PendingCheckpoint(seq, seq.prompt, checkpoint, kind)
+                PendingCheckpoint(seq, tokens, checkpoint, kind)
             )
             if self._store.recurrent:
                 stores.append((position - seq.computed, checkpoint.slot))
@@ -63,6 +70,7 @@ class Checkpoints:
         """
         for each in self._pending.pop(lease, ()):
             if stored:
+                self._store.stored(each.checkpoint)
                 self._insert(each)
             else:
                 self._store.drop(each.checkpoint)
@@ -74,7 +82,7 @@ class Checkpoints:
     def keep_end(self, seq: Sequence, lease: SlotLease, *, pending: bool = False) -> None:
         """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
         that computes it has succeeded."""
-        tokens = seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])
+        tokens = self._tokens(seq, lease, seq.computed)
         checkpoint = self._make(seq, lease, seq.computed, tokens, PrefixKind.END)
         if checkpoint is None:
             return
@@ -86,7 +94,7 @@ class Checkpoints:
 
     def keeps(self, seq: Sequence) -> bool:
         """Whether there is a checkpoint after ``known[:computed]``."""
-        tokens = seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])
+        tokens = self._tokens(seq, seq.leased, seq.computed)
         return self._prefixes.holds(tokens, seq.computed)
 
     def forget_all(self) -> None:
@@ -94,6 +102,17 @@ class Checkpoints:
         for lease in list(self._pending):
             self.settle(lease, stored=False)
         self._prefixes.clear()
+
+    def _tokens(self, seq: Sequence, lease: SlotLease, position: int) -> HashedTokens:
+        """The tokens before a position, as the prefix cache is to know them."""
+        prompt = seq.prompt
+        if not self._store.is_exact(lease, position):
+            if seq.salted is None:
+                seq.salted = self._paging.salt(seq.prompt)
+            prompt = seq.salted
+        if position <= len(prompt):
+            return prompt
+        return prompt.followed_by(seq.known[len(prompt) : position])
 
     def _positions(
         self, request: Request, start: int, stop: int, *, for_choices: bool

@@ -229,6 +229,11 @@ class CheckpointStore:
         """Whether checkpoints of a sequence have nothing on the device: it is paged."""
         return self._tables.sequence(lease).paged
 
+    def is_exact(self, lease: SlotLease, position: int) -> bool:
+        """Whether no row before a position missed a chunk, or will in the next step."""
+        seq = self._tables.sequence(lease)
+        return seq.exact and (position <= seq.length or not seq.evicted)
+
     def needs_slot(self, lease: SlotLease, position: int) -> bool:
         """Whether a checkpoint of a paged sequence needs a slot until a step has stored it."""
         return self.recurrent and position > self._tables.length(lease)
@@ -248,8 +253,8 @@ class CheckpointStore:
     def _take_away(self, seq: SequenceState, position: int) -> Checkpoint:
         """A checkpoint that owns the chunks of a paged sequence wherever they are. Its recurrent
         state goes to the host now, or with :meth:`stored` once a step has stored it."""
-        exact = seq.exact and (position == seq.length or not seq.evicted)
-        checkpoint = self._away(position, self._tables.visible(seq, position), exact=exact)
+        exact, chunks = self.is_exact(seq.lease, position), self._tables.visible(seq, position)
+        checkpoint = self._away(position, chunks, exact=exact)
         if not self.recurrent:
             return checkpoint
         if position > seq.length:

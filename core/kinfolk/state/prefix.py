@@ -281,9 +281,9 @@ class PrefixCache:
         self, lease: SlotLease, position: int, keep: Collection[StoredPrefix]
     ) -> bool:
         """The same for a paged sequence: a slot for the step, and host memory."""
-        if self._store.needs_slot(lease, position) and not self._store.free:
-            if not self.evict_one(keep):
-                return False
+        needs_slot = self._store.needs_slot(lease, position) and not self._store.free
+        if needs_slot and not self.evict_one(keep):
+            return False
         held = [each for each in self.victims(keep) if not each.checkpoint.resident]
         return self._drop_until(
             lambda gone: self._store.can_take(lease, position, gone),
