@@ -46,7 +46,7 @@ NUMBERS = [
 ]
 VOCABULARY = 12
 LIMITS = SchedulerLimits(slots=2, context=100, vocabulary=VOCABULARY)
-ROOM = SimpleNamespace(fits_ever=lambda positions: True)
+ROOM = SimpleNamespace(fits_ever=lambda positions, resident: True)
 GOOD = Request("a", (1, 2), 3)
 
 

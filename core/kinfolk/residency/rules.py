@@ -24,7 +24,7 @@ class ResidencyRules:
     burst   spare blocks, into which chunks are loaded while others are still in their places: the
             most exchanges of a selection
     tau     committed tokens between two selections
-    scored  scores are asked for; without them the last chunks are kept
+    scorers who is asked for scores; without any, the last chunks are kept
     """
 
     chunks: int
@@ -32,7 +32,7 @@ class ResidencyRules:
     tail: int = 4
     burst: int = 32
     tau: int = 64
-    scored: bool = False
+    scorers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         least = least_chunks(self.sink, self.tail, self.burst)
@@ -47,6 +47,11 @@ class ResidencyRules:
             )
         if self.tau < 1:
             raise SettingsError(f"kvflash_tau must be at least 1, got {self.tau}")
+
+    @property
+    def scored(self) -> bool:
+        """Whether scores are asked for."""
+        return bool(self.scorers)
 
     @property
     def decoding(self) -> int:

@@ -169,7 +169,9 @@ class Paging:
         residency.asked()
         self._asked[lease.slot] = sequence
         self._requests.append(
-            ScoreRequest(lease, sequence.request.id, length, reason, resident, last_used)
+            ScoreRequest(
+                lease, sequence.request.id, sequence.known, length, reason, resident, last_used
+            )
         )
 
     def _move(self, sequence: Sequence, residency: Residency, *, at_once: bool) -> None:

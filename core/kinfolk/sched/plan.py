@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -61,11 +62,13 @@ class Item:
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """Chunks of a sequence to score behind a step: those sealed in ``length`` positions, which were
-    committed before it. ``resident`` and ``last_used`` of each chunk are those of
+    committed before it. ``tokens`` are all that are known when the step is launched, and not to be
+    read later; ``resident`` and ``last_used`` of each chunk are those of
     :class:`kinfolk.score_api.ChunkQuery`."""
 
     lease: SlotLease
     request_id: str
+    tokens: Sequence[int]
     length: int
     reason: ScoreReason
     resident: tuple[bool, ...]
