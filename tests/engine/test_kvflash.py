@@ -153,3 +153,215 @@ def test_nothing_differs_while_nothing_has_left(open_family, start, collect, fam
         assert counted["kvflash_evictions"] == 0
         assert counted["saves"] > 0 or kvflash == "off"
     assert outcomes[0] == outcomes[1]
+
+
+# -- residency ------------------------------------------------------------------------------------
+
+
+def test_a_prompt_longer_than_the_budget_keeps_the_first_and_the_last_chunks(
+    open_family, start, collect
+):
+    loaded = open_family()
+    running = start(loaded)
+    request = Request("a", tokens_of(loaded, 1500), 100, grant=70)
+    hold(running, request)
+    kept = residents(running)
+    assert len(kept) <= BUDGET // CHUNK_POSITIONS - BURST
+    last = (1500 + 69) // CHUNK_POSITIONS
+    assert kept[0] == 0
+    assert kept[1:] == list(range(last - len(kept) + 2, last + 1))
+    running.cancel("a")
+
+
+def test_chunks_are_scored_before_the_last_tokens_of_a_prompt_and_every_tau_tokens_after(
+    open_family, start
+):
+    """Not only after some tokens of an answer, and not only where a count is a multiple."""
+    scorer = Wants(3, 7)
+    loaded = open_family(scorer=scorer, kvflash_tau=48)
+    running = start(loaded)
+    prompt = tokens_of(loaded, 1500)
+    hold(running, Request("a", prompt, 300, grant=200))
+    reasons = [query.reason for query in scorer.queries]
+    assert reasons[0] == "prompt"
+    assert set(reasons[1:]) == {"interval"}
+    first = scorer.queries[0]
+    assert tuple(first.tokens[:1500]) == prompt
+    assert first.length < 1500
+    assert first.chunks == len(first.resident) == first.length // CHUNK_POSITIONS
+    lengths = [query.length for query in scorer.queries[1:]]
+    steps = [after - before for before, after in zip(lengths, lengths[1:], strict=False)]
+    assert steps == [48] * len(steps)
+    assert {3, 7} <= set(residents(running))
+    running.cancel("a")
+
+
+def test_what_a_scorer_wants_is_there_for_the_first_token(open_family, start, collect):
+    """The prompt's last tokens are read with the chunks that were chosen for them."""
+    plain = open_family(kvflash="off")
+    prompt = tokens_of(plain, 1500)
+    running = start(plain)
+    full = collect(running.submit(Request("full", prompt, 1))).tokens
+    wanted, scorer = range(1, 17), Wants()
+    seen = []
+
+    def answer(query):
+        seen.append(query)
+        return Scores(torch.tensor([float(n in wanted) for n in range(query.chunks)]))
+
+    scorer.answer = answer
+    loaded = open_family(scorer=scorer, kvflash=25 * CHUNK_POSITIONS, kvflash_burst=16)
+    paged = start(loaded)
+    hold(paged, Request("a", prompt, 40, grant=1))
+    assert set(wanted) <= set(residents(paged)) | {16}
+    assert len(full) == 1
+    paged.cancel("a")
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_round_depends_on_the_sequence_alone(open_family, start, collect, overlap):
+    """Tokens are the same alone, in company and with or without a step launched ahead."""
+    chosen = random.Random(3)
+    wanted = chosen.sample(range(1, 30), 6)
+
+    def outcome(company, ahead):
+        loaded = open_family(scorer=Wants(*wanted), kvflash_tau=20)
+        running = start(loaded, overlap=ahead)
+        tickets = [
+            running.submit(Request(f"other {n}", tokens_of(loaded, 900 + n, n), 40))
+            for n in range(company)
+        ]
+        found = collect(running.submit(Request("a", tokens_of(loaded, 1300, 9), 120)))
+        for ticket in tickets:
+            ticket.cancel()
+        return found.tokens
+
+    assert outcome(2, overlap) == outcome(0, not overlap)
+
+
+def test_a_scorer_that_fails_costs_a_round_and_no_request(open_family, start, collect):
+    answers = iter(range(99))
+
+    def answer(query):
+        match next(answers) % 5:
+            case 0:
+                raise RuntimeError("no idea")
+            case 1:
+                return Scores(torch.full((query.chunks,), float("nan")))
+            case 2:
+                return Scores(torch.zeros(query.chunks + 1))
+            case 3:
+                return KEEP
+            case _:
+                return None
+
+    loaded = open_family(scorer=Wants(answer=answer), kvflash_tau=8)
+    running = start(loaded)
+    end = collect(running.submit(Request("a", tokens_of(loaded, 1100), 80))).end
+    assert end.reason is FinishReason.LENGTH
+    assert not end.usage.exact
+    stats = running.stats()
+    assert stats["kvflash_scorer_failures"] >= 6
+    assert stats["kvflash_selections"] >= 9
+
+
+def hold(running, request):
+    """Run a request until it has emitted what it was granted."""
+    import threading
+
+    held = threading.Event()
+    running.submit(request, lambda _: None, lambda _: held.set())
+    assert held.wait(60)
+
+
+# -- company --------------------------------------------------------------------------------------
+
+
+def test_four_sequences_of_four_times_the_pool_with_cancels_equal_their_solo_runs(
+    open_family, start, collect
+):
+    """In each, contexts together are four times what the pool has room for."""
+    loaded = open_family(memory=None, scorer=Wants(2, 5, 9))
+    requests = [
+        Request(str(n), tokens_of(loaded, 1000 + 190 * n, n), 60 + 7 * n) for n in range(6)
+    ]
+    solo = {}
+    for request in requests:
+        solo[request.id] = collect(start(loaded, slots=1).submit(request)).tokens
+    running = start(loaded)
+    tickets = {each.id: running.submit(each) for each in requests}
+    tickets["1"].cancel()
+    found = {name: collect(ticket) for name, ticket in tickets.items()}
+    for name, outcome in found.items():
+        if name != "1":
+            assert outcome.tokens == solo[name], name
+    running.check_integrity()
+
+
+def test_a_chat_longer_than_the_budget_goes_on_from_where_it_was(open_family, start, collect):
+    """What was computed while chunks were away is kept for the next turn, and called not exact."""
+    loaded = open_family(checkpoints=4)
+    running = start(loaded)
+    known = list(tokens_of(loaded, 800))
+    for turn in range(5):
+        request = Request(
+            f"turn {turn}", tuple(known), 40, keep=True, checkpoints=(len(known) - 20,)
+        )
+        outcome = collect(running.submit(request))
+        assert outcome.end.reason is FinishReason.LENGTH, outcome.end.error
+        if turn:
+            assert outcome.end.usage.reused >= len(known) - 64 - 40
+            assert outcome.end.usage.reused_from == "host"
+        assert not outcome.end.usage.exact or turn == 0
+        known += [*outcome.tokens, *tokens_of(loaded, 60, turn)]
+    # A prompt that fits the budget starts from nothing that missed something.
+    short = Request("short", tuple(known[:500]), 4)
+    assert collect(running.submit(short)).end.usage.exact
+
+
+# -- sizes ----------------------------------------------------------------------------------------
+
+
+def test_a_budget_that_is_too_small_is_refused_with_the_arithmetic(open_family):
+    with pytest.raises(SettingsError, match="make 9 chunks of 64 tokens = 576"):
+        open_family(kvflash=512)
+
+
+def test_too_little_host_memory_is_refused_with_the_number(open_family):
+    with pytest.raises(CapacityError, match=r"48 chunks of \d+ bytes = 0\.\d+ GiB, --kvflash-host"):
+        open_family(kvflash_host=0.001)
+
+
+def test_a_budget_of_the_whole_context_is_off_and_says_so(open_family, caplog):
+    loaded = open_family(kvflash=CONTEXT)
+    assert loaded.residency is None
+    assert "--kvflash is off" in caplog.text
+
+
+def test_a_request_longer_than_what_the_host_has_room_for_is_refused(open_family, start):
+    loaded = open_family()
+    with pytest.raises(ContextLengthExceeded, match="the context holds"):
+        start(loaded).submit(Request("a", tokens_of(loaded, CONTEXT), 10))
+
+
+def test_the_pool_of_a_budget_is_smaller_than_that_of_all_contexts(open_family):
+    paged, full = open_family(), open_family(kvflash="off")
+    assert paged.limits.blocks[0] == 4 * BUDGET // CHUNK_POSITIONS
+    assert full.limits.blocks[0] == 4 * CONTEXT // CHUNK_POSITIONS
+    assert open_family(kvflash="auto").residency is None, "16384 tokens are more than the context"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda query: Scores(torch.zeros(query.chunks + 1)), "3 scores for 2 chunks"),
+        (lambda query: [1.0] * query.chunks, "which is no"),
+    ],
+)
+def test_a_scorer_with_a_wrong_answer_is_refused_when_the_model_opens(open_family, answer, reason):
+    from kinfolk.engine.chunk_scoring import probe_scorers
+    from kinfolk.errors import HookValueError
+
+    loaded = open_family(scorer=Wants(answer=answer))
+    with pytest.raises(HookValueError, match=f"score_chunks.*{reason}"):
+        probe_scorers(loaded.hooks)
