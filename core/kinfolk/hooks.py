@@ -48,7 +48,7 @@ ANSWERS: Final[Mapping[str, Any]] = MappingProxyType(
 )
 """The type of each hook's answer, whose fields were checked when it was built."""
 
-OPTIONAL: Final = frozenset({"score_chunks"})
+UNANSWERED: Final = frozenset({"score_chunks"})
 """Hooks without a default: it is no error if nobody answers."""
 
 
@@ -232,7 +232,7 @@ class ModelHookCaller:
             if error is self._core_error:
                 raise
             raise self._failure(author, hook, error) from error
-        if hook in OPTIONAL and answer is None:
+        if hook in UNANSWERED and answer is None:
             return None
         if wrappers:
             self._check(author, hook, answer)

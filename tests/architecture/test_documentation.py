@@ -170,21 +170,6 @@ def test_every_hook_has_a_caller_as_the_guide_says(plugins_page, hooks_page):
     assert "nothing calls it yet" not in hooks_page
 
 
-def test_the_engine_evicts_and_recalls_nothing_as_the_guide_says(core, plugins_page):
-    """Once the engine calls one of them, the guide's list of answers without effect is wrong."""
-    assert "the engine itself does neither yet" in plugins_page
-    calls = [
-        f"{source.path}:{node.lineno}"
-        for source in core
-        if not source.module.startswith("kinfolk.testing.")
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("evict", "recall")
-    ]
-    assert calls == []
-
-
 def test_an_expert_without_a_bay_is_an_error_as_the_guide_says(plugins_page):
     import torch
 

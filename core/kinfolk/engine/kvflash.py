@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from kinfolk.engine.memory import MemoryPlan
 from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB
@@ -25,8 +25,12 @@ AUTO_TOKENS = 16384
 PAGED_SHARE = 0.5
 """Part of the host's free memory that chunks may use by default."""
 
-Divide = Callable[[StateLimits, int], MemoryPlan]
-"""Divides memory for limits and bytes of host memory for chunks; :class:`CapacityError`."""
+
+class Divide(Protocol):
+    """Divides memory for limits and bytes of host memory for chunks. Raises
+    :class:`CapacityError`."""
+
+    def __call__(self, *, wanted: StateLimits, paged: int) -> MemoryPlan: ...
 
 
 def plan_residency(
@@ -43,10 +47,10 @@ def plan_residency(
     :class:`SettingsError` with the arithmetic.
     """
     if settings.kvflash == "off":
-        return divide(wanted, 0), None
+        return divide(wanted=wanted, paged=0), None
     if None not in plan.windows:
         log.warning("--kvflash is off: no layer of the model sees all positions")
-        return divide(wanted, 0), None
+        return divide(wanted=wanted, paged=0), None
     rule = hooks.map_slots(plan, wanted).rules[plan.windows.index(None)]
     context = min(settings.context or DEFAULT_CONTEXT, wanted.context)
     if settings.kvflash == "auto":
@@ -61,7 +65,7 @@ def plan_residency(
             "--kvflash is off: a budget of %d tokens is not less than the context of %d",
             *(rules.chunks * CHUNK_POSITIONS, positions),
         )
-        return divide(wanted, 0), None
+        return divide(wanted=wanted, paged=0), None
     who = ", ".join(rules.scorers) or "nobody scores chunks: the first and the last ones are kept"
     log.info(
         "--kvflash: %d tokens of a sequence on the device, %.2f GiB of host memory; %s",
@@ -120,7 +124,8 @@ def _divided(
     context: int,
 ) -> tuple[MemoryPlan, ResidencyRules]:
     limits = replace(wanted, resident=rules.chunks)
-    return divide(limits, _host_bytes(settings, plan, wanted.slots, host_free, context)), rules
+    paged = _host_bytes(settings, plan, wanted.slots, host_free, context)
+    return divide(wanted=limits, paged=paged), rules
 
 
 def _host_bytes(

@@ -136,9 +136,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     step_tokens = settings.step_tokens or 2 * slice_rows
     layers = len(plan.layers)
     captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafters))
-    features = 0 if drafter is None else drafter.plan.feature_width(config.width)
-    rows = 0 if drafter is None else wanted.slots * drafter.plan.block
-    drafts = draft_bytes(config.vocabulary, rows)
+    features, drafts = _draft_sizes(drafters, config, wanted.slots)
     divide = partial(
         plan_memory,
         usable=usable,
@@ -154,14 +152,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         cache=cache,
         host_free=host_free,
     )
-    memory, residency = plan_residency(
-        settings,
-        plan,
-        wanted,
-        hooks,
-        lambda limits, paged: divide(wanted=limits, paged=paged),
-        host_free,
-    )
+    memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free)
     log.info("%s", memory)
     return Prepared(
         file=file,
@@ -228,6 +219,15 @@ def _target_facts(
         draft_tokens=settings.draft_tokens,
         options=settings.draft_option,
     )
+
+
+def _draft_sizes(drafters: PreparedDrafters, config: Any, slots: int) -> tuple[int, int]:
+    """Numbers of a row of features, and bytes of a draft of all slots."""
+    drafter = drafters.with_weights
+    if drafter is None:
+        return 0, draft_bytes(config.vocabulary, 0)
+    rows = slots * drafter.plan.block
+    return drafter.plan.feature_width(config.width), draft_bytes(config.vocabulary, rows)
 
 
 def _wanted_captures(settings: Settings, step_tokens: int, drafters: PreparedDrafters) -> int:
