@@ -218,7 +218,7 @@ def test_a_round_depends_on_the_sequence_alone(open_family, start, collect, over
     wanted = chosen.sample(range(1, 30), 6)
 
     def outcome(company, ahead):
-        loaded = open_family(scorer=Wants(*wanted), kvflash_tau=20)
+        loaded = open_family(scorer=Wants(*wanted), kvflash_tau=20, graphs="on")
         running = start(loaded, overlap=ahead)
         tickets = [
             running.submit(Request(f"other {n}", tokens_of(loaded, 900 + n, n), 40))
@@ -227,6 +227,9 @@ def test_a_round_depends_on_the_sequence_alone(open_family, start, collect, over
         found = collect(running.submit(Request("a", tokens_of(loaded, 1300, 9), 120)))
         for ticket in tickets:
             ticket.cancel()
+        stats = running.stats()
+        assert stats["kvflash_recalls"] > 0
+        assert stats["replays"] > 50
         return found.tokens
 
     assert outcome(2, overlap) == outcome(0, not overlap)

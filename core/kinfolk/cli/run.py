@@ -226,6 +226,7 @@ def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
             "seed": generation.requests[0].sampling.seed,
             "prompt_tokens": piece.usage.prompt,
             "cached_tokens": piece.usage.reused,
+            "exact": piece.usage.exact,
             "completion_tokens": piece.tokens,
             "draft_steps": piece.usage.drafts.steps,
             "drafted_tokens": piece.usage.drafted,
