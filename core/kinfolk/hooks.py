@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import pluggy
 
@@ -24,6 +24,7 @@ from kinfolk.guarded import who_is
 from kinfolk.hookcheck import MODEL, Implementation, implementations, problems
 from kinfolk.hookspecs import PROJECT, ModelHooks, hookimpl
 from kinfolk.plans import Placement, SlotMapping, StatePlan
+from kinfolk.score_api import ChunkQuery, Keep, Scores
 from kinfolk.verify_api import Draft, Kept, RowSampling, VerifyStep
 
 if TYPE_CHECKING:
@@ -41,10 +42,14 @@ ANSWERS: Final[Mapping[str, Any]] = MappingProxyType(
         "build_graph": Callable,
         "map_slots": SlotMapping,
         "place_experts": Placement,
+        "score_chunks": Scores | Keep,
         "verify": Kept,
     }
 )
 """The type of each hook's answer, whose fields were checked when it was built."""
+
+UNANSWERED: Final = frozenset({"score_chunks"})
+"""Hooks without a default: it is no error if nobody answers."""
 
 
 class CoreHooks:
@@ -183,6 +188,18 @@ class ModelHookCaller:
             )
         return placement
 
+    def score_chunks(self, query: ChunkQuery) -> Scores | Keep | None:
+        """Scores of the chunks of a sequence; ``None`` if nobody has an opinion."""
+        if not self.asked("score_chunks"):
+            return None
+        answer = cast("Scores | Keep | None", self._ask("score_chunks", query=query))
+        if isinstance(answer, Scores) and answer.values.shape[0] != query.chunks:
+            raise HookValueError(
+                f"hook score_chunks: {answer.values.shape[0]} scores for {query.chunks} chunks; "
+                f"{self._order('score_chunks')}"
+            )
+        return answer
+
     def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
         """Which drafted rows are kept, and the token after them."""
         return cast(Kept, self._ask("verify", step=step, draft=draft, sampling=sampling))
@@ -215,6 +232,8 @@ class ModelHookCaller:
             if error is self._core_error:
                 raise
             raise self._failure(author, hook, error) from error
+        if hook in UNANSWERED and answer is None:
+            return None
         if wrappers:
             self._check(author, hook, answer)
         elif answer is None:
@@ -259,7 +278,7 @@ class ModelHookCaller:
     def _check(self, author: str, hook: str, answer: object) -> None:
         kind = ANSWERS[hook]
         if not isinstance(answer, kind):
-            problem = "answer" if answer is None else f"{kind.__module__}.{kind.__name__}"
+            problem = "answer" if answer is None else _name(kind)
             raise HookValueError(
                 f"hook {hook}: {author} returned {shown(answer)}, which is no {problem}; "
                 f"{self._order(hook)}"
@@ -270,3 +289,9 @@ class ModelHookCaller:
 
     def _order(self, hook: str) -> str:
         return f"asked in this order: {', '.join(self.asked(hook))}"
+
+
+def _name(kind: Any) -> str:
+    """A type, or each of a union, with its module."""
+    parts = get_args(kind) or (kind,)
+    return " or ".join(f"{part.__module__}.{part.__name__}" for part in parts)

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     )
     from kinfolk.model_api import GraphShape, Model, StepFn
     from kinfolk.plans import ExpertStats, Placement, SlotMapping, StateLimits, StatePlan
+    from kinfolk.score_api import ChunkQuery, Keep, Scores
     from kinfolk.verify_api import Draft, Kept, RowSampling, VerifyStep
 
 PROJECT: Final = "kinfolk"
-API: Final = (1, 0)
+API: Final = (1, 1)
 """A plugin states the version it was written for as ``KINFOLK_API``: same major, minor <= ours."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -81,10 +82,10 @@ class DiscoveryHooks:
 class ModelHooks:
     """Asked for one loaded model; the first answer that is not ``None`` counts.
 
-    ``build_graph`` and ``verify`` are called on the engine's thread, the others while a model is
-    opened. An answer of another type is an error that names the plugin; an exception fails the
-    opening, or the step. Wrappers (``@hookimpl(wrapper=True)``) may change the answer; ``tryfirst``
-    and ``trylast`` are refused.
+    ``build_graph``, ``verify`` and ``score_chunks`` are called on the engine's thread, the others
+    while a model is opened. An answer of another type is an error that names the plugin; an
+    exception fails the opening, or the step. Wrappers (``@hookimpl(wrapper=True)``) may change the
+    answer; ``tryfirst`` and ``trylast`` are refused.
     """
 
     @hookspec(firstresult=True)
@@ -114,6 +115,17 @@ class ModelHooks:
         """Which experts get the ``budget`` bays there is room for, when a model with experts opens.
 
         Default: the most used ones, spread evenly where nothing was recorded. Added in API 1.0.
+        """
+
+    @hookspec(firstresult=True)
+    def score_chunks(self, query: ChunkQuery) -> Scores | Keep | None:
+        """Which chunks of a sequence are worth their place on the device, behind a step.
+
+        Asked for sequences that are longer than their budget (``--kvflash``). ``KEEP`` leaves all
+        as it is. The host must not wait for the device here. A wrong answer is an error when the
+        model is opened, where the hook is asked once for a try; later, an exception or a number
+        that is not finite costs a round of selection and is counted, and never fails a request.
+        Default: the last chunks are kept. Added in API 1.1.
         """
 
     @hookspec(firstresult=True)

@@ -223,7 +223,8 @@ class StateLimits:
     ``context``: positions of a sequence; ``blocks``: size of each pool, in the order of
     ``StatePlan.windows``; ``step_rows``: most rows of a sequence in a step; ``tree_rows``: rows of
     the arena; ``codec``: storage of keys and values; ``host_bytes``: most bytes of host memory for
-    what is not on the device, ``None`` = no limit.
+    what is not on the device, ``None`` = no limit; ``resident``: most chunks of full attention that
+    a sequence has on the device, ``None`` = all of them.
     """
 
     slots: int
@@ -234,6 +235,7 @@ class StateLimits:
     tree_rows: int = 64
     codec: Codec | None = None
     host_bytes: int | None = None
+    resident: int | None = None
 
 
 # -- residency ------------------------------------------------------------------------------------

@@ -80,6 +80,18 @@ def _device(value: object) -> object:
     return value
 
 
+def _tokens(value: object) -> object:
+    if value in ("off", "auto"):
+        return value
+    try:
+        tokens = int(str(value))
+    except ValueError:
+        tokens = 0
+    if tokens < 1:
+        raise ValueError("must be a number of tokens, auto or off")
+    return tokens
+
+
 def _default_cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "kinfolk"
@@ -203,6 +215,27 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="most GiB on the disk for prefixes of prompts, of all models together; 0 = "
         "none are kept there",
+    )
+    kvflash: Annotated[Literal["off", "auto"] | int, BeforeValidator(_tokens)] = Field(
+        "off",
+        description="most tokens of a sequence's full attention on the device; the rest waits in "
+        "host memory: a number, auto = what fits, at most 16384, off = all of them",
+    )
+    kvflash_tau: int = Field(
+        64, ge=1, description="tokens between two choices of what is on the device (--kvflash)"
+    )
+    kvflash_burst: int = Field(
+        32,
+        ge=1,
+        description="chunks of 64 tokens that a choice exchanges at most; so many blocks of the "
+        "budget are spare (--kvflash)",
+    )
+    kvflash_host: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="GiB of host memory for chunks of sequences longer than --kvflash; unset = "
+        "enough for all slots, at most half of what is free",
     )
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
         None,

@@ -133,7 +133,7 @@ def test_every_way_of_sampling(twins, text, sampling):
 
 def test_chunks_that_are_not_there(twins, text):
     pair = twins("qwen35")
-    lease, other = pair.open(), pair.open()
+    lease, other = pair.open(resident=7), pair.open()
     pending = {lease: pair.prefill(lease, text * 2), other: pair.prefill(other, text[:70])}
     for chunk in (1, 3):
         pair.evict(lease, chunk)
@@ -194,7 +194,7 @@ def test_a_slice_of_more_rows_than_any_bucket_runs_in_its_own_size(twins, text, 
 
 
 def test_more_changes_of_tables_than_a_bucket_holds_are_sent_before_it(twins, text, monkeypatch):
-    monkeypatch.setattr("kinfolk.engine.input_batch.MAX_TABLE_CHANGES", 1)
+    monkeypatch.setattr("kinfolk.state.tables.MAX_TABLE_CHANGES", 1)
     pair = twins("qwen35")
     leases = [pair.open(), pair.open()]
     pending = {x: pair.prefill(x, text[:63]) for x in leases}

@@ -44,7 +44,7 @@ def linear(case, driver, reference):
 
 def test_the_whole_life_of_a_sequence(case, driver, tokens, linear, row_error):
     drive = driver(case)
-    lease = drive.open()
+    lease = drive.open(paged=True)
     known = tokens[:70]
     assert row_error(drive.feed({lease: known}, rows=64)[lease], linear(known)) <= BOUND
 
@@ -70,13 +70,12 @@ def test_the_whole_life_of_a_sequence(case, driver, tokens, linear, row_error):
     assert row_error(found[lease], linear(known + ours)[77:]) <= BOUND
     assert row_error(found[fork], linear(known + theirs)[77:]) <= BOUND
 
-    # The shared chunk leaves the fork's table only, and comes back.
-    drive.kv_cache.tables.evict(fork, 0)
-    assert (
-        len(drive.kv_cache.tables.table(fork, 0)) == len(drive.kv_cache.tables.table(lease, 0)) - 1
-    )
+    # The shared chunk leaves the table of a paged fork only, and comes back.
+    tables = drive.kv_cache.tables
+    tables.evict(fork, 0)
+    assert len(tables.table(fork, 0)) == len(tables.table(lease, 0)) - 1
     drive.feed({lease: tokens[140:144]}, rows=1)
-    drive.kv_cache.tables.recall(fork, 0)
+    tables.recall(fork, 0)
     after = drive.feed({fork: tokens[:5]}, rows=5)[fork]
     assert row_error(after, linear(known + theirs + tokens[:5])[-5:]) <= BOUND
 
@@ -90,7 +89,7 @@ def test_the_whole_life_of_a_sequence(case, driver, tokens, linear, row_error):
 
 def test_a_chunk_seen_by_nobody_is_kept_aside_and_recalled(case, driver, tokens, linear, row_error):
     drive = driver(case)
-    lease = drive.open()
+    lease = drive.open(paged=True)
     drive.feed({lease: tokens[:130]}, rows=64)
     drive.kv_cache.tables.evict(lease, 0)
     other = drive.open()
@@ -102,7 +101,7 @@ def test_a_chunk_seen_by_nobody_is_kept_aside_and_recalled(case, driver, tokens,
 
 def test_an_evicted_chunk_is_not_seen(case, driver, tokens, linear, row_error):
     drive = driver(case)
-    lease = drive.open()
+    lease = drive.open(paged=True)
     drive.feed({lease: tokens[:130]}, rows=64)
     drive.kv_cache.tables.evict(lease, 0)
     found = drive.feed({lease: tokens[130:140]}, rows=10)[lease]
@@ -111,13 +110,13 @@ def test_an_evicted_chunk_is_not_seen(case, driver, tokens, linear, row_error):
 
 def test_rows_computed_without_a_chunk_are_not_exact(case, driver, tokens):
     drive = driver(case)
-    lease = drive.open()
+    lease = drive.open(paged=True)
     drive.feed({lease: tokens[:130]}, rows=64)
-    assert drive.kv_cache.checkpoints.can_take(lease, 130)
+    assert drive.kv_cache.checkpoints.is_exact(lease, 130)
     drive.kv_cache.tables.evict(lease, 0)
     drive.feed({lease: tokens[130:131]})
     drive.kv_cache.tables.recall(lease, 0)
-    assert not drive.kv_cache.checkpoints.can_take(lease, 131)
+    assert not drive.kv_cache.checkpoints.is_exact(lease, 131)
 
 
 def test_a_checkpoint_inside_a_slice_restores_that_row(case, driver, tokens, linear, row_error):

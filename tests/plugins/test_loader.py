@@ -67,12 +67,12 @@ def test_an_import_error_is_reported_with_its_place(site, discover, body, words)
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (None, "states no KINFOLK_API; add the line KINFOLK_API = (1, 0)"),
-        ("'1.0'", "KINFOLK_API is '1.0'; it must be two ints, like (1, 0)"),
-        ("(1, True)", "KINFOLK_API is (1, True); it must be two ints, like (1, 0)"),
-        ("(2, 0)", "needs plugin API 2.0, this kinfolk has 1.0; install a newer kinfolk"),
-        ("(0, 9)", "needs plugin API 0.9, this kinfolk has 1.0; install an older kinfolk"),
-        ("(1, 1)", "needs plugin API 1.1, this kinfolk has 1.0; install a newer kinfolk"),
+        (None, "states no KINFOLK_API; add the line KINFOLK_API = (1, 1)"),
+        ("'1.0'", "KINFOLK_API is '1.0'; it must be two ints, like (1, 1)"),
+        ("(1, True)", "KINFOLK_API is (1, True); it must be two ints, like (1, 1)"),
+        ("(2, 0)", "needs plugin API 2.0, this kinfolk has 1.1; install a newer kinfolk"),
+        ("(0, 9)", "needs plugin API 0.9, this kinfolk has 1.1; install an older kinfolk"),
+        ("(1, 2)", "needs plugin API 1.2, this kinfolk has 1.1; install a newer kinfolk"),
     ],
 )
 def test_a_wrong_api_version_is_named_with_the_one_at_hand(record_of, value, reason):

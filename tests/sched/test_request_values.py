@@ -11,6 +11,7 @@ import pytest
 from kinfolk.errors import KinfolkError, RequestError, SettingsError
 from kinfolk.sched.acceptance import check_request
 from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.paging import Paging
 from kinfolk.sched.request import Request, Sampling
 
 HOSTILE = [
@@ -45,7 +46,7 @@ NUMBERS = [
 ]
 VOCABULARY = 12
 LIMITS = SchedulerLimits(slots=2, context=100, vocabulary=VOCABULARY)
-ROOM = SimpleNamespace(fits_ever=lambda positions: True)
+ROOM = SimpleNamespace(fits_ever=lambda positions, resident: True)
 GOOD = Request("a", (1, 2), 3)
 
 
@@ -165,14 +166,14 @@ def test_a_bias_is_a_token_and_a_number(bias):
 )
 def test_a_request_that_could_not_run_is_refused_by_name(fields):
     with pytest.raises(RequestError, match=next(iter(fields))) as caught:
-        check_request(replace(GOOD, **fields), LIMITS, ROOM)
+        check_request(replace(GOOD, **fields), LIMITS, ROOM, Paging(None, ROOM))
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("request_", [None, "a", {"id": "a"}, Sampling()])
 def test_what_is_no_request_is_refused(request_):
     with pytest.raises(RequestError, match="Request"):
-        check_request(request_, LIMITS, ROOM)
+        check_request(request_, LIMITS, ROOM, Paging(None, ROOM))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_what_is_no_request_is_refused(request_):
     ids=lambda fields: "".join(fields),
 )
 def test_what_can_run_is_let_through(fields):
-    check_request(replace(GOOD, **fields), LIMITS, ROOM)
+    check_request(replace(GOOD, **fields), LIMITS, ROOM, Paging(None, ROOM))
 
 
 def forbidding(*tokens, bias=-math.inf, **rest):
@@ -200,7 +201,7 @@ def forbidding(*tokens, bias=-math.inf, **rest):
 def test_a_bias_of_a_token_that_does_not_exist_is_refused(token):
     request = replace(GOOD, sampling=forbidding(token))
     with pytest.raises(KinfolkError, match=r"logit_bias.*vocabulary of 12"):
-        check_request(request, LIMITS, ROOM)
+        check_request(request, LIMITS, ROOM, Paging(None, ROOM))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def test_a_bias_of_a_token_that_does_not_exist_is_refused(token):
 )
 def test_a_bias_that_forbids_every_token_is_refused(sampling):
     with pytest.raises(RequestError, match=r"logit_bias.*all 12 tokens") as caught:
-        check_request(replace(GOOD, sampling=sampling), LIMITS, ROOM)
+        check_request(replace(GOOD, sampling=sampling), LIMITS, ROOM, Paging(None, ROOM))
     assert caught.value.field == "logit_bias"
 
 
@@ -232,4 +233,4 @@ def test_a_bias_that_forbids_every_token_is_refused(sampling):
     ids=["one is left", "all are only less likely", "one twice"],
 )
 def test_a_bias_that_leaves_a_token_is_let_through(sampling):
-    check_request(replace(GOOD, sampling=sampling), LIMITS, ROOM)
+    check_request(replace(GOOD, sampling=sampling), LIMITS, ROOM, Paging(None, ROOM))

@@ -157,8 +157,8 @@ def test_what_is_still_on_the_device_is_shared_and_copied_there(make_toy_cache):
     assert toy.apply() == (
         ClearSlot(lease.slot),
         MapChunk(0, lease.slot, 0, 1),
-        MapChunk(0, lease.slot, 1, 3),
         CopyBlock(0, 2, 3),
+        MapChunk(0, lease.slot, 1, 3),
         LoadRecurrent(checkpoint.identity, lease.slot),
     )
     toy.check(lease, HISTORY[:100])
@@ -316,18 +316,20 @@ def test_dropping_a_checkpoint_frees_the_rows_that_were_never_saved(make_toy_cac
     toy.kv_cache.check_integrity()
 
 
-def test_a_table_evicts_only_into_room_on_the_host(make_toy_cache):
-    toy = make_toy_cache(host_rows=2)
-    lease = grown(toy)
-    toy.kv_cache.tables.evict(lease, 0)
-    toy.kv_cache.tables.evict(lease, 1)
-    with pytest.raises(PoolExhausted, match="no host memory for chunk 2 of slot"):
-        toy.kv_cache.tables.evict(lease, 2)
-    toy.kv_cache.tables.recall(lease, 0)
-    toy.apply()
+def test_a_paged_sequence_starts_only_if_the_host_has_room_for_all_of_it(make_toy_cache):
+    toy = make_toy_cache(blocks=(8,), host_rows=4)
+    tables = toy.kv_cache.tables
+    assert not tables.fits_ever(5 * 64, resident=3)
+    lease = toy.kv_cache.open(3 * 64, resident=3)
+    assert not toy.kv_cache.can_open(2 * 64, resident=2)
+    assert toy.kv_cache.can_open(64, resident=2)
+    with pytest.raises(PoolExhausted, match="2 pages of host memory"):
+        toy.kv_cache.open(2 * 64, resident=2)
+    toy.grow(lease, [1] * 128, [])
     toy.kv_cache.check_integrity()
-    with pytest.raises(PoolExhausted, match="no host memory for chunk 2 of slot"):
-        toy.kv_cache.tables.evict(lease, 2)
+    assert (toy.kv_cache.host.rows, toy.kv_cache.host.promised) == (2, 1)
+    tables.release(lease)
+    assert toy.kv_cache.can_open(2 * 64, resident=2)
 
 
 # -- when bytes arrive ----------------------------------------------------------------------------

@@ -43,9 +43,13 @@ class Walk:
         history = [] if start is None else list(start[1])
         positions = len(history) + self.random.randint(1, 300)
         checkpoint = None if start is None else start[0]
-        if self.kv_cache.can_open(positions, checkpoint):
+        resident = self.random.choice([None, None, 5])
+        if self.kv_cache.can_open(positions, checkpoint, resident=resident):
             self.opened += checkpoint is not None and not checkpoint.resident
-            self.lives.append((self.kv_cache.open(positions, checkpoint), history, positions))
+            full, partial = divmod(len(history), CHUNK_POSITIONS)
+            away = [] if resident is None else range(full - resident + (partial > 0) + 1)
+            lease = self.kv_cache.open(positions, checkpoint, resident=resident, away=away)
+            self.lives.append((lease, history, positions))
             follow = self.random.choice([self.grow, self.grow, self.fork, self.keep, None])
             if follow is not None:
                 follow(self.lives[-1])
@@ -60,8 +64,9 @@ class Walk:
         lease, history, positions = life or self.random.choice(self.lives)
         start = len(history)
         rows = min(self.random.randint(0, ROWS), positions - start)
-        if not rows or self.kv_cache.tables.sequence(lease).evicted:
+        if not rows:
             return
+        self.make_blocks(lease, start + rows)
         self.kv_cache.tables.extend(lease, start + rows)
         inside = start + self.random.randint(1, rows)
         checkpoint = self.take(lease, inside) if self.random.random() < 0.4 else None
@@ -73,7 +78,9 @@ class Walk:
         self.toy.set_sum(lease.slot, history)
         self.kv_cache.tables.advance(lease, len(history))
         if checkpoint is not None:
-            self.toy.set_sum(checkpoint.slot, history[:inside])
+            if checkpoint.slot:
+                self.toy.set_sum(checkpoint.slot, history[:inside])
+            self.kv_cache.checkpoints.stored(checkpoint)
             self.kept.append((checkpoint, history[:inside]))
 
     def take(self, lease, position):
@@ -106,8 +113,8 @@ class Walk:
         if self.lives:
             lease, history, positions = life or self.random.choice(self.lives)
             tables = self.kv_cache.tables
-            shared = len(history) // CHUNK_POSITIONS
-            if not tables.sequence(lease).evicted and tables.can_open(positions, shared):
+            shared, resident = len(history) // CHUNK_POSITIONS, tables.sequence(lease).resident
+            if tables.can_open(positions, shared, resident, shared if resident else 0):
                 self.lives.append((tables.fork(lease, positions), list(history), positions))
 
     def keep(self, life=None) -> None:
@@ -133,22 +140,41 @@ class Walk:
             self.kv_cache.checkpoints.drop(kept[0])
 
     def evict(self) -> None:
-        """Only of the first pool, and only what a sequence shares with a checkpoint on the host or
-        has for itself."""
-        if not self.lives or self.kv_cache.pools[0].window is not None:
-            return
-        lease, history, _ = self.random.choice(self.lives)
+        """Of a paged sequence."""
+        paged = [life for life in self.lives if self.is_paged(life[0])]
+        if paged:
+            lease, history, _ = self.random.choice(paged)
+            self.evict_one(lease, len(history))
+
+    def evict_one(self, lease, length) -> None:
         entries = self.kv_cache.tables.sequence(lease).tables[0]
-        full = [n for n in range(len(history) // CHUNK_POSITIONS) if entries[n].resident]
-        if full and self.kv_cache.host.fits(1):
+        full = [n for n in range(length // CHUNK_POSITIONS) if entries[n].resident]
+        if full:
             self.kv_cache.tables.evict(lease, self.random.choice(full))
 
+    def is_paged(self, lease) -> bool:
+        tables = self.kv_cache.tables
+        return tables.sequence(lease).paged and tables.pools[0].window is None
+
+    def make_blocks(self, lease, stop) -> None:
+        """Evict chunks of a paged sequence until it has blocks for ``stop`` positions."""
+        if not self.is_paged(lease):
+            return
+        seq = self.kv_cache.tables.sequence(lease)
+        new = -(-stop // CHUNK_POSITIONS) - len(seq.tables[0])
+        while len(seq.tables[0]) - seq.evicted + seq.fetched + new > seq.promised[0]:
+            self.evict_one(lease, seq.length)
+
     def recall(self) -> None:
+        """Now, or fetched now for later."""
         for lease, _, _ in self.lives:
-            entries = self.kv_cache.tables.sequence(lease).tables[0]
-            for number in [n for n, entry in entries.items() if not entry.resident]:
-                if entries[number].chunk.refs or self.kv_cache.tables.available(0) > 0:
-                    self.kv_cache.tables.recall(lease, number)
+            tables = self.kv_cache.tables
+            seq = tables.sequence(lease)
+            for number in self.random.sample(sorted(tables.away(lease)), seq.evicted):
+                if seq.tables[0][number].fetched:
+                    tables.recall(lease, number)
+                elif len(seq.tables[0]) - seq.evicted + seq.fetched < seq.promised[0]:
+                    self.random.choice([tables.fetch, tables.recall])(lease, number)
 
     def finish(self) -> None:
         while self.lives:

@@ -12,7 +12,6 @@ from kinfolk.state.operations import (
     DropSaved,
     LoadBlock,
     MapChunk,
-    SaveBlock,
     UnmapChunk,
 )
 
@@ -118,8 +117,8 @@ def test_a_fork_shares_full_chunks_and_copies_the_partial_one(make_toy_cache):
     assert operations == (
         ClearSlot(child.slot),
         MapChunk(0, child.slot, 0, 1),
-        MapChunk(0, child.slot, 1, 3),
         CopyBlock(0, 2, 3),
+        MapChunk(0, child.slot, 1, 3),
         CopyRecurrent(parent.slot, child.slot),
     )
     toy.grow(parent, [7], history)
@@ -166,13 +165,20 @@ def test_a_fork_cannot_be_shorter_than_its_parent(make_toy_cache):
         toy.kv_cache.tables.fork(parent, 99)
 
 
-def test_a_sequence_with_evicted_chunks_is_not_forked(make_toy_cache):
+def test_a_fork_of_a_paged_sequence_sees_what_it_sees(make_toy_cache):
     toy = make_toy_cache()
-    lease = toy.kv_cache.open(256)
-    toy.grow(lease, list(range(64)), [])
+    lease, history = toy.kv_cache.open(256, resident=3), list(range(100))
+    toy.grow(lease, history[:64], [])
+    toy.grow(lease, history[64:], history[:64])
     toy.kv_cache.tables.evict(lease, 0)
-    with pytest.raises(StateError, match="recall them first"):
-        toy.kv_cache.tables.fork(lease, 256)
+    child = toy.kv_cache.tables.fork(lease, 256)
+    toy.apply()
+    assert [n for n, _ in toy.kv_cache.tables.table(child, 0)] == [1]
+    for each in (lease, child):
+        toy.kv_cache.tables.recall(each, 0)
+        toy.apply()
+        toy.check(each, history)
+    toy.kv_cache.check_integrity()
 
 
 # -- windows --------------------------------------------------------------------------------------
@@ -239,10 +245,11 @@ def test_a_window_shared_by_a_checkpoint_is_charged_before_it_moves_on(make_toy_
 def test_an_evicted_chunk_comes_back_with_its_bytes(make_toy_cache):
     toy = make_toy_cache()
     history = list(range(128))
-    lease = toy.kv_cache.open(256)
+    lease = toy.kv_cache.open(256, resident=4)
     toy.grow(lease, history, [])
+    assert toy.state.saved_rows == 2, "full chunks are saved as soon as they are full"
     toy.kv_cache.tables.evict(lease, 0)
-    assert toy.apply() == (UnmapChunk(0, lease.slot, 0), SaveBlock(0, 1, 1))
+    assert toy.apply() == (UnmapChunk(0, lease.slot, 0),)
     other = toy.kv_cache.open(64)
     toy.grow(other, [-1] * 64, [])
     toy.kv_cache.tables.recall(lease, 0)
@@ -254,7 +261,7 @@ def test_an_evicted_chunk_comes_back_with_its_bytes(make_toy_cache):
 def test_a_chunk_that_others_see_is_neither_saved_nor_loaded(make_toy_cache):
     toy = make_toy_cache()
     history = list(range(64))
-    first = toy.kv_cache.open(256)
+    first = toy.kv_cache.open(256, resident=4)
     toy.grow(first, history, [])
     second = toy.kv_cache.tables.fork(first, 256)
     toy.apply()
@@ -266,35 +273,9 @@ def test_a_chunk_that_others_see_is_neither_saved_nor_loaded(make_toy_cache):
     toy.check(first, history)
 
 
-@pytest.mark.parametrize("leaves_by", ["release", "drop_checkpoint", "evict"])
-def test_the_last_that_sees_a_chunk_leaves_its_bytes_to_those_that_evicted_it(
-    make_toy_cache, leaves_by
-):
-    toy = make_toy_cache()
-    history = list(range(128))
-    lease = toy.kv_cache.open(256)
-    toy.grow(lease, history, [])
-    if leaves_by == "drop_checkpoint":
-        kept = toy.kv_cache.checkpoints.take(lease, 128)
-        toy.kv_cache.tables.evict(lease, 0)
-        toy.kv_cache.checkpoints.drop(kept)
-    else:
-        other = toy.kv_cache.tables.fork(lease, 256)
-        toy.kv_cache.tables.evict(lease, 0)
-        if leaves_by == "release":
-            toy.kv_cache.tables.release(other)
-        else:
-            toy.kv_cache.tables.evict(other, 0)
-    assert [op for op in toy.apply() if isinstance(op, SaveBlock)] == [SaveBlock(0, 1, 1)]
-    toy.kv_cache.check_integrity()
-    toy.kv_cache.tables.recall(lease, 0)
-    toy.apply()
-    toy.check(lease, history)
-
-
 def test_kept_bytes_are_forgotten_with_the_last_owner(make_toy_cache):
     toy = make_toy_cache()
-    lease = toy.kv_cache.open(256)
+    lease = toy.kv_cache.open(256, resident=4)
     toy.grow(lease, list(range(64)), [])
     other = toy.kv_cache.tables.fork(lease, 256)
     toy.kv_cache.tables.evict(lease, 0)
@@ -308,7 +289,7 @@ def test_kept_bytes_are_forgotten_with_the_last_owner(make_toy_cache):
 
 def test_a_sealed_chunk_is_saved_only_once(make_toy_cache):
     toy = make_toy_cache()
-    lease = toy.kv_cache.open(256)
+    lease = toy.kv_cache.open(256, resident=4)
     toy.grow(lease, list(range(64)), [])
     toy.kv_cache.tables.evict(lease, 0)
     toy.kv_cache.tables.recall(lease, 0)
@@ -319,7 +300,7 @@ def test_a_sealed_chunk_is_saved_only_once(make_toy_cache):
 
 def test_a_chunk_that_is_being_written_stays(make_toy_cache):
     toy = make_toy_cache()
-    lease = toy.kv_cache.open(256)
+    lease = toy.kv_cache.open(256, resident=4)
     toy.grow(lease, list(range(100)), [])
     with pytest.raises(StateError, match="still being written"):
         toy.kv_cache.tables.evict(lease, 1)
@@ -329,29 +310,34 @@ def test_a_chunk_that_is_being_written_stays(make_toy_cache):
         toy.kv_cache.tables.recall(lease, 0)
 
 
-def test_recalling_needs_a_block_that_is_promised_to_nobody(make_toy_cache):
+def test_recalling_needs_one_of_the_blocks_that_a_sequence_was_promised(make_toy_cache):
     toy = make_toy_cache(blocks=(2,))
-    lease = toy.kv_cache.open(64)
-    toy.grow(lease, list(range(64)), [])
+    lease, history = toy.kv_cache.open(256, resident=2), list(range(128))
+    toy.grow(lease, history, [])
     toy.kv_cache.tables.evict(lease, 0)
-    toy.kv_cache.open(128)
-    with pytest.raises(PoolExhausted, match="no block for chunk 0"):
+    assert not toy.kv_cache.can_open(64), "the block is promised to the sequence"
+    toy.grow(lease, [1] * 64, history)
+    with pytest.raises(PoolExhausted, match="evict another chunk first"):
         toy.kv_cache.tables.recall(lease, 0)
+    toy.kv_cache.tables.evict(lease, 2)
+    toy.kv_cache.tables.recall(lease, 0)
+    toy.apply()
+    toy.check(lease, history + [1] * 64)
     toy.kv_cache.check_integrity()
 
 
-def test_what_was_computed_without_an_evicted_chunk_is_never_kept(make_toy_cache):
+def test_what_was_computed_without_an_evicted_chunk_is_never_exact(make_toy_cache):
     toy = make_toy_cache()
     history = list(range(64))
-    lease = toy.kv_cache.open(256)
+    lease = toy.kv_cache.open(256, resident=4)
     toy.grow(lease, history, [])
     toy.kv_cache.tables.evict(lease, 0)
     toy.apply()
     toy.grow(lease, [64], history)
     toy.kv_cache.tables.recall(lease, 0)
-    assert not toy.kv_cache.checkpoints.can_take(lease, 65)
+    assert not toy.kv_cache.checkpoints.take(lease, 65).exact
     child = toy.kv_cache.tables.fork(lease, 256)
-    assert not toy.kv_cache.checkpoints.can_take(child, 65)
+    assert not toy.kv_cache.checkpoints.take(child, 65).exact
 
 
 # -- checkpoints ----------------------------------------------------------------------------------

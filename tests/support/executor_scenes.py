@@ -87,8 +87,8 @@ class Twins:
         assert _comparable(first) == _comparable(second)
         return first
 
-    def open(self, sampling=GREEDY, positions=400):
-        lease = self.both(lambda side: side.kv_cache.open(positions))
+    def open(self, sampling=GREEDY, positions=400, resident=None):
+        lease = self.both(lambda side: side.kv_cache.open(positions, resident=resident))
         self.enter(lease, sampling)
         return lease
 

@@ -26,9 +26,11 @@ LAYOUTS = [(None,), (70,), (None, 70), (None, 1, 200)]
 class Life:
     """The test's own record of a sequence."""
 
-    def __init__(self, lease, positions, history):
+    def __init__(self, lease, positions, history, resident=None):
         self.lease, self.positions, self.history = lease, positions, history
+        self.resident = resident
         self.evicted: set[int] = set()
+        self.fetched: set[int] = set()
         self.exact = True
 
 
@@ -65,21 +67,32 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     # -- sequences ------------------------------------------------------------------------
 
-    @rule(positions=st.integers(1, 500), rows=st.integers(0, STEP), data=st.data())
-    def open(self, positions, rows, data):
+    @rule(
+        positions=st.integers(1, 500),
+        rows=st.integers(0, STEP),
+        resident=st.none() | st.integers(3, 8),
+        data=st.data(),
+    )
+    def open(self, positions, rows, resident, data):
         shorter = {key: start for key, start in self.cache.items() if len(key) < positions}
         key = data.draw(st.sampled_from([None, *sorted(shorter)]))
         start = None if key is None else shorter[key]
         length = len(key or ())
         if length > 1 and self.cache.any_chunk:
             length = data.draw(st.integers(1, length))
-        if not self.kv_cache.can_open(positions, start, length):
+        if not self.kv_cache.can_open(positions, start, length, resident=resident):
             with pytest.raises(PoolExhausted):
-                self.kv_cache.open(positions, start, length)
+                self.kv_cache.open(positions, start, length, resident=resident)
             return
+        away = self.draw_away(data, length, resident)
         life = self.born(
-            self.kv_cache.open(positions, start, length), positions, list((key or ())[:length])
+            self.kv_cache.open(positions, start, length, resident=resident, away=away),
+            positions,
+            list((key or ())[:length]),
+            resident,
         )
+        life.evicted = set(away)
+        life.exact = start is None or start.exact
         self.feed(life, min(rows, positions - len(life.history)))
 
     @precondition(lambda self: self.lives)
@@ -87,15 +100,12 @@ class KVCacheMachine(RuleBasedStateMachine):
     def fork(self, data, extra):
         parent = data.draw(st.sampled_from(self.lives))
         positions = len(parent.history) + extra
-        if parent.evicted:
-            with pytest.raises(StateError, match="recall them first"):
-                self.kv_cache.tables.fork(parent.lease, positions)
-            return
         try:
             lease = self.kv_cache.tables.fork(parent.lease, positions)
         except PoolExhausted:
             return
-        self.born(lease, positions, list(parent.history)).exact = parent.exact
+        child = self.born(lease, positions, list(parent.history), parent.resident)
+        child.exact, child.evicted = parent.exact, set(parent.evicted)
 
     @precondition(lambda self: self.lives)
     @rule(
@@ -151,6 +161,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         start, positions = dict(held)[key], len(key) + more
         if self.kv_cache.can_open(positions, start):
             life = self.born(self.kv_cache.open(positions, start), positions, list(key))
+            life.exact = start.exact
             self.feed(life, min(rows, more))
 
     @precondition(lambda self: self.lives)
@@ -160,6 +171,9 @@ class KVCacheMachine(RuleBasedStateMachine):
         before."""
         life = data.draw(st.sampled_from(self.lives))
         store = self.kv_cache.checkpoints
+        if life.resident is not None:
+            self.make_room_away(life)
+            return
         first = [each for each in self.cache.victims() if each.checkpoint.resident]
         length = round(position * len(life.history))
         gone = [each.checkpoint for each in first]
@@ -169,6 +183,14 @@ class KVCacheMachine(RuleBasedStateMachine):
         left = [each.checkpoint for each in first if each.checkpoint.resident]
         assert [held for held in left if held.live] == gone[least or 0 :]
         assert store.can_take(life.lease, length) == (least is not None)
+
+    def make_room_away(self, life):
+        """Of a paged sequence: nothing is dropped if a checkpoint could be taken before."""
+        store, length, before = self.kv_cache.checkpoints, len(life.history), len(self.cache)
+        possible = store.can_take(life.lease, length)
+        made = self.cache.make_room(life.lease, length)
+        assert made == store.can_take(life.lease, length)
+        assert len(self.cache) == before or (made and not possible)
 
     @rule(data=st.data())
     def evict_all_but_one(self, data):
@@ -203,21 +225,30 @@ class KVCacheMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def evict(self, data):
         life = data.draw(st.sampled_from(self.lives))
-        sealed = sorted(set(range(len(life.history) // CHUNK_POSITIONS)) - life.evicted)
+        sealed = self.sealed(life)
         if sealed:
             self.try_to_evict(life, data.draw(st.sampled_from(sealed)))
 
     @precondition(lambda self: any(life.evicted for life in self.lives))
-    @rule(data=st.data())
-    def recall(self, data):
+    @rule(data=st.data(), ahead=st.booleans())
+    def recall(self, data, ahead):
+        """At once, or fetched before: both as soon as one of its own blocks is free."""
         life = data.draw(st.sampled_from([life for life in self.lives if life.evicted]))
         chunk = data.draw(st.sampled_from(sorted(life.evicted)))
-        try:
-            self.kv_cache.tables.recall(life.lease, chunk)
-        except PoolExhausted:
-            assert self.kv_cache.tables.available(0) < 1
-            return
+        tables = self.kv_cache.tables
+        full = self.held(life) >= min(life.resident, -(-life.positions // CHUNK_POSITIONS))
+        if chunk not in life.fetched:
+            if full:
+                with pytest.raises(PoolExhausted, match="evict another chunk first"):
+                    tables.recall(life.lease, chunk)
+                return
+            if ahead:
+                tables.fetch(life.lease, chunk)
+                life.fetched.add(chunk)
+                return
+        tables.recall(life.lease, chunk)
         life.evicted.remove(chunk)
+        life.fetched.discard(chunk)
 
     # -- faults -------------------------------------------------------------------------------
 
@@ -226,9 +257,10 @@ class KVCacheMachine(RuleBasedStateMachine):
     def fault(self, data, rows):
         """A step whose operations fail half-way: all that was known is forgotten on both sides."""
         life = data.draw(st.sampled_from(self.lives))
-        start = len(life.history)
-        self.kv_cache.tables.extend(life.lease, min(start + rows, life.positions))
-        for chunk in sorted(set(range(start // CHUNK_POSITIONS)) - life.evicted):
+        stop = min(len(life.history) + rows, life.positions)
+        self.make_blocks(life, stop)
+        self.kv_cache.tables.extend(life.lease, stop)
+        for chunk in self.sealed(life):
             if self.kv_cache.pools[0].window is None:
                 self.try_to_evict(life, chunk)
         operations = self.kv_cache.take_operations()
@@ -290,6 +322,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         start = len(life.history)
         kept = max(1, rows - rejected)
+        self.make_blocks(life, start + rows)
         self.kv_cache.tables.extend(life.lease, start + rows)
         checkpoint = None
         if mark is not None and kept == rows and len(self.cache) < 6:
@@ -302,27 +335,65 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.toy.set_sum(life.lease.slot, life.history)
         self.kv_cache.tables.advance(life.lease, start + kept)
         if checkpoint is not None:
-            self.toy.set_sum(checkpoint.slot, life.history[: checkpoint.length])
+            if checkpoint.slot:
+                self.toy.set_sum(checkpoint.slot, life.history[: checkpoint.length])
+            self.kv_cache.checkpoints.stored(checkpoint)
             self.cache.insert(HashedTokens(life.history, root=self.root), checkpoint)
 
-    def born(self, lease, positions, history):
+    def born(self, lease, positions, history, resident=None):
         assert lease.epoch > self.epochs.get(lease.slot, 0)
         self.epochs[lease.slot] = lease.epoch
-        life = Life(lease, positions, history)
+        life = Life(lease, positions, history, resident)
         self.lives.append(life)
         return life
 
     def try_to_evict(self, life, chunk):
-        try:
-            self.kv_cache.tables.evict(life.lease, chunk)
-        except PoolExhausted:
-            assert not self.kv_cache.host.fits(1)
+        if life.resident is None:
+            with pytest.raises(StateError, match="all of them stay on the device"):
+                self.kv_cache.tables.evict(life.lease, chunk)
             return
+        self.kv_cache.tables.evict(life.lease, chunk)
         life.evicted.add(chunk)
+
+    def sealed(self, life):
+        """Full chunks that may be evicted."""
+        return sorted(set(range(len(life.history) // CHUNK_POSITIONS)) - life.evicted)
+
+    def held(self, life):
+        """Blocks of full attention that a sequence has, those of rejected rows too."""
+        table = self.kv_cache.tables.table(life.lease, 0)
+        return len(table) + len(life.fetched)
+
+    def make_blocks(self, life, stop):
+        """Evict chunks of a paged sequence until it has blocks for ``stop`` positions."""
+        if life.resident is None or self.kv_cache.pools[0].window is not None:
+            return
+        chunks = -(-stop // CHUNK_POSITIONS)
+        known = {n for n, _ in self.kv_cache.tables.table(life.lease, 0)} | life.evicted
+        new = len(set(range(chunks)) - known)
+        promised = min(life.resident, -(-life.positions // CHUNK_POSITIONS))
+        while self.held(life) + new > promised:
+            if life.fetched:
+                chunk = min(life.fetched)
+                self.kv_cache.tables.recall(life.lease, chunk)
+                life.evicted.remove(chunk)
+                life.fetched.remove(chunk)
+            self.try_to_evict(life, self.sealed(life)[0])
+
+    def draw_away(self, data, length, resident):
+        """Full chunks that a paged sequence starts without, enough for its budget."""
+        if resident is None or self.kv_cache.pools[0].window is not None:
+            return ()
+        full = range(length // CHUNK_POSITIONS)
+        least = max(0, len(full) + (length % CHUNK_POSITIONS > 0) - resident)
+        number = data.draw(st.integers(least, len(full)))
+        return data.draw(st.permutations(full))[:number]
 
     def mark(self, life, position):
         if len(self.cache) >= 6 or not self.kv_cache.checkpoints.can_take(life.lease, position):
             return None
-        assert life.exact
-        assert not life.evicted
-        return self.kv_cache.checkpoints.take(life.lease, position)
+        if life.resident is None:
+            assert life.exact
+        checkpoint = self.kv_cache.checkpoints.take(life.lease, position)
+        assert life.exact or not checkpoint.exact
+        return checkpoint

@@ -12,9 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from kinfolk.plans import StateLimits
+from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.events import Emitted, Finished, Held, SchedulerEvent
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.sched.plan import (
+    ChunkScores,
+    Item,
+    ItemKind,
+    ItemResult,
+    ScoreRequest,
+    StepPlan,
+    StepResult,
+)
 from kinfolk.sched.request import Request
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.state.host_rows import HostLayout, HostRows
@@ -75,11 +84,23 @@ def solo(prompt: tuple[int, ...], count: int, windows: Windows, recurrent: bool)
     return known[len(prompt) :]
 
 
+def chunk_scores(request: ScoreRequest) -> tuple[tuple[float, ...] | None, bool]:
+    """Scores that depend on the tokens alone; sometimes nobody has an opinion, or all stays."""
+    count, kind = len(request.resident), hash((*request.tokens[-3:], request.length)) % 7
+    if kind < 2:
+        return None, kind == 0
+    numbers = (hash((n, *request.tokens[-2:])) % 13 for n in range(count))
+    return tuple(map(float, numbers)), False
+
+
 class ToyEngine:
     """Executes plans on blocks of (position, token) and on hashes of the tokens."""
 
-    def __init__(self, windows: Windows, limits: StateLimits, *, recurrent: bool) -> None:
+    def __init__(
+        self, windows: Windows, limits: StateLimits, *, recurrent: bool, paged: bool = False
+    ) -> None:
         self.windows = windows
+        self.paged = paged
         self.recurrent = recurrent
         self.limits = limits
         self.blocks: list[list[list[tuple[int, int] | None]]] = [
@@ -96,9 +117,9 @@ class ToyEngine:
     def run(self, plan: StepPlan, *, failing: frozenset[str] = frozenset()) -> StepResult:
         for operation in plan.operations:
             self._apply(operation)
-        return StepResult(
-            plan.step_id, tuple(self._item(item, item.request_id in failing) for item in plan.items)
-        )
+        results = tuple(self._item(item, item.request_id in failing) for item in plan.items)
+        scores = tuple(ChunkScores(each.lease, *chunk_scores(each)) for each in plan.scores)
+        return StepResult(plan.step_id, results, scores=scores)
 
     def lose(self, plan: StepPlan) -> None:
         """Run a step that fails and destroys all state on the device."""
@@ -200,6 +221,8 @@ class ToyEngine:
     def _read(self, pool: int, slot: int, first: int, last: int) -> tuple[int, ...]:
         table, tokens = self.tables[pool][slot], []
         for chunk in range(first // CHUNK_POSITIONS, last // CHUNK_POSITIONS + 1):
+            if self.paged and self.windows[pool] is None and chunk not in table:
+                continue
             block = self.blocks[pool][table[chunk]]
             start = max(first, chunk * CHUNK_POSITIONS)
             for position in range(start, min(last + 1, (chunk + 1) * CHUNK_POSITIONS)):
@@ -256,7 +279,9 @@ class World:
         quality: float | None = None,
         seed: int = 0,
         disk: Any = None,
+        residency: ResidencyRules | None = None,
     ) -> None:
+        self.residency = residency
         self.limits, self.windows, self.recurrent = limits, windows, recurrent
         enough = limits.slots * (limits.context // CHUNK_POSITIONS + 1) * 2
         self.state_limits = StateLimits(
@@ -271,11 +296,15 @@ class World:
         host = HostRows(layout, capacity)
         self.kv_cache = KVCacheManager(windows, self.state_limits, recurrent=recurrent, host=host)
         self.prefixes = PrefixCache(self.kv_cache.checkpoints, checkpoints)
-        self.engine = ToyEngine(windows, self.state_limits, recurrent=recurrent)
+        self.engine = ToyEngine(
+            windows, self.state_limits, recurrent=recurrent, paged=residency is not None
+        )
         self.drafter = (
             None if quality is None else ToyDrafter(windows, recurrent, quality, seed=seed)
         )
-        self.scheduler = Scheduler(limits, self.kv_cache, self.prefixes, self.drafter, disk)
+        self.scheduler = Scheduler(
+            limits, self.kv_cache, self.prefixes, self.drafter, disk, residency
+        )
         self.requests: dict[str, Request] = {}
         self.streams: dict[str, list[int]] = {}
         self.finished: dict[str, Finished] = {}
@@ -333,8 +362,10 @@ class World:
         for request_id in self.scheduler.alive:
             self.scheduler.grant(request_id)
         size = self.limits.slice
+        if self.residency is not None:
+            size = self.residency.slice_rows(size)
         bound = sum(
-            len(request.prompt) // size + 1 + request.max_new
+            len(request.prompt) // size + 2 + request.max_new
             for request_id, request in self.requests.items()
             if request_id not in self.finished
         )

@@ -32,12 +32,14 @@ ENGINE: Final = (
     *("draft", "draft_model", "draft_mode", "draft_tokens", "draft_budget"),
     *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),
+    *("kvflash", "kvflash_tau", "kvflash_burst", "kvflash_host"),
 )
 PREFIXES: Final = ("checkpoints", "cache_memory", "cache_disk", "cache_dir")
 """What is kept of prompts, and where."""
 
 _REPEATED: Final = frozenset({"op", "draft_option"})
 _METAVARS: Final = {
+    "kvflash": "N|auto|off",
     "draft": "auto|off|NAME[,NAME]",
     "draft_option": "NAME=VALUE",
     "op": "NAME=OPTION",
@@ -60,7 +62,7 @@ def setting(field: str, *aliases: str) -> Decorator:
     return click.option(
         *filter(None, (_SHORT.get(field), flag(field), *aliases)),
         field,
-        type=int if integer else str,
+        type=int if integer and field not in _METAVARS else str,
         multiple=field in _REPEATED,
         metavar=_METAVARS.get(field) or "|".join(choices_of(field)) or None,
         help=f"{_sentence(info.description or field)} [{variable(field)}]",

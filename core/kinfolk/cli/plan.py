@@ -67,7 +67,9 @@ def _report(ready: Prepared, settings: Settings) -> dict[str, Any]:
         "parts": memory.parts,
         "total": memory.total,
         "left_to_others": memory.others,
-        "demoted_checkpoints": memory.limits.host_bytes,
+        "demoted_checkpoints": (memory.limits.host_bytes or 0) - memory.paged,
+        "paged": memory.paged,
+        "residency": None if ready.residency is None else asdict(ready.residency),
         "disk": int(settings.cache_disk * 2**30),
         "drafters": ready.drafters.report(),
         "limits": asdict(memory.limits),
@@ -88,7 +90,11 @@ def _as_text(ready: Prepared, settings: Settings) -> str:
     rows.append(("keys and values as", _storage(ready.plan)))
     rows.append(("context of a sequence", f"{limits.context} of {ready.config.context} positions"))
     rows.append(("sequences at once", f"{limits.slots}, and {limits.checkpoints} checkpoints"))
-    rows.append(("checkpoints in host memory", size(limits.host_bytes or 0)))
+    rows.append(("checkpoints in host memory", size((limits.host_bytes or 0) - memory.paged)))
+    if ready.residency is not None:
+        budget = ready.residency.chunks * CHUNK_POSITIONS
+        rows.append(("of a longer sequence", f"{budget} positions on the device (--kvflash)"))
+        rows.append(("its chunks in host memory", size(memory.paged)))
     if settings.cache_disk:
         rows.append(("prefixes on the disk", size(int(settings.cache_disk * 2**30))))
     for window, blocks in zip(ready.plan.windows, limits.blocks, strict=True):

@@ -227,6 +227,7 @@ def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
             "prompt_tokens": piece.usage.prompt,
             "cached_tokens": piece.usage.reused,
             "cached_tokens_from": piece.usage.reused_from,
+            "exact": piece.usage.exact,
             "completion_tokens": piece.tokens,
             "draft_steps": piece.usage.drafts.steps,
             "drafted_tokens": piece.usage.drafted,

@@ -81,7 +81,9 @@ class Engine:
             self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._wake)
         books = None if self._disk is None else self._disk.books
         self._root = 0 if disk is None else disk.root
-        self._scheduler = Scheduler(limits, self._kv_cache, prefixes, drafter, books)
+        self._scheduler = Scheduler(
+            limits, self._kv_cache, prefixes, drafter, books, loaded.residency
+        )
         self._parking = Parking(self._runner, self._scheduler)
         self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
         self._tickets: dict[str, Ticket] = {}

@@ -403,7 +403,8 @@ class GraphExecutor:
 
     def _padded_buffers(self, bucket: Bucket) -> InputBuffers:
         single_rows = bucket.kind == "decode"
-        buffers = InputBuffers(self.state, bucket.shape, single_rows=single_rows, stages=2)
+        shape = replace(bucket.shape, changes=self.state.block_tables.usual_changes)
+        buffers = InputBuffers(self.state, shape, single_rows=single_rows, stages=2)
         buffers.upload()  # warm-ups must see padding
         return buffers
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kinfolk.engine.input_buffers import (
-    MAX_TABLE_CHANGES,
     BucketShape,
     InputBuffers,
     SampledSequences,
@@ -67,9 +66,9 @@ def build_input_batch(
 
 def take_changes(state: State) -> Changes:
     """Changes of block tables since the last step, for the buffers of a bucket. If they are more
-    than ``MAX_TABLE_CHANGES``, they are uploaded here and the result is empty."""
+    than a bucket has room for, they are uploaded here and the result is empty."""
     changes = state.block_tables.take_changes()
-    if len(changes.places) <= MAX_TABLE_CHANGES:
+    if len(changes.places) <= state.block_tables.usual_changes:
         return changes
     buffers = InputBuffers(state, BucketShape(0, 0, 0, 0, changes=len(changes.places)))
     buffers.put_changes(changes)

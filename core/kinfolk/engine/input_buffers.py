@@ -20,9 +20,6 @@ from kinfolk.state.transfer import Transfer
 from kinfolk.types import CHUNK_POSITIONS, DUMMY, NO_PARENT
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout, Segment
 
-MAX_TABLE_CHANGES = 128
-"""Changed entries of block tables that fit a bucket; more are uploaded before the step."""
-
 _ROW_FIELDS = ("tokens", "positions", "sequence", "parent", "limit", "ancestors", "arena", "path")
 _SEQUENCE_FIELDS = ("arena_start", "slot", "context")
 _SAMPLED_FIELDS = ("logit", "sampled_row", "sampled_count", "drafted", "sampled_slot", "budget")
@@ -44,7 +41,7 @@ class BucketShape:
     short: int = 0
     long: int = 0
     short_rows: int = 0
-    changes: int = MAX_TABLE_CHANGES
+    changes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import torch
 
 from kinfolk.descriptors import Family
 from kinfolk.engine.buckets import usual_draft
+from kinfolk.engine.chunk_scoring import probe_scorers
 from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
 from kinfolk.engine.preparing import Prepared, prepare_model
@@ -25,6 +26,7 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan, WeightPlan
 from kinfolk.registry import Registry
+from kinfolk.residency.rules import ResidencyRules
 from kinfolk.settings import Settings
 from kinfolk.state.host_rows import HostLayout, HostRows
 from kinfolk.state.kv_cache_manager import KVCacheManager
@@ -62,6 +64,8 @@ class LoadedModel:
     """Number of packed tensors, by format."""
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of tensors that cannot be packed, by format and reason: they are stored dense."""
+    residency: ResidencyRules | None = None
+    """The budget of sequences that are longer; ``None``: all chunks stay on the device."""
     drafter: LoadedDrafter | None = None
     drafters: PreparedDrafters = field(default_factory=PreparedDrafters)
     """All that draft: those of the host too."""
@@ -119,6 +123,8 @@ class ModelSource:
         config, limits = ready.config, ready.memory.limits
         model = ready.family.build(config, weights, self._context())
         _ask_for_features(ready, model)
+        if ready.residency is not None:
+            probe_scorers(ready.hooks)
         loaded = LoadedModel(
             file=ready.file,
             family=ready.family,
@@ -139,6 +145,7 @@ class ModelSource:
             batch_invariant=self.batch_invariant,
             packed=weights.packed,
             refused=weights.refused,
+            residency=ready.residency,
             drafters=ready.drafters,
             source=self,
         )

@@ -38,6 +38,9 @@ CACHE_SHARE = 0.25
 MOST_CACHE_BYTES = 8 * GIB
 """Most bytes of it by default."""
 
+PAGED = "chunks that left the device"
+"""The part of a host's plan that is for chunks of sequences longer than their budget."""
+
 DEMOTED = "demoted checkpoints"
 """The part of a host's plan that is for checkpoints in host memory."""
 
@@ -61,18 +64,20 @@ _SAMPLING = 10
 class MemoryPlan:
     """How ``usable`` bytes of a device are divided: ``parts`` by name, and ``limits``, the state
     that fits. ``others``: bytes of the host's memory that are left to other programs. Bytes for
-    demoted checkpoints are ``limits.host_bytes``: a part of the plan if the device is the host, and
-    beside it otherwise."""
+    demoted checkpoints, and ``paged`` ones for chunks that leave the device, are
+    ``limits.host_bytes``: a part of the plan if the device is the host, and beside it otherwise."""
 
     usable: int
     parts: dict[str, int]
     limits: StateLimits
     others: int = 0
+    paged: int = 0
 
     @property
     def beside(self) -> int:
-        """Bytes of host memory for demoted checkpoints beside the device's memory."""
-        return 0 if DEMOTED in self.parts else self.limits.host_bytes or 0
+        """Bytes of host memory for state beside the device's memory."""
+        within = DEMOTED in self.parts or PAGED in self.parts
+        return 0 if within else self.limits.host_bytes or 0
 
     @property
     def total(self) -> int:
@@ -101,11 +106,13 @@ def plan_memory(
     asked: int | None,
     flexible: frozenset[str],
     cache: int | None = 0,
+    paged: int = 0,
     host_free: int = 0,
 ) -> MemoryPlan:
     """Divide ``usable`` bytes. ``drafter``: bytes of a drafter's weights; ``cache``: bytes of host
     memory for demoted checkpoints, ``None`` = by default, of ``host_free``. If the device is the
-    host, the default is what the state leaves, and no more than usual.
+    host, the default is what the state leaves, and no more than usual. ``paged``: bytes of host
+    memory for chunks that leave the device.
 
     ``asked`` is the context the user asked for, ``flexible`` names the fields of ``wanted`` that
     are defaults and may be lowered. Raises :class:`CapacityError` with the arithmetic.
@@ -123,10 +130,13 @@ def plan_memory(
             f"the model does not fit: {_sum(fixed)}, and {usable / GIB:.2f} GiB can be used. "
             "A smaller quantisation or a larger device is needed"
         )
+    if is_host and paged:
+        fixed[PAGED] = paged
+        left -= paged
     if not wanted.checkpoints:
         cache = 0  # a checkpoint is taken on the device first
     elif not is_host:
-        cache = cache_bytes(cache, host_free)
+        cache = cache_bytes(cache, host_free - paged)
     elif cache:
         fixed[DEMOTED] = cache
         left -= cache
@@ -139,7 +149,8 @@ def plan_memory(
     if is_host and cache is None:
         cache = min(cache_bytes(None, usable), left - sum(state.values()))
         fixed[DEMOTED] = cache
-    return MemoryPlan(usable, fixed | state, replace(limits, host_bytes=cache), others)
+    limits = replace(limits, host_bytes=(cache or 0) + paged)
+    return MemoryPlan(usable, fixed | state, limits, others, paged)
 
 
 def cache_bytes(asked: int | None, free: int) -> int:

@@ -11,6 +11,7 @@ from time import perf_counter
 import torch
 
 from kinfolk.engine.buckets import SEQUENCES, Buckets
+from kinfolk.engine.chunk_scoring import ChunkScoring, PendingScores
 from kinfolk.engine.cuda_graph import capture_for
 from kinfolk.engine.draft_buffers import Lane
 from kinfolk.engine.executor import EagerExecutor, Executor, ExecutorCounters, GraphExecutor
@@ -21,7 +22,14 @@ from kinfolk.engine.outputs import DeviceOutputs, OutputReader, PendingCopy, ite
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.sched.plan import (
+    Item,
+    ItemKind,
+    ItemResult,
+    ScoreRequest,
+    StepPlan,
+    StepResult,
+)
 from kinfolk.state.operations import StateOperation
 from kinfolk.state.state import State
 
@@ -48,12 +56,14 @@ class PendingItems:
 @dataclass(frozen=True, slots=True)
 class PendingStep:
     """A launched step. If it runs in several parts, ``results`` are those of all parts but the
-    last, and ``last`` is the part that is still pending. ``launched``: when its launch began."""
+    last, and ``last`` is the part that is still pending. ``launched``: when its launch began.
+    ``scores``: what was asked for behind it."""
 
     plan: StepPlan
     results: Sequence[ItemResult]
     last: PendingItems
     launched: float = 0.0
+    scores: Sequence[PendingScores] = ()
 
     @property
     def next_tokens(self) -> torch.Tensor | None:
@@ -84,6 +94,7 @@ class ModelRunner:
             MAX_INVARIANT_SEQUENCES[loaded.device.type] if loaded.batch_invariant else None
         )
         self._reader = OutputReader(loaded.device)
+        self._scoring = ChunkScoring(loaded.hooks)
         self._collected = 0.0
         self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
         self._executed = ExecutorCounters()
@@ -119,6 +130,7 @@ class ModelRunner:
             "saves": self.state.copies.saves,
             "loads": self.state.copies.loads,
             "waits": self._reader.waits,
+            "kvflash_scorer_failures": self._scoring.failures,
             "allocations": _allocations(self.loaded.device),
         }
 
@@ -157,9 +169,9 @@ class ModelRunner:
             results: list[ItemResult] = []
             *others, last = self._parts(plan)
             for items in others:
-                results += self._collect(self._launch(ScheduledBatch(items, histories)))
-            pending = self._launch(ScheduledBatch(last, histories, tokens))
-            return PendingStep(plan, results, pending, launched)
+                results += self._collect(self._launch(ScheduledBatch(items, histories))[0])
+            pending, scores = self._launch(ScheduledBatch(last, histories, tokens), plan.scores)
+            return PendingStep(plan, results, pending, launched, scores)
 
     @torch.inference_mode()
     def collect(self, step: PendingStep) -> StepResult:
@@ -170,7 +182,8 @@ class ModelRunner:
         now = perf_counter()
         seconds, self._collected = now - max(step.launched, self._collected), now
         arrived = self.state.take_arrived()
-        return StepResult(step.plan.step_id, tuple(results), seconds, arrived)
+        scores = self._scoring.collect(step.scores)
+        return StepResult(step.plan.step_id, tuple(results), seconds, arrived, scores)
 
     @torch.inference_mode()
     def apply(self, operations: Sequence[StateOperation]) -> None:
@@ -187,12 +200,17 @@ class ModelRunner:
         self.state.forget()
         self.executor.invalidate()
 
-    def _launch(self, batch: ScheduledBatch) -> PendingItems:
+    def _launch(
+        self, batch: ScheduledBatch, scores: Sequence[ScoreRequest] = ()
+    ) -> tuple[PendingItems, Sequence[PendingScores]]:
         outputs = self.executor.launch(batch)
+        # Before the copy, so that the wait for it is the wait for the scores too.
+        pending = self._scoring.launch(scores)
         copy = self._reader.send(outputs)
         # Behind the copy: the host reads the outputs and plans while the draft runs.
         lanes = batch.lanes
-        return PendingItems(batch, outputs, copy, bool(lanes) and self.executor.draft(lanes))
+        proposed = bool(lanes) and self.executor.draft(lanes)
+        return PendingItems(batch, outputs, copy, proposed), pending
 
     def _collect(self, pending: PendingItems) -> list[ItemResult]:
         outputs = self._reader.receive(pending.copy)

@@ -15,6 +15,7 @@ from kinfolk.descriptors import Family
 from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.devices import missing_device
+from kinfolk.engine.kvflash import plan_residency
 from kinfolk.engine.memory import (
     MemoryPlan,
     cache_bytes,
@@ -36,6 +37,7 @@ from kinfolk.ops.binding import Ops
 from kinfolk.plans import Codec, StateLimits, StatePlan, WeightPlan
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
+from kinfolk.residency.rules import ResidencyRules
 from kinfolk.settings import Settings
 from kinfolk.spec.verify import DefaultVerify
 from kinfolk.state.layout import pool_layouts
@@ -89,6 +91,8 @@ class Prepared:
     captures: int
     """Captured steps that are kept; the memory plan has room for them."""
     drafters: PreparedDrafters
+    residency: ResidencyRules | None
+    """The budget of sequences that are longer."""
 
 
 def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
@@ -132,10 +136,9 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     step_tokens = settings.step_tokens or 2 * slice_rows
     layers = len(plan.layers)
     captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafters))
-    features = 0 if drafter is None else drafter.plan.feature_width(config.width)
-    rows = 0 if drafter is None else wanted.slots * drafter.plan.block
-    drafts = draft_bytes(config.vocabulary, rows)
-    memory = plan_memory(
+    features, drafts = _draft_sizes(drafters, config, wanted.slots)
+    divide = partial(
+        plan_memory,
         usable=usable,
         weights=nbytes(weight_plan, file.inventory),
         drafter=0 if drafter is None else nbytes(drafter.plan.weights, drafter.file.inventory),
@@ -143,13 +146,13 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features, drafts),
         is_host=is_host,
         plan=plan,
-        wanted=wanted,
         model_context=config.context,
         asked=settings.context,
         flexible=frozenset({"slots", "checkpoints"} - settings.model_fields_set),
         cache=cache,
         host_free=host_free,
     )
+    memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free)
     log.info("%s", memory)
     return Prepared(
         file=file,
@@ -169,6 +172,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         slice_rows=slice_rows,
         captures=captures,
         drafters=drafters,
+        residency=residency,
     )
 
 
@@ -215,6 +219,15 @@ def _target_facts(
         draft_tokens=settings.draft_tokens,
         options=settings.draft_option,
     )
+
+
+def _draft_sizes(drafters: PreparedDrafters, config: Any, slots: int) -> tuple[int, int]:
+    """Numbers of a row of features, and bytes of a draft of all slots."""
+    drafter = drafters.with_weights
+    if drafter is None:
+        return 0, draft_bytes(config.vocabulary, 0)
+    rows = slots * drafter.plan.block
+    return drafter.plan.feature_width(config.width), draft_bytes(config.vocabulary, rows)
 
 
 def _wanted_captures(settings: Settings, step_tokens: int, drafters: PreparedDrafters) -> int:

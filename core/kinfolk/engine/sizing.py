@@ -14,6 +14,7 @@ from kinfolk.plans import StateLimits, StatePlan
 from kinfolk.state.eviction import PrefixBytes
 from kinfolk.state.geometry import blocks_for_sequence, chunks_for
 from kinfolk.state.layout import pool_layouts, slot_bytes
+from kinfolk.types import CHUNK_POSITIONS
 
 DEFAULT_CONTEXT = 32768
 """Default context of a sequence, unless the model supports less."""
@@ -98,6 +99,7 @@ def size_state(
         f"({recurrent / GIB:.2f} GiB recurrent for {limits.slots} slots and "
         f"{limits.checkpoints} checkpoints), {budget / GIB:.2f} GiB can be used: "
         "lower --context, --slots or --checkpoints"
+        + ("" if wanted.resident is None else f", or --kvflash {wanted.resident * CHUNK_POSITIONS}")
     )
 
 
@@ -144,7 +146,10 @@ def _recurrent(plan: StatePlan, limits: StateLimits) -> int:
 
 def _one(plan: StatePlan, wanted: StateLimits, context: int) -> tuple[int, ...]:
     """Blocks of each pool that a single sequence of full length needs."""
-    return tuple(blocks_for_sequence(window, context, wanted.step_rows) for window in plan.windows)
+    return tuple(
+        blocks_for_sequence(window, context, wanted.step_rows, wanted.resident)
+        for window in plan.windows
+    )
 
 
 def _blocks(plan: StatePlan, wanted: StateLimits, context: int) -> tuple[int, ...]:

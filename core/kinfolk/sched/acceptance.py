@@ -13,6 +13,7 @@ from typing import Final
 from kinfolk.draft_api import MAX_PROPOSED
 from kinfolk.errors import ContextLengthExceeded, RequestError, RequestTypeError, shown
 from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.paging import Paging
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.sched.rules import is_whole
 from kinfolk.state.sequence_tables import SequenceTables
@@ -37,7 +38,9 @@ def positions_of(request: Request) -> int:
     return len(request.prompt) + request.max_new
 
 
-def check_request(request: Request, limits: SchedulerLimits, tables: SequenceTables) -> None:
+def check_request(
+    request: Request, limits: SchedulerLimits, tables: SequenceTables, paging: Paging
+) -> None:
     """Raise :class:`RequestError`, naming the field, for a request that could never run."""
     if not isinstance(request, Request):
         raise RequestTypeError(f"only a Request can be submitted, got {shown(request)}")
@@ -48,7 +51,7 @@ def check_request(request: Request, limits: SchedulerLimits, tables: SequenceTab
     if limits.vocabulary is not None:
         request.sampling.check_tokens(limits.vocabulary)
     _check_slot(request, where, limits)
-    _check_room(request, where, limits, tables)
+    _check_room(request, where, limits, tables, paging)
 
 
 def _check_slot(request: Request, where: str, limits: SchedulerLimits) -> None:
@@ -151,19 +154,22 @@ def _check_numbers(request: Request, where: str) -> None:
 
 
 def _check_room(
-    request: Request, where: str, limits: SchedulerLimits, tables: SequenceTables
+    request: Request, where: str, limits: SchedulerLimits, tables: SequenceTables, paging: Paging
 ) -> None:
     prompt, positions = len(request.prompt), positions_of(request)
-    message = ""
+    resident, message = paging.resident(positions), ""
     if positions > limits.context:
         message = (
             f"{prompt} prompt tokens + {shown(request.max_new)} new tokens (max_new) = "
             f"{shown(positions)}, the context holds {limits.context}; shorten either"
         )
-    elif not tables.fits_ever(positions):
+    elif not tables.fits_ever(positions, resident):
+        pages = tables.host_pages(positions, resident)
         message = (
-            f"{positions} positions need {tables.needed(positions)} blocks, the pools have "
-            f"{tables.limits.blocks}; shorten the prompt or max_new, or give the cache more memory"
+            f"{positions} positions need {tables.needed(positions, 0, resident)} blocks, the pools "
+            f"have {tables.limits.blocks}"
+            + (f", and {pages} pages of host memory of {tables.host.pages}" if pages else "")
+            + "; shorten the prompt or max_new, or give the cache more memory"
         )
     if message:
         raise ContextLengthExceeded(

@@ -6,6 +6,7 @@ from bisect import insort
 
 from kinfolk.sched.acceptance import check_request, positions_of
 from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.paging import Paging
 from kinfolk.sched.request import Place, Request, Sequence
 from kinfolk.state.chunks import Checkpoint
 from kinfolk.state.disk_books import DiskBooks
@@ -23,8 +24,10 @@ class Admission:
         limits: SchedulerLimits,
         kv_cache: KVCacheManager,
         prefixes: PrefixCache,
+        paging: Paging,
         disk: DiskBooks | None = None,
     ) -> None:
+        self._paging = paging
         self._limits = limits
         self._kv_cache = kv_cache
         self._prefixes = prefixes
@@ -38,7 +41,7 @@ class Admission:
 
     def check(self, request: Request) -> None:
         """Raise :class:`RequestError` for a request that could never run."""
-        check_request(request, self._limits, self._kv_cache.tables)
+        check_request(request, self._limits, self._kv_cache.tables, self._paging)
 
     def enqueue(self, sequence: Sequence) -> None:
         insort(self._waiting, sequence, key=_order)
@@ -106,15 +109,20 @@ class Admission:
         if slot is None:
             return False
         positions = positions_of(sequence.request)
+        resident = self._paging.resident(positions)
         if sequence.kept is not None:
-            return self._reopen(sequence, sequence.kept, positions, slot)
-        prefix = self._prefixes.find(sequence.prompt)
+            return self._reopen(sequence, sequence.kept, positions, slot, resident)
+        prefix = self._find(sequence, resident)
         for start in (None,) if prefix is None else (prefix, None):
-            if self._make_room(positions, sequence, start):
+            if self._make_room(positions, sequence, start, resident):
                 if start is not None:
                     sequence.reused_from = _place(sequence, start)
                 checkpoint, length = _from(start)
-                sequence.lease = self._kv_cache.open(positions, checkpoint, length, slot)
+                away = self._paging.away(length, len(sequence.prompt)) if resident else ()
+                sequence.lease = self._kv_cache.open(
+                    positions, checkpoint, length, slot, resident=resident, away=away
+                )
+                self._paging.started(sequence)
                 sequence.reused = sequence.computed = length
                 sequence.start = None if start is None else start.whole
                 self._prefixes.started(start)
@@ -123,11 +131,34 @@ class Admission:
                 return True
         return False
 
-    def _reopen(self, sequence: Sequence, kept: Checkpoint, positions: int, slot: int) -> bool:
+    def _find(self, sequence: Sequence, resident: int | None) -> PrefixMatch | None:
+        """The longest stored prefix. A paged sequence may start from one that missed something."""
+        exact = self._prefixes.find(sequence.prompt)
+        if resident is None:
+            return exact
+        if sequence.salted is None:
+            sequence.salted = self._paging.salt(sequence.prompt)
+        paged = self._prefixes.find(sequence.salted)
+        if exact is None or (paged is not None and paged.length > exact.length):
+            return paged
+        return exact
+
+    def _reopen(
+        self,
+        sequence: Sequence,
+        kept: Checkpoint,
+        positions: int,
+        slot: int,
+        resident: int | None,
+    ) -> bool:
         """Bring a preempted sequence back from its own state."""
-        if not self._make_blocks(positions, kept, None, (NO_PREFIXES,)):
+        if not self._make_blocks(positions, kept, None, (NO_PREFIXES,), resident):
             return False
-        sequence.lease = self._kv_cache.open(positions, kept, None, slot)
+        away = () if sequence.residency is None else sequence.residency.away
+        sequence.lease = self._kv_cache.open(
+            positions, kept, None, slot, resident=resident, away=away
+        )
+        self._paging.started(sequence)
         return True
 
     def _slot(self, sequence: Sequence) -> int | None:
@@ -140,7 +171,13 @@ class Admission:
         asked = {other.request.slot for line in lines for other in line}
         return min((slot for slot in free if slot not in asked), default=None)
 
-    def _make_room(self, positions: int, sequence: Sequence, start: PrefixMatch | None) -> bool:
+    def _make_room(
+        self,
+        positions: int,
+        sequence: Sequence,
+        start: PrefixMatch | None,
+        resident: int | None,
+    ) -> bool:
         """Let stored prefixes leave the device, but only if that is enough. ``start`` stays where
         it is, and the conversation that it belongs to goes last."""
         checkpoint, length = _from(start)
@@ -151,7 +188,7 @@ class Admission:
             sequence.prompt,
             len(sequence.prompt),
         )
-        return self._make_blocks(positions, checkpoint, length, (last, kept))
+        return self._make_blocks(positions, checkpoint, length, (last, kept), resident)
 
     def _make_blocks(
         self,
@@ -159,20 +196,28 @@ class Admission:
         start: Checkpoint | None,
         length: int | None,
         keep: tuple[frozenset[StoredPrefix], ...],
+        resident: int | None,
     ) -> bool:
         """Let prefixes leave the device until a sequence can be opened, none if that would not be
-        enough; the first of ``keep`` go last."""
-        if self._kv_cache.can_open(positions, start, length):
+        enough; the first of ``keep`` go last. For a paged one, those in host memory go too."""
+        if self._kv_cache.can_open(positions, start, length, resident=resident):
             return True
         gain = self._prefixes.reclaimable(keep=start)
-        need = self._kv_cache.needed(positions, start, length, alone=True)
+        need = self._kv_cache.needed(positions, start, length, resident=resident, alone=True)
         if any(
             self._kv_cache.tables.available(pool) + gain[pool] < need[pool]
             for pool in range(len(need))
         ):
             return False
-        while not self._kv_cache.can_open(positions, start, length):
-            if not any(self._prefixes.evict_one(kept) for kept in keep):
+
+        def fits_host() -> bool:
+            return self._kv_cache.fits_host(positions, start, length, resident=resident)
+
+        while not self._kv_cache.can_open(positions, start, length, resident=resident):
+            if not fits_host():
+                if not self._prefixes.make_host_room(fits_host, lambda each: each not in keep[-1]):
+                    return False
+            elif not any(self._prefixes.evict_one(kept) for kept in keep):
                 return False
         return True
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kinfolk.errors import RequestError
 from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.paging import Paging
 from kinfolk.sched.request import Request, Sequence
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
@@ -33,8 +34,13 @@ class Checkpoints:
     """
 
     def __init__(
-        self, store: CheckpointStore, prefixes: PrefixCache, limits: SchedulerLimits
+        self,
+        store: CheckpointStore,
+        prefixes: PrefixCache,
+        limits: SchedulerLimits,
+        paging: Paging,
     ) -> None:
+        self._paging = paging
         self._store = store
         self._prefixes = prefixes
         self._limits = limits
@@ -48,11 +54,12 @@ class Checkpoints:
         stores = []
         wanted = self._positions(seq.request, seq.computed, stop, for_choices=for_choices)
         for position, kind in sorted(wanted.items()):
-            checkpoint = self._make(seq, lease, position, seq.prompt, kind)
+            tokens = self._tokens(seq, lease, position)
+            checkpoint = self._make(seq, lease, position, tokens, kind)
             if checkpoint is None:
                 continue
             self._pending.setdefault(lease, []).append(
-                PendingCheckpoint(seq, seq.prompt, checkpoint, kind)
+                PendingCheckpoint(seq, tokens, checkpoint, kind)
             )
             if self._store.recurrent:
                 stores.append((position - seq.computed, checkpoint.slot))
@@ -65,6 +72,7 @@ class Checkpoints:
         """
         for each in self._pending.pop(lease, ()):
             if stored:
+                self._store.stored(each.checkpoint)
                 self._insert(each)
             else:
                 self._store.drop(each.checkpoint)
@@ -81,10 +89,10 @@ class Checkpoints:
             raise RequestError(
                 f"position {length} is not in 1..{seq.computed}, where the request is"
             )
-        if not (length == seq.computed or self._keeps(seq, length)):
+        if not (length == seq.computed or self._keeps(seq, lease, length)):
             self._check_passed(length, seq.computed)
         self._keep(seq, lease, length)
-        return self._keeps(seq, length)
+        return self._keeps(seq, lease, length)
 
     def keep_end(self, seq: Sequence, lease: SlotLease, *, pending: bool = False) -> None:
         """Keep the state after ``known[:computed]``, if there is room; ``pending``: once the step
@@ -92,7 +100,7 @@ class Checkpoints:
         self._keep(seq, lease, seq.computed, pending=pending)
 
     def _keep(self, seq: Sequence, lease: SlotLease, length: int, *, pending: bool = False) -> None:
-        tokens = _computed(seq)
+        tokens = self._tokens(seq, lease, length)
         checkpoint = self._make(seq, lease, length, tokens, PrefixKind.END)
         if checkpoint is None:
             return
@@ -102,8 +110,8 @@ class Checkpoints:
         else:
             self._insert(made)
 
-    def _keeps(self, seq: Sequence, length: int) -> bool:
-        return self._prefixes.holds(_computed(seq), length)
+    def _keeps(self, seq: Sequence, lease: SlotLease, length: int) -> bool:
+        return self._prefixes.holds(self._tokens(seq, lease, length), length)
 
     def _check_passed(self, length: int, computed: int) -> None:
         """Raise :class:`RequestError` if a sequence has lost state at a position that it has
@@ -127,6 +135,17 @@ class Checkpoints:
         for lease in list(self._pending):
             self.settle(lease, stored=False)
         self._prefixes.clear()
+
+    def _tokens(self, seq: Sequence, lease: SlotLease, position: int) -> HashedTokens:
+        """The tokens before a position, as the prefix cache is to know them."""
+        prompt = seq.prompt
+        if not self._store.is_exact(lease, position):
+            if seq.salted is None:
+                seq.salted = self._paging.salt(seq.prompt)
+            prompt = seq.salted
+        if position <= len(prompt):
+            return prompt
+        return prompt.followed_by(seq.known[len(prompt) : position])
 
     def _positions(
         self, request: Request, start: int, stop: int, *, for_choices: bool
@@ -170,7 +189,3 @@ class Checkpoints:
             start=made.sequence.start,
         )
 
-
-def _computed(seq: Sequence) -> HashedTokens:
-    """``known[:computed]``."""
-    return seq.prompt.followed_by(seq.known[len(seq.prompt) : seq.computed])

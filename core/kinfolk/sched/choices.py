@@ -113,7 +113,10 @@ class Choices:
         if not (group.computed or group.leader_ended):
             return
         del self._groups[sequence.request.follows or sequence.request.id]
-        entry = self._prefixes.at(sequence.prompt, len(sequence.prompt) - 1)
-        if entry is not None and entry.kind is PrefixKind.CHOICES and not group.missing:
-            self._prefixes.drop(entry, DropReason.CHOICES)
-            self._room_changed()
+        for tokens in (sequence.prompt, sequence.salted):
+            if tokens is None or group.missing:
+                continue
+            entry = self._prefixes.at(tokens, len(tokens) - 1)
+            if entry is not None and entry.kind is PrefixKind.CHOICES:
+                self._prefixes.drop(entry, DropReason.CHOICES)
+                self._room_changed()

@@ -15,7 +15,7 @@ class Usage:
 
     ``reused`` prompt tokens came from a checkpoint at ``reused_from``; ``steps`` are decode and
     verify steps, so that ``(emitted - 1) / steps`` is the mean number of tokens a step. ``drafts``
-    counts those that verified something.
+    counts those that verified something. ``exact``: no row missed a chunk that had left the device.
     """
 
     prompt: int
@@ -24,6 +24,7 @@ class Usage:
     steps: int = 0
     drafts: DraftCounts = NO_DRAFTS
     reused_from: Place | None = None
+    exact: bool = True
 
     @property
     def drafted(self) -> int:
@@ -42,6 +43,7 @@ class Usage:
             steps=sequence.steps,
             drafts=sequence.drafts.counts(mode),
             reused_from=sequence.reused_from,
+            exact=sequence.exact,
         )
 
 

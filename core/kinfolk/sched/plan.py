@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from kinfolk.sched.draft_counts import DraftMode
+from kinfolk.score_api import ScoreReason
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.operations import StateOperation
 
@@ -58,12 +60,40 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Chunks of a sequence to score behind a step: those sealed in ``length`` positions, which were
+    committed before it. ``tokens`` are all that are known when the step is launched, and not to be
+    read later; ``resident`` and ``last_used`` of each chunk are those of
+    :class:`kinfolk.score_api.ChunkQuery`."""
+
+    lease: SlotLease
+    request_id: str
+    tokens: Sequence[int]
+    length: int
+    reason: ScoreReason
+    resident: tuple[bool, ...]
+    last_used: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkScores:
+    """What came of a :class:`ScoreRequest`: a score of each chunk; ``None``: nobody has an opinion,
+    so the last chunks are kept; ``keep``: nothing is to change."""
+
+    lease: SlotLease
+    values: tuple[float, ...] | None = None
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: state operations first, then the items' rows."""
+    """One step: state operations first, then the items' rows, then ``scores``: chunks to score for
+    the plan after the next."""
 
     step_id: int
     items: tuple[Item, ...]
     operations: tuple[StateOperation, ...]
+    scores: tuple[ScoreRequest, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -105,9 +135,11 @@ class ItemResult:
 class StepResult:
     """What became of a step: a result for each of its items, and the seconds since the step before,
     or since its launch if that was later; 0 = not measured. ``arrived``: identities of chunks and
-    checkpoints whose bytes have come to host memory since the step before."""
+    checkpoints whose bytes have come to host memory since the step before. ``scores``: one for each
+    of the plan's."""
 
     step_id: int
     results: tuple[ItemResult, ...]
     seconds: float = 0.0
     arrived: tuple[int, ...] = ()
+    scores: tuple[ChunkScores, ...] = ()

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Literal
 
 from kinfolk.errors import EngineError, RequestError, SettingsError, shown
+from kinfolk.residency.residency import Residency
 from kinfolk.sched.draft_counts import DraftTally
 from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
 from kinfolk.state.chunks import Checkpoint, SlotLease
@@ -160,6 +161,8 @@ class Sequence:
     was looked for on the disk, which brought ``fetched``. ``draft_source`` made the draft that is
     verified; ``copies``: all of the last draft of the host was accepted. It is held once
     ``granted`` tokens are emitted, ``None`` = never. ``kept`` is its state while it is preempted.
+    If it is paged, ``residency`` says which of its chunks are on the device, and ``salted`` is its
+    prompt as the prefix cache knows it where something was missed. ``exact``: nothing was, so far.
     """
 
     request: Request
@@ -173,6 +176,9 @@ class Sequence:
     reused: int = 0
     start: StoredPrefix | None = field(default=None, repr=False)
     kept: Checkpoint | None = None
+    residency: Residency | None = field(default=None, repr=False)
+    salted: HashedTokens | None = field(default=None, repr=False)
+    exact: bool = True
     reused_from: Place | None = None
     asked_disk: bool = False
     fetched: StoredPrefix | None = field(default=None, repr=False)

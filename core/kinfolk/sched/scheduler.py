@@ -13,13 +13,16 @@ from types import MappingProxyType
 
 from kinfolk.draft_api import Drafter
 from kinfolk.errors import EngineError, SettingsError, SlotTaken
+from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.admission import Admission
 from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.choices import Choices
 from kinfolk.sched.drafts import Drafts
 from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind, ItemResult, StepPlan, StepResult
+from kinfolk.sched.overlap import goes_on
+from kinfolk.sched.paging import Paging
+from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.preemption import Preemption
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.step_items import StepItems, draft_depth, forked_items
@@ -48,6 +51,7 @@ class Scheduler:
         prefixes: PrefixCache,
         drafter: Drafter | None = None,
         disk: DiskBooks | None = None,
+        residency: ResidencyRules | None = None,
     ) -> None:
         longest = max(limits.slice, limits.max_draft + 1, limits.proposed + 1)
         tree = limits.proposed_tree
@@ -64,16 +68,17 @@ class Scheduler:
             )
         self.limits = limits
         self._kv_cache = kv_cache
-        self._checkpoints = Checkpoints(kv_cache.checkpoints, prefixes, limits)
+        self._paging = Paging(residency, kv_cache.tables)
+        self._checkpoints = Checkpoints(kv_cache.checkpoints, prefixes, limits, self._paging)
         self._prefixes = prefixes
         self._disk = disk
-        self._admission = Admission(limits, kv_cache, prefixes, disk)
+        self._admission = Admission(limits, kv_cache, prefixes, self._paging, disk)
         self._choices = Choices(prefixes, self._admission.room_changed)
         self._preemption = Preemption(kv_cache.checkpoints, prefixes)
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
         self._items = StepItems(
-            limits, kv_cache.tables, self._drafts, self._checkpoints, self._choices
+            limits, kv_cache.tables, self._drafts, self._checkpoints, self._choices, self._paging
         )
         self._prefilling: list[Sequence] = []
         self._held = 0
@@ -153,8 +158,9 @@ class Scheduler:
         return self._preemption.count
 
     def prefix_stats(self) -> dict[str, int]:
-        """Counters of the prefix cache, and of the disk behind it."""
-        return self._prefixes.stats() | ({} if self._disk is None else self._disk.stats())
+        """Counters of the prefix cache, of the disk behind it, and of paging."""
+        disk = {} if self._disk is None else self._disk.stats()
+        return self._prefixes.stats() | disk | self._paging.stats()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -262,23 +268,11 @@ class Scheduler:
 
         A sequence that turns out to have ended has a row too many. Nobody hears of that row.
         """
-        if len(self._outstanding) != 1 or not self._goes_on(self._outstanding[0]):
+        sequences = self._overlapping()
+        if sequences is None:
             return None
-        items = []
-        for item in self._outstanding[0].items:
-            start = item.start + 1
-            self._kv_cache.tables.extend(item.lease, start + 1)
-            items.append(
-                Item(
-                    item.lease,
-                    item.request_id,
-                    item.kind,
-                    UNKNOWN_TOKENS,
-                    start,
-                    budget=item.budget - 1,
-                )
-            )
-        return self._planned(items)
+        pairs = zip(sequences, self._outstanding[0].items, strict=True)
+        return self._planned([self._items.following(*pair) for pair in pairs])
 
     def commit(self, result: StepResult) -> list[SchedulerEvent]:
         """Apply what became of the outstanding step, of two the first.
@@ -294,6 +288,7 @@ class Scheduler:
         self._kv_cache.arrived(result.arrived)
         self._outstanding.pop(0)
         self._drafts.timed(plan, result.seconds)
+        self._paging.scored(result.scores)
         events: list[SchedulerEvent] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
@@ -312,6 +307,7 @@ class Scheduler:
         """The state on the device is lost: end all that have a slot, trust nothing stored. The
         caller makes the state forget as well."""
         self._outstanding.clear()
+        self._paging.forget()
         if self._disk is not None:
             for job in self._disk.forget():
                 self._admission.fetched(job, None)
@@ -369,27 +365,19 @@ class Scheduler:
         self._steps += 1
         if self._disk is not None:
             self._disk.spill()
-        plan = StepPlan(self._steps, tuple(items), self._kv_cache.take_operations())
+        scores, operations = self._paging.take_requests(), self._kv_cache.take_operations()
+        plan = StepPlan(self._steps, tuple(items), operations, scores)
         self._outstanding.append(plan)
         return plan
 
-    def _goes_on(self, plan: StepPlan) -> bool:
-        """Whether the step after this one has the same sequences, each with a row more."""
-        if not self.limits.overlap or self._prefilling:
-            return False
+    def _overlapping(self) -> list[Sequence] | None:
+        """The sequences of the step after the one under way, if that can be planned now."""
+        if len(self._outstanding) != 1 or not self.limits.overlap or self._prefilling:
+            return None
         if self._admission.may_admit(self._places):
-            return False
-        if len(plan.items) != len(self._turns):
-            return False
-        sequences = []
-        for item in plan.items:
-            sequence = self._alive.get(item.request_id)
-            if sequence is None or sequence.lease is not item.lease:
-                return False
-            if item.kind is not ItemKind.DECODE or item.budget < 2 or item.propose != "off":
-                return False
-            sequences.append(sequence)
-        return self._drafts.overlaps(sequences)
+            return None
+        drafts, paging = self._drafts, self._paging
+        return goes_on(self._outstanding[0], self._alive, len(self._turns), drafts, paging)
 
     # -- committing ---------------------------------------------------------------------------
 
@@ -416,6 +404,7 @@ class Scheduler:
         else:
             computed -= len(outcome.emitted) - len(tokens)
             sequence.steps += 1
+            self._paging.committed(sequence, len(tokens))
             sequence.served_in_turn += len(tokens)
             if item.kind is ItemKind.VERIFY:
                 accepted = min(len(tokens), outcome.kept - 1)
@@ -473,6 +462,7 @@ class Scheduler:
                 self._drafts.release(sequence)
             if settled and sequence.request.keep:
                 self._keep_end(sequence, sequence.lease)
+            sequence.exact = self._kv_cache.tables.sequence(sequence.lease).exact
             self._kv_cache.tables.release(sequence.lease)
             sequence.lease = None
             self._admission.room_changed()

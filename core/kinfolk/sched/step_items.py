@@ -9,7 +9,8 @@ from kinfolk.sched.checkpoints import Checkpoints
 from kinfolk.sched.choices import Choices
 from kinfolk.sched.drafts import Drafts
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.sched.paging import Paging
+from kinfolk.sched.plan import UNKNOWN_TOKENS, Item, ItemKind
 from kinfolk.sched.request import Sequence
 from kinfolk.sched.turns import Turns
 from kinfolk.state.sequence_tables import SequenceTables
@@ -25,7 +26,9 @@ class StepItems:
         drafts: Drafts,
         checkpoints: Checkpoints,
         choices: Choices,
+        paging: Paging,
     ) -> None:
+        self._paging = paging
         self._limits, self._tables, self._drafts = limits, tables, drafts
         self._checkpoints, self._choices = checkpoints, choices
 
@@ -43,7 +46,7 @@ class StepItems:
         """Tokens up to the next multiple of the slice length, or to the end of the prompt."""
         size = self._limits.slice
         end = min((sequence.computed // size + 1) * size, len(sequence.request.prompt))
-        return end - sequence.computed
+        return self._paging.slice_end(sequence, end, size) - sequence.computed
 
     def decode(self, turns: Turns, rows: int) -> list[Item]:
         """A row, and drafts if they pay, for each sequence whose turn it is, at most ``rows``."""
@@ -67,9 +70,19 @@ class StepItems:
                 tree=draft.tree,
                 propose=propose,
             )
-            self._tables.extend(lease, start + min(item.rows, item.budget))
+            stop = start + min(item.rows, item.budget)
+            self._paging.before_decode(sequence, start, stop)
+            self._tables.extend(lease, stop)
             items.append(item)
         return items
+
+    def following(self, sequence: Sequence, item: Item) -> Item:
+        """The row after that of an item which is under way: that step chooses its token."""
+        start = item.start + 1
+        self._paging.before_decode(sequence, start, start + 1)
+        self._tables.extend(item.lease, start + 1)
+        budget = item.budget - 1
+        return Item(item.lease, item.request_id, item.kind, UNKNOWN_TOKENS, start, budget=budget)
 
     def prefill(self, prompts: list[Sequence], rows: int) -> list[Item]:
         """The next slice of each prompt that fits into ``rows``."""
@@ -84,6 +97,7 @@ class StepItems:
 
     def _slice_item(self, sequence: Sequence, size: int) -> Item:
         lease, start, stop = sequence.leased, sequence.computed, sequence.computed + size
+        self._paging.before_slice(sequence, stop)
         self._tables.extend(lease, stop)
         last = stop == len(sequence.request.prompt)
         return Item(

@@ -19,12 +19,15 @@ def usage_of(
     prompt = sum(end.usage.prompt for end in prompts)
     completion = sum(end.tokens for end in ends)
     drafts = DraftCounts.total(end.usage.drafts for end in ends)
+    # Said only of paged requests: see --kvflash.
+    exact = {} if all(end.usage.exact for end in ends) else {"exact": False}
     prompt_seconds, decode_seconds = _seconds(ends)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": _cached(prompts),
+        **exact,
         "completion_tokens_details": {
             "reasoning_tokens": sum(end.reasoning_tokens for end in ends),
             "accepted_prediction_tokens": drafts.accepted,

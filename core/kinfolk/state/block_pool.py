@@ -16,8 +16,8 @@ class BlockPool:
     """Pool ``index`` of ``size`` blocks. A chunk's block is free again with its last reference.
 
     ``free`` lists free blocks; the last one is allocated next. ``references`` counts the tables
-    that hold chunks of blocks, and once for each chunk the checkpoints that do; ``kept`` counts
-    the blocks of those.
+    that may give up chunks of blocks, and once for each chunk all others that hold it: tables that
+    never do, and checkpoints; ``kept`` counts the blocks of those.
     """
 
     def __init__(
@@ -40,34 +40,43 @@ class BlockPool:
 
     @property
     def unshared(self) -> int:
-        """Free blocks, less those that holders of shared chunks of a windowed pool will need.
+        """Free blocks, less those that holders of shared chunks will need.
 
-        A shared block is charged to all holders but one: when the window of a sequence moves on, it
-        needs a new block although none became free. Checkpoints do not move on: they are one holder
-        however many they are.
+        A shared block is charged to all holders but one: when the window of a sequence moves on, or
+        a paged one evicts a chunk, it needs a new block although none became free. Those who never
+        give up a chunk are one holder however many they are.
         """
-        if self.window is None:
-            return len(self.free)
         return len(self.free) - (self.references - (self.size - len(self.free)))
 
-    def allocate(self, identity: int, *, exact: bool) -> Chunk:
+    def allocate(self, identity: int, *, exact: bool, paged: bool = False) -> Chunk:
         """A new chunk in a free block, held once; the caller has checked that there is one."""
-        chunk = Chunk(identity, self.free.pop(), owners=1, exact=exact)
-        self._refer(chunk)
+        chunk = Chunk(identity, self.free.pop(), owners=1, exact=exact, pagers=int(paged))
+        self._refer(chunk, movable=self._moves(paged))
         return chunk
 
-    def hold(self, chunk: Chunk) -> None:
+    def hold(self, chunk: Chunk, *, paged: bool = False) -> None:
         """Add a table that holds a chunk; one that is not on the device is loaded."""
         chunk.owners += 1
-        self.load(chunk)
+        chunk.pagers += paged
+        self.load(chunk, paged=paged)
+
+    def hold_away(self, chunk: Chunk) -> None:
+        """Add the table of a paged sequence that owns a full chunk and does not see it."""
+        chunk.owners += 1
+        chunk.pagers += 1
+        self.seal(chunk)
+
+    def seal(self, chunk: Chunk) -> None:
+        """Save a full chunk of a paged sequence, once. From then on, evicting it costs nothing."""
+        self._save(chunk)
+        self._settle(chunk)
 
     def keep(self, chunk: Chunk) -> None:
         """Add a checkpoint that holds a resident chunk."""
-        chunk.refs += 1
         chunk.owners += 1
         chunk.kept += 1
-        self.references += chunk.kept == 1
         self.kept += chunk.kept == 1
+        self._refer(chunk, movable=False)
 
     def drop(self, chunk: Chunk) -> None:
         """End the holding of a checkpoint that refers to the chunk."""
@@ -92,9 +101,7 @@ class BlockPool:
     def unpin(self, chunk: Chunk) -> None:
         """End that holding. The host keeps no bytes that all owners have on the device."""
         chunk.owners -= 1
-        if chunk.saved and 0 < chunk.owners == chunk.refs:
-            self._operations.append(DropSaved(chunk.identity))
-            chunk.saved = False
+        self._forget_copy(chunk)
         self._settle(chunk)
 
     def expect(self, identity: int) -> Chunk:
@@ -113,47 +120,58 @@ class BlockPool:
         chunk.owners += 1
         self._settle(chunk)
 
-    def release(self, chunk: Chunk, *, resident: bool) -> None:
-        """End the holding of a table; ``resident`` is false if it evicted the chunk."""
+    def release(self, chunk: Chunk, *, resident: bool, paged: bool = False) -> None:
+        """End the holding of a table; ``resident`` is false if it does not refer to the chunk."""
         chunk.owners -= 1
+        chunk.pagers -= paged
         if resident:
-            self.unload(chunk)
-        else:
-            self._settle(chunk)
+            self.unload(chunk, paged=paged)
+        if paged:
+            self._forget_copy(chunk)
+        self._settle(chunk)
 
-    def unload(self, chunk: Chunk) -> None:
+    def unload(self, chunk: Chunk, *, paged: bool = False) -> None:
         """Remove the reference of a table; the last reference frees the block.
 
         The bytes are saved on the host while the chunk still has an owner that may load them.
         """
-        self.references -= 1
-        self._unrefer(chunk)
+        self._unrefer(chunk, movable=self._moves(paged))
 
-    def load(self, chunk: Chunk) -> None:
+    def load(self, chunk: Chunk, *, paged: bool = False) -> None:
         """Refer to a chunk of which the caller is an owner; saved bytes return to a free block if
         need be, and the caller has checked that there is one."""
         if chunk.refs == 0:
             chunk.block = self.free.pop()
             self._operations.append(LoadBlock(self.index, chunk.identity, chunk.block))
-        self._refer(chunk)
+        self._refer(chunk, movable=self._moves(paged))
         self._settle(chunk)
 
-    def fits_host(self, chunk: Chunk) -> bool:
-        """Whether the host has room for a chunk that an owner evicts."""
-        return chunk.charged or self._host.fits(self.row_pages)
+    def _moves(self, paged: bool) -> bool:
+        """Whether a table may give up chunks of this pool."""
+        return paged or self.window is not None
 
-    def _refer(self, chunk: Chunk) -> None:
+    def _refer(self, chunk: Chunk, *, movable: bool) -> None:
+        self.references -= holders(chunk)
         chunk.refs += 1
-        self.references += 1
+        chunk.movable += movable
+        self.references += holders(chunk)
 
     def _unkeep(self, chunk: Chunk) -> None:
         chunk.kept -= 1
-        self.references -= chunk.kept == 0
         self.kept -= chunk.kept == 0
-        self._unrefer(chunk)
+        self._unrefer(chunk, movable=False)
 
-    def _unrefer(self, chunk: Chunk) -> None:
+    def _forget_copy(self, chunk: Chunk) -> None:
+        """Drop saved bytes that all owners have on the device, if none may evict them."""
+        if chunk.saved and 0 < chunk.owners == chunk.refs and not chunk.pagers:
+            self._operations.append(DropSaved(chunk.identity))
+            chunk.saved = False
+
+    def _unrefer(self, chunk: Chunk, *, movable: bool) -> None:
+        self.references -= holders(chunk)
         chunk.refs -= 1
+        chunk.movable -= movable
+        self.references += holders(chunk)
         if chunk.refs == 0:
             # Nobody appends to it any more: only a table does, and only to a chunk it refers to.
             if chunk.owners:
@@ -178,3 +196,9 @@ class BlockPool:
         elif chunk.charged and not wanted:
             self._host.discharge(self.row_pages)
         chunk.charged = wanted
+
+
+def holders(chunk: Chunk) -> int:
+    """How often a chunk on the device counts: for each that may give it up, and once for all who
+    do not."""
+    return chunk.movable + (chunk.refs > chunk.movable)

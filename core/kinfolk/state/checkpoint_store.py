@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from kinfolk.errors import PoolExhausted, StateError
-from kinfolk.state.chunks import Checkpoint, Chunk, Pin, SlotLease
+from kinfolk.state.chunks import Checkpoint, Chunk, Pin, SequenceState, SlotLease
 from kinfolk.state.geometry import chunks_for, visible_chunks
 from kinfolk.state.operations import (
     CopyRecurrent,
@@ -51,8 +51,12 @@ class CheckpointStore:
         self, lease: SlotLease, position: int, dropping: Sequence[Checkpoint] = ()
     ) -> bool:
         """A checkpoint needs exact chunks, a free slot, and room for the chunks it will hold; once
-        ``dropping`` are dropped or demoted there is more of both."""
+        ``dropping`` are dropped or demoted there is more of both. That of a paged sequence needs
+        host memory instead of room on the device, and its chunks need not be exact."""
         seq = self._tables.sequence(lease)
+        if seq.paged:
+            slots = self.free or not self.needs_slot(lease, position)
+            return bool(slots) and self._fits_away(seq, position, dropping)
         dropping = [held for held in dropping if held.resident]
         if not seq.exact or (self.recurrent and not self.free and not dropping):
             return False
@@ -61,16 +65,14 @@ class CheckpointStore:
             entries = seq.tables[index]
             if any(n not in entries or not entries[n].resident for n in wanted):
                 return False
-            if pool.window is None:
-                continue
             gone = [chunk for held in dropping for chunk in held.chunks[index].values()]
-            left = {chunk.identity: chunk.kept for chunk in gone}
+            left = {chunk.identity: chunk.refs - chunk.movable for chunk in gone}
             for chunk in gone:
                 left[chunk.identity] -= 1
             room = self._tables.available(index) + sum(count == 0 for count in left.values())
-            # Who holds a chunk beside the checkpoints will need a block of its own.
+            # Who may give up a chunk that the checkpoint keeps will need a block of its own.
             chunks = [entries[n].chunk for n in wanted]
-            if sum(left.get(chunk.identity, chunk.kept) == 0 for chunk in chunks) > room:
+            if sum(left.get(c.identity, c.refs - c.movable) == 0 for c in chunks) > room:
                 return False
         return True
 
@@ -91,6 +93,8 @@ class CheckpointStore:
             )
         if not self.can_take(lease, position):
             raise PoolExhausted(f"no checkpoint can be taken at position {position}")
+        if seq.paged:
+            return self._take_away(seq, position)
         slot = self.free.pop() if self.recurrent else DUMMY
         chunks = self._tables.visible(seq, position)
         for pool, held in zip(self.pools, chunks, strict=True):
@@ -112,8 +116,19 @@ class CheckpointStore:
         are when all other checkpoints go."""
         length = checkpoint.length if length is None else length
         return sum(
-            chunk.refs > (chunk.kept if alone and not checkpoint.resident else 0)
+            chunk.refs - chunk.movable > (chunk.kept if alone and not checkpoint.resident else 0)
             and (number + 1) * CHUNK_POSITIONS <= length
+            for pool, held in zip(self.pools, checkpoint.chunks, strict=True)
+            if pool.window is None
+            for number, chunk in held.items()
+        )
+
+    def saved(self, checkpoint: Checkpoint, length: int | None = None) -> int:
+        """Full chunks of full attention that have a row of host memory, which a paged sequence that
+        starts from the checkpoint, or from its first ``length`` positions, shares."""
+        length = checkpoint.length if length is None else length
+        return sum(
+            chunk.charged and (number + 1) * CHUNK_POSITIONS <= length
             for pool, held in zip(self.pools, checkpoint.chunks, strict=True)
             if pool.window is None
             for number, chunk in held.items()
@@ -125,10 +140,15 @@ class CheckpointStore:
         positions: int,
         length: int | None = None,
         slot: int | None = None,
+        *,
+        resident: int | None = None,
+        away: Collection[int] = (),
     ) -> SlotLease:
         """A new sequence with room for ``positions`` positions that starts from a checkpoint, or
         from its first ``length`` positions: without recurrent state and windows. ``slot`` is the
-        free one to lease, ``None`` = any."""
+        free one to lease, ``None`` = any. With ``resident`` it is paged, and starts without the
+        chunks that are ``away``. What starts from a checkpoint that is not exact is not exact.
+        """
         if not checkpoint.live:
             raise StateError("a sequence cannot start from a checkpoint that was dropped")
         length = checkpoint.length if length is None else length
@@ -141,8 +161,16 @@ class CheckpointStore:
                 )
             shared = chunks_for(length)
             chunks = tuple({n: each for n, each in held.items() if n < shared} for held in chunks)
-        lease = self._tables.open(positions, length, self.shared(checkpoint, length), slot)
-        self._tables.share(lease, length, chunks)
+        lease = self._tables.open(
+            positions,
+            length,
+            self.shared(checkpoint, length),
+            slot,
+            resident=resident,
+            saved=self.saved(checkpoint, length),
+        )
+        self._tables.share(lease, length, chunks, away)
+        self._tables.sequence(lease).exact = checkpoint.exact
         if self.recurrent:
             self.operations.append(
                 CopyRecurrent(checkpoint.slot, lease.slot)
@@ -183,8 +211,6 @@ class CheckpointStore:
     def can_suspend(self, lease: SlotLease, dropping: Sequence[Checkpoint] = ()) -> bool:
         """Whether the host has room for the state of a sequence, once ``dropping`` are dropped."""
         seq = self._tables.sequence(lease)
-        if not seq.exact or seq.evicted:
-            return False
         held = Checkpoint(seq.length, DUMMY, self._tables.visible(seq, seq.length))
         return self.host.fits(self._host_pages(held, dropping))
 
@@ -200,18 +226,81 @@ class CheckpointStore:
             )
         seq = self._tables.sequence(lease)
         chunks = self._tables.visible(seq, seq.length)
+        checkpoint = self._away(seq.length, chunks, exact=seq.exact)
+        if self.recurrent:
+            self.operations.append(SaveRecurrent(lease.slot, checkpoint.identity))
+        self._tables.release(lease)
+        return checkpoint
+
+    def is_away(self, lease: SlotLease) -> bool:
+        """Whether checkpoints of a sequence have nothing on the device: it is paged."""
+        return self._tables.sequence(lease).paged
+
+    def is_exact(self, lease: SlotLease, position: int) -> bool:
+        """Whether no row before a position missed a chunk, or will in the next step."""
+        seq = self._tables.sequence(lease)
+        return seq.exact and (position <= seq.length or not seq.evicted)
+
+    def needs_slot(self, lease: SlotLease, position: int) -> bool:
+        """Whether a checkpoint of a paged sequence needs a slot until a step has stored it."""
+        return self.recurrent and position > self._tables.length(lease)
+
+    def _fits_away(
+        self, seq: SequenceState, position: int, dropping: Sequence[Checkpoint] = ()
+    ) -> bool:
+        """Whether the host has room for a checkpoint of a paged sequence, once ``dropping`` are
+        dropped."""
+        nothing = Checkpoint(0, DUMMY, tuple({} for _ in self.pools), saved=True)
+        pages = self._host_pages(nothing, dropping)
+        pages += self.host.layout.recurrent_pages if self.recurrent else 0
+        for pool, held in zip(self.pools, self._tables.visible(seq, position), strict=True):
+            pages += pool.row_pages * sum(not chunk.saved for chunk in held.values())
+        return self.host.fits(pages)
+
+    def _take_away(self, seq: SequenceState, position: int) -> Checkpoint:
+        """A checkpoint that owns the chunks of a paged sequence wherever they are. Its recurrent
+        state goes to the host now, or with :meth:`stored` once a step has stored it."""
+        exact, chunks = self.is_exact(seq.lease, position), self._tables.visible(seq, position)
+        checkpoint = self._away(position, chunks, exact=exact)
+        if not self.recurrent:
+            return checkpoint
+        if position > seq.length:
+            checkpoint.slot = self.free.pop()
+            self.operations.append(StoreRecurrent(checkpoint.slot))
+        elif self.free:
+            # The sequence may go on: it need not wait for the copy of a copy.
+            self.operations.append(CopyRecurrent(seq.lease.slot, self.free[-1]))
+            self.operations.append(SaveRecurrent(self.free[-1], checkpoint.identity))
+        else:
+            self.operations.append(SaveRecurrent(seq.lease.slot, checkpoint.identity))
+            self.operations.append(StoreRecurrent(seq.lease.slot))
+        return checkpoint
+
+    def stored(self, checkpoint: Checkpoint) -> None:
+        """The step that stores a checkpoint's recurrent state has succeeded."""
+        if not checkpoint.resident and checkpoint.slot != DUMMY:
+            self.operations.append(SaveRecurrent(checkpoint.slot, checkpoint.identity))
+            self._free_slot(checkpoint)
+
+    def _away(
+        self, length: int, chunks: tuple[dict[int, Chunk], ...], *, exact: bool
+    ) -> Checkpoint:
+        """A checkpoint without references on the device, with its room in host memory."""
         checkpoint = Checkpoint(
-            seq.length, DUMMY, chunks, identity=self._tables.new_identity(), resident=False
+            length,
+            DUMMY,
+            chunks,
+            identity=self._tables.new_identity(),
+            resident=False,
+            exact=exact,
         )
         if self.recurrent:
-            self._tables.operations.append(SaveRecurrent(lease.slot, checkpoint.identity))
             checkpoint.saved = True
             self.host.charge(self.host.layout.recurrent_pages)
         for pool, held in zip(self.pools, chunks, strict=True):
             for chunk in held.values():
                 pool.own(chunk)
         self.live.append(checkpoint)
-        self._tables.release(lease)
         return checkpoint
 
     def drop(self, checkpoint: Checkpoint) -> None:
@@ -219,6 +308,10 @@ class CheckpointStore:
             raise StateError("the checkpoint was dropped before")
         checkpoint.live = False
         self.live.remove(checkpoint)
+        if not checkpoint.resident and checkpoint.slot != DUMMY:
+            # No step has stored it: the host has nothing to forget.
+            checkpoint.saved = False
+            self.host.discharge(self.host.layout.recurrent_pages)
         self._free_slot(checkpoint)
         self._settle_recurrent(checkpoint)
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):

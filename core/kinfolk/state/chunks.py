@@ -19,8 +19,10 @@ class Chunk:
 
     ``refs`` counts the tables and checkpoints that see it on the device, ``kept`` the checkpoints
     of them, ``owners`` ``refs``, the tables it was evicted from and the checkpoints that were
-    demoted; ``saved``: the host has its bytes, which do not change any more; ``charged``: the books
-    count a row of host memory for it, because its bytes are there or may have to go there.
+    demoted; ``movable`` counts those of ``refs`` that a table may give up while its sequence runs,
+    ``pagers`` those of ``owners`` that are tables of paged sequences; ``saved``: the host has its
+    bytes, which do not change any more; ``charged``: the books count a row of host memory for it,
+    because its bytes are there or may have to go there.
     """
 
     identity: int
@@ -28,6 +30,8 @@ class Chunk:
     refs: int = 0
     owners: int = 0
     kept: int = 0
+    movable: int = 0
+    pagers: int = 0
     saved: bool = False
     exact: bool = True
     charged: bool = False
@@ -35,26 +39,38 @@ class Chunk:
 
 @dataclass(slots=True)
 class Entry:
-    """A chunk in the table of a sequence; ``resident`` is false after the table evicted it."""
+    """A chunk in the table of a sequence; ``resident`` is false after the table evicted it, and
+    ``fetched`` is true from when it has a block again until it is in the table again."""
 
     chunk: Chunk
     resident: bool = True
+    fetched: bool = False
 
 
 @dataclass(slots=True)
 class SequenceState:
     """The sequence of a slot: committed ``length``, and per pool a table chunk number -> entry.
 
-    Tables are in increasing chunk order; ``evicted`` counts their entries that are not resident.
+    Tables are in increasing chunk order; ``evicted`` counts their entries that are not resident,
+    ``fetched`` those of them that have a block. With ``resident`` the sequence is paged: at most
+    that many of its chunks of full attention are on the device, and ``unsaved`` of its chunks have
+    no row of host memory yet, which was promised too.
     """
 
     lease: SlotLease
     promised: tuple[int, ...]
     tables: tuple[dict[int, Entry], ...]
+    resident: int | None = None
+    unsaved: int = 0
     length: int = 0
     extended: int = 0
     evicted: int = 0
+    fetched: int = 0
     exact: bool = True
+
+    @property
+    def paged(self) -> bool:
+        return self.resident is not None
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +79,9 @@ class Checkpoint:
 
     ``resident``: it refers to its chunks on the device, and to ``slot``. A demoted one owns its
     chunks wherever they are, and its recurrent part is kept on the host under ``identity``
-    (``saved``). ``pins`` counts the :class:`Pin` objects of it.
+    (``saved``). That of a paged sequence is one from the start; until a step has stored its
+    recurrent part, that is in ``slot`` too. ``exact``: no row of it missed a chunk that it should
+    have seen. ``pins`` counts the :class:`Pin` objects of it.
     """
 
     length: int
@@ -73,6 +91,7 @@ class Checkpoint:
     identity: int = 0
     resident: bool = True
     saved: bool = False
+    exact: bool = True
     pins: int = 0
 
 

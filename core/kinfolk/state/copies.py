@@ -7,7 +7,8 @@ pool, or a recurrent slot. The host waits for none of it.
 - A copy waits for all that was launched on the main stream before it: a save for the step that
   wrote the place, a load for the last step that could read it.
 - The main stream waits for a save before it writes the place again, and for a load before it reads
-  or writes it. What a step touches is known before it is launched, so it waits once.
+  or writes it. What a step touches is known before it is launched, so it waits once. A step does
+  not wait for a load of its plan into a block that no table has yet.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Copies:
         self._main_moved = True
 
     def end(self) -> None:
-        """The next step waits for loads, and for the saves of places that it may write."""
+        """The next step waits for the copies of places that it may touch."""
         if self._due is not None:
             self._wait(self._due)
             self._due = None
@@ -162,14 +163,14 @@ class Copies:
 
     def load(self, place: Location, action: Action) -> None:
         """Copy a place from the host."""
-        copy = self._loaded[place] = self._copy(action)
+        self._loaded[place] = self._copy(action)
         self.loads += 1
-        self._owe(copy)
 
-    def step_writes(self, place: Location) -> None:
-        """The step that is launched next, or a later one, may write the place."""
-        if place in self._saved:
-            self._owe(self._saved[place])
+    def step_uses(self, place: Location) -> None:
+        """The step that is launched next, or a later one, may read or write the place."""
+        for copies in (self._saved, self._loaded):
+            if place in copies:
+                self._owe(copies[place])
 
     def change(
         self, action: Action, *, reads: Iterable[Location] = (), writes: Iterable[Location] = ()

@@ -10,14 +10,17 @@ def chunks_for(positions: int) -> int:
     return -(-positions // CHUNK_POSITIONS)
 
 
-def blocks_for_sequence(window: int | None, positions: int, step_rows: int) -> int:
+def blocks_for_sequence(
+    window: int | None, positions: int, step_rows: int, resident: int | None = None
+) -> int:
     """Blocks of a pool that a sequence of ``positions`` positions may hold at once.
 
     In a windowed pool the rows of a step stand before and behind the window, and both ends of that
-    range may lie inside a chunk.
+    range may lie inside a chunk. A paged sequence holds at most ``resident`` blocks of full
+    attention.
     """
     if window is None:
-        return chunks_for(positions)
+        return chunks_for(positions) if resident is None else min(chunks_for(positions), resident)
     return min(chunks_for(positions), chunks_for(window + step_rows - 1) + 2)
 
 

@@ -66,7 +66,7 @@ class HostLayout:
 class HostRows:
     """Room in host memory, charged when something that is not on the device has an owner.
 
-    ``used`` counts pages and ``rows`` rows.
+    ``used`` counts pages and ``rows`` rows; ``promised`` are pages that paged sequences will use.
     """
 
     def __init__(self, layout: HostLayout, capacity: int | None = None) -> None:
@@ -74,6 +74,7 @@ class HostRows:
         self.pages = layout.pages_in(capacity)
         self.used = 0
         self.rows = 0
+        self.promised = 0
 
     @property
     def used_bytes(self) -> int:
@@ -81,7 +82,7 @@ class HostRows:
 
     def fits(self, pages: int) -> bool:
         """Whether there is room for so many more pages; for a negative number there always is."""
-        return self.pages is None or pages <= max(0, self.pages - self.used)
+        return self.pages is None or pages <= max(0, self.pages - self.used - self.promised)
 
     def charge(self, pages: int) -> None:
         self.used += pages

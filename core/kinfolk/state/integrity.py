@@ -33,19 +33,33 @@ def check_pool(
     refs: Counter[int] = Counter()
     owners: Counter[int] = Counter()
     kept: Counter[int] = Counter()
+    movable: Counter[int] = Counter()
+    pagers: Counter[int] = Counter()
     chunks: dict[int, Chunk] = {}
     for seq in sequences:
         table = seq.tables[index]
         require(list(table) == sorted(table), f"table of slot {seq.lease.slot} is in order")
         absent = [entry for entry in table.values() if not entry.resident]
         # Only a pool of full attention evicts, and there is at most one.
-        require(pool.window is not None or seq.evicted == len(absent), "evicted chunks")
+        paged = pool.window is None and seq.paged
+        if pool.window is None:
+            require(seq.evicted == len(absent), "evicted chunks")
+            require(seq.fetched == sum(each.fetched for each in absent), "fetched chunks")
+            full = seq.length // CHUNK_POSITIONS
+            require(not paged or all(table[n].chunk.saved for n in range(full)), "saved chunks")
+        else:
+            require(not absent, "a window evicts nothing")
+        held = len(table) - sum(not each.fetched for each in absent)
+        require(held <= seq.promised[index], f"promise to slot {seq.lease.slot} of pool {index}")
         for number, entry in table.items():
             written = (number + 1) * CHUNK_POSITIONS > seq.length
             require(not (written and entry.chunk.saved), f"chunk {number} was saved too early")
             chunks[entry.chunk.identity] = entry.chunk
             owners[entry.chunk.identity] += 1
-            refs[entry.chunk.identity] += entry.resident
+            seen = entry.resident or entry.fetched
+            refs[entry.chunk.identity] += seen
+            movable[entry.chunk.identity] += seen and (paged or pool.window is not None)
+            pagers[entry.chunk.identity] += paged
     for checkpoint in checkpoints:
         for chunk in checkpoint.chunks[index].values():
             chunks[chunk.identity] = chunk
@@ -61,12 +75,14 @@ def check_pool(
         require(chunk.refs == refs[identity], f"refs of chunk {identity}")
         require(chunk.owners == owners[identity], f"owners of chunk {identity}")
         require(chunk.kept == kept[identity], f"checkpoints of chunk {identity}")
+        require(chunk.movable == movable[identity], f"movable references of chunk {identity}")
+        require(chunk.pagers == pagers[identity], f"paged owners of chunk {identity}")
         require((chunk.block != DUMMY) == (chunk.refs > 0), f"block of chunk {identity}")
         require(chunk.refs > 0 or chunk.saved, f"chunk {identity} is nowhere")
     blocks = sum(count > 0 for count in kept.values())
     require(pool.kept == blocks, f"blocks of checkpoints in pool {index}")
-    held = refs.total() - kept.total() + blocks
-    require(pool.references == held, f"references of pool {index}")
+    counted = movable.total() + sum(refs[each] > movable[each] for each in refs)
+    require(pool.references == counted, f"references of pool {index}")
     used = [chunk.block for chunk in chunks.values() if chunk.refs]
     require(
         sorted(used + pool.free) == list(range(1, pool.size + 1)),
@@ -85,7 +101,7 @@ def check_host(
     have an owner without a reference, and for the recurrent state of checkpoints that are demoted
     or pinned."""
     pages = rows = 0
-    pins, sequences = list(pins), list(sequences)
+    pools, pins, sequences = list(pools), list(pins), list(sequences)
     checkpoints = list(dict.fromkeys([*checkpoints, *(pin.checkpoint for pin in pins)]))
     for pool in pools:
         tables = [seq.tables[pool.index].values() for seq in sequences]
@@ -108,5 +124,10 @@ def check_host(
         require(held_by > 0 or not both, "a checkpoint in two places")
         rows += checkpoint.saved
         pages += checkpoint.saved * host.layout.recurrent_pages
+    promised = sum(
+        seq.unsaved * pool.row_pages for seq in sequences for pool in pools if pool.window is None
+    )
+    require(host.promised == promised, "promised pages of host memory")
     require((pages, rows) == (host.used, host.rows), "pages and rows of host memory")
-    require(host.pages is None or host.used <= host.pages, "host memory has room for its rows")
+    room = host.pages is None or host.used + promised <= host.pages
+    require(room, "host memory has room for its rows")

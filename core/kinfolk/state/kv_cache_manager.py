@@ -6,7 +6,7 @@ A chunk is 64 logical positions of a sequence, a block its place in a pool. Ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.checkpoint_store import CheckpointStore
@@ -15,6 +15,7 @@ from kinfolk.state.host_rows import HostRows
 from kinfolk.state.integrity import check_host, check_pool, require
 from kinfolk.state.operations import StateOperation
 from kinfolk.state.sequence_tables import SequenceTables
+from kinfolk.types import DUMMY
 
 
 class KVCacheManager:
@@ -47,17 +48,36 @@ class KVCacheManager:
         start: Checkpoint | None = None,
         length: int | None = None,
         *,
+        resident: int | None = None,
         alone: bool = False,
     ) -> tuple[int, ...]:
         """Blocks of each pool that a sequence of ``positions`` positions would take; ``alone``:
         when all checkpoints but ``start`` have gone."""
-        return self.tables.needed(positions, self._shared(start, length, alone=alone))
+        return self.tables.needed(positions, self._shared(start, length, alone=alone), resident)
 
     def can_open(
-        self, positions: int, start: Checkpoint | None = None, length: int | None = None
+        self,
+        positions: int,
+        start: Checkpoint | None = None,
+        length: int | None = None,
+        *,
+        resident: int | None = None,
     ) -> bool:
-        """Whether a slot and all blocks for such a sequence are available."""
-        return self.tables.can_open(positions, self._shared(start, length))
+        """Whether a slot, all blocks and all rows of host memory for such a sequence are
+        available."""
+        saved = self._saved(start, length)
+        return self.tables.can_open(positions, self._shared(start, length), resident, saved)
+
+    def fits_host(
+        self,
+        positions: int,
+        start: Checkpoint | None = None,
+        length: int | None = None,
+        *,
+        resident: int | None = None,
+    ) -> bool:
+        """Whether all rows of host memory for such a sequence are available."""
+        return self.tables.fits_host(positions, resident, self._saved(start, length))
 
     def open(
         self,
@@ -65,15 +85,21 @@ class KVCacheManager:
         start: Checkpoint | None = None,
         length: int | None = None,
         slot: int | None = None,
+        *,
+        resident: int | None = None,
+        away: Collection[int] = (),
     ) -> SlotLease:
         """Lease a slot with room for ``positions`` positions, empty or restored from ``start``, or
         from the first ``length`` positions of it; ``slot`` is the one to lease, ``None`` = any.
+        With ``resident`` the sequence is paged, and starts without the chunks that are ``away``.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
         if start is None:
-            return self.tables.open(positions, slot=slot)
-        return self.checkpoints.restore(start, positions, length, slot)
+            return self.tables.open(positions, slot=slot, resident=resident)
+        return self.checkpoints.restore(
+            start, positions, length, slot, resident=resident, away=away
+        )
 
     def take_operations(self) -> tuple[StateOperation, ...]:
         """Changes of the tensors that must happen before the next step, in order."""
@@ -90,6 +116,7 @@ class KVCacheManager:
         require(not self.checkpoints.live, "no checkpoint outlives a fault")
         require(not self.checkpoints.pins, "nobody reads or writes host memory after a fault")
         require(self.host.used == 0, "nothing in host memory outlives a fault")
+        require(self.host.promised == 0, "no promise of host memory outlives a fault")
         self.tables.operations.forget()
 
     def check_integrity(self) -> None:
@@ -103,7 +130,8 @@ class KVCacheManager:
         slots = sorted([*sequences, *self.tables.free])
         require(slots == list(range(1, self.limits.slots + 1)), "slots")
         if self.recurrent:
-            places = sorted([c.slot for c in checkpoints.live if c.resident] + checkpoints.free)
+            taken = [each.slot for each in checkpoints.live if each.slot != DUMMY]
+            places = sorted(taken + checkpoints.free)
             first = self.limits.slots + 1
             require(
                 places == list(range(first, first + self.limits.checkpoints)), "checkpoint slots"
@@ -112,3 +140,6 @@ class KVCacheManager:
 
     def _shared(self, start: Checkpoint | None, length: int | None, *, alone: bool = False) -> int:
         return 0 if start is None else self.checkpoints.shared(start, length, alone=alone)
+
+    def _saved(self, start: Checkpoint | None, length: int | None) -> int:
+        return 0 if start is None else self.checkpoints.saved(start, length)

@@ -73,7 +73,7 @@ class SaveBlock:
 
 @dataclass(frozen=True, slots=True)
 class LoadBlock:
-    """Bring kept bytes back into a block."""
+    """Bring kept bytes back into a block. A step waits for them once the block is mapped."""
 
     pool: int
     identity: int

@@ -187,11 +187,16 @@ class PrefixCache:
             self._store.drop(checkpoint)
             return
         keep = self.needed_by(kind, start, tokens, checkpoint.length)
-        while len(self._resident()) >= self.capacity:
+        while checkpoint.resident and len(self._resident()) >= self.capacity:
             if not self.evict_one(keep):
                 self._store.drop(checkpoint)
                 return
-        _leave_behind(self._add(tokens, checkpoint, kind), forks)
+        entry = self._add(tokens, checkpoint, kind)
+        _leave_behind(entry, forks)
+        if not checkpoint.exact:
+            entry.spilled = True  # only requests of this process with the same budget start from it
+        elif not checkpoint.resident:
+            self.demoted[entry] = None
 
     def add_demoted(self, tokens: HashedTokens, checkpoint: Checkpoint) -> StoredPrefix | None:
         """Take over a demoted checkpoint behind the first of ``tokens`` that a request waits for;
@@ -236,17 +241,17 @@ class PrefixCache:
         """Blocks of each pool that become available when all checkpoints but ``keep`` leave the
         device.
 
-        In a pool of full attention those are the blocks without another holder. In a windowed
-        pool tables do not matter: a block that they hold too was charged for the checkpoints.
+        Tables that may give up a chunk do not matter: a block that they hold too was charged for
+        the checkpoints. Others do: their blocks stay.
         """
         dropped = [each.checkpoint for each in self._resident() if each.checkpoint is not keep]
         gain = []
-        for index, pool in enumerate(self._store.pools):
+        for index in range(len(self._store.pools)):
             counts = Counter(
                 chunk.identity for held in dropped for chunk in held.chunks[index].values()
             )
             held_by = {
-                chunk.identity: chunk.refs if pool.window is None else chunk.kept
+                chunk.identity: chunk.refs - chunk.movable
                 for held in dropped
                 for chunk in held.chunks[index].values()
             }
@@ -262,6 +267,8 @@ class PrefixCache:
             return False
         if self._store.can_take(lease, position):
             return True
+        if self._store.is_away(lease):
+            return self._make_room_away(lease, position, keep)
         entries = [each for each in self.victims(keep) if each.checkpoint.resident]
         first = [each.checkpoint for each in entries]
         if not self._store.can_take(lease, position, first):
@@ -273,6 +280,19 @@ class PrefixCache:
             if entry in self._entries:
                 self._leave_device(entry, keep)
         return True
+
+    def _make_room_away(
+        self, lease: SlotLease, position: int, keep: Collection[StoredPrefix]
+    ) -> bool:
+        """The same for a paged sequence: a slot for the step, and host memory."""
+        needs_slot = self._store.needs_slot(lease, position) and not self._store.free
+        if needs_slot and not self.evict_one(keep):
+            return False
+        held = [each for each in self.victims(keep) if not each.checkpoint.resident]
+        return self._drop_until(
+            lambda gone: self._store.can_take(lease, position, gone),
+            [each for each in held if not each.checkpoint.pins],
+        )
 
     def evict_one(self, keep: Collection[StoredPrefix] = NO_PREFIXES) -> bool:
         """Let the first of :meth:`victims` that is on the device leave it; false when there is

@@ -11,6 +11,8 @@ running sequence never fails for lack of room.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.block_pool import BlockPool
@@ -76,28 +78,51 @@ class SequenceTables:
         pending = sum(self._outstanding(seq, pool) for seq in self.sequences.values())
         return self.pools[pool].unshared - pending
 
-    def needed(self, positions: int, shared: int = 0) -> tuple[int, ...]:
+    def needed(
+        self, positions: int, shared: int = 0, resident: int | None = None
+    ) -> tuple[int, ...]:
         """Blocks of each pool that a sequence of ``positions`` positions would take.
 
         ``shared`` chunks of full attention are on the device and will be shared. In a windowed pool
-        sharing saves nothing: each holder needs a block when the window moves on.
+        sharing saves nothing: each holder needs a block when the window moves on. Neither does it
+        for a sequence that is paged, with at most ``resident`` chunks on the device.
         """
         return tuple(
-            promised - (shared if pool.window is None else 0)
-            for promised, pool in zip(self._promise(positions), self.pools, strict=True)
+            promised - (shared if pool.window is None and resident is None else 0)
+            for promised, pool in zip(self._promise(positions, resident), self.pools, strict=True)
         )
 
-    def fits_ever(self, positions: int) -> bool:
+    def host_pages(self, positions: int, resident: int | None, saved: int = 0) -> int:
+        """Pages of host memory that such a sequence is promised, for all of its chunks but
+        ``saved``, which have theirs."""
+        if resident is None:
+            return 0
+        pages = sum(pool.row_pages for pool in self.pools if pool.window is None)
+        return (chunks_for(positions) - saved) * pages
+
+    def fits_ever(self, positions: int, resident: int | None = None) -> bool:
         """Whether such a sequence could be opened if there were no other."""
-        return all(
-            need <= pool.size for need, pool in zip(self.needed(positions), self.pools, strict=True)
+        most, needed = self.host.pages, self.needed(positions, 0, resident)
+        return all(need <= pool.size for need, pool in zip(needed, self.pools, strict=True)) and (
+            most is None or self.host_pages(positions, resident) <= most
         )
 
-    def can_open(self, positions: int, shared: int = 0) -> bool:
-        return bool(self.free) and all(
-            need <= self.available(index)
-            for index, need in enumerate(self.needed(positions, shared))
+    def can_open(
+        self, positions: int, shared: int = 0, resident: int | None = None, saved: int = 0
+    ) -> bool:
+        return (
+            bool(self.free)
+            and all(
+                need <= self.available(index)
+                for index, need in enumerate(self.needed(positions, shared, resident))
+            )
+            and self.fits_host(positions, resident, saved)
         )
+
+    def fits_host(self, positions: int, resident: int | None, saved: int = 0) -> bool:
+        """Whether the host has room for the chunks of such a sequence."""
+        pages = self.host_pages(positions, resident, saved)
+        return pages == 0 or self.host.fits(pages)
 
     def sequence(self, lease: SlotLease) -> SequenceState:
         """The sequence of a lease; raises :class:`StateError` when the lease is over."""
@@ -125,11 +150,20 @@ class SequenceTables:
     # -- sequences ----------------------------------------------------------------------------
 
     def open(
-        self, positions: int, start: int = 0, shared: int = 0, slot: int | None = None
+        self,
+        positions: int,
+        start: int = 0,
+        shared: int = 0,
+        slot: int | None = None,
+        *,
+        resident: int | None = None,
+        saved: int = 0,
     ) -> SlotLease:
         """Lease a slot with room for ``positions`` positions, of which ``start`` will be there at
         once: ``shared`` full chunks of them in blocks of others. ``slot`` is the free one to lease,
-        ``None`` = any.
+        ``None`` = any. With ``resident`` the sequence is paged: it has that many blocks of full
+        attention at most, and a row of host memory for each of its chunks, which ``saved`` full
+        chunks that it shares have already.
 
         Raises :class:`PoolExhausted` when ``can_open`` is false.
         """
@@ -137,12 +171,14 @@ class SequenceTables:
             raise StateError(
                 f"a sequence of {positions} positions cannot start from {start} of them"
             )
-        if not self.can_open(positions, shared):
+        if not self.can_open(positions, shared, resident, saved):
             room = ", ".join(str(self.available(i)) for i in range(len(self.pools)))
+            pages = self.host_pages(positions, resident, saved)
             raise PoolExhausted(
                 f"no room for a sequence of {positions} positions: it needs "
-                f"{self.needed(positions, shared)} blocks, available {room or 'none'}, "
+                f"{self.needed(positions, shared, resident)} blocks, available {room or 'none'}, "
                 f"free slots {len(self.free)}"
+                + (f", and {pages} pages of host memory" if pages else "")
             )
         if slot is None:
             slot = self.free.pop()
@@ -151,32 +187,47 @@ class SequenceTables:
         self._epochs[slot] += 1
         seq = SequenceState(
             SlotLease(slot, self._epochs[slot]),
-            self._promise(positions),
+            self._promise(positions, resident),
             tuple({} for _ in self.pools),
+            resident=resident,
         )
+        if seq.paged and any(pool.window is None for pool in self.pools):
+            seq.unsaved = chunks_for(positions)
+            self.host.promised += self.host_pages(positions, resident)
         self.sequences[slot] = seq
         self.operations.append(ClearSlot(slot))
         return seq.lease
 
-    def share(self, lease: SlotLease, length: int, chunks: ChunkTables) -> None:
+    def share(
+        self,
+        lease: SlotLease,
+        length: int,
+        chunks: ChunkTables,
+        away: Collection[int] = (),
+    ) -> None:
         """Start an empty sequence from ``length`` positions in ``chunks``.
 
-        Full chunks are shared, a partial one is copied. What is not on the device is loaded.
+        Full chunks are shared, a partial one is copied. What is not on the device is loaded, but
+        for the full chunks of full attention that are ``away``: a paged sequence starts without.
         """
         seq = self.sequence(lease)
         for pool, held in zip(self.pools, chunks, strict=True):
+            paged = seq.paged and pool.window is None
             for number in sorted(held):
                 chunk = held[number]
-                if (number + 1) * CHUNK_POSITIONS <= length:
-                    pool.hold(chunk)
+                if (number + 1) * CHUNK_POSITIONS > length:
+                    self._copy(seq, pool, number, chunk)
+                elif paged and number in away:
+                    pool.hold_away(chunk)
+                    seq.tables[pool.index][number] = Entry(chunk, resident=False)
+                    seq.evicted += 1
+                    self._saved(seq, pool)
+                else:
+                    pool.hold(chunk, paged=paged)
                     self._map(seq, pool, number, chunk)
-                    continue
-                block, target = chunk.block, self._map_new(seq, pool, number).block
-                self.operations.append(
-                    LoadBlock(pool.index, chunk.identity, target)
-                    if chunk.refs == 0
-                    else CopyBlock(pool.index, block, target)
-                )
+                    if paged:
+                        pool.seal(chunk)
+                        self._saved(seq, pool)
         seq.length = seq.extended = length
 
     def extend(self, lease: SlotLease, stop: int) -> None:
@@ -186,10 +237,8 @@ class SequenceTables:
             seq.extended = max(seq.extended, stop)
             return
         chunks = range(chunks_for(seq.extended), chunks_for(stop))
-        for index, pool in enumerate(self.pools):
-            held = len(chunks) + (
-                len(seq.tables[index]) if pool.window is not None else chunks.start
-            )
+        for index in range(len(self.pools)):
+            held = len(chunks) + self._held(seq, index)
             if held > seq.promised[index]:
                 raise StateError(
                     f"slot {lease.slot} was promised {seq.promised[index]} blocks of pool {index}, "
@@ -214,6 +263,8 @@ class SequenceTables:
             for entries in seq.tables:
                 for number in range(seq.length // CHUNK_POSITIONS, chunks_for(length)):
                     entries[number].chunk.exact = False
+        if seq.paged:
+            self._seal(seq, length)
         seq.length = length
         for pool in self._windowed:
             entries, first = seq.tables[pool.index], first_visible_chunk(pool.window, length)
@@ -223,13 +274,13 @@ class SequenceTables:
                 pool.release(entry.chunk, resident=entry.resident)
 
     def fork(self, lease: SlotLease, positions: int) -> SlotLease:
-        """A second sequence with the same committed state; full chunks are shared."""
+        """A second sequence with the same committed state; full chunks are shared. That of a paged
+        sequence is paged, and sees the chunks that it sees."""
         source = self.sequence(lease)
-        if source.evicted:
-            raise StateError("a sequence with evicted chunks cannot be forked: recall them first")
-        chunks = self.visible(source, source.length)
-        forked = self.open(positions, source.length, source.length // CHUNK_POSITIONS)
-        self.share(forked, source.length, chunks)
+        chunks, full = self.visible(source, source.length), source.length // CHUNK_POSITIONS
+        saved = full if source.paged else 0
+        forked = self.open(positions, source.length, full, resident=source.resident, saved=saved)
+        self.share(forked, source.length, chunks, self.away(lease) if source.evicted else ())
         if self.recurrent:
             self.operations.append(CopyRecurrent(lease.slot, forked.slot))
         self.sequence(forked).exact = source.exact
@@ -239,9 +290,13 @@ class SequenceTables:
         """End the lease: references drop, the slot's epoch moves on."""
         seq = self.sequence(lease)
         for pool, entries in zip(self.pools, seq.tables, strict=True):
+            paged = seq.paged and pool.window is None
             for entry in entries.values():
-                pool.release(entry.chunk, resident=entry.resident)
+                held = entry.resident or entry.fetched
+                pool.release(entry.chunk, resident=held, paged=paged)
             entries.clear()
+            if paged:
+                self.host.promised -= seq.unsaved * pool.row_pages
         del self.sequences[lease.slot]
         self._epochs[lease.slot] += 1
         self.free.append(lease.slot)
@@ -262,6 +317,11 @@ class SequenceTables:
         entry = seq.tables[pool].get(chunk)
         if self.pools[pool].window is not None:
             raise StateError("chunks of a windowed pool leave by themselves")
+        if not seq.paged:
+            raise StateError(
+                f"slot {lease.slot} was opened without a number of resident chunks: all of them "
+                "stay on the device"
+            )
         if entry is None or not entry.resident:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is not resident")
         if (chunk + 1) * CHUNK_POSITIONS > seq.length:
@@ -272,26 +332,43 @@ class SequenceTables:
                 f"chunk {chunk} of slot {lease.slot} is protected: the first {rule.sink} and the "
                 f"last {rule.tail} chunks stay"
             )
-        if not self.pools[pool].fits_host(entry.chunk):
-            raise PoolExhausted(
-                f"no host memory for chunk {chunk} of slot {lease.slot}: {self.host.used_bytes} "
-                "bytes are used; a checkpoint that is kept there must be dropped first"
-            )
         entry.resident = False
         seq.evicted += 1
         self.operations.append(UnmapChunk(pool, lease.slot, chunk))
-        self.pools[pool].unload(entry.chunk)
+        self.pools[pool].unload(entry.chunk, paged=True)
 
-    def recall(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
-        """Bring an evicted chunk back, from a block another holder sees or from its saved bytes."""
+    def away(self, lease: SlotLease, pool: int = 0) -> frozenset[int]:
+        """Chunks of a sequence that are not in its table."""
+        entries = self.sequence(lease).tables[pool]
+        return frozenset(number for number, entry in entries.items() if not entry.resident)
+
+    def fetch(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
+        """Give an evicted chunk a block again, that of another holder or one of the sequence's own
+        to which its bytes are loaded. It is in the table from :meth:`recall` on; until then no step
+        waits for the bytes."""
         seq = self.sequence(lease)
         entry = seq.tables[pool].get(chunk)
-        if entry is None or entry.resident:
+        if entry is None or entry.resident or entry.fetched:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is not evicted")
-        if entry.chunk.refs == 0 and self.available(pool) < 1:
-            raise PoolExhausted(f"no block for chunk {chunk} of slot {lease.slot}")
-        self.pools[pool].load(entry.chunk)
-        entry.resident = True
+        if self._held(seq, pool) >= seq.promised[pool]:
+            raise PoolExhausted(
+                f"no block for chunk {chunk} of slot {lease.slot}: all {seq.promised[pool]} that "
+                "it was promised are in use; evict another chunk first"
+            )
+        self.pools[pool].load(entry.chunk, paged=True)
+        entry.fetched = True
+        seq.fetched += 1
+
+    def recall(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
+        """Enter a chunk that was evicted into the table again; it is fetched now if it was not
+        before."""
+        seq = self.sequence(lease)
+        entry = seq.tables[pool].get(chunk)
+        if entry is None or not entry.fetched:
+            self.fetch(lease, chunk, pool)
+            entry = seq.tables[pool][chunk]
+        entry.fetched, entry.resident = False, True
+        seq.fetched -= 1
         seq.evicted -= 1
         self.operations.append(MapChunk(pool, lease.slot, chunk, entry.chunk.block))
 
@@ -302,22 +379,54 @@ class SequenceTables:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _promise(self, positions: int) -> tuple[int, ...]:
+    def _promise(self, positions: int, resident: int | None) -> tuple[int, ...]:
         return tuple(
-            blocks_for_sequence(pool.window, positions, self.limits.step_rows)
+            blocks_for_sequence(pool.window, positions, self.limits.step_rows, resident)
             for pool in self.pools
         )
 
+    def _held(self, seq: SequenceState, pool: int) -> int:
+        """Blocks of a pool that the table of a sequence refers to."""
+        absent = 0 if self.pools[pool].window is not None else seq.evicted - seq.fetched
+        return len(seq.tables[pool]) - absent
+
     def _outstanding(self, seq: SequenceState, pool: int) -> int:
         """Blocks that were promised to a sequence and that it does not hold yet."""
-        if self.pools[pool].window is None:
-            return seq.promised[pool] - chunks_for(seq.extended)
-        return max(0, seq.promised[pool] - len(seq.tables[pool]))
+        return max(0, seq.promised[pool] - self._held(seq, pool))
+
+    def _seal(self, seq: SequenceState, length: int) -> None:
+        """Save the chunks that are full with ``length`` positions and were not before."""
+        for pool in self.pools:
+            if pool.window is None:
+                for number in range(seq.length // CHUNK_POSITIONS, length // CHUNK_POSITIONS):
+                    pool.seal(seq.tables[pool.index][number].chunk)
+                    self._saved(seq, pool)
+
+    def _saved(self, seq: SequenceState, pool: BlockPool) -> None:
+        """A full chunk of a paged sequence has its row of host memory, which was promised."""
+        seq.unsaved -= 1
+        self.host.promised -= pool.row_pages
+
+    def _copy(self, seq: SequenceState, pool: BlockPool, number: int, chunk: Chunk) -> None:
+        """Start with a copy of a chunk that is not full."""
+        block, target = chunk.block, self._new(seq, pool, number)
+        self.operations.append(
+            LoadBlock(pool.index, chunk.identity, target.block)
+            if chunk.refs == 0
+            else CopyBlock(pool.index, block, target.block)
+        )
+        self._map(seq, pool, number, target)
+
+    def _new(self, seq: SequenceState, pool: BlockPool, number: int) -> Chunk:
+        if not pool.free:
+            raise PoolExhausted(
+                f"pool {pool.index} has no free block for chunk {number} of slot {seq.lease.slot}"
+            )
+        paged = seq.paged and pool.window is None
+        return pool.allocate(self.new_identity(), exact=seq.exact, paged=paged)
 
     def _map_new(self, seq: SequenceState, pool: BlockPool, number: int) -> Chunk:
-        if not pool.free:
-            raise PoolExhausted(f"pool {pool.index} has no free block for slot {seq.lease.slot}")
-        chunk = pool.allocate(self.new_identity(), exact=seq.exact)
+        chunk = self._new(seq, pool, number)
         self._map(seq, pool, number, chunk)
         return chunk
 

@@ -261,7 +261,7 @@ class State:
             case MapChunk(pool, slot, chunk, block):
                 self.pools[pool].tables[slot][chunk] = block
                 self.block_tables.touch(pool, slot)
-                self.copies.step_writes(_block(pool, block))
+                self.copies.step_uses(_block(pool, block))
             case UnmapChunk(pool, slot, chunk):
                 del self.pools[pool].tables[slot][chunk]
                 self.block_tables.touch(pool, slot)
@@ -275,7 +275,7 @@ class State:
             case CopyRecurrent(source, target):
                 self._copy_recurrent(source, target)
             case StoreRecurrent(slot):
-                self.copies.step_writes(_slot(slot))
+                self.copies.step_uses(_slot(slot))
             case SaveBlock(pool, block, identity):
                 self._save(_block(pool, block), identity, [self.pools[pool].data[block]])
             case LoadBlock(pool, identity, block):
@@ -284,6 +284,7 @@ class State:
                 self._save(_slot(slot), identity, self._recurrent_bytes(slot))
             case LoadRecurrent(identity, slot):
                 self._load(_slot(slot), identity, self._recurrent_bytes(slot))
+                self.copies.step_uses(_slot(slot))
             case DropSaved(identity):
                 self.host.drop(identity)
             case SpillSaved() | FetchSaved():

@@ -32,6 +32,9 @@ class Changes:
 NO_CHANGES = Changes(np.empty(0, np.int64), np.empty(0, np.int32))
 
 
+MAX_TABLE_CHANGES = 128
+"""Changed entries of block tables that a captured step has room for, whatever is paged."""
+
 ALIGNED = 4
 """Entries that widths are multiples of: kernels are compiled for tables that begin at multiples of
 16 bytes."""
@@ -41,7 +44,8 @@ class BlockTables:
     """``memory`` int32 holds blocks and chunks [slots + 1, width] of each pool side by side.
 
     What is beyond a table's length is 0. ``widths`` have room for the most entries of a table;
-    ``entries`` of a pool are [2, slots + 1, width], blocks and then chunks.
+    ``entries`` of a pool are [2, slots + 1, width], blocks and then chunks. A captured step has
+    room for ``usual_changes`` entries, those of a whole selection of one paged sequence among them.
     """
 
     def __init__(
@@ -54,9 +58,13 @@ class BlockTables:
         self._tables = tables
         slots = limits.slots + 1
         self.widths = tuple(
-            aligned(blocks_for_sequence(window, limits.context, limits.step_rows))
+            aligned(blocks_for_sequence(window, limits.context, limits.step_rows, limits.resident))
             for window in windows
         )
+        self.usual_changes = MAX_TABLE_CHANGES
+        if limits.resident is not None:
+            # Chunks of a paged sequence come and go anywhere in its table.
+            self.usual_changes += 2 * max(self.widths, default=0)
         starts = [0]
         for width in self.widths:
             starts.append(starts[-1] + 2 * slots * width)

@@ -20,6 +20,7 @@ from kinfolk.model_api import Forward
 from kinfolk.plans import PoolRule, SlotMapping
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.chunks import SlotLease
+from kinfolk.state.geometry import chunks_for
 from kinfolk.state.state import State
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
@@ -29,7 +30,8 @@ Parents = Sequence[int] | None
 class Driver:
     """Runs sequences of one model by explicit steps, and checks integrity after every step.
 
-    Any sealed chunk may be evicted, even one that the model's ``evict`` hook would protect.
+    Any sealed chunk of a paged sequence may be evicted, even one that the hook ``map_slots`` of the
+    model would protect.
     ``replays``: steps are padded and captured as the engine's are; on the CPU, a replay runs them
     again.
     """
@@ -42,8 +44,9 @@ class Driver:
         self._replays = Replays(loaded, self.state) if replays else None
         self._last: tuple[list[Item], InputBatch, Forward] | None = None
 
-    def open(self, positions: int = 512) -> SlotLease:
-        return self.kv_cache.open(positions)
+    def open(self, positions: int = 512, *, paged: bool = False) -> SlotLease:
+        """Start a sequence; chunks of a ``paged`` one may be evicted."""
+        return self.kv_cache.open(positions, resident=chunks_for(positions) if paged else None)
 
     @torch.inference_mode()
     def step(self, items: Sequence[Item]) -> list[torch.Tensor]:

@@ -74,7 +74,7 @@ class StateChecks:
         """An evicted chunk is not read, whatever its block holds; a recalled chunk is unchanged."""
         tokens = kinfolk_kit.tokens
         drive = kinfolk_kit.driver()
-        lease = drive.open()
+        lease = drive.open(paged=True)
         drive.feed({lease: tokens[:130]})
         known = drive.kept(lease)
         pool = kinfolk_kit.plan.windows.index(None)

@@ -1,0 +1,154 @@
+"""``--kvflash``: the budget of sequences on the device, and host memory for what leaves it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Protocol
+
+from kinfolk.engine.memory import MemoryPlan
+from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB
+from kinfolk.errors import CapacityError
+from kinfolk.hooks import ModelHookCaller
+from kinfolk.plans import PoolRule, StateLimits, StatePlan
+from kinfolk.residency.rules import ResidencyRules, least_chunks
+from kinfolk.settings import Settings
+from kinfolk.state.geometry import chunks_for
+from kinfolk.state.host_rows import SLAB_BYTES, HostLayout
+from kinfolk.types import CHUNK_POSITIONS
+
+log = logging.getLogger(__name__)
+
+AUTO_TOKENS = 16384
+"""Most tokens of a budget that ``--kvflash auto`` chooses."""
+
+PAGED_SHARE = 0.5
+"""Part of the host's free memory that chunks may use by default."""
+
+
+class Divide(Protocol):
+    """Divides memory for limits and bytes of host memory for chunks. Raises
+    :class:`CapacityError`."""
+
+    def __call__(self, *, wanted: StateLimits, paged: int) -> MemoryPlan: ...
+
+
+def plan_residency(
+    settings: Settings,
+    plan: StatePlan,
+    wanted: StateLimits,
+    hooks: ModelHookCaller,
+    divide: Divide,
+    host_free: int,
+) -> tuple[MemoryPlan, ResidencyRules | None]:
+    """Divide memory, with a budget for sequences that are longer if the settings ask for one.
+
+    Says so where a budget would change nothing. Raises :class:`CapacityError` or
+    :class:`SettingsError` with the arithmetic.
+    """
+    if settings.kvflash == "off":
+        return divide(wanted=wanted, paged=0), None
+    if None not in plan.windows:
+        log.warning("--kvflash is off: no layer of the model sees all positions")
+        return divide(wanted=wanted, paged=0), None
+    rule = hooks.map_slots(plan, wanted).rules[plan.windows.index(None)]
+    context = min(settings.context or DEFAULT_CONTEXT, wanted.context)
+    if settings.kvflash == "auto":
+        found = _largest(settings, plan, wanted, hooks, divide, host_free, rule, context)
+    else:
+        rules = _rules(settings, hooks, rule, settings.kvflash // CHUNK_POSITIONS)
+        found = _divided(settings, plan, wanted, divide, host_free, rules, context)
+    memory, rules = found
+    positions = min(context, memory.limits.context)
+    if rules.chunks >= chunks_for(positions):
+        log.warning(
+            "--kvflash is off: a budget of %d tokens is not less than the context of %d",
+            *(rules.chunks * CHUNK_POSITIONS, positions),
+        )
+        return divide(wanted=wanted, paged=0), None
+    who = ", ".join(rules.scorers) or "nobody scores chunks: the first and the last ones are kept"
+    log.info(
+        "--kvflash: %d tokens of a sequence on the device, %.2f GiB of host memory; %s",
+        *(rules.chunks * CHUNK_POSITIONS, memory.paged / GIB, who),
+    )
+    return memory, rules
+
+
+def _rules(
+    settings: Settings, hooks: ModelHookCaller, rule: PoolRule, chunks: int
+) -> ResidencyRules:
+    return ResidencyRules(
+        chunks,
+        sink=rule.sink,
+        tail=rule.tail,
+        burst=settings.kvflash_burst,
+        tau=settings.kvflash_tau,
+        scorers=hooks.asked("score_chunks"),
+    )
+
+
+def _largest(
+    settings: Settings,
+    plan: StatePlan,
+    wanted: StateLimits,
+    hooks: ModelHookCaller,
+    divide: Divide,
+    host_free: int,
+    rule: PoolRule,
+    context: int,
+) -> tuple[MemoryPlan, ResidencyRules]:
+    """The largest budget that fits, of the halves of the largest one; at least the smallest one."""
+    chunks = AUTO_TOKENS // CHUNK_POSITIONS
+    least = least_chunks(rule.sink, rule.tail, settings.kvflash_burst)
+    while True:
+        rules = _rules(settings, hooks, rule, max(chunks, least))
+        try:
+            return _divided(settings, plan, wanted, divide, host_free, rules, context)
+        except CapacityError as error:
+            if chunks <= least:
+                raise CapacityError(
+                    f"--kvflash auto: not even the smallest budget of {least * CHUNK_POSITIONS} "
+                    f"tokens fits ({rule.sink} chunks at the start, {rule.tail} at the end, "
+                    f"{settings.kvflash_burst} to exchange, 2 for a slice and a step): {error}"
+                ) from None
+        chunks //= 2
+
+
+def _divided(
+    settings: Settings,
+    plan: StatePlan,
+    wanted: StateLimits,
+    divide: Divide,
+    host_free: int,
+    rules: ResidencyRules,
+    context: int,
+) -> tuple[MemoryPlan, ResidencyRules]:
+    limits = replace(wanted, resident=rules.chunks)
+    paged = _host_bytes(settings, plan, wanted.slots, host_free, context)
+    return divide(wanted=limits, paged=paged), rules
+
+
+def _host_bytes(
+    settings: Settings, plan: StatePlan, slots: int, host_free: int, context: int
+) -> int:
+    """Bytes of host memory for chunks, in whole slabs: what was asked for, or enough for all slots
+    as far as half of what is free allows. One sequence must have room."""
+    layout = HostLayout.of(plan)
+    row = layout.block_pages[plan.windows.index(None)] * layout.page_bytes
+    one = chunks_for(context) * row
+    asked = settings.kvflash_host
+    most = int(host_free * PAGED_SHARE) if asked is None else int(asked * GIB)
+    if most < one:
+        where = "half of what is free" if asked is None else "--kvflash-host"
+        raise CapacityError(
+            f"--kvflash needs host memory for all chunks of a sequence: a context of {context} is "
+            f"{chunks_for(context)} chunks of {row} bytes = {one / GIB:.3f} GiB, {where} is "
+            f"{most / GIB:.3f} GiB: lower --context, or set --kvflash-host"
+        )
+    if most > host_free:
+        raise CapacityError(
+            f"--kvflash-host asks for {most / GIB:.2f} GiB, the host has {host_free / GIB:.2f} GiB "
+            "free"
+        )
+    wanted = min(most, one * slots) if asked is None else most
+    return -(-wanted // SLAB_BYTES) * SLAB_BYTES

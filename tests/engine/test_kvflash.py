@@ -1,0 +1,479 @@
+"""Sequences that are longer than their budget: what they see, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from kinfolk import hookimpl
+from kinfolk.engine.loading import load_model
+from kinfolk.errors import CapacityError, ContextLengthExceeded, SettingsError
+from kinfolk.hooks import HookProvider
+from kinfolk.sched.request import FinishReason, Request, Sampling
+from kinfolk.score_api import KEEP, Scores
+from kinfolk.settings import load_settings
+from kinfolk.types import CHUNK_POSITIONS
+
+FAMILIES = ["qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"]
+BURST = 2
+BUDGET = (1 + 4 + BURST + 3) * CHUNK_POSITIONS
+CONTEXT = 3072
+
+
+@pytest.fixture(scope="session")
+def open_family(registry, cases):
+    """``open_family(name, scorer=None, **settings)``: a small model of a family."""
+
+    def open_model(name="qwen35", scorer=None, **settings):
+        options = {
+            "device": "cpu",
+            "dtype": "f32",
+            "context": CONTEXT,
+            "slots": 4,
+            "kvflash": BUDGET,
+            "kvflash_burst": BURST,
+            "draft": "off",
+            **settings,
+        }
+        loaded = load_model(cases / f"{name}.gguf", load_settings(**options), registry)
+        return loaded if scorer is None else with_scorer(loaded, scorer)
+
+    return open_model
+
+
+def with_scorer(loaded, scorer):
+    hooks = loaded.hooks.with_policies([HookProvider("policy of the test", scorer)])
+    rules = replace(loaded.residency, scorers=hooks.asked("score_chunks"))
+    return replace(loaded, hooks=hooks, residency=rules)
+
+
+class Wants:
+    """The oracle: chunks that it is told to keep score 1, the others 0."""
+
+    def __init__(self, *chunks, answer=None):
+        self.chunks, self.answer, self.queries = set(chunks), answer, []
+
+    @hookimpl
+    def score_chunks(self, query):
+        self.queries.append(replace(query, tokens=tuple(query.tokens)))
+        if self.answer is not None:
+            return self.answer(query)
+        return Scores(torch.tensor([float(n in self.chunks) for n in range(query.chunks)]))
+
+
+@pytest.fixture
+def start(engine):
+    """``start(loaded, **limits)``: an engine for long contexts."""
+
+    def run(loaded, drafter=None, **limits):
+        values = {"slots": 4, "context": CONTEXT, "step_tokens": 1024, "slice": 512, **limits}
+        return engine(drafter, loaded, **values)
+
+    return run
+
+
+def tokens_of(loaded, count, seed=0):
+    source = random.Random(seed)
+    return tuple(source.randrange(loaded.info.vocabulary) for _ in range(count))
+
+
+def residents(running):
+    """The chunks of the only sequence with a slot that are on the device."""
+    (sequence,) = [each for each in running._scheduler.alive.values() if each.lease]
+    return [n for n, _ in running._kv_cache.tables.table(sequence.lease, 0)]
+
+
+# -- equality -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("graphs", ["on", "off"])
+def test_with_all_brought_back_before_each_step_no_logit_differs(
+    open_family, driver_of, family, graphs
+):
+    """Chunks leave and come back to other blocks before every step: logits are equal bit by bit."""
+    loaded = open_family(family, kvflash="off", context=1024)
+    tokens = list(tokens_of(loaded, 400))
+    source = random.Random(1)
+    plain, paged = (driver_of(loaded, replays=graphs == "on") for _ in range(2))
+    still, moved = plain.open(700), paged.open(700, paged=True)
+    tables, pool = paged.kv_cache.tables, loaded.plan.windows.index(None)
+    for drive, lease in ((plain, still), (paged, moved)):
+        drive.feed({lease: tokens[:300]}, rows=150)
+    for token in tokens[300 : 300 + (30 if graphs == "on" else 70)]:
+        full = range(tables.length(moved) // CHUNK_POSITIONS)
+        gone = source.sample(full, source.randint(1, len(full)))
+        for chunk in gone:
+            tables.evict(moved, chunk, pool)
+        paged.apply()
+        paged.shuffle(source.randrange(99))
+        for chunk in gone:
+            tables.fetch(moved, chunk, pool)
+        paged.apply()
+        for chunk in gone:
+            tables.recall(moved, chunk, pool)
+        ours, theirs = (
+            drive.feed({lease: [token]})[lease] for drive, lease in ((paged, moved), (plain, still))
+        )
+        assert torch.equal(ours, theirs)
+
+
+@pytest.fixture
+def driver_of():
+    from kinfolk.testing.driver import Driver
+
+    return Driver
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_differs_while_nothing_has_left(open_family, start, collect, family):
+    """A paged sequence whose chunks all fit has the tokens and log-probabilities of a full one."""
+    outcomes = []
+    for kvflash in (BUDGET, "off"):
+        loaded = open_family(family, kvflash=kvflash)
+        prompt = tokens_of(loaded, (BUDGET // CHUNK_POSITIONS - BURST - 2) * CHUNK_POSITIONS - 60)
+        request = Request("a", prompt, 900, Sampling(logprobs=2), grant=50)
+        running = start(loaded, slice=128)
+        events = hold(running, request)
+        outcomes.append([event for event in events if hasattr(event, "tokens")])
+        running.cancel("a")
+        counted = running.stats()
+        assert counted["kvflash_evictions"] == 0
+        assert counted["saves"] > 0 or kvflash == "off"
+    assert outcomes[0] == outcomes[1]
+
+
+# -- residency ------------------------------------------------------------------------------------
+
+
+def test_a_prompt_longer_than_the_budget_keeps_the_first_and_the_last_chunks(
+    open_family, start, collect
+):
+    loaded = open_family()
+    running = start(loaded)
+    request = Request("a", tokens_of(loaded, 1500), 100, grant=70)
+    hold(running, request)
+    kept = residents(running)
+    assert len(kept) <= BUDGET // CHUNK_POSITIONS - BURST
+    last = (1500 + 69) // CHUNK_POSITIONS
+    assert kept[0] == 0
+    assert kept[1:] == list(range(last - len(kept) + 2, last + 1))
+    running.cancel("a")
+
+
+def test_chunks_are_scored_before_the_last_tokens_of_a_prompt_and_every_tau_tokens_after(
+    open_family, start
+):
+    """Not only after some tokens of an answer, and not only where a count is a multiple."""
+    scorer = Wants(3, 7)
+    loaded = open_family(scorer=scorer, kvflash_tau=48)
+    running = start(loaded)
+    prompt = tokens_of(loaded, 1500)
+    hold(running, Request("a", prompt, 300, grant=200))
+    reasons = [query.reason for query in scorer.queries]
+    assert reasons[0] == "prompt"
+    assert set(reasons[1:]) == {"interval"}
+    first = scorer.queries[0]
+    assert tuple(first.tokens[:1500]) == prompt
+    assert first.length < 1500
+    assert first.chunks == len(first.resident) == first.length // CHUNK_POSITIONS
+    lengths = [query.length for query in scorer.queries[1:]]
+    steps = [after - before for before, after in pairwise(lengths)]
+    assert steps == [48] * len(steps)
+    assert {3, 7} <= set(residents(running))
+    running.cancel("a")
+
+
+def test_what_a_scorer_wants_is_there_for_the_first_token(open_family, start, collect):
+    """The prompt's last tokens are read with the chunks that were chosen for them."""
+    plain = open_family(kvflash="off")
+    prompt = tokens_of(plain, 1500)
+    running = start(plain)
+    full = collect(running.submit(Request("full", prompt, 1))).tokens
+    wanted, scorer = range(1, 17), Wants()
+    seen = []
+
+    def answer(query):
+        seen.append(query)
+        return Scores(torch.tensor([float(n in wanted) for n in range(query.chunks)]))
+
+    scorer.answer = answer
+    loaded = open_family(scorer=scorer, kvflash=25 * CHUNK_POSITIONS, kvflash_burst=16)
+    paged = start(loaded)
+    hold(paged, Request("a", prompt, 40, grant=1))
+    assert set(wanted) <= set(residents(paged)) | {16}
+    assert len(full) == 1
+    paged.cancel("a")
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_round_depends_on_the_sequence_alone(open_family, start, collect, overlap):
+    """Tokens are the same alone, in company and with or without a step launched ahead."""
+    chosen = random.Random(3)
+    wanted = chosen.sample(range(1, 30), 6)
+
+    def outcome(company, ahead):
+        loaded = open_family(scorer=Wants(*wanted), kvflash_tau=20, graphs="on")
+        running = start(loaded, overlap=ahead)
+        tickets = [
+            running.submit(Request(f"other {n}", tokens_of(loaded, 900 + n, n), 40))
+            for n in range(company)
+        ]
+        found = collect(running.submit(Request("a", tokens_of(loaded, 1300, 9), 120)))
+        for ticket in tickets:
+            ticket.cancel()
+        stats = running.stats()
+        assert stats["kvflash_recalls"] > 0
+        assert stats["replays"] > 50
+        return found.tokens
+
+    assert outcome(2, overlap) == outcome(0, not overlap)
+
+
+def test_a_scorer_that_fails_costs_a_round_and_no_request(open_family, start, collect):
+    answers = iter(range(99))
+
+    def answer(query):
+        match next(answers) % 5:
+            case 0:
+                raise RuntimeError("no idea")
+            case 1:
+                return Scores(torch.full((query.chunks,), float("nan")))
+            case 2:
+                return Scores(torch.zeros(query.chunks + 1))
+            case 3:
+                return KEEP
+            case _:
+                return None
+
+    loaded = open_family(scorer=Wants(answer=answer), kvflash_tau=8)
+    running = start(loaded)
+    end = collect(running.submit(Request("a", tokens_of(loaded, 1100), 80))).end
+    assert end.reason is FinishReason.LENGTH
+    assert not end.usage.exact
+    stats = running.stats()
+    assert stats["kvflash_scorer_failures"] >= 6
+    assert stats["kvflash_selections"] >= 9
+
+
+def hold(running, request):
+    """Run a request until it has emitted what it was granted; returns its events."""
+    held, events = threading.Event(), []
+    running.submit(request, events.append, lambda _: held.set())
+    assert held.wait(60)
+    return events
+
+
+# -- company --------------------------------------------------------------------------------------
+
+
+def test_four_sequences_of_four_times_the_pool_with_cancels_equal_their_solo_runs(
+    open_family, start, collect
+):
+    """In each, contexts together are four times what the pool has room for."""
+    loaded = open_family(scorer=Wants(2, 5, 9))
+    requests = [Request(str(n), tokens_of(loaded, 1000 + 190 * n, n), 60 + 7 * n) for n in range(6)]
+    solo = {}
+    for request in requests:
+        solo[request.id] = collect(start(loaded, slots=1).submit(request)).tokens
+    running = start(loaded)
+    tickets = {each.id: running.submit(each) for each in requests}
+    tickets["1"].cancel()
+    found = {name: collect(ticket) for name, ticket in tickets.items()}
+    for name, outcome in found.items():
+        if name != "1":
+            assert outcome.tokens == solo[name], name
+    running.check_integrity()
+
+
+def test_a_chat_longer_than_the_budget_goes_on_from_where_it_was(open_family, start, collect):
+    """What was computed while chunks were away is kept for the next turn, and called not exact."""
+    loaded = open_family(checkpoints=4)
+    running = start(loaded)
+    known = list(tokens_of(loaded, 800))
+    for turn in range(5):
+        request = Request(
+            f"turn {turn}", tuple(known), 40, keep=True, checkpoints=(len(known) - 20,)
+        )
+        outcome = collect(running.submit(request))
+        assert outcome.end.reason is FinishReason.LENGTH, outcome.end.error
+        if turn:
+            assert outcome.end.usage.reused >= len(known) - 64 - 40
+            assert outcome.end.usage.reused_from == "host"
+        assert not outcome.end.usage.exact or turn == 0
+        known += [*outcome.tokens, *tokens_of(loaded, 60, turn)]
+    # A prompt that fits the budget starts from nothing that missed something.
+    short = Request("short", tuple(known[:500]), 4)
+    assert collect(running.submit(short)).end.usage.exact
+
+
+# -- sizes ----------------------------------------------------------------------------------------
+
+
+def test_a_budget_that_is_too_small_is_refused_with_the_arithmetic(open_family):
+    with pytest.raises(SettingsError, match="make 9 chunks of 64 tokens = 576"):
+        open_family(kvflash=512)
+
+
+def test_too_little_host_memory_is_refused_with_the_number(open_family):
+    with pytest.raises(CapacityError, match=r"48 chunks of \d+ bytes = 0\.\d+ GiB, --kvflash-host"):
+        open_family(kvflash_host=0.001)
+
+
+def test_a_budget_of_the_whole_context_is_off_and_says_so(open_family, caplog):
+    loaded = open_family(kvflash=CONTEXT)
+    assert loaded.residency is None
+    assert "--kvflash is off" in caplog.text
+
+
+def test_a_request_longer_than_what_the_host_has_room_for_is_refused(open_family, start):
+    loaded = open_family()
+    with pytest.raises(ContextLengthExceeded, match="the context holds"):
+        start(loaded).submit(Request("a", tokens_of(loaded, CONTEXT), 10))
+
+
+def test_the_pool_of_a_budget_is_smaller_than_that_of_all_contexts(open_family):
+    paged, full = open_family(), open_family(kvflash="off")
+    assert paged.limits.blocks[0] == 4 * BUDGET // CHUNK_POSITIONS
+    assert full.limits.blocks[0] == 4 * CONTEXT // CHUNK_POSITIONS
+    assert open_family(kvflash="auto").residency is None, "16384 tokens are more than the context"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda query: Scores(torch.zeros(query.chunks + 1)), "3 scores for 2 chunks"),
+        (lambda query: [1.0] * query.chunks, "which is no"),
+    ],
+)
+def test_a_scorer_with_a_wrong_answer_is_refused_when_the_model_opens(open_family, answer, reason):
+    from kinfolk.engine.chunk_scoring import probe_scorers
+    from kinfolk.errors import HookValueError
+
+    loaded = open_family(scorer=Wants(answer=answer))
+    with pytest.raises(HookValueError, match=f"score_chunks.*{reason}"):
+        probe_scorers(loaded.hooks)
+
+
+# -- drafts, prefixes -----------------------------------------------------------------------------
+
+
+class Foresees:
+    """Drafts what will come, with every ninth token wrong."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def propose(self, known, limit):
+        start = len(known)
+        tokens = list(self.text[start : start + limit])
+        return [t + (n % 9 == 0) for n, t in enumerate(tokens, start)]
+
+    def release(self, known):
+        pass
+
+
+def test_drafts_on_a_paged_sequence_change_no_token_while_nothing_has_left(
+    open_family, start, collect
+):
+    """Afterwards, all rows of a step see the same chunks, so that a chain which reaches into a new
+    chunk sees one more than single rows would; it is accepted like others."""
+    loaded = open_family(scorer=Wants(1))
+    request = Request("a", tokens_of(loaded, 300, 4), 350)
+    plain = collect(start(loaded).submit(request)).tokens
+    running = start(loaded, Foresees((*request.prompt, *plain)), max_draft=9, widths="fixed")
+    tokens = collect(running.submit(request)).tokens
+    until = loaded.residency.decoding * CHUNK_POSITIONS - 300
+    assert until > 100
+    assert tokens[:until] == plain[:until]
+    assert len(tokens) == len(plain)
+    assert running.stats()["kvflash_evictions"] > 0
+
+
+def test_selections_are_due_by_committed_tokens_with_drafts_too(open_family, start, collect):
+    scorer = Wants(3)
+    loaded = open_family(scorer=scorer, kvflash_tau=20)
+    request = Request("a", tokens_of(loaded, 1000, 4), 200)
+    plain = collect(start(loaded).submit(request)).tokens
+    running = start(loaded, Foresees((*request.prompt, *plain)), max_draft=9, widths="fixed")
+    scorer.queries.clear()
+    collect(running.submit(request))
+    lengths = [query.length for query in scorer.queries[1:]]
+    steps = [after - before for before, after in pairwise(lengths)]
+    assert len(steps) > 5
+    assert max(steps) > 20, "drafts are accepted"
+    assert all(20 <= step < 20 + 10 for step in steps), steps
+    for query in scorer.queries:
+        assert len(query.tokens) >= query.length
+
+
+def test_after_a_start_from_a_prefix_the_tokens_of_all_chunks_are_known(
+    open_family, start, collect
+):
+    scorer = Wants(3)
+    loaded = open_family(scorer=scorer, checkpoints=2)
+    running = start(loaded)
+    prompt, more = tokens_of(loaded, 1100), tokens_of(loaded, 900, 5)
+    collect(running.submit(Request("a", prompt, 30, keep=True, checkpoints=(1088,))))
+    scorer.queries.clear()
+    again = (*prompt[:1088], *more)
+    end = collect(running.submit(Request("b", again, 1))).end
+    assert end.usage.reused == 1088
+    assert scorer.queries[0].reason == "prefix"
+    assert scorer.queries[-1].reason == "prompt"
+    assert all(tuple(query.tokens) == again for query in scorer.queries[:1])
+
+
+def test_a_paged_request_that_was_preempted_goes_on_as_if_it_had_not_been(
+    open_family, start, collect
+):
+    loaded = open_family(scorer=Wants(4, 6), kvflash_tau=16, preempt=True, slots=1)
+    request = Request("a", tokens_of(loaded, 1200), 150, priority=1)
+    alone = collect(start(loaded, slots=1, preempt=True).submit(request)).tokens
+    running = start(loaded, slots=1, preempt=True)
+    first, seen = threading.Event(), []
+    ended = threading.Event()
+
+    def listen(event):
+        seen.extend(getattr(event, "tokens", ()))
+        first.set()
+        if hasattr(event, "reason"):
+            ended.set()
+
+    running.submit(request, listen)
+    assert first.wait(60)
+    collect(running.submit(Request("b", tokens_of(loaded, 1000, 2), 5, priority=0)))
+    assert ended.wait(60)
+    assert running.stats()["preemptions"] == 1
+    assert seen == alone
+
+
+@pytest.mark.parametrize("done", [0, 1, 3, 6])
+def test_operations_of_paging_that_fail_half_way_harm_no_later_request(
+    open_family, start, collect, monkeypatch, done
+):
+    loaded = open_family(scorer=Wants(2, 3), kvflash_tau=16)
+    waiting = Request("b", tokens_of(loaded, 1000, 2), 6)
+    expected = collect(start(loaded).submit(waiting)).tokens
+    running = start(loaded)
+    state, failed = running._runner.state, []
+    apply = state.apply
+
+    def fail_after(operations):
+        kinds = {type(each).__name__ for each in operations}
+        if failed or not {"LoadBlock", "UnmapChunk", "SaveBlock"} & kinds or len(operations) < done:
+            return apply(operations)
+        failed.append(operations)
+        apply(operations[:done])
+        raise RuntimeError("the host has no memory")
+
+    monkeypatch.setattr(state, "apply", fail_after)
+    end = collect(running.submit(Request("a", tokens_of(loaded, 1400), 60))).end
+    assert "the host has no memory" in end.error
+    assert collect(running.submit(waiting)).tokens == expected
+    running.check_integrity()

@@ -1,0 +1,129 @@
+"""Which chunks stay and which come back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinfolk.errors import SettingsError
+from kinfolk.residency.residency import Phase, Residency
+from kinfolk.residency.rules import ResidencyRules, least_chunks
+from kinfolk.residency.selection import FAVOUR, least_worth, select, worth
+
+CHUNKS = range(30)
+
+
+@given(
+    st.sets(st.sampled_from(CHUNKS)),
+    st.lists(st.floats(-5, 5), min_size=30, max_size=30),
+    st.integers(0, 5),
+    st.integers(1, 12),
+)
+def test_a_selection_is_the_best_of_at_most_so_many_exchanges(resident, scores, room, burst):
+    away = set(CHUNKS) - resident
+    chosen = select(resident, away, scores, room, burst)
+    leaving, coming = set(chosen.leaving), set(chosen.coming)
+    assert leaving <= resident
+    assert coming <= away
+    assert len(coming) <= burst
+    assert len(coming) - len(leaving) == min(room, burst, len(away))
+    # Whoever comes is worth more than whoever stays away, and those who leave less than those who
+    # stay.
+    for chunk in coming:
+        assert all(worth(chunk, scores) > worth(other, scores) for other in away - coming)
+    for chunk in leaving:
+        assert all(worth(chunk, scores) < worth(other, scores) for other in resident - leaving)
+    gained = [scores[chunk] for chunk in chosen.coming[len(coming) - len(leaving) :]]
+    for new, old in zip(gained, (scores[chunk] for chunk in chosen.leaving), strict=True):
+        assert new > old or (new == old == 0) is False
+        assert (new * FAVOUR if new > 0 else new / FAVOUR) > old
+
+
+def test_what_is_there_is_favoured():
+    assert select({1}, {2}, [0.0, 0.91, 1.0], 0, 4).coming == ()
+    assert select({1}, {2}, [0.0, 0.89, 1.0], 0, 4).coming == (2,)
+    assert select({1}, {2}, [0.0, -1.0, -0.95], 0, 4).coming == ()
+
+
+def test_ties_are_broken_by_the_number_of_a_chunk():
+    assert least_worth({4, 2, 9}, [1.0] * 10, 2) == [2, 4]
+    assert select(set(), {4, 2, 9}, [1.0] * 10, 2, 4).coming == (9, 4)
+
+
+def test_without_scores_the_last_chunks_stay():
+    assert least_worth({4, 2, 9}, None, 2) == [2, 4]
+    assert select({5, 6}, {1, 2}, None, 0, 4).coming == ()
+
+
+def test_a_chunk_that_was_sealed_after_the_scores_is_worth_more_than_any_that_has_one():
+    assert least_worth({1, 2, 3}, [0.0, 9.0, 8.0], 3) == [2, 1, 3]
+
+
+@pytest.mark.parametrize("chunks", [7, 8])
+def test_the_smallest_budget_has_room_for_all_that_it_must_hold(chunks):
+    least = least_chunks(1, 3, 2)
+    assert least == 8
+    if chunks < least:
+        with pytest.raises(SettingsError, match="make 8 chunks of 64 tokens = 512"):
+            ResidencyRules(chunks, sink=1, tail=3, burst=2)
+    else:
+        rules = ResidencyRules(chunks, sink=1, tail=3, burst=2)
+        assert rules.slice_rows(2048) == 128
+        assert rules.decoding == 5
+
+
+def residency(tau=10):
+    return Residency(ResidencyRules(12, burst=2, tau=tau, scorers=("a",)), 700, 11, (2, 3))
+
+
+def test_a_selection_is_due_after_tau_committed_tokens_in_whatever_portions():
+    """Counted, never a modulus: a step may commit several tokens."""
+    one = residency()
+    one.restored = False
+    for committed in (3, 3, 3):
+        one.since += committed
+        assert one.due() is None
+    assert one.due(committed=1) == "interval"
+    one.since += 3
+    assert one.due() == "interval"
+    one.asked()
+    assert one.since == 0
+    assert one.due() is None, "one at a time"
+
+
+def test_a_selection_is_due_after_a_start_from_a_prefix_and_at_the_end_of_a_prompt():
+    one = residency(tau=1000)
+    assert one.due() == "prefix"
+    assert one.due(prompt_ends=True) == "prompt"
+    one.asked()
+    one.scored(None, range(1, 7), keep=True)
+    assert one.due() is None
+    assert one.due(prompt_ends=True) == "prompt"
+
+
+def test_nothing_is_due_while_nothing_is_away_or_nobody_scores():
+    rules = ResidencyRules(12, burst=2, tau=1, scorers=("a",))
+    assert Residency(rules, 700, 9, ()).due(5, prompt_ends=True) is None
+    unscored = Residency(ResidencyRules(12, burst=2, tau=1), 700, 9, (2,))
+    assert unscored.due(5, prompt_ends=True) is None
+
+
+def test_an_exchange_keeps_what_must_stay_and_forgets_what_has_left_meanwhile():
+    one = residency()
+    one.asked()
+    one.scored((9.0, 1.0, 5.0, 4.0, 2.0, 3.0, 8.0, 0.0, 0.0, 0.0), range(1, 7), keep=False)
+    assert one.phase is Phase.CHOSEN
+    assert one.loads() == (2, 3)
+    one.evicted(1, 700)
+    exchange = one.exchange()
+    assert exchange.leaving == (4,), "1 has left before, 7 and later ones stay"
+    assert exchange.coming == (2, 3)
+    assert one.settled
+
+
+def test_scores_that_nobody_asked_for_change_nothing():
+    one = residency()
+    one.scored((1.0,) * 10, range(1, 7), keep=False)
+    assert one.settled
+    assert one.scores is None
