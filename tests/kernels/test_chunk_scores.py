@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.chunk_digest.op import KeyDigest, chunk_digest, ChunkDigestArguments, restored
+from kinfolk_kernels.chunk_digest.op import ChunkDigestArguments, KeyDigest, chunk_digest, restored
 from kinfolk_kernels.chunk_scores.op import UNSCORED, ChunkScoresArguments, chunk_scores
 from kinfolk_kernels.codecs import rotate
 from kinfolk_kernels.stored_kind import StoredKind

@@ -12,7 +12,7 @@ from kinfolk_kernels.chunk_scores.op import ChunkScoresArguments, chunk_scores
 CPU = torch.device("cpu")
 
 F32, F16 = 2e-5, 2e-2
-"""Float16: a query that the kernel has rotated is rounded, which changes products of ten by 5e-3."""
+"""Float16: a rotated query is rounded, which changes products of ten by 5e-3."""
 
 pytestmark = pytest.mark.interpreter
 

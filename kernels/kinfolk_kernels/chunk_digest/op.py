@@ -97,11 +97,9 @@ def chunk_digest(
 ) -> None:
     """See :class:`ChunkDigestArguments`."""
     real = places >= 0
-    own, first = (
-        numbers(keys, lambda plane, at=at[real].long(): plane[at]).float()
-        for at in (blocks, firsts)
-    )
-    x = own - first.mean(2, keepdim=True)
+    own, first = blocks[real].long(), firsts[real].long()
+    centre = numbers(keys, lambda plane: plane[first]).float().mean(2, keepdim=True)
+    x = numbers(keys, lambda plane: plane[own]).float() - centre
     if not is_rotated(keys):
         x = rotate(x)
     squares = x.square().mean(-1, keepdim=True)

@@ -103,8 +103,8 @@ def attention_totals_kernel(
     attention_ptr, out_ptr, chunks, pairs,
     PAIRS: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (pairs / PAIRS,): a program adds up the attention of PAIRS pairs to all chunks, CHUNKS at
-    a time."""
+    """Grid (pairs / PAIRS,): a program adds up the attention of PAIRS pairs to all chunks, CHUNKS
+    at a time."""
     start_dependents(PDL)
     wait_for_producers(PDL)
     pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
