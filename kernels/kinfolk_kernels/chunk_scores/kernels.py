@@ -43,10 +43,27 @@ def _query(q_ptr, at, inside, part: tl.constexpr, DIM: tl.constexpr):
 
 
 @triton.jit
+def _levels(words, part: tl.constexpr, DOT: tl.constexpr):
+    """Twice the levels of the codes in bits 2 ``part`` of ``words``, -3, -1, 1 or 3.
+
+    A conversion of integers takes as long as a power of two does. So the bits of 2 c are put into
+    those of a number whose last bit counts 1: 1024 in float16, 128 in bfloat16.
+    """
+    twice = (words << 1 if part == 0 else words >> (2 * part - 1)) & 6
+    if DOT.is_fp16():
+        levels = (twice.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True) - 1027.0
+    elif DOT.is_bf16():
+        levels = (twice.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 131.0
+    else:
+        levels = twice.to(DOT) - 3.0
+    return levels.to(DOT)
+
+
+@triton.jit
 def _product(words, q, s, part: tl.constexpr):
-    """Adds the products of the codes in bits 2 ``part`` of ``words`` [keys, DIM / 4] to ``s``."""
-    levels = (words >> (2 * part) & 3).to(q.dtype) - 1.5
-    return tl.dot(levels.to(q.dtype), q, s, out_dtype=tl.float32, input_precision="ieee")
+    """Adds the products of a quarter [DIM / 4, pairs] of the queries with the codes to ``s``."""
+    levels = _levels(words, part, q.dtype)
+    return tl.dot(levels, q, s, out_dtype=tl.float32, input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=["rows", "chunks", "tiles"])
@@ -59,7 +76,8 @@ def chunk_attention_kernel(
     """Grid (runs of RUN chunks, key heads x tiles, layers): a program adds up the attention of
     PAIRS pairs of a row and a query head to each chunk of a run.
 
-    ``out`` float32 [chunks, layers x key heads x rows x GROUP]. ``factor`` includes log2 e.
+    ``out`` float32 [chunks, layers x key heads x rows x GROUP]. ``factor`` includes log2 e, and a
+    half, as products are with twice the levels.
     """
     start_dependents(PDL)
     wait_for_producers(PDL)

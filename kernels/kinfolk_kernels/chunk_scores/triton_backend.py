@@ -119,7 +119,7 @@ def launches(
             "codes_layer": digest.codes.stride(1),
             "scales_place": digest.scales.stride(0),
             "scales_layer": digest.scales.stride(1),
-            "factor": arguments.scale * math.log2(math.e),
+            "factor": arguments.scale * math.log2(math.e) / 2,
         },
         {
             "KV_HEADS": arguments.kv_heads,
