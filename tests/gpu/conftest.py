@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from digest_inputs import assert_same_digest, scored_chunks, stored_keys
+from digest_inputs import assert_same_digest, query_steps, scored_chunks, stored_keys
 from kernel_inputs import (
     assert_near,
     candidates,
@@ -27,6 +27,7 @@ __all__ = [
     "drafted_sequences",
     "numbers",
     "placements",
+    "query_steps",
     "random_planes",
     "scored_chunks",
     "steps",

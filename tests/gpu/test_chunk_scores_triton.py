@@ -1,4 +1,4 @@
-"""Digests and scores of chunks on the GPU, in every storage format, against the references."""
+"""Digests and scores of chunks and the ring of queries on the GPU, against the references."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from kinfolk_kernels.chunk_scores import triton_backend as score_kernel
 from kinfolk_kernels.chunk_scores.op import ChunkScoresArguments, chunk_scores
 from kinfolk_kernels.codecs import Coded
 from kinfolk_kernels.stored_kind import StoredKind
+from kinfolk_kernels.write_queries import triton_backend as ring_kernel
+from kinfolk_kernels.write_queries.op import RING_ROWS, WriteQueriesArguments, write_queries
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -91,6 +93,21 @@ def test_scores_equal_those_of_the_reference(
     bound = BOUND[dtype]
     assert torch.allclose(found.cpu(), expected, rtol=bound, atol=bound / 100)
     assert torch.equal(found.cpu() < 0, places < 0)
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize(("heads", "dim"), [(1, 64), (24, 256), (16, 512), (48, 128), (3, 80)])
+def test_the_ring_has_the_queries_of_the_reference(query_steps, heads, dim, dtype):
+    arguments = WriteQueriesArguments(dtype, GPU)
+    assert ring_kernel.supports(arguments)
+    expected = torch.full((5, RING_ROWS, 3, heads, dim), -7.0, dtype=dtype)
+    found = expected.cuda()
+    for (queries, *rest), _ in query_steps(heads, heads, dim):
+        queries = queries.to(dtype)
+        write_queries(arguments, queries, *rest, expected[:, :, 1])
+        moved_step = [part.cuda() for part in (queries, *rest)]
+        ring_kernel.write_queries(arguments, *moved_step, found[:, :, 1])
+    assert torch.equal(found.cpu(), expected)
 
 
 def test_a_context_of_256k_is_scored_as_by_the_reference():

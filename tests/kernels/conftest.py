@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from digest_inputs import assert_same_digest, scored_chunks, stored_keys
+from digest_inputs import assert_same_digest, query_steps, scored_chunks, stored_keys
 from kernel_inputs import (
     assert_near,
     candidates,
@@ -24,6 +24,7 @@ __all__ = [
     "memories",
     "numbers",
     "placements",
+    "query_steps",
     "random_planes",
     "scored_chunks",
     "steps",

@@ -1,5 +1,5 @@
-"""Digests and scores of chunks compile for the GPUs that we name, in the shapes of released models:
-they fit, and no loop spills."""
+"""Digests, scores and kept queries compile for the GPUs that we name, in the shapes of released
+models: they fit, and no loop spills."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kinfolk_kernels.chunk_digest.triton_backend import compress
 from kinfolk_kernels.chunk_scores import triton_backend as kernel
 from kinfolk_kernels.chunk_scores.op import ChunkScoresArguments
 from kinfolk_kernels.codecs import Coded
+from kinfolk_kernels.write_queries.triton_backend import keep
 
 SHARED = {86: 99 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a program may use, by compute capability."""
@@ -46,6 +47,10 @@ def all_launches(heads, kv_heads, dim):
         # Only the products depend on the number of rows.
         every = list(kernel.launches(arguments, queries, digest, index, scratch))
         yield from (every if rows == 8 else every[1:2])
+    of_row = empty(32, dtype=torch.int64)
+    spans, path = empty(16, 4, dtype=torch.int32), empty(16, 64, dtype=torch.int64)
+    ring = empty(16, 8, 3, heads, dim, dtype=torch.bfloat16)[:, :, 1]
+    yield keep(queries[:, 0], of_row, spans, path, of_row, of_row, ring)
 
 
 @pytest.mark.parametrize(("shape", "capability"), CASES)
@@ -68,4 +73,4 @@ def check_fits(shape, capability):
         assert usage.loop_spills == 0, names[-1]
     scoring = ["chunk_attention_kernel", "attention_totals_kernel", "largest_share_kernel"]
     rotated = ["chunk_attention_kernel", "rotate_queries_kernel", *scoring]
-    assert names == ["chunk_digest_kernel"] * 3 + rotated
+    assert names == ["chunk_digest_kernel"] * 3 + rotated + ["write_queries_kernel"]

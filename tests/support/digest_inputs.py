@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -75,3 +76,62 @@ def scored_chunks() -> Callable[..., tuple[torch.Tensor, KeyDigest, torch.Tensor
         return torch.randn(rows, layers, heads, dim, generator=generator), digest, places
 
     return make
+
+
+@pytest.fixture(scope="session")
+def query_steps() -> Callable[..., list[QueryStep]]:
+    """``query_steps(seed, heads, dim, count=10)``: steps of sequences in slots 1 to 4, as the
+    operands of ``write_queries`` without the ring, each with the queries that a slot commits in it.
+
+    Sequences run certain rows, chains of drafts and trees, of which paths of any length are kept;
+    steps have padding, which uses slot 0.
+    """
+
+    def make(seed: int, heads: int, dim: int, count: int = 10) -> list[QueryStep]:
+        chance = random.Random(seed)
+        length = dict.fromkeys(range(1, 5), 0)
+        return [_query_step(chance, length, heads, dim) for _ in range(count)]
+
+    return make
+
+
+QueryStep = tuple[tuple[torch.Tensor, ...], dict[int, list[torch.Tensor]]]
+
+
+def _query_step(chance: random.Random, length: dict[int, int], heads: int, dim: int) -> QueryStep:
+    spans, positions, paths, slots = [], [], [], []
+    rows_of: dict[int, list[int]] = {}
+    for slot in chance.sample(sorted(length), chance.randint(1, 4)):
+        first, start = len(positions), length[slot]
+        drafted = chance.random() < 0.5
+        if drafted:
+            depths = [0]
+            for _ in range(chance.randint(1, 11)):
+                depths.append(chance.randint(1, max(depths) + 1))
+            kept = [0]
+            for row, depth in enumerate(depths):
+                if depth == depths[kept[-1]] + 1 and chance.random() < 0.7:
+                    kept.append(row)
+        else:
+            depths = list(range(chance.choice((1, 1, 2, 7, 8, 9, 30))))
+            kept = depths
+        positions += [start + depth for depth in depths]
+        spans.append((first, len(depths), slot, int(drafted)))
+        rows_of[slot] = [first + row for row in kept]
+        if drafted:
+            paths.append(rows_of[slot])
+            slots.append(slot)
+        length[slot] += len(kept)
+    spans.append((0, 0, 0, 0))
+    paths, slots = [*paths, []], [*slots, 0]
+    width = max(map(len, paths)) + 2
+    queries = torch.randn(len(positions) + 3, heads, dim)
+    step = (
+        queries,
+        torch.tensor([*positions, 0, 0, 0]),
+        torch.tensor(spans, dtype=torch.int32),
+        torch.tensor([path + [-1] * (width - len(path)) for path in paths]),
+        torch.tensor([len(path) for path in paths]),
+        torch.tensor(slots),
+    )
+    return step, {slot: [queries[row] for row in rows] for slot, rows in rows_of.items()}

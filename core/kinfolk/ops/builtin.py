@@ -60,4 +60,5 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("route", "route"),
     _triton("sample", "sample"),
     _triton("softcap", "softcap"),
+    _triton("write_queries", "write_queries"),
 )
