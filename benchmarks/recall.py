@@ -32,13 +32,17 @@ from kinfolk.loader import Provided
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 from kinfolk.text.tokenizer import Tokenizer
+from kinfolk_kernels.chunk_digest.op import ChunkDigestArguments, KeyDigest, chunk_digest
+from kinfolk_kernels.chunk_scores.op import ChunkScoresArguments, chunk_scores
 from kinfolk_kernels.codecs import Stored, numbers, rotate
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
 from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 from kinfolk_kernels.paged_attention.torch_backend import gated_attention
 from kinfolk_kernels.rows import CHUNK_POSITIONS, Rows, Table
+from kinfolk_kernels.stored_kind import StoredKind
 
 say = sys.stdout.write
+CPU = torch.device("cpu")
 
 CHUNKS, QUERY_ROWS, CHOSEN = 63, 8, 2
 SINK, TAIL = 1, 2
@@ -118,6 +122,8 @@ def quantised(bits: int, centre: str, rotated: bool = True) -> Callable[[Layer],
         keys, added = layer.keys, torch.zeros(())
         if centre == "first":
             keys = keys - keys[:1].mean(2, keepdim=True)
+        elif centre == "late":
+            keys = keys - keys[:1, :, CHUNK_POSITIONS // 2 :].mean(2, keepdim=True)
         elif centre == "all":
             keys = keys - keys.mean((0, 2), keepdim=True)
         elif centre == "own":
@@ -140,6 +146,23 @@ def rounded(x: torch.Tensor, bits: int) -> torch.Tensor:
     step = STEPS[bits] * x.square().mean(-1, keepdim=True).sqrt()
     level = (x / step).floor().clamp(-half, half - 1) + 0.5
     return level * (x * level).sum(-1, keepdim=True) / level.square().sum(-1, keepdim=True)
+
+
+def by_ops(layers: Sequence[Layer]) -> torch.Tensor:
+    """The scores of ``chunk_digest`` and ``chunk_scores``."""
+    best = []
+    for layer in layers:
+        chunks, kv_heads, _, dim = layer.keys.shape
+        index = torch.arange(chunks).int()
+        digest = KeyDigest.empty((chunks, 1, kv_heads), dim, CPU)
+        compressing = ChunkDigestArguments(StoredKind.of(layer.keys), CPU)
+        chunk_digest(compressing, layer.keys, index, 0 * index, index, digest.layer(0))
+        heads = layer.queries.shape[1]
+        arguments = ChunkScoresArguments(
+            heads, kv_heads, dim, layer.scale, False, torch.float32, CPU
+        )
+        best.append(chunk_scores(arguments, layer.queries[:, None], digest, index))
+    return torch.stack(best).amax(0)
 
 
 def means(count: int) -> Callable[[Layer], torch.Tensor]:
@@ -186,12 +209,14 @@ SCORERS = (
     of_mass("exact keys", VECTOR, exact),
     of_mass("4 bits, centred on the first chunk", coded_bytes(4), quantised(4, "first")),
     of_mass("3 bits, centred on the first chunk", coded_bytes(3), quantised(3, "first")),
-    of_mass("2 bits, centred on the first chunk", coded_bytes(2), quantised(2, "first")),
+    Scorer("2 bits: chunk_digest, chunk_scores", coded_bytes(2), by_ops),
+    of_mass("2 bits, centred on its last 32 keys", coded_bytes(2), quantised(2, "late")),
     of_mass("2 bits, centred on all keys", coded_bytes(2), quantised(2, "all")),
     of_mass("2 bits, centred on the chunk", coded_bytes(2) + VECTOR / 64, quantised(2, "own")),
     of_mass("2 bits, not centred", coded_bytes(2), quantised(2, "")),
     of_mass("2 bits, not rotated", coded_bytes(2), quantised(2, "first", rotated=False)),
     of_mass("1 bit, centred on the first chunk", coded_bytes(1), quantised(1, "first")),
+    of_mass("1 bit, centred on its last 32 keys", coded_bytes(1), quantised(1, "late")),
     of_mass("1 bit, centred on all keys", coded_bytes(1), quantised(1, "all")),
     of_mass("least and largest of 4", 2 * VECTOR / 4, bounds(4)),
     of_mass("least and largest of 16", 2 * VECTOR / 16, bounds(16)),
