@@ -15,10 +15,13 @@ from kinfolk.engine.loading import load_model
 from kinfolk.engine.qk_scorer import QkScorer, QueryKind
 from kinfolk.loader import Provided
 from kinfolk.model_api import CommitBatch
+from kinfolk.ops.binding import Ops
+from kinfolk.plans import Codec, Paged, Section, StatePlan
 from kinfolk.registry import Registry
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.settings import load_settings
 from kinfolk.state.score_layers import digest_chunk_bytes, scored_layers
+from kinfolk_kernels.chunk_digest.op import KeyDigest
 from kinfolk_kernels.codecs import numbers
 from kinfolk_kernels.paged_attention.torch_backend import gated_attention
 
@@ -127,3 +130,44 @@ def test_memory_is_what_the_planner_counts(run, scored):
     scorer, *_ = scored
     each = digest_chunk_bytes(loaded.plan.paged(scorer.layers[0]).section("k"))
     assert scorer.nbytes == 20 * len(scorer.layers) * each + scorer.ring.nbytes
+
+
+def test_digests_of_others_are_scored_in_their_order(scored):
+    scorer, queries, scores = scored
+    given = KeyDigest(scorer.keys.codes[5 : 5 + CHUNKS], scorer.keys.scales[5 : 5 + CHUNKS])
+    index = torch.arange(CHUNKS, dtype=torch.int32)
+    assert torch.equal(scorer.scores(queries, index, given), scores)
+
+
+def test_drafted_rows_count_only_if_they_are_kept(run):
+    _, state, lease, _, _, calls, length = run
+    scorer = scorer_of(run)
+    item = Item(lease, "drafts", ItemKind.VERIFY, (5, 6, 7, 8), length)
+    batch = build_input_batch([item], state).batch
+    rows = [torch.randn(4, *of_layer.shape[1:]) for _, of_layer in calls]
+    path, count = torch.tensor([[0, 1, -1, -1]]), torch.tensor([2])
+    scorer.keep_queries(rows, batch, CommitBatch(path, count, torch.tensor([lease.slot])))
+    found = scorer.queries(lease.slot, length + 2, 2)
+    assert torch.equal(found, torch.stack([of_layer[:2] for of_layer in rows], 1))
+    assert int((scorer.ring != 0).flatten(2).any(2).sum()) == 2
+
+
+def test_every_number_of_rows_is_warmed_up(run):
+    scorer, state, kinds = scorer_of(run), run[1], []
+
+    class Warmup:
+        def before(self, kind, body):
+            kinds.append(kind)
+            body()
+
+    scorer.warm_up(Warmup(), state)
+    assert kinds == ["digests of chunks", *[("scores of chunks", rows) for rows in range(1, 9)]]
+    assert not scorer.keys.codes.any()
+
+
+def test_layers_that_store_keys_in_other_ways_are_refused():
+    sections = [Section("k", 2, 64, Codec(format)) for format in ("f32", "f16")]
+    plan = StatePlan(tuple(Paged((section,)) for section in sections))
+    kind = QueryKind(4, torch.float32, 0.1)
+    with pytest.raises(ValueError, match=r"layers \(0, 1\) store keys of different shapes"):
+        QkScorer(Ops([]), plan, (0, 1), kind, places=1, slots=1, device=CPU)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.model_api import CommitBatch, StateView, StepBatch
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import StatePlan
@@ -115,7 +117,20 @@ class QkScorer:
         first. ``rows`` is at most ``RING_ROWS``, and at most what has run in this slot."""
         return recent(self.ring, slot, length, rows)
 
-    def scores(self, queries: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """float32 [C], on the device, for chunks with digests in ``places`` int32 [C]: the largest
-        share of attention of any row, layer and head; -1 for a chunk without a digest."""
-        return self._chunk_scores(queries, self.keys, places)
+    def scores(
+        self, queries: torch.Tensor, places: torch.Tensor, keys: KeyDigest | None = None
+    ) -> torch.Tensor:
+        """float32 [C], on the device, for chunks with digests in ``places`` int32 [C] of ``keys``,
+        by default those of this scorer: the largest share of attention of any row, layer and head;
+        -1 for a chunk without a digest."""
+        return self._chunk_scores(queries, self.keys if keys is None else keys, places)
+
+    def warm_up(self, warmup: KernelWarmup, view: StateView) -> None:
+        """Compile what :meth:`compress` and :meth:`scores` launch, for any number of rows, so that
+        no step waits for it later."""
+        padding = torch.full((1,), -1, dtype=torch.int32, device=self.ring.device)
+        first = torch.zeros_like(padding)
+        warmup.before("digests of chunks", lambda: self.compress(view, first, first, padding))
+        for rows in range(1, RING_ROWS + 1):
+            queries = self.ring[0, :rows]
+            warmup.before(("scores of chunks", rows), partial(self.scores, queries, padding))
