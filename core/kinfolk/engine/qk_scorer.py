@@ -40,8 +40,9 @@ class QueryKind:
 class QkScorer:
     """Compressed keys in ``places`` places, a chunk each, and the last queries of ``slots`` slots.
 
-    ``layers`` are those of :func:`kinfolk.state.score_layers.scored_layers`. Whoever plans steps
-    gives a chunk a place when it is full, and takes it back with the chunk.
+    ``layers`` are those of :func:`kinfolk.state.score_layers.scored_layers`; ``slots`` includes the
+    dummy slot. Whoever plans steps gives a chunk a place when it is full, and takes it back with
+    the chunk. Raises :class:`ValueError` if the layers do not store keys alike.
     """
 
     def __init__(
