@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from digest_inputs import assert_same_digest, query_steps, scored_chunks, stored_keys
 from kernel_inputs import (
     assert_near,
     candidates,
@@ -21,12 +22,16 @@ from kernel_inputs import (
 
 __all__ = [
     "assert_near",
+    "assert_same_digest",
     "candidates",
     "drafted_sequences",
     "numbers",
     "placements",
+    "query_steps",
     "random_planes",
+    "scored_chunks",
     "steps",
+    "stored_keys",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from digest_inputs import assert_same_digest, query_steps, scored_chunks, stored_keys
 from kernel_inputs import (
     assert_near,
     candidates,
@@ -17,13 +18,17 @@ from kernel_inputs import (
 
 __all__ = [
     "assert_near",
+    "assert_same_digest",
     "candidates",
     "drafted_sequences",
     "memories",
     "numbers",
     "placements",
+    "query_steps",
     "random_planes",
+    "scored_chunks",
     "steps",
+    "stored_keys",
 ]
 
 NEED_TRITON = [

@@ -32,6 +32,8 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("add_rms_norm", "rms_norm", "supports_add"),
     _torch("causal_conv_commit", "causal_conv"),
     _triton("causal_conv_commit", "causal_conv", "supports_commit"),
+    _triton("chunk_digest", "chunk_digest"),
+    _triton("chunk_scores", "chunk_scores"),
     _torch("delta_inputs", "causal_conv"),
     _triton("delta_inputs", "causal_conv", "supports_inputs"),
     _torch("draft_trees", "draft_trees"),
@@ -58,4 +60,5 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("route", "route"),
     _triton("sample", "sample"),
     _triton("softcap", "softcap"),
+    _triton("write_queries", "write_queries"),
 )
