@@ -188,4 +188,3 @@ class Checkpoints:
             forks=made.sequence.request.checkpoints,
             start=made.sequence.start,
         )
-

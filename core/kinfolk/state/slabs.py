@@ -29,7 +29,9 @@ class Slabs:
         self._registered: list[torch.Tensor] = []
         if device.type == "cuda":
             self._thread = ThreadPoolExecutor(1, "kinfolk-pinning")
-            end = weakref.finalize(self, _release, self._thread, self._registered, device)
+            end = weakref.finalize(
+                self, _release, self._thread, self._ahead, self._registered, device
+            )
             end.atexit = False  # The process gives all memory back itself.
 
     def make_ahead(self, count: int) -> None:
@@ -73,9 +75,19 @@ def _make_pinned(nbytes: int, registered: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _release(
-    thread: ThreadPoolExecutor, registered: list[torch.Tensor], device: torch.device
+    thread: ThreadPoolExecutor,
+    ahead: deque[Future[torch.Tensor]],
+    registered: list[torch.Tensor],
+    device: torch.device,
 ) -> None:
-    thread.shutdown(cancel_futures=True)
-    torch.cuda.synchronize(device)
+    """Give the slabs back, on their thread: this may be called on any, that one too."""
+    for future in ahead:
+        future.cancel()
+    thread.submit(_unregister, registered, device)
+    thread.shutdown(wait=False)
+
+
+def _unregister(registered: list[torch.Tensor], device: torch.device) -> None:
+    torch.cuda.synchronize(device)  # Copies may be under way.
     for slab in registered:
         torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())

@@ -1,0 +1,80 @@
+"""Slabs of pinned memory, with a driver that only counts."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import pytest
+import torch
+
+from kinfolk.errors import CapacityError
+from kinfolk.state.slabs import Slabs
+
+CUDA = torch.device("cuda", 0)
+OUT_OF_MEMORY = 2
+
+
+class Driver:
+    """Registers up to ``room`` slabs."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.registered: set[int] = set()
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
+        if len(self.registered) == self.room:
+            return OUT_OF_MEMORY
+        assert address % 4096 == 0
+        self.registered.add(address)
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        self.registered.remove(address)
+        return 0
+
+
+def check_error(error: int) -> None:
+    if error:
+        raise RuntimeError(f"CUDA error {error}")
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    counting = Driver(6)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: counting)
+    monkeypatch.setattr(torch.cuda, "check_error", check_error)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    return counting
+
+
+def soon(holds) -> bool:
+    end = time.monotonic() + 30
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def test_slabs_are_made_ahead_and_given_back_with_their_owner(driver):
+    slabs = Slabs(8192, CUDA)
+    assert not driver.registered
+    slabs.make_ahead(3)
+    assert soon(lambda: len(driver.registered) == 3), "nobody has taken any"
+    taken = [slabs.take() for _ in range(4)]
+    assert len({slab.data_ptr() for slab in taken}) == len(driver.registered) == 4
+    slabs.make_ahead(2)
+    del slabs
+    gc.collect()
+    assert soon(lambda: not driver.registered)
+    assert all(slab.sum() == 0 for slab in taken), "their memory is there while somebody reads it"
+
+
+def test_a_driver_that_refuses_is_an_error_of_whoever_needs_the_slab(driver):
+    slabs = Slabs(8192, CUDA)
+    slabs.make_ahead(10)
+    for _ in range(6):
+        slabs.take()
+    with pytest.raises(CapacityError, match="no 8192 bytes more of pinned memory after 6 times"):
+        slabs.take()
