@@ -22,14 +22,14 @@ class Driver:
         self.room = room
         self.registered: set[int] = set()
 
-    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
         if len(self.registered) == self.room:
             return OUT_OF_MEMORY
         assert address % 4096 == 0
         self.registered.add(address)
         return 0
 
-    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+    def cudaHostUnregister(self, address: int) -> int:
         self.registered.remove(address)
         return 0
 
