@@ -477,3 +477,71 @@ def test_operations_of_paging_that_fail_half_way_harm_no_later_request(
     assert "the host has no memory" in end.error
     assert collect(running.submit(waiting)).tokens == expected
     running.check_integrity()
+
+
+# -- captured steps and company of other kinds ----------------------------------------------------
+
+
+def test_captures_allocations_and_waits_are_flat_over_a_hundred_evictions(
+    open_family, start, collect
+):
+    loaded = open_family(scorer=Wants(1, 2, 3), kvflash_tau=16, graphs="on", slots=2)
+    running = start(loaded, slots=2, slice=64)
+    collect(running.submit(Request("warm", tokens_of(loaded, 1500), 40)))
+    before = running.stats()
+    for number in range(7):
+        collect(running.submit(Request(str(number), tokens_of(loaded, 1500, number), 40)))
+    after = running.stats()
+    gained = {name: after[name] - before[name] for name in after}
+    assert gained["kvflash_evictions"] >= 100
+    assert gained["captures"] == gained["allocations"] == gained["eager_steps"] == 0
+    assert gained["waits"] == gained["steps"] == gained["replays"]
+
+
+def test_a_whole_selection_fits_the_upload_of_a_captured_step(open_family):
+    """Chunks leave and come back anywhere in a table of the budget's width."""
+    loaded = open_family(kvflash=60 * CHUNK_POSITIONS, kvflash_burst=32, context=4096)
+    kv_cache, state = loaded.new_state()
+    lease, tables = kv_cache.open(4096, resident=60), kv_cache.tables
+    for chunk in range(60):
+        if chunk > 27:
+            tables.evict(lease, chunk - 27)
+        tables.extend(lease, 64 * (chunk + 1))
+        tables.advance(lease, 64 * (chunk + 1))
+    state.apply(kv_cache.take_operations())
+    state.block_tables.take_changes()
+    for chunk in range(1, 33):
+        if chunk < 23:
+            tables.evict(lease, 32 + chunk)
+        tables.recall(lease, chunk)
+    state.apply(kv_cache.take_operations())
+    changes = len(state.block_tables.take_changes().places)
+    assert 40 < changes <= state.block_tables.usual_changes
+    assert state.block_tables.widths[0] == 60, "as wide as the budget, not as the context"
+
+
+def test_copies_of_a_paged_request_choose_what_it_chooses(open_family, start, collect):
+    loaded = open_family(scorer=Wants(2, 4))
+    running = start(loaded)
+    request = Request("a", tokens_of(loaded, 1200), 60, grant=30)
+    held = hold(running, request)
+    ((together, alone),) = running.probe(["a"])
+    running.grant("a", 2)
+    while len(tokens := [token for event in held for token in event.tokens]) < 32:
+        threading.Event().wait(0.01)
+    assert together == alone == tokens[30]
+    running.cancel("a")
+
+
+def test_batch_invariant_requests_are_paged_alike_in_any_company(open_family, start, collect):
+    options = {"batch_invariant": True, "kvflash_tau": 20}
+    loaded = open_family(scorer=Wants(3, 6), **options)
+    request = Request("a", tokens_of(loaded, 1100), 60, Sampling(logprobs=1))
+    alone = collect(start(loaded).submit(request))
+    running = start(loaded)
+    others = [running.submit(Request(f"b{n}", tokens_of(loaded, 800, n), 60)) for n in range(1, 3)]
+    found = collect(running.submit(request))
+    for ticket in others:
+        ticket.cancel()
+    assert found.tokens == alone.tokens
+    assert found.logprobs == alone.logprobs
