@@ -41,8 +41,9 @@ class Paging:
         self._asked: dict[int, Sequence] = {}
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start."""
+        """Counters since the start, and the budget of a sequence in tokens, 0 = there is none."""
         return {
+            "kvflash_tokens": 0 if self.rules is None else self.rules.chunks * CHUNK_POSITIONS,
             "kvflash_evictions": self.evictions,
             "kvflash_recalls": self.exchanges,
             "kvflash_selections": self.selections,
