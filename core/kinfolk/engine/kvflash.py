@@ -76,8 +76,8 @@ def describe(rules: ResidencyRules, memory: MemoryPlan) -> str:
     kept = f"chunks are chosen by {who}" if who else "its first and its last chunks are kept"
     return (
         f"--kvflash: {rules.chunks * CHUNK_POSITIONS} tokens of a longer sequence are on the "
-        f"device, the others in up to {memory.paged / GIB:.2f} GiB of host memory; {kept}. Answers of such "
-        "sequences are not exact"
+        f"device, the others in up to {memory.paged / GIB:.2f} GiB of host memory; {kept}. "
+        "Answers of such sequences are not exact"
     )
 
 

@@ -60,7 +60,7 @@ class Paging:
         with the same rules only."""
         text = f"{tokens.chain[0]} {self.rules}".encode()
         root = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
-        return HashedTokens(tokens.prefix(len(tokens)), root=root)
+        return tokens.with_root(root)
 
     def away(self, length: int, prompt: int) -> range:
         """Full chunks that a paged sequence starts without, if its first ``length`` positions are
