@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,7 @@ import torch
 
 from kinfolk.door import behind
 from kinfolk.errors import ContextLengthExceeded, RequestError
-from kinfolk.sched.events import Finished
 from kinfolk.sched.request import FinishReason, Request, Sampling
-from kinfolk.state.operations import SaveBlock
 
 PATIENCE = 60.0
 """Seconds until a waiting test gives up."""
@@ -164,44 +161,6 @@ def test_nothing_kept_before_a_fault_is_trusted_after_it(engine, text, solo, col
     outcome = collect(running.submit(after))
     assert outcome.end.usage.reused == 0
     assert outcome.tokens == solo(after).tokens
-
-
-@pytest.mark.parametrize("done", range(4))
-def test_operations_that_fail_half_way_harm_no_later_request(
-    engine, text, solo, collect, monkeypatch, done
-):
-    """A step saves two chunks, and fails after ``done`` of its operations: a chunk that the books
-    believe saved may never have been. The next request takes another sequence's slot and blocks."""
-    running = engine(slots=2, overlap=False)
-    kv_cache, state, scheduler = running._kv_cache, running._runner.state, running._scheduler
-    apply, planned = state.apply, []
-
-    def fail_after(operations):
-        if not any(isinstance(operation, SaveBlock) for operation in operations):
-            return apply(operations)
-        planned.append(operations)
-        apply(operations[:done])
-        raise RuntimeError("the host has no memory")
-
-    def listen(event):
-        events.append(event)
-        if len(events) == 2:
-            for chunk in (1, 2):
-                kv_cache.tables.evict(scheduler.alive["a"].lease, chunk)
-
-    monkeypatch.setattr(state, "apply", fail_after)
-    events, waiting = [], Request("b", tuple(text[:70]), 6)
-    ended = threading.Event()
-    running.submit(
-        Request("a", tuple(text * 3)[:460], 9),
-        lambda event: (listen(event), ended.set() if isinstance(event, Finished) else None),
-    )
-    assert ended.wait(PATIENCE)
-    assert "the host has no memory" in events[-1].error
-    assert len(planned[0]) == 4
-    assert collect(running.submit(waiting)).tokens == solo(waiting).tokens
-    assert state.saved_rows == 0
-    running.check_integrity()
 
 
 # -- numbers that are not finite ------------------------------------------------------------------

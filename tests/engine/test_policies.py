@@ -11,8 +11,10 @@ import torch
 import kinfolk_qwen35.plugin
 from kinfolk import hookimpl
 from kinfolk.descriptors import PolicySpec
+from kinfolk.errors import HookValueError
 from kinfolk.registry import Registry
 from kinfolk.sched.request import FinishReason, Request
+from kinfolk.score_api import Scores
 from kinfolk.spec.verify import verify
 from kinfolk.verify_api import Kept
 
@@ -21,7 +23,7 @@ from kinfolk.verify_api import Kept
 def with_policy(load, monkeypatch):
     """``with_policy(create)``: the model, opened with the policy that ``create(info)`` makes."""
 
-    def open_model(create):
+    def open_model(create, **settings):
         module = ModuleType("toy_policy")
 
         @hookimpl
@@ -33,7 +35,7 @@ def with_policy(load, monkeypatch):
         module.create = create
         monkeypatch.setitem(sys.modules, "toy_policy", module)
         registry = Registry.build({"qwen35": kinfolk_qwen35.plugin, "toy": module})
-        return load(registry=registry, policy="mine")
+        return load(registry=registry, policy="mine", **settings)
 
     return open_model
 
@@ -120,3 +122,40 @@ def test_a_policy_can_bring_the_step_function(engine, with_policy, text, solo, c
     running = engine(model=with_policy(lambda info: Builder()))
     assert collect(running.submit(request)).tokens == solo(request).tokens
     assert shapes == [("prefill", 32, 1), ("prefill", 8, 1), ("decode", 1, 1)]
+
+
+# -- scores of chunks -----------------------------------------------------------------------------
+
+
+class Scorer:
+    """Scores chunks by ``answer(query)`` and counts how often it is asked."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = 0
+
+    @hookimpl
+    def score_chunks(self, query):
+        self.asked += 1
+        return self.answer(query)
+
+
+def test_a_policy_chooses_the_chunks_of_long_sequences(with_policy, engine, text, collect):
+    """It is asked once for a try when the model opens, and by the requests after that."""
+    scorer = Scorer(lambda query: Scores(torch.arange(query.chunks, 0, -1, dtype=torch.float32)))
+    settings = {"kvflash": 512, "kvflash_burst": 1, "context": 1024, "slots": 1}
+    loaded = with_policy(lambda info: scorer, **settings)
+    assert scorer.asked == 1
+    assert loaded.residency.scorers == ("policy 'mine' of plugin 'toy'",)
+    running = engine(model=loaded, context=1024, slots=1, slice=64)
+    end = collect(running.submit(Request("a", tuple(text * 5)[:800], 100))).end
+    assert end.reason is FinishReason.LENGTH
+    assert not end.usage.exact
+    assert scorer.asked == 1 + running.stats()["kvflash_selections"] == 3
+    assert running.stats()["kvflash_recalls"] > 0
+
+
+def test_a_policy_with_a_wrong_number_of_scores_is_refused_at_once(with_policy):
+    scorer = Scorer(lambda query: Scores(torch.zeros(3)))
+    with pytest.raises(HookValueError, match=r"score_chunks: 3 scores for 2 chunks.*'mine'"):
+        with_policy(lambda info: scorer, kvflash=512, kvflash_burst=1, context=1024)

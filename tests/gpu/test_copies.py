@@ -121,6 +121,7 @@ def test_a_block_and_a_slot_leave_are_written_again_and_come_back(late):
     pair.apply([MapChunk(0, 1, 0, 1), MapChunk(1, 1, 0, 2)])
     pair.step([(0, 1), (1, 2)], [4], 9)
     pair.apply([ClearSlot(2), LoadBlock(0, 10, 3), LoadBlock(1, 11, 3), LoadRecurrent(12, 2)])
+    pair.apply([MapChunk(0, 2, 0, 3), MapChunk(1, 2, 0, 3)])
     pair.step([(0, 3), (1, 3)], [2], 1)
     pair.apply([LoadBlock(0, 10, 5), CopyBlock(0, 5, 4), LoadRecurrent(12, 3), CopyRecurrent(3, 5)])
     pair.step([(0, 5), (0, 4)], [3, 5], 2)
@@ -166,6 +167,21 @@ def test_any_order_of_steps_saves_and_loads_keeps_the_bytes(late, seed):
         operations += [StoreRecurrent(slot) for slot in slots]
         pair.apply(operations)
         pair.step(blocks, slots, step)
+    pair.check()
+
+
+def test_a_step_waits_for_a_load_once_a_table_has_the_block():
+    """So a paged sequence's chunks are loaded while a step runs, and exchanged by the next plan."""
+    pair = Pair("copies", 100 * CYCLES)
+    pair.step([(0, 1)], [], 7)
+    pair.apply([SaveBlock(0, 1, 10)])
+    torch.cuda.synchronize()
+    pair.apply([LoadBlock(0, 10, 3)])
+    pair.step([(0, 2)], [], 5)
+    torch.cuda.current_stream().synchronize()
+    assert not pair.device.copies.streams.copies.query(), "the step is done, the load is not"
+    pair.apply([MapChunk(0, 1, 0, 3)])
+    pair.step([(0, 3)], [], 9)
     pair.check()
 
 

@@ -13,7 +13,7 @@ from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.request import Request
 from kinfolk.types import CHUNK_POSITIONS
 
-WALKS = int(os.environ.get("KINFOLK_TEST_PAGING_WALKS", "12"))
+WALKS = int(os.environ.get("PAGING_WALKS", "12"))
 """Random histories of a scheduler for each layout."""
 
 RULES = ResidencyRules(chunks=6, sink=1, tail=1, burst=2, tau=9, scorers=("toy",))

@@ -259,3 +259,35 @@ def test_metrics_say_what_the_prefix_cache_has_and_has_done(connect, cases, tmp_
     assert reasons == {f"prefix_drops_{each}" for each in memory} | {
         f"disk_drops_{each}" for each in disk
     }
+
+
+@pytest.fixture(scope="module")
+def paged_runtime(cases):
+    settings = load_settings(
+        slots=2,
+        context=1024,
+        dtype="f32",
+        device="cpu",
+        draft="off",
+        kvflash=512,
+        kvflash_burst=1,
+    )
+    with Runtime.open(cases / "qwen35.gguf", settings, Registry.discover(settings)) as runtime:
+        yield runtime
+
+
+def test_usage_says_what_is_not_exact_and_a_request_may_refuse_that(paged_runtime, connect):
+    client = connect(paged_runtime)
+    prompt = [(7 * place) % 700 + 10 for place in range(600)]
+
+    def complete(tokens, **body):
+        return client.completions.create(
+            model="case", prompt=tokens, max_tokens=8, temperature=0, extra_body=body
+        ).usage.to_dict()
+
+    assert complete(prompt)["exact"] is False
+    assert "exact" not in complete(prompt[:400], kvflash="off")
+    with pytest.raises(openai.BadRequestError, match=r"600 prompt tokens .* room for 8 chunks"):
+        complete(prompt, kvflash="off")
+    with pytest.raises(openai.BadRequestError, match="kvflash"):
+        complete(prompt, kvflash="on")

@@ -109,3 +109,11 @@ def test_a_look_up_compares_long_prompts_once_however_many_prefixes_there_are(ca
     assert cache.find(HashedTokens((*text, 49, 0))).length == len(text) + 1
     assert sum(compared) == 1
     assert len(compared) <= 50
+
+
+def test_tokens_of_another_root_have_the_chain_of_that_root():
+    tokens = list(range(200))
+    assert HashedTokens(tokens).with_root(7).chain == HashedTokens(tokens, root=7).chain
+    assert HashedTokens(tokens).with_root(7).prefix(150) == tuple(tokens[:150])
+    longer = HashedTokens(tokens).with_root(7).followed_by([1] * 100)
+    assert longer.chain == HashedTokens(tokens + [1] * 100, root=7).chain

@@ -168,6 +168,7 @@ def open_runtime(
 
         runtime = Runtime.open(path, settings, registry, progress)
     _announce_compilations(runtime.loaded)
+    _announce_residency(runtime.loaded)
     with runtime:
         yield runtime
 
@@ -211,6 +212,13 @@ def warm_up(engine: Engine) -> None:
         engine.warm_up(count)
     if prepared:
         note(f"prepared {prepared} kinds of steps in {time.monotonic() - started:.1f} s")
+
+
+def _announce_residency(loaded: LoadedModel) -> None:
+    if loaded.residency is not None and loaded.source is not None:
+        from kinfolk.engine.kvflash import describe
+
+        note(describe(loaded.residency, loaded.source.ready.memory))
 
 
 def _announce_compilations(loaded: LoadedModel) -> None:

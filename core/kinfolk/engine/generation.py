@@ -140,6 +140,7 @@ def _requests(runtime: Runtime, prompt: Prompt, options: GenerationOptions) -> t
             draft_width=options.draft_width,
             draft_mode=options.draft_mode,
             priority=options.priority,
+            paged=options.paged,
         )
         for choice in range(options.choices)
     )

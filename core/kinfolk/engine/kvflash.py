@@ -66,12 +66,19 @@ def plan_residency(
             *(rules.chunks * CHUNK_POSITIONS, positions),
         )
         return divide(wanted=wanted, paged=0), None
-    who = ", ".join(rules.scorers) or "nobody scores chunks: the first and the last ones are kept"
-    log.info(
-        "--kvflash: %d tokens of a sequence on the device, %.2f GiB of host memory; %s",
-        *(rules.chunks * CHUNK_POSITIONS, memory.paged / GIB, who),
-    )
+    log.info("%s", describe(rules, memory))
     return memory, rules
+
+
+def describe(rules: ResidencyRules, memory: MemoryPlan) -> str:
+    """What a budget means, in a line."""
+    who = ", ".join(rules.scorers)
+    kept = f"chunks are chosen by {who}" if who else "its first and its last chunks are kept"
+    return (
+        f"--kvflash: {rules.chunks * CHUNK_POSITIONS} tokens of a longer sequence are on the "
+        f"device, the others in up to {memory.paged / GIB:.2f} GiB of host memory; {kept}. "
+        "Answers of such sequences are not exact"
+    )
 
 
 def _rules(

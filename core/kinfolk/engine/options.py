@@ -28,7 +28,8 @@ class GenerationOptions:
     alternatives to report, ``None`` = report nothing. ``stop`` are texts that end the output and
     are not part of it; ``stop_tokens`` ids that do. ``ignore_eos`` goes on past the model's own
     end of text. Without ``draft`` nothing is drafted; ``draft_width`` is the most rows to draft in
-    a step, and ``draft_mode`` what to propose, if the drafter can.
+    a step, and ``draft_mode`` what to propose, if the drafter can. Without ``paged`` all of it must
+    fit the budget of a sequence on the device.
     """
 
     max_tokens: int | None = None
@@ -50,6 +51,7 @@ class GenerationOptions:
     draft_width: int | None = None
     draft_mode: Literal["auto", "chain", "tree"] = "auto"
     priority: int = 0
+    paged: bool = True
 
 
 def sampling(options: GenerationOptions, defaults: SamplingDefaults, vocabulary: int) -> Sampling:

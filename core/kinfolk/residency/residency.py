@@ -61,9 +61,7 @@ class Residency:
         over = len(self.resident) + needed - self.known - most
         if over <= 0:
             return []
-        return least_worth(
-            [chunk for chunk in evictable if chunk in self.resident], self.scores, over
-        )
+        return least_worth(filter(evictable.__contains__, self.resident), self.scores, over)
 
     def evicted(self, chunk: int, length: int) -> None:
         self.resident.remove(chunk)
@@ -105,10 +103,9 @@ class Residency:
         if keep:
             return
         self.scores = scores
-        movable = set(evictable)
         self._exchange = select(
-            self.resident & movable,
-            self.away & movable,
+            filter(evictable.__contains__, self.resident),
+            filter(evictable.__contains__, self.away),
             scores,
             self.rules.decoding - len(self.resident),
             self.rules.burst,

@@ -8,7 +8,7 @@ same, the later one is worth more.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 FAVOUR = 0.9
@@ -26,36 +26,40 @@ class Exchange:
     coming: tuple[int, ...] = ()
 
 
-def worth(chunk: int, scores: Scores) -> Worth:
-    """What a chunk is worth: a key to sort by."""
-    if scores is None or chunk >= len(scores):
-        return (1.0, 0.0, chunk)
-    return (0.0, scores[chunk], chunk)
+def worths(chunks: Iterable[int], scores: Scores) -> list[Worth]:
+    """What chunks are worth: a key of each, to sort by, whose last part is the chunk."""
+    if scores is None:
+        return [(1.0, 0.0, chunk) for chunk in chunks]
+    scored = len(scores)
+    return [
+        (0.0, scores[chunk], chunk) if chunk < scored else (1.0, 0.0, chunk) for chunk in chunks
+    ]
 
 
 def least_worth(chunks: Iterable[int], scores: Scores, count: int) -> list[int]:
     """The ``count`` chunks that go first, the first one first."""
-    return heapq.nsmallest(count, chunks, key=lambda chunk: worth(chunk, scores))
+    return [chunk for *_, chunk in heapq.nsmallest(count, worths(chunks, scores))]
 
 
 def select(
-    resident: Collection[int], away: Collection[int], scores: Scores, room: int, burst: int
+    resident: Iterable[int], away: Iterable[int], scores: Scores, room: int, burst: int
 ) -> Exchange:
     """The best exchange of at most ``burst`` chunks.
 
     ``resident`` are those that may leave, ``away`` those that may come, ``room`` the places that
     are free. What comes takes free places first, then those of the least worth.
     """
-    coming = heapq.nlargest(burst, away, key=lambda chunk: worth(chunk, scores))
-    filling, rest = coming[: max(0, room)], coming[max(0, room) :]
+    best = heapq.nlargest(burst, worths(away, scores))
+    free = max(0, room)
+    coming, rest = [chunk for *_, chunk in best[:free]], best[free:]
     leaving = []
-    for chunk, other in zip(
-        rest, least_worth(resident, scores, len(rest)), strict=False
-    ):  # in the order in which an exchange gains most
-        if _reduced(worth(chunk, scores)) <= worth(other, scores)[:2]:
+    # In the order in which an exchange gains most.
+    for new, old in zip(rest, heapq.nsmallest(len(rest), worths(resident, scores)), strict=False):
+        if _reduced(new) <= old[:2]:
             break
-        leaving.append(other)
-    return Exchange(tuple(leaving), tuple(filling + rest[: len(leaving)]))
+        leaving.append(old[2])
+        coming.append(new[2])
+    return Exchange(tuple(leaving), tuple(coming))
 
 
 def _reduced(value: Worth) -> tuple[float, float]:

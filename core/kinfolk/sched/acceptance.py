@@ -17,6 +17,7 @@ from kinfolk.sched.paging import Paging
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.sched.rules import is_whole
 from kinfolk.state.sequence_tables import SequenceTables
+from kinfolk.types import CHUNK_POSITIONS
 
 LEAST_VALUES: Final[dict[str, int | None]] = {"priority": None, "followers": 0}
 """The least values of whole numbers; others are at least 1."""
@@ -162,6 +163,14 @@ def _check_room(
         message = (
             f"{prompt} prompt tokens + {shown(request.max_new)} new tokens (max_new) = "
             f"{shown(positions)}, the context holds {limits.context}; shorten either"
+        )
+    elif resident is not None and not request.paged:
+        raise RequestError(
+            f"{where}: kvflash is off, so all of it must stay on the device: {prompt} prompt "
+            f"tokens + {shown(request.max_new)} new tokens = {positions}, a sequence has room for "
+            f"{resident} chunks of {CHUNK_POSITIONS} = {resident * CHUNK_POSITIONS} (--kvflash); "
+            "shorten either",
+            field="kvflash",
         )
     elif not tables.fits_ever(positions, resident):
         pages = tables.host_pages(positions, resident)

@@ -41,8 +41,9 @@ class Paging:
         self._asked: dict[int, Sequence] = {}
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start."""
+        """Counters since the start, and the budget of a sequence in tokens, 0 = there is none."""
         return {
+            "kvflash_tokens": 0 if self.rules is None else self.rules.chunks * CHUNK_POSITIONS,
             "kvflash_evictions": self.evictions,
             "kvflash_recalls": self.exchanges,
             "kvflash_selections": self.selections,
@@ -59,7 +60,7 @@ class Paging:
         with the same rules only."""
         text = f"{tokens.chain[0]} {self.rules}".encode()
         root = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
-        return HashedTokens(tokens.prefix(len(tokens)), root=root)
+        return tokens.with_root(root)
 
     def away(self, length: int, prompt: int) -> range:
         """Full chunks that a paged sequence starts without, if its first ``length`` positions are

@@ -95,7 +95,8 @@ class Request:
     Without ``draft`` nothing is drafted for it; ``draft_width`` is the most rows to draft for it in
     a step, ``None`` = as many as the scheduler's limits say; ``draft_mode`` is what the device
     proposes, if it can. ``slot`` is the slot to run in (from 1), ``None`` = any free one. After
-    ``grant`` tokens it is held until it is granted more; ``None`` = it never is.
+    ``grant`` tokens it is held until it is granted more; ``None`` = it never is. One that must not
+    be ``paged`` is refused if it does not fit the budget of a sequence.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Request:
     quantum: int | None = None
     slot: int | None = None
     grant: int | None = None
+    paged: bool = True
 
     def until_stop(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """The tokens up to the first that ends the output."""

@@ -6,7 +6,7 @@ but is not implemented is refused by name.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -86,6 +86,9 @@ class GenerationBody(BaseModel):
     n: Annotated[Integer | None, Field(ge=1)] = Field(None, description="an integer of at least 1")
     priority: Integer | None = Field(None, description="an integer; lower ones run first")
     speculative: Speculative | None = Field(None, description=SPECULATIVE)
+    kvflash: Literal["auto", "off"] | None = Field(
+        None, description='"off": no part of it may leave the device; or "auto"'
+    )
 
     # Not implemented, and would change the answer.
     grammar: Any = Field(None, description=UNSUPPORTED)
@@ -162,6 +165,7 @@ class GenerationBody(BaseModel):
             draft_width=drafts.width,
             draft_mode=drafts.mode or "auto",
             priority=self.priority or 0,
+            paged=self.kvflash != "off",
         )
 
 

@@ -51,10 +51,10 @@ class CheckpointStore:
         self, lease: SlotLease, position: int, dropping: Sequence[Checkpoint] = ()
     ) -> bool:
         """A checkpoint needs exact chunks, a free slot, and room for the chunks it will hold; once
-        ``dropping`` are dropped or demoted there is more of both. That of a paged sequence needs
-        host memory instead of room on the device, and its chunks need not be exact."""
+        ``dropping`` are dropped or demoted there is more of both. That of a paged sequence which
+        missed something needs host memory instead of room on the device."""
         seq = self._tables.sequence(lease)
-        if seq.paged:
+        if self.is_away(lease):
             slots = self.free or not self.needs_slot(lease, position)
             return bool(slots) and self._fits_away(seq, position, dropping)
         dropping = [held for held in dropping if held.resident]
@@ -93,7 +93,7 @@ class CheckpointStore:
             )
         if not self.can_take(lease, position):
             raise PoolExhausted(f"no checkpoint can be taken at position {position}")
-        if seq.paged:
+        if self.is_away(lease):
             return self._take_away(seq, position)
         slot = self.free.pop() if self.recurrent else DUMMY
         chunks = self._tables.visible(seq, position)
@@ -233,8 +233,10 @@ class CheckpointStore:
         return checkpoint
 
     def is_away(self, lease: SlotLease) -> bool:
-        """Whether checkpoints of a sequence have nothing on the device: it is paged."""
-        return self._tables.sequence(lease).paged
+        """Whether checkpoints of a sequence have nothing on the device: it is paged, and chunks of
+        it were away."""
+        seq = self._tables.sequence(lease)
+        return seq.paged and (seq.evicted > 0 or not seq.exact)
 
     def is_exact(self, lease: SlotLease, position: int) -> bool:
         """Whether no row before a position missed a chunk, or will in the next step."""

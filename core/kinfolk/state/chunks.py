@@ -79,9 +79,9 @@ class Checkpoint:
 
     ``resident``: it refers to its chunks on the device, and to ``slot``. A demoted one owns its
     chunks wherever they are, and its recurrent part is kept on the host under ``identity``
-    (``saved``). That of a paged sequence is one from the start; until a step has stored its
-    recurrent part, that is in ``slot`` too. ``exact``: no row of it missed a chunk that it should
-    have seen. ``pins`` counts the :class:`Pin` objects of it.
+    (``saved``). That of a paged sequence which missed something is one from the start; until a
+    step has stored its recurrent part, that is in ``slot`` too. ``exact``: no row of it missed a
+    chunk that it should have seen. ``pins`` counts the :class:`Pin` objects of it.
     """
 
     length: int

@@ -33,6 +33,13 @@ class HashedTokens:
         rest = memoryview(self.packed)[(len(self.chain) - 1) * CHUNK_BYTES :]
         self.chain += chunk_hashes(self.chain[-1], rest, CHUNK_BYTES)
 
+    def with_root(self, root: int) -> HashedTokens:
+        """The same tokens, not to be compared with these."""
+        other = HashedTokens((), root=root)
+        other.packed = self.packed
+        other.chain += chunk_hashes(root, memoryview(self.packed), CHUNK_BYTES)
+        return other
+
     def __len__(self) -> int:
         return len(self.packed) // TOKEN_BYTES
 

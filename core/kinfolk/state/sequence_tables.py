@@ -6,7 +6,8 @@ sequence keeps every chunk that is not evicted; in a windowed pool a chunk leave
 has passed it.
 
 Admission is a promise: ``open`` reserves blocks for all positions a sequence may reach, so a
-running sequence never fails for lack of room.
+running sequence never fails for lack of room. A paged sequence is promised fewer blocks, and host
+memory for all of its chunks, where each is saved once, as soon as it is full.
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ class SequenceTables:
         return range(rule.sink, max(rule.sink, stop))
 
     def evict(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
-        """Take a full chunk out of one table; the last table to lose it saves its bytes."""
+        """Take a full chunk of a paged sequence out of its table. The host has its bytes."""
         seq = self.sequence(lease)
         entry = seq.tables[pool].get(chunk)
         if self.pools[pool].window is not None:
