@@ -78,7 +78,7 @@ def test_drafts_trees_and_forks_are_linear_decoding(case, driver, tokens, row_er
 @CODECS
 def test_forks_evictions_and_recalls_are_exact_as_bytes(case, driver, tokens, codec):
     drive = driver(case, kv_codec=codec)
-    lease = drive.open()
+    lease = drive.open(paged=True)
     drive.feed({lease: tokens[:77]}, rows=64)
     before = drive.kept(lease)
     fork = drive.kv_cache.tables.fork(lease, 512)
