@@ -30,7 +30,7 @@ class Residency:
 
     What it decides depends on the sequence alone: on committed lengths and scores, never on when
     scores or bytes arrive, or on other sequences. ``since`` counts the tokens committed since the
-    last selection. ``last_used`` holds the committed length at which each chunk left the device.
+    last selection.
     """
 
     def __init__(self, rules: ResidencyRules, length: int, known: int, away: Sequence[int]) -> None:
@@ -43,6 +43,7 @@ class Residency:
         self.restored = bool(away)
         self.scores: tuple[float, ...] | None = None
         self._exchange = Exchange()
+        # The committed length at which each chunk that is away left the device.
         self._left: dict[int, int] = dict.fromkeys(away, length)
 
     @property
