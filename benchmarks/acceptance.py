@@ -7,8 +7,9 @@
 file of a DFlash drafter. ``tree:`` before them asks for trees and ``chain:`` for chains, and
 ``MODEL+NAME`` runs another model, such as one with a block for MTP. Every prompt is
 continued alone, at every temperature, after a round that is not counted. ``equal`` counts the
-answers that are those of the first ``--draft``: all of them in float32, in other types all but
-those with two tokens that are nearly as likely.
+answers that are those of the first ``--draft``. Where another one begins to differ, both tokens
+should be nearly as good: ``gap`` is by how much the worse of the two misses the best score, in
+float32 on the CPU, noise included; the largest of all prompts, and ``gap p50`` their median.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kinfolk.cli.console import table
+from kinfolk.engine import score
+from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.runtime import Runtime
 from kinfolk.registry import Registry
 from kinfolk.sched.draft_counts import DraftCounts
 from kinfolk.sched.events import Emitted
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
+from kinfolk_kernels.sample.philox import gumbel
 
 say = sys.stdout.write
 
@@ -57,6 +63,27 @@ def answers(
     return found, usages, seconds
 
 
+def gap(
+    reference: LoadedModel,
+    prompt: Sequence[int],
+    seed: int,
+    temperature: float,
+    one: Sequence[int],
+    other: Sequence[int],
+) -> float | None:
+    """How far the worse of the first two tokens that differ is from the best score; None where the
+    answers are equal."""
+    place = next((n for n, pair in enumerate(zip(one, other, strict=True)) if len({*pair}) > 1), -1)
+    if place < 0:
+        return None
+    known = [*prompt, *one[:place]]
+    row = list(score.logits(reference, known))[-1][-1].double().cpu()
+    if temperature:
+        at = (torch.tensor([seed]), torch.tensor([len(known)]), torch.arange(len(row)))
+        row = row / temperature + gumbel(*at)
+    return float(row.max() - min(row[one[place]], row[other[place]]))
+
+
 def opened(options: argparse.Namespace, draft: str) -> Runtime:
     mode, _, rest = draft.rpartition(":")
     model, _, names = rest.rpartition("+")
@@ -73,13 +100,17 @@ def opened(options: argparse.Namespace, draft: str) -> Runtime:
         draft_widths=options.widths,
         draft=drafters,
         draft_model=file,
+        activations=options.activations,
     )
     path = Path(model) if model else options.model
     return Runtime.open(path, settings, Registry.discover(load_settings()))
 
 
 def measured(options: argparse.Namespace, texts: Sequence[str]) -> list[dict[str, Any]]:
-    rows, first = [], {}
+    rows: list[dict[str, Any]] = []
+    first: dict[float, tuple[list[tuple[int, ...]], float]] = {}
+    settings = load_settings(device="cpu", dtype="f32", slots=1, checkpoints=0, draft="off")
+    exact = Runtime.open(options.model, settings, Registry.discover(load_settings()))
     for draft in options.draft:
         with opened(options, draft) as runtime:
             prompts = [runtime.tokenizer.encode(text, parse_special=False) for text in texts]
@@ -89,6 +120,13 @@ def measured(options: argparse.Namespace, texts: Sequence[str]) -> list[dict[str
                 expected = first.setdefault(temperature, (found, seconds))
                 counts = DraftCounts.total(usage.drafts for usage in usages)
                 decoded = sum(usage.emitted - 1 for usage in usages)
+                gaps = [
+                    gap(exact.loaded, prompt, seed, temperature, one, other)
+                    for seed, (prompt, one, other) in enumerate(
+                        zip(prompts, expected[0], found, strict=True)
+                    )
+                ]
+                missed = sorted(value for value in gaps if value is not None)
                 rows.append(
                     {
                         "draft": draft,
@@ -99,12 +137,15 @@ def measured(options: argparse.Namespace, texts: Sequence[str]) -> list[dict[str
                         "kept": counts.accepted,
                         "tok/s": decoded / seconds,
                         "ratio": expected[1] / seconds,
-                        "equal": sum(a == b for a, b in zip(found, expected[0], strict=True)),
+                        "equal": gaps.count(None),
+                        "gap p50": missed[len(missed) // 2] if missed else 0.0,
+                        "gap": missed[-1] if missed else 0.0,
                         "failures": counts.failures,
                         "per place": [round(part, 3) for part in counts.per_position],
                     }
                 )
         gc.collect()
+    exact.close()
     return rows
 
 
@@ -121,6 +162,7 @@ def main() -> None:
     parser.add_argument("--widths", default="cost", choices=["cost", "fixed", "confidence"])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--activations", default="int8", choices=["int8", "f16"])
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -129,7 +171,7 @@ def main() -> None:
     rows = measured(options, [json.loads(line)["text"] for line in lines])
     shown = [name for name in rows[0] if name != "per place"]
     cells = [
-        [f"{row[name]:.2f}" if isinstance(row[name], float) else f"{row[name]}" for name in shown]
+        [f"{row[name]:.4g}" if isinstance(row[name], float) else f"{row[name]}" for name in shown]
         for row in rows
     ]
     say(f"{table([shown, *cells])}\n")
