@@ -25,7 +25,7 @@ CAPABILITY = (9, 0)
 MAX_SHARED = 227 * 1024
 """Bytes of shared memory that a program may use there."""
 
-_ARCHITECTURE = "--gpu-architecture=sm_90"
+_ARCHITECTURE = "--gpu-architecture=sm_90a"
 
 _CUBIN = "kernel.cubin"
 _MAX_DYNAMIC_SHARED = 8

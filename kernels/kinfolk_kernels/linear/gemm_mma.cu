@@ -1,4 +1,4 @@
-// Packed matrices times up to 64 float16 rows on tensor cores, for sm_90.
+// Packed matrices times up to 128 float16 rows on tensor cores, for sm_90.
 //
 // A warp multiplies 32 rows of a matrix with all rows of x, a pair of groups (128 columns) at a time.
 // ROW_WARPS warps of a program take other rows, and COLUMN_WARPS as many other pairs of the same rows;
@@ -11,8 +11,12 @@
 // program. A share may begin inside a tile: then its first sums are a part, which the program with the
 // tile's first pairs adds when it has its own.
 //
-// Compiled in: ROW_TILES (of eight rows of x), ROW_WARPS, COLUMN_WARPS, X_STAGES, WEIGHT_BYTES (shared
-// memory for the weights of a warp), COLUMNS, Y_TYPE, F0 to F3.
+// With WARPGROUPS, four warps multiply together (wgmma), and the tensor core reads x from shared memory
+// itself: each warp would read all of it for mma.sync, which takes longer than products of many rows. The
+// products of a word's weights run while the next word is unpacked.
+//
+// Compiled in: ROW_TILES (of eight rows of x), ROW_WARPS, COLUMN_WARPS, WARPGROUPS, X_STAGES, WEIGHT_BYTES
+// (shared memory for the weights of a warp), COLUMNS, Y_TYPE, F0 to F3.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -27,6 +31,7 @@ constexpr int TILE = 32 * ROW_WARPS;     // rows of a matrix
 constexpr int X_ROWS = 8 * ROW_TILES;
 constexpr int SUMS = X_ROWS;             // of a lane: 32 rows times X_ROWS among 32 lanes
 constexpr int X_PAIR = ROW_TILES * 2048; // bytes of x of a pair
+constexpr int X_AHEAD = X_STAGES - (WARPGROUPS ? 2 : 1);  // products of a round may run into the next
 constexpr int HEADER = 256;              // bytes of shared memory in which barriers stand
 
 struct Matrix {
@@ -102,6 +107,70 @@ DEVICE void multiply(float *sums, const u32 *a, u32 b0, u32 b1) {
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+// -- products of a warpgroup: asynchronous, four warps at the same instruction ---------------------------
+
+#if WARPGROUPS
+DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void end_of_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> DEVICE void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
+// Keeps the compiler from moving what reads or writes sums across waits.
+DEVICE void pin_sums(float (*sums)[4]) {
+#pragma unroll
+  for (int i = 0; i < 8 * ROW_TILES; i++) asm volatile("" : "+f"(sums[i / 4][i % 4])::"memory");
+}
+// Describes x of a step of 16 columns in shared memory: blocks of eight rows times eight columns, 128 bytes
+// each, the second eight columns behind the first, and the next eight rows 512 bytes on.
+DEVICE u64 describe(u32 at) { return (at & 0x3FFFF) >> 4 | (u64)(128 >> 4) << 16 | (u64)(512 >> 4) << 32; }
+// 64 rows of a matrix times ROW_TILES tiles of x.
+DEVICE void multiply_warpgroup(float (*d)[4], const u32 *a, u64 x) {
+#if ROW_TILES == 8
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x));
+#elif ROW_TILES == 12
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+      "%42, %43, %44, %45, %46, %47"
+      "}, {%48, %49, %50, %51}, %52, 1, 1, 1, 0;"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x));
+#elif ROW_TILES == 16
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+      "%62, %63"
+      "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x));
+#else
+#error "wgmma is written for 8, 12 and 16 tiles of x"
+#endif
+}
+#endif
 
 #if Y_TYPE == 0
 typedef float Y;
@@ -272,24 +341,38 @@ template <int FORMAT> constexpr float Y_FACTOR = FORMAT == Q4_K ? 32 : 1;
 
 DEVICE u32 row_of(const uint4 &v, int r) { return r == 0 ? v.x : r == 1 ? v.y : r == 2 ? v.z : v.w; }
 
-// Adds the products of a pair. Lane 4 g + c has rows 4 g to 4 g + 3 of the warp's; sums[j] are of rows 4 g and
-// 4 g + 1 times rows 8 j + 2 c and 8 j + 2 c + 1 of x, sums[ROW_TILES + j] of the two rows that follow.
-template <int FORMAT, bool LARGE>
-DEVICE void add_pair_as(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand) {
+// What a lane reads of a pair of groups of its warp's weights. Lane 4 g + c has rows 4 g to 4 g + 3.
+template <int FORMAT> struct Pair {
   using L = Layout<FORMAT>;
-  const int g = lane >> 2, c = lane & 3;
-  // Lanes 0 and 1 have words of the first group of the pair, lanes 2 and 3 of the second, if there is one.
-  const bool both = COLUMNS % 128 == 0 || 2 * pair + 1 < COLUMNS / 64;
-  const int group = both ? c >> 1 : 0;
-  uint4 scales = load16(stage + L::SCALES_AT + (g * 2 + group) * 16), supers = scales;
-  if (!L::SMALL) supers = load16(stage + L::SUPERS_AT + g * 16);
+  u32 stage, q_at, turn, thousand;
+  int g, c, shift;
+  bool both;  // lanes 0 and 1 have words of the first group, lanes 2 and 3 of the second, if there is one
+  bool large;
+  uint4 scales, supers;
   Factors f[4];
+
+  ALWAYS Pair(u32 stage, int pair, int lane, u32 thousand) : stage(stage), thousand(thousand), g(lane >> 2), c(lane & 3) {
+    both = COLUMNS % 128 == 0 || 2 * pair + 1 < COLUMNS / 64;
+    const int group = both ? c >> 1 : 0;
+    shift = L::TWO_BITS ? 4 * group : 2 * (group + 2 * (pair & 1));
+    q_at = stage + g * L::CHUNKS * 16, turn = g & 1 ? L::TURN * 16 : 0;
+    scales = supers = load16(stage + L::SCALES_AT + (g * 2 + group) * 16);
+    if (!L::SMALL) supers = load16(stage + L::SUPERS_AT + g * 16);
+    large = false;
+    if (FORMAT == Q4_K) {
+      // Scales are below 64, so factors are below 2 if d is below 2^-5.
+      u32 most = max(max(supers.x & 0x7FFF, supers.y & 0x7FFF), max(supers.z & 0x7FFF, supers.w & 0x7FFF));
+      large = __any_sync(~0u, most >= 0x2800);
+    }
+  }
+
+  template <bool LARGE> ALWAYS void make_factors() {
 #pragma unroll
-  for (int r = 0; r < 4; r++) f[r] = factors_of<FORMAT, LARGE>(row_of(scales, r), row_of(supers, r), thousand);
-  const int shift = L::TWO_BITS ? 4 * group : 2 * (group + 2 * (pair & 1));
-  const u32 q_at = stage + g * L::CHUNKS * 16, turn = g & 1 ? L::TURN * 16 : 0;
-#pragma unroll
-  for (int word = 0; word < 4; word++) {
+    for (int r = 0; r < 4; r++) f[r] = factors_of<FORMAT, LARGE>(row_of(scales, r), row_of(supers, r), thousand);
+  }
+
+  // The left operands of a word: of rows 0-1 and 2-3, of low and of high nibbles.
+  template <bool LARGE> ALWAYS void unpack_word(u32 (*a)[2][4], int word) const {
     int chunk = 4 * word + c, step = 8;
     if (FORMAT == Q8_0 && both) {
       int of_group = 2 * word + c % 2;
@@ -301,7 +384,6 @@ DEVICE void add_pair_as(float (*sums)[4], u32 stage, u32 x, int pair, int lane, 
       int chunk = both ? 2 * word + c % 2 : (4 * word + c) % 8;
       high = load16(stage + L::Q_BYTES + g * 128 + ((chunk ^ (g & 1 ? 2 : 0)) * 16));
     }
-    u32 a[2][2][4];  // of rows 0-1 and 2-3; of low and of high nibbles
 #pragma unroll
     for (int r = 0; r < 4; r++) {
       u32 w[4];
@@ -309,6 +391,44 @@ DEVICE void add_pair_as(float (*sums)[4], u32 stage, u32 x, int pair, int lane, 
       a[r / 2][0][r % 2] = w[0], a[r / 2][0][2 + r % 2] = w[1];
       a[r / 2][1][r % 2] = w[2], a[r / 2][1][2 + r % 2] = w[3];
     }
+  }
+};
+
+// Adds the products of a pair. sums[j] are of a lane's rows 4 g and 4 g + 1 times rows 8 j + 2 c and
+// 8 j + 2 c + 1 of x, sums[ROW_TILES + j] of the two rows that follow.
+#if WARPGROUPS
+// Leaves the products of the last word under way; calls ``ended`` when those of the pair before have ended.
+template <int FORMAT, typename Ended>
+DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand, Ended ended) {
+  Pair<FORMAT> weights(stage, pair, lane, thousand);
+  if (weights.large) weights.template make_factors<true>();
+  else weights.template make_factors<false>();
+  const u64 described = describe(x);
+  u32 a[2][2][2][4];
+#pragma unroll
+  for (int word = 0; word < 4; word++) {
+    u32(*now)[2][4] = a[word % 2];
+    if (weights.large) weights.template unpack_word<true>(now, word);
+    else weights.template unpack_word<false>(now, word);
+    begin_products();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      u64 at = described + ((word * ROW_TILES * 512 + half * 256) >> 4);
+      multiply_warpgroup(sums, now[0][half], at);
+      multiply_warpgroup(sums + ROW_TILES, now[1][half], at);
+    }
+    end_of_products();
+    wait_for_products<1>();
+    if (word == 0) ended();
+  }
+}
+#else
+template <int FORMAT, bool LARGE> DEVICE void add_pair_as(float (*sums)[4], Pair<FORMAT> &weights, u32 x, int lane) {
+  weights.template make_factors<LARGE>();
+#pragma unroll
+  for (int word = 0; word < 4; word++) {
+    u32 a[2][2][4];
+    weights.template unpack_word<LARGE>(a, word);
 #pragma unroll
     for (int j = 0; j < ROW_TILES; j++) {
       uint4 b = load16(x + ((word * ROW_TILES + j) * 32 + lane) * 16);
@@ -321,16 +441,11 @@ DEVICE void add_pair_as(float (*sums)[4], u32 stage, u32 x, int pair, int lane, 
 }
 
 template <int FORMAT> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand) {
-  bool large = false;
-  if (FORMAT == Q4_K) {
-    // Scales are below 64, so factors are below 2 if d is below 2^-5.
-    uint4 d = load16(stage + Layout<FORMAT>::SUPERS_AT + (lane >> 2) * 16);
-    u32 most = max(max(d.x & 0x7FFF, d.y & 0x7FFF), max(d.z & 0x7FFF, d.w & 0x7FFF));
-    large = __any_sync(~0u, most >= 0x2800);
-  }
-  if (large) add_pair_as<FORMAT, true>(sums, stage, x, pair, lane, thousand);
-  else add_pair_as<FORMAT, false>(sums, stage, x, pair, lane, thousand);
+  Pair<FORMAT> weights(stage, pair, lane, thousand);
+  if (weights.large) add_pair_as<FORMAT, true>(sums, weights, x, lane);
+  else add_pair_as<FORMAT, false>(sums, weights, x, lane);
 }
+#endif
 
 // The rounds of a program: COLUMN_WARPS pairs each, tile after tile of its share.
 struct Rounds {
@@ -393,7 +508,7 @@ DEVICE void add_sums(float (*sums)[4], const float *from, bool global) {
 template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int program, char *memory) {
   using L = Layout<FORMAT>;
   constexpr int STAGES = WEIGHT_BYTES / L::STAGE;
-  static_assert(STAGES >= 2);
+  static_assert(STAGES >= 2 && (!WARPGROUPS || (COLUMN_WARPS == 1 && ROW_WARPS % 4 == 0)));
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const int row_warp = warp % ROW_WARPS, column_warp = warp / ROW_WARPS;
   const int groups = (m.rows + 3) / 4, end = (m.rows + TILE - 1) / TILE * work.span;
@@ -440,7 +555,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
   __syncthreads();
   wait_for_producers();
   if (threadIdx.x == 0)
-    for (int i = 0; i < X_STAGES - 1; i++) copy_x();
+    for (int i = 0; i < X_AHEAD; i++) copy_x();
 
   Ring<STAGES> read;
   Ring<X_STAGES> x_read;
@@ -450,20 +565,38 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
 #pragma unroll
     for (int i = 0; i < SUMS; i++) sums[i / 4][i % 4] = 0;
     const int last_pair = min(stop - tile * work.span, (COLUMNS + 127) / 128);
+#if WARPGROUPS
+    int held = -1;  // the stage of x whose products may be under way
+    auto give_back_x = [&]() {
+      __syncwarp();
+      if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
+    };
+    pin_sums(sums);
+#endif
     for (int first = max(start - tile * work.span, 0); first < last_pair; first += COLUMN_WARPS) {
       wait_for_copies<STAGES - 2>();
       __syncwarp();
       barrier_wait(full + 8 * x_read.stage, x_read.turn);
       const int pair = first + column_warp;
-      if (pair < last_pair)
-        add_pair<FORMAT>(sums, weights + read.stage * L::STAGE,
-                         x_stages + (x_read.stage * COLUMN_WARPS + column_warp) * X_PAIR, pair, lane, work.thousand);
+      const u32 weights_at = weights + read.stage * L::STAGE;
+      const u32 x_at = x_stages + (x_read.stage * COLUMN_WARPS + column_warp) * X_PAIR;
+#if WARPGROUPS
+      add_pair<FORMAT>(sums, weights_at, x_at, pair, lane, work.thousand, give_back_x);
+      held = x_read.stage;
+#else
+      if (pair < last_pair) add_pair<FORMAT>(sums, weights_at, x_at, pair, lane, work.thousand);
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + 8 * x_read.stage);
+#endif
       read.next(), x_read.next();
       copy_weights();
       if (threadIdx.x == 0) copy_x();
     }
+#if WARPGROUPS
+    wait_for_products<0>();
+    pin_sums(sums);
+    give_back_x();
+#endif
     if (tile == last_tile) start_dependents();
     if (COLUMN_WARPS > 1) {
       // Named barriers: of sums that are there, and of sums that have been read.

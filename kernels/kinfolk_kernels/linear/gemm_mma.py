@@ -25,6 +25,8 @@ SOURCE = Path(__file__).with_suffix(".cu")
 Y_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MAX_STAGES = 3
 X_STAGES = 3
+WARPGROUP_X_STAGES = 4
+"""One more: products of a stage may run while the next one is used."""
 HEADER_BYTES = 256
 """Shared memory for barriers."""
 
@@ -84,10 +86,10 @@ def gemm_mma(
     outs: Sequence[torch.Tensor],
     tile: MmaTile | None = None,
 ) -> CudaLaunch:
-    """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 64, for up to four matrices of K
+    """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 128, for up to four matrices of K
     columns."""
     rows, device = outs[0].shape[0], outs[0].device
-    tile = tile or tile_for(matrices, x.tiles)
+    tile = tile or tile_for(matrices, x.tiles, warpgroups=x.warpgroups)
     order = by_size(matrices)
     described, formats, end = [], [], 0
     for i in order:
@@ -99,7 +101,7 @@ def gemm_mma(
     unused = MAX_MATRICES - len(order)
     formats += [NOTHING] * unused
     described += [_Matrix(end=end) for _ in range(unused)]
-    row_room, weight_bytes = 8 * x.tiles, _weight_bytes(matrices, tile, x.tiles)
+    row_room, weight_bytes = 8 * x.tiles, _weight_bytes(matrices, tile, x)
     part = torch.empty(end * ROWS_OF_WARP * tile.row_warps * row_room, device=device)
     done = counters(device, end * tile.row_warps)
     work = _Work(
@@ -109,7 +111,8 @@ def gemm_mma(
         "ROW_TILES": x.tiles,
         "ROW_WARPS": tile.row_warps,
         "COLUMN_WARPS": tile.column_warps,
-        "X_STAGES": X_STAGES,
+        "WARPGROUPS": int(x.warpgroups),
+        "X_STAGES": _x_stages(x),
         "WEIGHT_BYTES": weight_bytes,
         "COLUMNS": matrices[0].columns,
         "Y_TYPE": Y_TYPES[outs[0].dtype],
@@ -119,17 +122,19 @@ def gemm_mma(
         CudaSource.make(SOURCE, "gemm_mma", defines),
         end,
         32 * tile.warps,
-        _other_bytes(tile, x.tiles) + tile.warps * weight_bytes,
+        _other_bytes(tile, x) + tile.warps * weight_bytes,
         (*described, work),
         device,
         (*matrices, *outs, x, part, done),
     )
 
 
-def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaTile:
+def tile_for(matrices: Sequence[Planes], row_tiles: int, *, warpgroups: bool = False) -> MmaTile:
     """The tile for the shapes of the matrices and for ``row_tiles`` tiles of eight rows of x."""
     row_warps, column_warps = 8, 1
-    if row_tiles <= 2:
+    if warpgroups:
+        pass
+    elif row_tiles <= 2:
         row_warps, column_warps = 4, 4
     elif row_tiles <= 4:
         row_warps, column_warps = 6, 2
@@ -157,10 +162,14 @@ def _tiles(planes: Planes, row_warps: int) -> int:
     return -(-planes.rows // (ROWS_OF_WARP * row_warps))
 
 
-def _weight_bytes(matrices: Sequence[Planes], tile: MmaTile, row_tiles: int) -> int:
+def _x_stages(x: MmaRows) -> int:
+    return WARPGROUP_X_STAGES if x.warpgroups else X_STAGES
+
+
+def _weight_bytes(matrices: Sequence[Planes], tile: MmaTile, x: MmaRows) -> int:
     """Shared memory of a warp for weights: stages of a pair of groups, in the largest format."""
     stage = max(_stage_bytes(planes.format) for planes in matrices)
-    room = (MAX_SHARED - _other_bytes(tile, row_tiles)) // tile.warps
+    room = (MAX_SHARED - _other_bytes(tile, x)) // tile.warps
     return min(MAX_STAGES, room // stage) * stage
 
 
@@ -172,11 +181,11 @@ def _stage_bytes(format: str) -> int:
     return codes + high + 256 + (0 if layout.block == 32 else 128)
 
 
-def _other_bytes(tile: MmaTile, row_tiles: int) -> int:
+def _other_bytes(tile: MmaTile, x: MmaRows) -> int:
     """Shared memory for barriers, x, and the sums that column warps leave."""
-    x = X_STAGES * tile.column_warps * row_tiles * 2048
-    sums = (tile.column_warps - 1) * tile.row_warps * row_tiles * 1024
-    return HEADER_BYTES + x + sums
+    stages = _x_stages(x) * tile.column_warps * x.tiles * 2048
+    sums = (tile.column_warps - 1) * tile.row_warps * x.tiles * 1024
+    return HEADER_BYTES + stages + sums
 
 
 def _address(tensor: torch.Tensor | None) -> int | None:

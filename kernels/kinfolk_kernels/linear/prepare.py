@@ -17,7 +17,10 @@ INT8_TILE = 512
 """The same for int8: four numbers in each lane."""
 
 MMA_ROW_TILES = (1, 2, 3, 4, 6, 8)
-"""Numbers of tiles of eight rows that ``gemm_mma`` is compiled for."""
+"""Numbers of tiles of eight rows that ``gemm_mma`` is compiled for, by warps alone."""
+
+WARPGROUP_ROW_TILES = (8, 12, 16)
+"""The same, by four warps together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +43,31 @@ class F16Rows:
 
 @dataclass(frozen=True, slots=True)
 class MmaRows:
-    """R rows of K numbers as float16 in the order of the right operand of ``mma.sync``.
+    """R rows of K numbers as float16 in the order of the right operand of ``mma.sync`` or, with
+    ``warpgroups``, of ``wgmma``.
 
-    ``numbers`` float16 [P, 4, T, 32, 8]: pair of groups of columns, word, tile of eight rows, lane,
-    and its numbers for two steps of 16 columns. Lane 4 g + c has row g of its tile; its numbers are
-    places 32 word + 16 h + 8 p + 2 c + e of ``half_columns``, by h, p and e. A row is its numbers
-    times its ``factor``, float32 [R]. Rows beyond R are uninitialised.
+    ``numbers`` float16 [P, 4, T, 256]: pair of groups of columns, word, tile of eight rows, and its
+    numbers for two steps of 16 columns, which are places 32 word + 16 h + 8 p + 2 c + e of
+    ``half_columns``. They stand in the order [row, c, h, p, e]: those of a lane side by side. With
+    ``warpgroups`` the order is [h, p, row, c, e]: blocks of eight rows and eight columns. A row is
+    its numbers times its ``factor``, float32 [R]. Rows beyond R are uninitialised.
     """
 
     numbers: torch.Tensor
     factor: torch.Tensor
+    warpgroups: bool = False
 
     @property
     def tiles(self) -> int:
         return int(self.numbers.shape[2])
 
     @staticmethod
-    def make(rows: int, width: int, device: torch.device) -> MmaRows:
-        """Uninitialised rows, in the least of ``MMA_ROW_TILES`` that holds them."""
-        tiles = next(tiles for tiles in MMA_ROW_TILES if 8 * tiles >= rows)
-        numbers = torch.empty(-(-width // 128), 4, tiles, 32, 8, dtype=torch.float16, device=device)
-        return MmaRows(numbers, torch.empty(rows, device=device))
+    def make(rows: int, width: int, device: torch.device, *, warpgroups: bool = False) -> MmaRows:
+        """Uninitialised rows, in the least number of tiles that holds them."""
+        counts = WARPGROUP_ROW_TILES if warpgroups else MMA_ROW_TILES
+        tiles = next(tiles for tiles in counts if 8 * tiles >= rows)
+        numbers = torch.empty(-(-width // 128), 4, tiles, 256, dtype=torch.float16, device=device)
+        return MmaRows(numbers, torch.empty(rows, device=device), warpgroups)
 
 
 def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
@@ -96,6 +103,7 @@ def round_rows(x: torch.Tensor, out: F16Rows | MmaRows) -> Launch:
         {
             "K": x.shape[1],
             "TILES": out.tiles if isinstance(out, MmaRows) else 0,
+            "WARPGROUPS": isinstance(out, MmaRows) and out.warpgroups,
             "COLUMNS": min(F16_TILE, 1 << (room - 1).bit_length()),
         },
         warps=8,
@@ -116,8 +124,8 @@ def f16_rows(x: torch.Tensor) -> F16Rows:
     return rows
 
 
-def mma_rows(x: torch.Tensor) -> MmaRows:
+def mma_rows(x: torch.Tensor, *, warpgroups: bool = False) -> MmaRows:
     """x [M, K] as float16 in the order of ``gemm_mma``."""
-    rows = MmaRows.make(x.shape[0], x.shape[1], x.device)
+    rows = MmaRows.make(x.shape[0], x.shape[1], x.device, warpgroups=warpgroups)
     round_rows(x, rows).run()
     return rows

@@ -53,12 +53,13 @@ def f16_kernel(
     x_row,
     K: tl.constexpr,
     TILES: tl.constexpr,
+    WARPGROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Grid (rows, K / COLUMNS): a row divided by a power of two, as float16, in the order of
     ``half_columns``, zero where there is no column. Rows follow each other or, with TILES, stand in
-    as many tiles of eight in the order of ``MmaRows``."""
+    as many tiles of eight in the order of ``MmaRows``, with or without WARPGROUPS."""
     start_dependents(PDL)
     WIDTH: tl.constexpr = (K + 127) // 128 * 128
     PARTS: tl.constexpr = (K + COLUMNS - 1) // COLUMNS
@@ -79,5 +80,7 @@ def f16_kernel(
         # Of a place of a pair: word, nibble, half, lane's columns and which of the two.
         word, h, p, c, e = at % 128 // 32, at // 16 % 2, at // 8 % 2, at // 2 % 4, at % 2
         tile = (at // 128 * 4 + word) * TILES + row // 8
-        place = (tile * 32 + row % 8 * 4 + c) * 8 + (2 * h + p) * 2 + e
+        lane = row % 8 * 4 + c
+        inside = ((2 * h + p) * 32 + lane) * 2 if WARPGROUPS else lane * 8 + (2 * h + p) * 2
+        place = tile * 256 + inside + e
     tl.store(numbers_ptr + place, (x * factor).to(tl.float16), mask=at < WIDTH)
