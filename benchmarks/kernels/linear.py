@@ -43,7 +43,7 @@ from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemm_mma import MmaTile, gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemv import gemv, warps_for
-from kinfolk_kernels.linear.prepare import MMA_ROW_TILES, f16_rows, int8_rows, mma_rows
+from kinfolk_kernels.linear.prepare import MmaRows, f16_rows, int8_rows, mma_rows
 from kinfolk_kernels.planes import Planes
 
 CACHE = 250e6
@@ -99,7 +99,7 @@ def default_tile(name: str, rows: int) -> Tile:
 
 
 def mma_tile(shapes: list[Any], rows: int) -> MmaTile:
-    return mma_tile_for(shapes, next(tiles for tiles in MMA_ROW_TILES if 8 * tiles >= rows))
+    return mma_tile_for(shapes, MmaRows.make(rows, shapes[0].columns, torch.device("meta")).tiles)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_mma import gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemv import gemv, warps_for
-from kinfolk_kernels.linear.prepare import MmaRows, f16_rows, mma_rows
+from kinfolk_kernels.linear.prepare import f16_rows, mma_rows
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
@@ -92,22 +92,24 @@ def test_int8_rows_on_the_matrix_unit(matrix, numbers, poisoned, name, rows):
 
 
 @EVERY
-@pytest.mark.parametrize("rows", [1, 8, 9, 16, 17, 24, 32, 33, 48, 64])
+@pytest.mark.parametrize("rows", [1, 8, 9, 16, 17, 24, 32, 33, 64, 65, 96, 97, 128, 129, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-def test_up_to_64_rows_by_warps_on_their_own(matrix, numbers, poisoned, name, rows, dtype):
+def test_rows_by_warps_on_their_own_and_in_groups(matrix, numbers, poisoned, name, rows, dtype):
     planes, exact = matrix(name)
     x = numbers(rows, planes.columns).cuda().bfloat16()
     expected = x.double() @ exact.T
-    default = mma_tile_for([planes], MmaRows.make(rows, planes.columns, x.device).tiles)
+    made = mma_rows(x)
+    default = mma_tile_for([planes], made.tiles)
     pairs = -(-planes.columns // PAIR)
     # Shares of every length around a tile's, so that tiles have one part, two and many.
-    shares = {default.column_warps, pairs - 1, pairs, pairs + 3} if rows in (24, 64) else set()
+    shares = {default.column_warps, pairs // 3, pairs - 1, pairs, pairs + 3}
     more = [replace(default, share=share, span=pairs) for share in shares if share > 0]
-    for tile in (*more, None):
+    for tile in (*(more if rows in (24, 64, 128) else ()), None):
         for _ in range(2):  # the second time, counters are those that the first one left
             with poisoned():
                 out = torch.empty(rows, planes.rows, device="cuda", dtype=dtype)
-            gemm_mma([planes], mma_rows(x), [out], tile).run()
+            for part, operand in made.parts():
+                gemm_mma([planes], operand, [out[part]], tile).run()
             assert error(out, expected) <= (HALF if dtype == torch.float32 else BF16), tile
 
 
@@ -128,7 +130,7 @@ def test_up_to_64_rows_from_shared_memory(matrix, numbers, poisoned, name, rows)
         assert error(out, expected) <= HALF
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16, 24, 64, 100])
+@pytest.mark.parametrize("rows", [1, 4, 16, 24, 64, 100, 200])
 def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     parts = (("Q5_K", 10240), ("Q4_K", 6144), ("Q8_0", 48), ("Q8_0", 48), ("Q6_K", 130))
     weights = [on_gpu(random_planes(n, size, 5120, seed=i)) for i, (n, size) in enumerate(parts)]

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 log = logging.getLogger(__name__)
 
-ROWS = 224
+ROWS = 560
 """More than are multiplied as float16 whatever the type: their matrices are dequantised."""
 FEW_ROWS = 160
 NEAR_TIE = 0.05

@@ -13,7 +13,7 @@ import torch
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaSource, unavailable
 from kinfolk_kernels.linear import triton_backend as backend
 from kinfolk_kernels.linear.gemm_mma import SOURCE, gemm_mma, tile_for
-from kinfolk_kernels.linear.prepare import MMA_ROW_TILES, MmaRows
+from kinfolk_kernels.linear.prepare import WARP_ROW_TILES, WARPGROUP_ROW_TILES, MmaRows
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS
 
@@ -32,6 +32,8 @@ LAUNCHES = {
     "gate and up": (32, ("Q4_K", "Q4_K"), 5120),
     "down": (64, ("Q6_K",), 17408),
     "a last group without a partner": (33, ("Q5_0", "Q4_0"), 704),
+    "many rows of a delta net's inputs": (128, ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), 5120),
+    "many rows of a table": (96, ("IQ4_XS", "Q8_0"), 2816),
     "a table": (16, ("IQ4_XS", "Q8_0"), 2816),
     "one row": (1, ("Q4_K",), 5120),
 }
@@ -59,7 +61,7 @@ def test_other_devices_say_why_they_do_not_use_it():
     assert "NVIDIA" in unavailable(torch.device("cpu"))
 
 
-@pytest.mark.parametrize("tiles", MMA_ROW_TILES)
+@pytest.mark.parametrize("tiles", [*WARP_ROW_TILES, *WARPGROUP_ROW_TILES])
 @pytest.mark.parametrize("columns", [64, 192, 512, 2048, 5120, 17408])
 @pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
 def test_shares_cover_every_pair_once_and_fill_the_device_once(tiles, columns, rows):
@@ -82,7 +84,7 @@ def test_shares_cover_every_pair_once_and_fill_the_device_once(tiles, columns, r
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_stages_of_every_format_fit_in_shared_memory(name):
-    for rows in (1, 16, 24, 32, 48, 64):
+    for rows in (1, 16, 24, 32, 48, 96, 128):
         launch = launch_of(rows, name, "Q8_0", columns=512)
         assert launch.shared <= MAX_SHARED
         defines = dict(launch.source.defines)
@@ -90,26 +92,29 @@ def test_stages_of_every_format_fit_in_shared_memory(name):
 
 
 @pytest.mark.parametrize(
-    ("rows", "parts"), [(17, [17]), (64, [64]), (65, [64, 1]), (192, [64] * 3)]
+    ("rows", "parts"),
+    [(17, [17]), (128, [128]), (129, [96, 33]), (192, [96] * 2), (300, [128, 128, 44])],
 )
 def test_more_rows_than_a_launch_has_are_multiplied_in_parts(
     monkeypatch, random_planes, numbers, rows, parts
 ):
     """With the launch replaced by the product that it computes: the kernel needs a GPU."""
     seen = []
+    x = numbers(rows, 64)
 
-    def product(matrices, x, outs):
-        assert x.shape[0] <= 64
-        seen.append(x.shape[0])
+    def product(matrices, part, outs):
+        start = sum(seen)
+        count = part.factor.shape[0]
+        assert count <= 8 * part.tiles <= 128
+        seen.append(count)
         for planes, out in zip(matrices, outs, strict=True):
-            out.copy_(x @ planes.dequantize().T)
+            out.copy_(x[start : start + count] @ planes.dequantize().T)
         return SimpleNamespace(run=lambda: None)
 
     monkeypatch.setattr(backend, "unavailable", lambda device: "")
-    monkeypatch.setattr(backend, "mma_rows", lambda x: x)
+    monkeypatch.setattr(backend, "mma_rows", lambda x: MmaRows.make(*x.shape, x.device))
     monkeypatch.setattr(backend, "gemm_mma", product)
     matrices = [random_planes("Q8_0", n, 64) for n in (8, 12)]
-    x = numbers(rows, 64)
     found = backend.products(x, matrices)
     for y, planes in zip(found, matrices, strict=True):
         torch.testing.assert_close(y, x @ planes.dequantize().T)

@@ -22,21 +22,22 @@ def test_int8_rows_are_those_of_the_definition(numbers, width):
 
 
 def numbers_of(rows: MmaRows, width: int) -> torch.Tensor:
-    """[8 T, K] from the order of the tensor core's operand, without the rows' factors."""
-    places = [torch.arange(n) for n in rows.numbers.shape]
-    pair, word, tile, lane, place = torch.meshgrid(*places, indexing="ij")
-    c, h, p, e = lane % 4, place // 4, place // 2 % 2, place % 2
+    """[rows, K] from the order of the tensor core's operand, without the rows' factors."""
+    shape = (*rows.numbers.shape[:-1], *((2, 2, 8, 4, 2) if rows.warpgroups else (8, 4, 2, 2, 2)))
+    places = torch.meshgrid(*map(torch.arange, shape), indexing="ij")
+    part, pair, word, tile = places[:4]
+    h, p, row, c, e = places[4:] if rows.warpgroups else [places[4 + i] for i in (2, 3, 0, 1, 4)]
     byte = p + 2 * e
     column = 128 * pair + 64 * (c // 2) + 32 * h + 4 * (2 * word + c % 2) + byte
     # The words of a last group without a partner are those of all four lanes.
     alone = 128 * pair + 32 * h + 4 * (4 * word + c) + byte
     column = torch.where(2 * pair + 1 < width // 64, column, torch.where(word < 2, alone, width))
-    found = torch.zeros(8 * rows.tiles, width + 1)
-    found[8 * tile + lane // 4, column] = rows.numbers.float()
+    found = torch.zeros(shape[0] * 8 * rows.tiles, width + 1)
+    found[8 * (part * rows.tiles + tile) + row, column] = rows.numbers.float().reshape(shape)
     return found[:, :width]
 
 
-@pytest.mark.parametrize(("rows", "tiles"), [(1, 1), (8, 1), (9, 2), (33, 6), (50, 8)])
+@pytest.mark.parametrize(("rows", "tiles"), [(1, 1), (9, 2), (33, 8), (97, 16), (130, 12)])
 @pytest.mark.parametrize("width", [128, 192, 1088])
 def test_mma_rows_hold_every_number_in_its_place(numbers, rows, tiles, width):
     x = numbers(rows, width + 8)[:, :width]

@@ -31,6 +31,7 @@ constexpr int TILE = 32 * ROW_WARPS;     // rows of a matrix
 constexpr int X_ROWS = 8 * ROW_TILES;
 constexpr int SUMS = X_ROWS;             // of a lane: 32 rows times X_ROWS among 32 lanes
 constexpr int X_PAIR = ROW_TILES * 2048; // bytes of x of a pair
+constexpr int PARTS = WARPGROUPS ? 2 : 1;  // of sums that a program leaves
 constexpr int X_AHEAD = X_STAGES - (WARPGROUPS ? 2 : 1);  // products of a round may run into the next
 constexpr int HEADER = 256;              // bytes of shared memory in which barriers stand
 
@@ -88,6 +89,11 @@ DEVICE int acquire(const int *flag) {
   int v;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
   return v;
+}
+DEVICE int count_up(int *counter) {
+  int before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
 }
 DEVICE void release(int *flag, int v) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(v) : "memory"); }
 DEVICE void wait_for_producers() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -474,29 +480,33 @@ template <int STAGES> struct Ring {
   }
 };
 
-template <int FORMAT> DEVICE void write_y(float (*sums)[4], const Matrix &m, const Work &work, int first_row, int lane) {
-  const int n = first_row + (lane >> 2) * 4, c = lane & 3;
+// A lane's rows of the matrix times its two rows of a tile of x.
+template <int FORMAT>
+DEVICE void write_tile(const float *first, const float *second, int x_tile, const Matrix &m, const Work &work, int first_row, int lane) {
+  const int n = first_row + (lane >> 2) * 4;
   if (n >= m.rows) return;
 #pragma unroll
-  for (int j = 0; j < ROW_TILES; j++)
+  for (int e = 0; e < 2; e++) {
+    const int row = x_tile * 8 + 2 * (lane & 3) + e;
+    if (row >= work.rows) continue;
+    const float factor = __ldcg(work.factor + row) * Y_FACTOR<FORMAT>;
+    __align__(16) Y v[4] = {as_y(first[e] * factor), as_y(first[2 + e] * factor),
+                            as_y(second[e] * factor), as_y(second[2 + e] * factor)};
+    Y *to = (Y *)m.y + (u64)row * m.rows + n;
+    if (m.rows % 4 == 0) {
+      if (sizeof(Y) == 2) *(uint2 *)to = *(uint2 *)v;
+      else *(uint4 *)to = *(uint4 *)v;
+    } else {
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-      const int row = j * 8 + 2 * c + e;
-      if (row >= work.rows) continue;
-      const float factor = __ldcg(work.factor + row) * Y_FACTOR<FORMAT>;
-      const float *first = sums[j], *second = sums[ROW_TILES + j];
-      __align__(16) Y v[4] = {as_y(first[e] * factor), as_y(first[2 + e] * factor),
-                              as_y(second[e] * factor), as_y(second[2 + e] * factor)};
-      Y *to = (Y *)m.y + (u64)row * m.rows + n;
-      if (m.rows % 4 == 0) {
-        if (sizeof(Y) == 2) *(uint2 *)to = *(uint2 *)v;
-        else *(uint4 *)to = *(uint4 *)v;
-      } else {
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-          if (n + r < m.rows) to[r] = v[r];
-      }
+      for (int r = 0; r < 4; r++)
+        if (n + r < m.rows) to[r] = v[r];
     }
+  }
+}
+
+template <int FORMAT> DEVICE void write_y(float (*sums)[4], const Matrix &m, const Work &work, int first_row, int lane) {
+#pragma unroll
+  for (int j = 0; j < ROW_TILES; j++) write_tile<FORMAT>(sums[j], sums[ROW_TILES + j], j, m, work, first_row, lane);
 }
 
 // A warp's sums as a lane leaves them for another warp: one of each lane side by side.
@@ -504,6 +514,59 @@ DEVICE void add_sums(float (*sums)[4], const float *from, bool global) {
 #pragma unroll
   for (int i = 0; i < SUMS; i++) sums[i / 4][i % 4] += global ? __ldcg(from + i * 32) : from[i * 32];
 }
+
+#if WARPGROUPS
+// A tile of several programs. Of two, the second leaves its part, and the first one adds it. Of more, each
+// leaves its part and sums some tiles of x of all parts, when its share is done: one program alone would
+// read all parts for longer than it multiplies.
+struct SharedTile {
+  int tile, first, count;  // programs
+
+  ALWAYS SharedTile(const Work &work, int tile, int end) : tile(tile) {
+    first = tile * work.span / work.share;
+    count = (min((tile + 1) * work.span, end) - 1) / work.share - first + 1;
+  }
+  // The first program may leave a part of the tile before, too.
+  ALWAYS float *part(const Work &work, int program, int warp, int lane) const {
+    return work.part + (u64)(PARTS * program + (program == first)) * (TILE * X_ROWS) + warp * (SUMS * 32) + lane;
+  }
+  ALWAYS int *arrived(const Work &work, int warp) const { return work.done + first * ROW_WARPS + warp; }
+
+  ALWAYS void leave(float (*sums)[4], const Work &work, int program, int warp, int lane) const {
+    float *to = part(work, program, warp, lane);
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) __stcg(to + i * 32, sums[i / 4][i % 4]);
+    __threadfence();
+    __syncwarp();
+    if (lane == 0) count_up(arrived(work, warp));
+  }
+
+  ALWAYS void add_other(float (*sums)[4], const Work &work, int warp, int lane) const {
+    int *counter = arrived(work, warp);
+    while (!acquire(counter)) {}
+    add_sums(sums, part(work, first + 1, warp, lane), true);
+    __syncwarp();
+    if (lane == 0) *counter = 0;
+  }
+
+  template <int FORMAT> ALWAYS void sum(const Matrix &m, const Work &work, int program, int warp, int lane) const {
+    int *counter = arrived(work, warp);
+    while (acquire(counter) < count) {}
+    for (int j = program - first; j < ROW_TILES; j += count) {
+      float sums[2][4] = {};
+      for (int p = first; p < first + count; p++) {
+        const float *from = part(work, p, warp, lane) + j * (4 * 32);
+#pragma unroll
+        for (int i = 0; i < 8; i++) sums[i / 4][i % 4] += __ldcg(from + (i / 4 * ROW_TILES * 4 + i % 4) * 32);
+      }
+      write_tile<FORMAT>(sums[0], sums[1], j, m, work, (tile * ROW_WARPS + warp) * 32, lane);
+    }
+    __syncwarp();
+    // The last one leaves the counter as it was.
+    if (lane == 0 && count_up(counter) == 2 * count - 1) *counter = 0;
+  }
+};
+#endif
 
 template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int program, char *memory) {
   using L = Layout<FORMAT>;
@@ -613,6 +676,15 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
       for (int k = 0; k < COLUMN_WARPS - 1; k++) add_sums(sums, left + (k * ROW_WARPS + row_warp) * (SUMS * 32) + lane, false);
       if (tile < last_tile) column_warps_arrive(ROW_WARPS + row_warp);
     }
+#if WARPGROUPS
+    const SharedTile shared(work, tile, end);
+    if (shared.count > 2 || program > shared.first) {
+      shared.leave(sums, work, program, row_warp, lane);
+      continue;
+    }
+    if (shared.count == 2) shared.add_other(sums, work, row_warp, lane);
+    write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
+#else
     const u64 place = row_warp * (SUMS * 32) + lane;
     if (start > tile * work.span) {
       float *to = work.part + (u64)program * (TILE * X_ROWS) + place;
@@ -631,11 +703,18 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
       if (lane == 0) *done = 0;
     }
     write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
+#endif
   }
+#if WARPGROUPS
+  for (int tile = first_tile; tile <= last_tile; tile += max(1, last_tile - first_tile)) {
+    const SharedTile shared(work, tile, end);
+    if (shared.count > 2) shared.template sum<FORMAT>(m, work, program, row_warp, lane);
+  }
+#endif
 }
 
 template <int FORMAT> DEVICE void segment_of(const Matrix &m, Work work, int begin, int program, char *memory) {
-  work.part += (u64)begin * (TILE * X_ROWS), work.done += begin * ROW_WARPS;
+  work.part += (u64)begin * PARTS * (TILE * X_ROWS), work.done += begin * ROW_WARPS;
   segment<FORMAT>(m, work, program - begin, memory);
 }
 

@@ -1,8 +1,8 @@
-"""Matrices times up to 64 float16 rows on the tensor cores of sm_90.
+"""Matrices times up to 128 float16 rows on the tensor cores of sm_90.
 
-The kernel is CUDA C++: a warp copies its own weights, waits for no other warp, and multiplies what
-it has unpacked in registers. In Triton (``gemm_f16``), copies make all warps of a program wait for
-each other, and so do products of warpgroups.
+The kernel is CUDA C++: a warp copies its own weights, and multiplies what it has unpacked in
+registers, alone or, with more than 32 rows, together with three others. In Triton (``gemm_f16``),
+copies make all warps of a program wait for each other, and so do products of warpgroups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch, CudaSource
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS, PAIR_COLUMNS, ROWS_OF_WARP
-from kinfolk_kernels.linear.prepare import MmaRows
+from kinfolk_kernels.linear.prepare import WARP_ROW_TILES, MmaRows
 from kinfolk_kernels.linear.segments import MAX_MATRICES, NOTHING, by_size, counters
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
 
@@ -32,11 +32,6 @@ HEADER_BYTES = 256
 
 THOUSAND = 0x64006400
 """The bits of float16 1024, twice."""
-
-LARGE_TILES = 4
-"""Tiles of ``LARGE_ROW_WARPS`` a program from which these are faster: measured with a head."""
-
-LARGE_ROW_WARPS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +82,9 @@ def gemm_mma(
     tile: MmaTile | None = None,
 ) -> CudaLaunch:
     """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 128, for up to four matrices of K
-    columns."""
+    columns. ``x`` is of one part."""
     rows, device = outs[0].shape[0], outs[0].device
-    tile = tile or tile_for(matrices, x.tiles, warpgroups=x.warpgroups)
+    tile = tile or tile_for(matrices, x.tiles)
     order = by_size(matrices)
     described, formats, end = [], [], 0
     for i in order:
@@ -102,7 +97,8 @@ def gemm_mma(
     formats += [NOTHING] * unused
     described += [_Matrix(end=end) for _ in range(unused)]
     row_room, weight_bytes = 8 * x.tiles, _weight_bytes(matrices, tile, x)
-    part = torch.empty(end * ROWS_OF_WARP * tile.row_warps * row_room, device=device)
+    parts = end * (2 if x.warpgroups else 1)
+    part = torch.empty(parts * ROWS_OF_WARP * tile.row_warps * row_room, device=device)
     done = counters(device, end * tile.row_warps)
     work = _Work(
         *map(_address, (x.numbers, x.factor, part, done)), rows, tile.share, tile.span, THOUSAND
@@ -129,17 +125,13 @@ def gemm_mma(
     )
 
 
-def tile_for(matrices: Sequence[Planes], row_tiles: int, *, warpgroups: bool = False) -> MmaTile:
+def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaTile:
     """The tile for the shapes of the matrices and for ``row_tiles`` tiles of eight rows of x."""
     row_warps, column_warps = 8, 1
-    if warpgroups:
-        pass
-    elif row_tiles <= 2:
+    if row_tiles <= 2:
         row_warps, column_warps = 4, 4
-    elif row_tiles <= 4:
+    elif row_tiles <= WARP_ROW_TILES[-1]:
         row_warps, column_warps = 6, 2
-    elif sum(_tiles(m, LARGE_ROW_WARPS) for m in matrices) >= LARGE_TILES * MULTIPROCESSORS:
-        row_warps = LARGE_ROW_WARPS
     pairs = -(-matrices[0].columns // PAIR_COLUMNS)
     tiles = [_tiles(planes, row_warps) for planes in matrices]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +17,11 @@ F16_TILE = 8192
 INT8_TILE = 512
 """The same for int8: four numbers in each lane."""
 
-MMA_ROW_TILES = (1, 2, 3, 4, 6, 8)
+WARP_ROW_TILES = (1, 2, 3, 4)
 """Numbers of tiles of eight rows that ``gemm_mma`` is compiled for, by warps alone."""
 
 WARPGROUP_ROW_TILES = (8, 12, 16)
-"""The same, by four warps together."""
+"""The same, by four warps together: for more rows than warps alone multiply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +47,40 @@ class MmaRows:
     """R rows of K numbers as float16 in the order of the right operand of ``mma.sync`` or, with
     ``warpgroups``, of ``wgmma``.
 
-    ``numbers`` float16 [P, 4, T, 256]: pair of groups of columns, word, tile of eight rows, and its
-    numbers for two steps of 16 columns, which are places 32 word + 16 h + 8 p + 2 c + e of
-    ``half_columns``. They stand in the order [row, c, h, p, e]: those of a lane side by side. With
-    ``warpgroups`` the order is [h, p, row, c, e]: blocks of eight rows and eight columns. A row is
-    its numbers times its ``factor``, float32 [R]. Rows beyond R are uninitialised.
+    ``numbers`` float16 [parts, P, 4, T, 256]: part of up to 8 T rows, pair of groups of columns,
+    word, tile of eight rows, and its numbers for two steps of 16 columns, which are places
+    32 word + 16 h + 8 p + 2 c + e of ``half_columns``. They stand in the order [row, c, h, p, e]:
+    those of a lane side by side. With ``warpgroups`` the order is [h, p, row, c, e]: blocks of
+    eight rows and eight columns. A row is its numbers times its ``factor``, float32 [R]. Rows
+    beyond R are uninitialised.
     """
 
     numbers: torch.Tensor
     factor: torch.Tensor
-    warpgroups: bool = False
 
     @property
     def tiles(self) -> int:
-        return int(self.numbers.shape[2])
+        return int(self.numbers.shape[3])
+
+    @property
+    def warpgroups(self) -> bool:
+        return self.tiles > WARP_ROW_TILES[-1]
+
+    def parts(self) -> Iterator[tuple[slice, MmaRows]]:
+        """The rows of each launch, and which they are of all rows."""
+        for number, numbers in enumerate(self.numbers.split(1)):
+            rows = slice(number * 8 * self.tiles, (number + 1) * 8 * self.tiles)
+            yield rows, MmaRows(numbers, self.factor[rows])
 
     @staticmethod
-    def make(rows: int, width: int, device: torch.device, *, warpgroups: bool = False) -> MmaRows:
-        """Uninitialised rows, in the least number of tiles that holds them."""
-        counts = WARPGROUP_ROW_TILES if warpgroups else MMA_ROW_TILES
-        tiles = next(tiles for tiles in counts if 8 * tiles >= rows)
-        numbers = torch.empty(-(-width // 128), 4, tiles, 256, dtype=torch.float16, device=device)
-        return MmaRows(numbers, torch.empty(rows, device=device), warpgroups)
+    def make(rows: int, width: int, device: torch.device) -> MmaRows:
+        """Uninitialised rows, in the fewest parts, of the least number of tiles that holds them."""
+        counts = (*WARP_ROW_TILES, *WARPGROUP_ROW_TILES)
+        parts = -(-rows // (8 * counts[-1]))
+        tiles = next(tiles for tiles in counts if parts * 8 * tiles >= rows)
+        shape = (parts, -(-width // 128), 4, tiles, 256)
+        numbers = torch.empty(shape, dtype=torch.float16, device=device)
+        return MmaRows(numbers, torch.empty(rows, device=device))
 
 
 def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
@@ -124,8 +137,8 @@ def f16_rows(x: torch.Tensor) -> F16Rows:
     return rows
 
 
-def mma_rows(x: torch.Tensor, *, warpgroups: bool = False) -> MmaRows:
+def mma_rows(x: torch.Tensor) -> MmaRows:
     """x [M, K] as float16 in the order of ``gemm_mma``."""
-    rows = MmaRows.make(x.shape[0], x.shape[1], x.device, warpgroups=warpgroups)
+    rows = MmaRows.make(x.shape[0], x.shape[1], x.device)
     round_rows(x, rows).run()
     return rows

@@ -59,7 +59,7 @@ def f16_kernel(
 ):
     """Grid (rows, K / COLUMNS): a row divided by a power of two, as float16, in the order of
     ``half_columns``, zero where there is no column. Rows follow each other or, with TILES, stand in
-    as many tiles of eight in the order of ``MmaRows``, with or without WARPGROUPS."""
+    the order of ``MmaRows``: in parts of as many tiles of eight, with or without WARPGROUPS."""
     start_dependents(PDL)
     WIDTH: tl.constexpr = (K + 127) // 128 * 128
     PARTS: tl.constexpr = (K + COLUMNS - 1) // COLUMNS
@@ -79,7 +79,8 @@ def f16_kernel(
     if TILES:
         # Of a place of a pair: word, nibble, half, lane's columns and which of the two.
         word, h, p, c, e = at % 128 // 32, at // 16 % 2, at // 8 % 2, at // 2 % 4, at % 2
-        tile = (at // 128 * 4 + word) * TILES + row // 8
+        part_of_rows = row // (8 * TILES)
+        tile = ((part_of_rows * (WIDTH // 128) + at // 128) * 4 + word) * TILES + row // 8 % TILES
         lane = row % 8 * 4 + c
         inside = ((2 * h + p) * 32 + lane) * 2 if WARPGROUPS else lane * 8 + (2 * h + p) * 2
         place = tile * 256 + inside + e

@@ -2,7 +2,7 @@
 
 The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
 float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows, on sm_90
-up to 192, are multiplied as float16 on tensor cores, on sm_90 by a kernel in CUDA C++. For more
+up to 512, are multiplied as float16 on tensor cores, on sm_90 by a kernel in CUDA C++. For more
 rows, slices of the matrix are dequantised and multiplied by cuBLAS. The order of sums depends on
 shapes only.
 Matrices that read the same rows share launches. Dense matrices are multiplied by cuBLAS.
@@ -32,9 +32,9 @@ from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-MAX_MMA_ROWS = 192
-"""Most rows that ``gemm_mma`` multiplies, in parts of 64. More are faster after dequantising: 128
-rows of a 27B take 28 ms and 43 ms, 256 rows 56 ms and 48 ms (``benchmarks/NOTES.md``)."""
+MAX_MMA_ROWS = 512
+"""Most rows that ``gemm_mma`` multiplies, in parts of 128. More are faster after dequantising
+(``benchmarks/NOTES.md``)."""
 
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
@@ -100,9 +100,7 @@ def _half_products(pairs: Sequence[tuple[Planes, torch.Tensor]], x: torch.Tensor
         for part, results in _launches(pairs):
             gemm_f16(part, f16, results, asm=not INTERPRETED).run()
         return
-    for start in range(0, x.shape[0], MAX_F16_ROWS):
-        rows = slice(start, start + MAX_F16_ROWS)
-        operand = mma_rows(x[rows])
+    for rows, operand in mma_rows(x).parts():
         for part, results in _launches(pairs):
             gemm_mma(part, operand, [result[rows] for result in results]).run()
 
