@@ -40,6 +40,8 @@ from kinfolk.settings import Settings, load_settings
 ENDING = 8
 """Tokens behind the kept prefix."""
 
+PAUSE_SECONDS = 0.5
+
 RATE_SHARE = 0.7
 FIXED_SECONDS = 0.010
 COPIED = 1 << 29
@@ -180,9 +182,11 @@ class Chat:
 
 
 def wait_for_copies(device: torch.device) -> None:
-    """Those of the prefix that has just been sent away, which a user's pause leaves time for."""
+    """Those of the prefix that has just been sent away, and the memory that is pinned for the next
+    one: a user's pause leaves time for both."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+        time.sleep(PAUSE_SECONDS)
 
 
 def ended(engine: Engine, request: Request) -> None:
