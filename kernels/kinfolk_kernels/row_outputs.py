@@ -17,6 +17,9 @@ from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
 GROUP_WORDS = tl.constexpr(GROUP_NUMBERS // 4)
 """Int8 words in a group."""
 
+WIDE_ROWS = 128
+"""Rows from which numbers of two bytes are moved eight at a time, see ``load_groups``."""
+
 WHOLE = tl.constexpr(12582912.0)
 """1.5 * 2^23: adding a small number rounds it half to even and leaves it in the low bits."""
 
@@ -72,6 +75,26 @@ def columns_of(first, GROUPS: tl.constexpr):
 
 
 @triton.jit
+def load_groups(pointer, start, live, first, width, GROUPS: tl.constexpr, WIDE: tl.constexpr):
+    """float32 [A, GROUPS, 16, 4]: columns from ``first`` up to ``width`` of the lines that begin at
+    ``start`` int64 [A], 0 behind and where not ``live`` [A].
+
+    Lanes have four columns each, and load no more at once. With WIDE they load 16 bytes at once and
+    exchange them: accesses of 8 bytes move many rows at 2.5 TB/s, of 16 bytes at 4 (H200).
+    """
+    if WIDE:
+        column = (first + tl.arange(0, GROUPS * 4 * GROUP_WORDS))[None, :]
+        inside = live[:, None] & (column < width)
+        x = tl.load(pointer + start[:, None] + column, mask=inside, other=0.0)
+        x = tl.reshape(x, [start.shape[0], GROUPS, GROUP_WORDS, 4])
+    else:
+        column = columns_of(first, GROUPS)
+        inside = live[:, None, None, None] & (column < width)
+        x = tl.load(pointer + start[:, None, None, None] + column, mask=inside, other=0.0)
+    return x.to(tl.float32)
+
+
+@triton.jit
 def store_groups(
     y,
     start,
@@ -85,17 +108,24 @@ def store_groups(
     scale_step,
     VALUES: tl.constexpr,
     INT8: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """Store y float32 [A, GROUPS, 16, 4] as columns from ``first`` up to ``width`` of the lines of
     the outputs that begin at ``start`` int64 [A], where ``live`` [A]. The scale of a line's first
     group is at ``scale_start`` int64 [A], the next one ``scale_step`` further on. For int8,
-    ``first``, ``width`` and ``start`` must be multiples of 64."""
+    ``first``, ``width`` and ``start`` must be multiples of 64. WIDE: see ``load_groups``."""
     GROUPS: tl.constexpr = y.shape[1]
     if VALUES:
-        column = columns_of(first, GROUPS)
-        inside = live[:, None, None, None] & (column < width)
-        at = start[:, None, None, None] + column
-        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+        out = y.to(out_ptr.dtype.element_ty)
+        if WIDE:
+            column = (first + tl.arange(0, GROUPS * 4 * GROUP_WORDS))[None, :]
+            out = tl.reshape(out, [y.shape[0], GROUPS * 4 * GROUP_WORDS])
+            inside = live[:, None] & (column < width)
+            tl.store(out_ptr + start[:, None] + column, out, mask=inside)
+        else:
+            column = columns_of(first, GROUPS)
+            inside = live[:, None, None, None] & (column < width)
+            tl.store(out_ptr + start[:, None, None, None] + column, out, mask=inside)
     if INT8:
         lane = tl.arange(0, GROUP_WORDS)[None, None, :]
         word = first // 4 + tl.arange(0, GROUPS)[None, :, None] * GROUP_WORDS + lane

@@ -10,6 +10,7 @@ from kinfolk_kernels.int8_rows import quantize
 from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
 from kinfolk_kernels.rms_norm.op import RMSNormArguments
+from kinfolk_kernels.row_outputs import WIDE_ROWS
 from kinfolk_kernels.softcap import triton_backend as softcap
 from kinfolk_kernels.softcap.op import SoftcapArguments
 
@@ -140,3 +141,28 @@ def test_twenty_runs_and_any_company_give_the_same_bits(numbers):
         alone = kernels.rms_norm_rows(x[row : row + 1], weight, EPS, torch.float16, int8=True)
         assert torch.equal(alone.values[0], first.values[row])
         assert torch.equal(alone.int8.scales[0], first.int8.scales[row])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_in_large_company_have_the_same_bits(numbers, dtype):
+    """From ``WIDE_ROWS`` rows on, lanes move more bytes at once."""
+    residual, weight = numbers(WIDE_ROWS, 5120).cuda(), numbers(5120).cuda()
+    rows = numbers(WIDE_ROWS, 5120).cuda().to(dtype)
+    heads, gate = numbers(WIDE_ROWS, 48, 128).cuda(), numbers(WIDE_ROWS, 6144).cuda().to(dtype)
+
+    def results(some):
+        total, (normed,) = kernels.add_rms_norm_rows(
+            residual[some], Branch(rows[some]), (weight,), EPS, (dtype,), int8=False
+        )
+        gated = kernels.gated_rms_norm_rows(
+            heads[some], weight[:128], gate[some], EPS, dtype, int8=False
+        )
+        product = act_and_mul.multiply_rows(
+            "silu", gate[some, :5120], rows[some], dtype, int8=False
+        )
+        return total, normed.values, gated.values, product.values
+
+    many = results(slice(None))
+    for some in (slice(0, 1), slice(70, 100)):
+        for one, other in zip(results(some), many, strict=True):
+            assert torch.equal(one, other[some])

@@ -56,6 +56,18 @@ def test_halves_of_one_matrix_to_float_and_int8(numbers, assert_near, activation
 
 
 @ACTIVATIONS
+@pytest.mark.parametrize("width", [64, 1001, 2112])
+def test_lanes_that_move_16_bytes_at_once_give_the_same_bits(
+    numbers, monkeypatch, activation, width
+):
+    gate, up = numbers(3, 2 * width).half().chunk(2, 1)
+    expected = kernels.multiply_rows(activation, gate, up, torch.float16, int8=False)
+    monkeypatch.setattr(kernels, "WIDE_ROWS", 1)
+    found = kernels.multiply_rows(activation, gate, up, torch.float16, int8=False)
+    assert torch.equal(found.values, expected.values)
+
+
+@ACTIVATIONS
 def test_far_gates_stay_finite(activation):
     gate = torch.tensor([[-1e4, -90.0, -1.0, 0.0, 1.0, 90.0, 1e4]])
     found = kernels.multiply(activation, gate, torch.ones_like(gate))

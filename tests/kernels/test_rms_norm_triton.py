@@ -159,6 +159,27 @@ def test_tiles_of_a_row_in_one_program_or_several_give_the_same_bits(numbers, mo
         assert torch.equal(one.int8.scales, other.int8.scales)
 
 
+@pytest.mark.parametrize("width", [64, 1001, 1088])
+def test_lanes_that_move_16_bytes_at_once_give_the_same_bits(numbers, monkeypatch, width):
+    x, rows, gate = numbers(3, width), numbers(3, 2, width).half(), numbers(3, 6 * 64).half()
+    heads, weight = numbers(3, 6, 64), numbers(width)
+    branch = Branch((NormedRows(rows[:, 0], weight, EPS), NormedRows(rows[:, 1], None, EPS)))
+
+    def results():
+        total, (normed,) = kernels.add_rms_norm_rows(
+            x, branch, (weight,), EPS, (torch.float16,), int8=False
+        )
+        gated = kernels.gated_rms_norm_rows(
+            heads, weight[:64], gate, EPS, torch.float16, int8=False
+        )
+        return total, normed.values, gated.values
+
+    expected = results()
+    monkeypatch.setattr(kernels, "WIDE_ROWS", 1)
+    for one, other in zip(results(), expected, strict=True):
+        assert torch.equal(one, other)
+
+
 @DTYPES
 @pytest.mark.parametrize("width", [64, 1088])
 @pytest.mark.parametrize("weighted", [True, False])

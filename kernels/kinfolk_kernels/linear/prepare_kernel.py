@@ -31,7 +31,7 @@ def int8_kernel(
     line = row + tl.arange(0, 1)
     store_groups(
         x, line * width, line >= 0, first, width, words_ptr, words_ptr,
-        scale_ptr, line, scale_step, False, True,
+        scale_ptr, line, scale_step, False, True, False,
     )  # fmt: skip
 
 

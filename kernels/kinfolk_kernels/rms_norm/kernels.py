@@ -12,16 +12,7 @@ import triton.language as tl
 
 from kinfolk_kernels.activations import silu
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.row_outputs import columns_of, store_groups
-
-
-@triton.jit
-def _load(pointer, at, live, column, width):
-    """float32 [rows, GROUPS, 16, 4], 0 outside."""
-    inside = live[:, None, None, None] & (column < width)
-    return tl.load(pointer + at[:, None, None, None] + column, mask=inside, other=0.0).to(
-        tl.float32
-    )
+from kinfolk_kernels.row_outputs import columns_of, load_groups, store_groups
 
 
 @triton.jit
@@ -50,12 +41,14 @@ def _tiles_of_factors(
 
 
 @triton.jit
-def _load_rows(pointer, at, live, width, TILES: tl.constexpr, GROUPS: tl.constexpr):
+def _load_rows(
+    pointer, at, live, width, TILES: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr
+):
     """Rows as a tuple of TILES tiles."""
     tiles = ()
     for i in tl.static_range(TILES):
-        column = columns_of(i * GROUPS * 64, GROUPS)
-        tiles = tiles + (_load(pointer, at, live, column, width),)  # type: ignore[assignment]
+        tile = load_groups(pointer, at, live, i * GROUPS * 64, width, GROUPS, WIDE)
+        tiles = tiles + (tile,)  # type: ignore[assignment]
     return tiles
 
 
@@ -93,14 +86,14 @@ def _sums(a, b, factor, TILES: tl.constexpr):
 @triton.jit
 def _store_norm(
     y, weights, i: tl.constexpr, row, live, first, width, out_ptr, words_ptr, scale_ptr, scale_step,
-    WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
+    WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Store a tile of normalised rows ``y``, times the weights of tile ``i``."""
     if WEIGHT:
         y = y * weights[i]
     store_groups(
         y, row * width, live, first, width, out_ptr, words_ptr, scale_ptr, row, scale_step,
-        VALUES, INT8,
+        VALUES, INT8, WIDE,
     )  # fmt: skip
 
 
@@ -120,13 +113,13 @@ def norm_kernel(
     PARTS: tl.constexpr, FIRST_WEIGHT: tl.constexpr, SECOND_WEIGHT: tl.constexpr,
     FACTOR: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, TILES: tl.constexpr, OWN: tl.constexpr,
-    PDL: tl.constexpr,
+    WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows / ROWS, TILES / OWN): NORMS norms of the rows of x [rows / inner, inner, width],
     each with its own weight; with BRANCH, norms of (x + branch) * factor, which is stored in
     ``sum``. With PARTS, the branch is the sum of two rows, each normed. With BRANCH_NORM, the
     branch itself is normed. Every program reads whole rows and writes OWN of their TILES tiles of
-    GROUPS * 64 columns."""
+    GROUPS * 64 columns. WIDE: of the branch and of the norms, see ``load_groups``."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = row < rows
@@ -142,11 +135,11 @@ def norm_kernel(
         factor = tl.load(factor_ptr).to(tl.float32)
     wait_for_producers(PDL)
     at = row // inner * outer_stride + row % inner * inner_stride
-    x = _load_rows(x_ptr, at, live, width, TILES, GROUPS)
+    x = _load_rows(x_ptr, at, live, width, TILES, GROUPS, False)
     if BRANCH:
-        branch = _load_rows(branch_ptr, row * branch_row, live, width, TILES, GROUPS)
+        branch = _load_rows(branch_ptr, row * branch_row, live, width, TILES, GROUPS, WIDE)
         if PARTS:
-            second = _load_rows(second_ptr, row * second_row, live, width, TILES, GROUPS)
+            second = _load_rows(second_ptr, row * second_row, live, width, TILES, GROUPS, WIDE)
             branch = _sums(
                 _normed(branch, first_weights, width, first_eps, TILES, FIRST_WEIGHT),
                 _normed(second, second_weights, width, second_eps, TILES, SECOND_WEIGHT),
@@ -165,23 +158,23 @@ def norm_kernel(
         if BRANCH:
             store_groups(
                 y, row * width, live, first, width, sum_ptr, sum_ptr,
-                sum_ptr, row, scale_step, True, False,
+                sum_ptr, row, scale_step, True, False, False,
             )  # fmt: skip
         y = y * inverse
         if NORMS > 0:
             _store_norm(
                 y, weights0, i, row, live, first, width, out0_ptr, words0_ptr, scale0_ptr,
-                scale_step, WEIGHT0, VALUES, INT8,
+                scale_step, WEIGHT0, VALUES, INT8, WIDE,
             )  # fmt: skip
         if NORMS > 1:
             _store_norm(
                 y, weights1, i, row, live, first, width, out1_ptr, words1_ptr, scale1_ptr,
-                scale_step, WEIGHT1, VALUES, INT8,
+                scale_step, WEIGHT1, VALUES, INT8, WIDE,
             )  # fmt: skip
         if NORMS > 2:
             _store_norm(
                 y, weights2, i, row, live, first, width, out2_ptr, words2_ptr, scale2_ptr,
-                scale_step, WEIGHT2, VALUES, INT8,
+                scale_step, WEIGHT2, VALUES, INT8, WIDE,
             )  # fmt: skip
 
 
@@ -193,21 +186,22 @@ def gated_norm_kernel(
     gate_row,
     eps,
     DIM: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr, HEADS: tl.constexpr,
-    PDL: tl.constexpr,
+    WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, heads / HEADS): norms of the heads of x [rows, heads, DIM], times silu(gate)."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     live = head < heads
-    column = columns_of(0, (DIM + 63) // 64)
-    weight = _factors(weight_ptr, column, DIM)
+    GROUPS: tl.constexpr = (DIM + 63) // 64
+    weight = _factors(weight_ptr, columns_of(0, GROUPS), DIM)
     wait_for_producers(PDL)
     line = row * heads * DIM + head * DIM
-    x = _load(x_ptr, line, live, column, DIM)
-    gate = _load(gate_ptr, row * gate_row + head * DIM, live, column, DIM)
+    x = load_groups(x_ptr, line, live, 0, DIM, GROUPS, False)
+    gate = load_groups(gate_ptr, row * gate_row + head * DIM, live, 0, DIM, GROUPS, WIDE)
     y = x * _inverse((x,), DIM, eps, 1) * weight * silu(gate)
     scale_start = row + head * (DIM // 64) * scale_step
     store_groups(
-        y, line, live, 0, DIM, out_ptr, words_ptr, scale_ptr, scale_start, scale_step, VALUES, INT8
-    )
+        y, line, live, 0, DIM, out_ptr, words_ptr, scale_ptr, scale_start, scale_step,
+        VALUES, INT8, WIDE,
+    )  # fmt: skip

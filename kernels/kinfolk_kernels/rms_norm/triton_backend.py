@@ -21,7 +21,7 @@ from kinfolk_kernels.rms_norm.op import (
     GatedRMSNormArguments,
     RMSNormArguments,
 )
-from kinfolk_kernels.row_outputs import RowOutputs
+from kinfolk_kernels.row_outputs import WIDE_ROWS, RowOutputs
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
@@ -221,6 +221,7 @@ def norm(
             "GROUPS": tile.groups,
             "TILES": tile.tiles,
             "OWN": 1 if apart else tile.tiles,
+            "WIDE": _wide(rows, outputs),
         },
         tile.warps,
     )
@@ -268,9 +269,14 @@ def gated_norm(
             "gate_row": gate.stride(0),
             "eps": eps,
         },
-        {"DIM": dim, **outputs.constants, "HEADS": some},
+        {"DIM": dim, **outputs.constants, "HEADS": some, "WIDE": _wide(rows, (outputs,))},
         some * max(dim, GROUP_NUMBERS) // (4 * 32),
     )
+
+
+def _wide(rows: int, outputs: Sequence[RowOutputs]) -> bool:
+    """Whether lanes move 16 bytes at once; they sum in the same order either way."""
+    return rows >= WIDE_ROWS and all(made.int8 is None for made in outputs)
 
 
 def _two_strides(x: torch.Tensor) -> tuple[torch.Tensor, int]:
