@@ -18,7 +18,7 @@ import click
 
 from kinfolk.cli.main import BUILT_IN, cli
 from kinfolk.settings import Settings, flag, variable
-from kinfolk.testing.conformance import DrafterConformance, FamilyConformance
+from kinfolk.testing.conformance import DrafterConformance, FamilyConformance, PolicyConformance
 from kinfolk.testing.run import title_of
 
 DOCS = Path(__file__).resolve().parent
@@ -45,9 +45,9 @@ Every module under `core/kinfolk` with the first paragraph of its docstring.
 
 CHECKS_HEAD = """# Checks of the conformance kit
 
-What `kinfolk check NAME` checks of an installed family or drafter. [plugins.md](plugins.md) says
-how plugins are tested with them; a check that has no meaning for a plugin is listed with the
-reason.
+What `kinfolk check NAME` checks of an installed family, drafter or policy.
+[plugins.md](plugins.md) says how plugins are tested with them; a check that has no meaning for a
+plugin is listed with the reason.
 """
 
 CHECKS_TABLE = """
@@ -118,7 +118,12 @@ def settings() -> str:
 def checks() -> str:
     """All of checks.md: the name of each check, and what it says it checks."""
     text = CHECKS_HEAD
-    for title, kind in (("Families", FamilyConformance), ("Drafters", DrafterConformance)):
+    subjects = {
+        "Families": FamilyConformance,
+        "Drafters": DrafterConformance,
+        "Policies": PolicyConformance,
+    }
+    for title, kind in subjects.items():
         text += CHECKS_TABLE.format(title=title)
         for base in reversed(kind.__mro__):
             for name in vars(base):

@@ -223,6 +223,16 @@ def test_what_a_scorer_wants_is_there_for_the_first_token(open_family, start, co
     paged.cancel("a")
 
 
+def test_the_smallest_budget_has_room_for_a_choice_at_the_end_of_a_prompt(open_family, start):
+    """Its last slice has pushed out all that is not protected: what is protected then is what the
+    slice has left, not what it began with."""
+    loaded = open_family(scorer=Wants(3), kvflash=9 * CHUNK_POSITIONS)
+    running = start(loaded)
+    hold(running, Request("a", tokens_of(loaded, 1500), 40, grant=1))
+    assert 3 in residents(running)
+    running.cancel("a")
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_round_depends_on_the_sequence_alone(open_family, start, collect, overlap):
     """Tokens are the same alone, in company and with or without a step launched ahead."""
@@ -271,6 +281,29 @@ def test_a_scorer_that_fails_costs_a_round_and_no_request(open_family, start, co
     stats = running.stats()
     assert stats["kvflash_scorer_failures"] >= 6
     assert stats["kvflash_selections"] >= 9
+
+
+@pytest.mark.parametrize("failure", ["an exception", "no number"])
+def test_where_every_round_fails_chunks_stay_as_without_a_scorer_and_one_line_is_logged(
+    open_family, start, caplog, failure
+):
+    def answer(query):
+        if failure == "an exception":
+            raise RuntimeError("no idea")
+        return Scores(torch.full((query.chunks,), float("nan")))
+
+    kept, counted = [], []
+    for scorer in (None, Wants(answer=answer)):
+        loaded = open_family(scorer=scorer, kvflash_tau=16)
+        running = start(loaded)
+        hold(running, Request("a", tokens_of(loaded, 1100), 100, grant=80))
+        kept.append(residents(running))
+        running.cancel("a")
+        counted.append(running.stats())
+    assert kept[0] == kept[1]
+    assert counted[1]["kvflash_scorer_failures"] == counted[1]["kvflash_selections"] >= 5
+    assert counted[1]["kvflash_recalls"] == 0
+    assert caplog.text.count("chunks are chosen by recency this time") == 1
 
 
 def hold(running, request):
