@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from kinfolk.cli.main import BUILT_IN, cli
-from kinfolk.settings import Settings, flag, variable
+from kinfolk.settings import ALIASES, Settings, flag, variable
 from kinfolk.testing.conformance import DrafterConformance, FamilyConformance, PolicyConformance
 from kinfolk.testing.run import title_of
 
@@ -28,7 +28,8 @@ SETTINGS_HEAD = """# Settings
 
 Every setting is an environment variable that all commands read; where a command has a flag for it,
 the flag wins. A value that cannot work is an error that names where it came from. Lists are
-separated by commas.
+separated by commas. A second variable counts where the first is not set; it is that of a program
+which this one may stand in for.
 
 | variable | flag | commands with the flag | default | meaning |
 |---|---|---|---|---|
@@ -111,7 +112,9 @@ def settings() -> str:
         meaning = (field.description or "").replace("|", "\\|")
         commands = commands_with(flag(name))
         option = f"`{flag(name)}`" if commands else ""
-        rows.append(f"| `{variable(name)}` | {option} | {commands} | {default} | {meaning} |")
+        variables = [variable(name), *(other for other, field in ALIASES.items() if field == name)]
+        names = ", ".join(f"`{each}`" for each in variables)
+        rows.append(f"| {names} | {option} | {commands} | {default} | {meaning} |")
     return SETTINGS_HEAD + "\n".join(rows) + "\n"
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from kinfolk.engine.kvflash import plan_residency
+from kinfolk.engine.pinning import refuse_unpinnable
+from kinfolk.engine.sizing import DEFAULT_CONTEXT
 from kinfolk.errors import CapacityError
 from kinfolk.plans import Paged, PoolRule, Section, SlotMapping, StateLimits, StatePlan
 from kinfolk.settings import load_settings
@@ -23,17 +28,18 @@ HOOKS = SimpleNamespace(
 def divider(most):
     """A device with room for so many resident chunks of a sequence."""
 
-    def divide(*, wanted, paged):
-        chunks = wanted.context // 64 if wanted.resident is None else wanted.resident
+    def divide(*, wanted, paged, asked=None):
+        limits = replace(wanted, context=min(asked or DEFAULT_CONTEXT, wanted.context))
+        chunks = min(limits.context // 64, wanted.resident or limits.context)
         if chunks > most:
             raise CapacityError(f"{chunks} chunks do not fit")
-        return SimpleNamespace(limits=wanted, paged=paged)
+        return SimpleNamespace(limits=limits, paged=paged)
 
     return divide
 
 
 def planned(most=10**6, host=2**40, **settings):
-    options = load_settings(context=2**18, kvflash="auto", **settings)
+    options = load_settings(**{"context": 2**18, "kvflash": "auto", **settings})
     return plan_residency(options, PLAN, LIMITS, HOOKS, divider(most), host)
 
 
@@ -46,6 +52,85 @@ def test_the_largest_budget_that_fits_is_taken(most, chunks):
 def test_a_device_without_room_for_the_smallest_budget_is_never_silently_off():
     with pytest.raises(CapacityError, match="not even the smallest budget of 2496 tokens fits"):
         planned(38)
+
+
+@pytest.mark.parametrize(
+    ("most", "budget", "context"),
+    [
+        (256, 16384, DEFAULT_CONTEXT),
+        (255, 8192, DEFAULT_CONTEXT),
+        (64, 4096, DEFAULT_CONTEXT),
+        (39, 39 * 64, DEFAULT_CONTEXT),
+    ],
+)
+def test_a_default_context_stays_while_a_smaller_budget_fits(most, budget, context):
+    """A context as short as the budget would switch paging off."""
+    memory, rules = planned(most, context=None)
+    assert rules.chunks * 64 == budget
+    assert memory.limits.context == context
+
+
+def test_a_default_context_is_lowered_where_the_host_has_no_room_for_its_chunks():
+    room = 2 * (DEFAULT_CONTEXT // 2 // 64) * ROW_BYTES
+    memory, rules = planned(200, host=room, context=None)
+    assert memory.limits.context == DEFAULT_CONTEXT // 2
+    assert rules.chunks == 128
+    with pytest.raises(CapacityError, match=f"a context of {DEFAULT_CONTEXT} is 512 chunks"):
+        planned(200, host=room // 8, context=None)
+    with pytest.raises(CapacityError, match=f"a context of {DEFAULT_CONTEXT} is 512 chunks"):
+        planned(200, host=room, context=DEFAULT_CONTEXT)
+
+
+def test_a_budget_that_was_asked_for_is_not_made_pointless_by_a_lower_context():
+    memory, rules = planned(128, context=None, kvflash=8192)
+    assert (rules.chunks, memory.limits.context) == (128, DEFAULT_CONTEXT)
+    with pytest.raises(CapacityError, match="128 chunks do not fit"):
+        planned(127, context=None, kvflash=8192)
+
+
+@pytest.mark.parametrize(("most", "chunks"), [(4096, 64), (5000, 78), (100, 39)])
+def test_the_most_that_auto_chooses_may_be_set(most, chunks):
+    assert planned(kvflash_most=most)[1].chunks == chunks
+
+
+# -- pinned memory --------------------------------------------------------------------------------
+
+
+def refused(nbytes):
+    raise RuntimeError("operation not permitted")
+
+
+def test_a_limit_that_the_driver_heeds_is_refused_with_both_numbers_and_what_to_do():
+    with pytest.raises(CapacityError) as caught:
+        refuse_unpinnable(3 * 2**30, 2**30, refused)
+    words = str(caught.value)
+    assert words.startswith("3.00 GiB of host memory are to be pinned, and this process may lock 1")
+    for part in (f"RLIMIT_MEMLOCK = {2**30}", "ulimit -l", "--kvflash-host", "not permitted"):
+        assert part in words
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "limit", "tried"),
+    [
+        (2**30, None, []),
+        (2**30, 2**30, []),
+        (2**30, 2**16, [2**16 + SLAB_BYTES]),
+        (2**16 + 1, 2**16, [2**16 + 1]),
+    ],
+)
+def test_a_limit_that_the_driver_does_not_heed_is_none(nbytes, limit, tried):
+    asked = []
+    refuse_unpinnable(nbytes, limit, asked.append)
+    assert asked == tried
+
+
+def test_the_limit_is_that_of_the_process():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536));"
+        "from kinfolk.engine.pinning import lock_limit; print(lock_limit())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["65536"]
 
 
 def test_host_memory_is_for_all_chunks_by_the_bytes_of_the_plan():
