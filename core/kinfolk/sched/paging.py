@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from time import perf_counter_ns
 
 from kinfolk.residency.residency import Phase, Residency
 from kinfolk.residency.rules import ResidencyRules
@@ -28,7 +29,7 @@ class Paging:
     """Decides what leaves and comes back; without ``rules``, nothing does.
 
     ``exchanges`` and ``selections`` count chunks that came back and scores that came, ``evictions``
-    chunks that left.
+    chunks that left. ``choosing`` and ``moving`` are the host's nanoseconds; they decide nothing.
     """
 
     def __init__(self, rules: ResidencyRules | None, tables: SequenceTables) -> None:
@@ -36,17 +37,29 @@ class Paging:
         self.evictions = 0
         self.exchanges = 0
         self.selections = 0
+        self.choosing = 0
+        self.moving = 0
         self._tables = tables
         self._requests: list[ScoreRequest] = []
         self._asked: dict[int, Sequence] = {}
 
-    def stats(self) -> dict[str, int]:
-        """Counters since the start, and the budget of a sequence in tokens, 0 = there is none."""
+    def stats(self, sequences: Iterable[Sequence]) -> dict[str, int]:
+        """Counters since the start, the rules (0 = there are none), and what ``sequences`` have:
+        the number of paged ones with a slot, and of their chunks on the device and away."""
+        paged = [each.residency for each in sequences if each.lease and each.residency]
+        rules = self.rules
         return {
-            "kvflash_tokens": 0 if self.rules is None else self.rules.chunks * CHUNK_POSITIONS,
+            "kvflash_tokens": 0 if rules is None else rules.chunks * CHUNK_POSITIONS,
+            "kvflash_tau": 0 if rules is None else rules.tau,
+            "kvflash_scorers": 0 if rules is None else len(rules.scorers),
+            "kvflash_sequences": len(paged),
+            "kvflash_resident_chunks": sum(len(each.resident) for each in paged),
+            "kvflash_away_chunks": sum(len(each.away) for each in paged),
             "kvflash_evictions": self.evictions,
             "kvflash_recalls": self.exchanges,
             "kvflash_selections": self.selections,
+            "kvflash_choosing_us": self.choosing // 1000,
+            "kvflash_moving_us": self.moving // 1000,
         }
 
     def resident(self, positions: int) -> int | None:
@@ -106,8 +119,10 @@ class Paging:
             return
         prompt = len(sequence.request.prompt)
         last = stop == prompt
+        started = perf_counter_ns()
         self._move(sequence, residency, at_once=last)
         self._make_room(sequence, residency, chunks_for(stop), residency.rules.reading)
+        self.moving += perf_counter_ns() - started
         residency.grow(chunks_for(stop))
         ends = stop == last_tokens_from(prompt)
         self._ask(sequence, residency, prompt_ends=ends)
@@ -117,9 +132,11 @@ class Paging:
         residency = sequence.residency
         if residency is None:
             return
+        started = perf_counter_ns()
         self._move(sequence, residency, at_once=False)
         needed = chunks_for(start + 1)
         self._make_room(sequence, residency, needed, residency.rules.decoding)
+        self.moving += perf_counter_ns() - started
         residency.grow(chunks_for(stop))
         self._ask(sequence, residency)
 
@@ -150,8 +167,10 @@ class Paging:
             residency = sequence.residency
             if residency is not None:
                 self.selections += 1
+                started = perf_counter_ns()
                 evictable = self._tables.evictable(sequence.lease)
                 residency.scored(result.values, evictable, keep=result.keep)
+                self.choosing += perf_counter_ns() - started
 
     def forget(self) -> None:
         """Nothing that was planned is carried out."""

@@ -160,7 +160,7 @@ class Scheduler:
     def prefix_stats(self) -> dict[str, int]:
         """Counters of the prefix cache, of the disk behind it, and of paging."""
         disk = {} if self._disk is None else self._disk.stats()
-        return self._prefixes.stats() | disk | self._paging.stats()
+        return self._prefixes.stats() | disk | self._paging.stats(tuple(self._alive.values()))
 
     # -- requests -----------------------------------------------------------------------------
 
