@@ -474,6 +474,25 @@ def test_after_a_start_from_a_prefix_the_tokens_of_all_chunks_are_known(
     assert all(tuple(query.tokens) == again for query in scorer.queries[:1])
 
 
+@pytest.mark.parametrize("family", ["qwen35", "laguna"])
+def test_a_start_from_a_prefix_sees_what_was_seen_there(open_family, start, collect, family):
+    """Not only the last chunks: what was chosen for the turn before is there before anyone is
+    asked again."""
+    scorer = Wants(3, 5)
+    loaded = open_family(family, scorer=scorer, checkpoints=4, kvflash=16 * CHUNK_POSITIONS)
+    running = start(loaded)
+    prompt, more = tokens_of(loaded, 1450), tokens_of(loaded, 40, 5)
+    first = collect(running.submit(Request("a", prompt, 30, keep=True))).tokens
+    scorer.answer = lambda query: KEEP
+    events = hold(running, Request("b", (*prompt, *first, *more), 9, grant=1))
+    found = residents(running)
+    running.cancel("b")
+    assert {3, 5} <= set(found)
+    assert len(found) <= 16 - BURST
+    assert len(events) == 1
+    assert running.stats()["prefix_hits"] == 1
+
+
 def test_a_paged_request_that_was_preempted_goes_on_as_if_it_had_not_been(
     open_family, start, collect
 ):

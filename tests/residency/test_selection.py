@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.errors import SettingsError
+from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
 from kinfolk.residency.residency import Phase, Residency
 from kinfolk.residency.rules import ResidencyRules, least_chunks
 from kinfolk.residency.selection import FAVOUR, least_worth, select
@@ -126,3 +127,37 @@ def test_scores_that_nobody_asked_for_change_nothing():
     one.scored((1.0,) * 10, range(1, 7), keep=False)
     assert one.settled
     assert one.scores is None
+
+
+# -- what stored prefixes remember ----------------------------------------------------------------
+
+
+@given(
+    st.sets(st.sampled_from(CHUNKS)),
+    st.one_of(st.none(), st.lists(st.floats(-5, 5), max_size=30)),
+    st.sets(st.sampled_from(CHUNKS)),
+    st.integers(0, 35),
+)
+def test_a_stored_residency_opens_into_any_number_of_places(resident, scores, chunks, places):
+    kept = KeptResidency(frozenset(resident), None if scores is None else tuple(scores))
+    chosen = kept.best(chunks, places)
+    assert len(chosen) == min(places, len(chunks))
+    assert chosen <= chunks
+    missed = chunks - chosen
+
+    def worth(chunk):
+        judged = scores is not None and chunk < len(scores)
+        return chunk in resident, not judged, scores[chunk] if judged else 0, chunk
+
+    assert all(worth(one) > worth(other) for one in chosen for other in missed)
+
+
+def test_where_nothing_is_remembered_the_last_chunks_are_there():
+    assert NOTHING_KEPT.best(range(3, 9), 2) == {7, 8}
+
+
+def test_a_residency_is_kept_with_its_scores():
+    one = residency()
+    one.asked()
+    one.scored((9.0, 1.0, 5.0), range(1, 3), keep=False)
+    assert one.kept() == KeptResidency(frozenset({0, 1, *range(4, 11)}), (9.0, 1.0, 5.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from kinfolk.residency.kept import KeptResidency
 from kinfolk.residency.rules import ResidencyRules
 from kinfolk.residency.selection import Exchange, least_worth, select
 from kinfolk.score_api import ScoreReason
@@ -33,7 +34,14 @@ class Residency:
     last selection.
     """
 
-    def __init__(self, rules: ResidencyRules, length: int, known: int, away: Sequence[int]) -> None:
+    def __init__(
+        self,
+        rules: ResidencyRules,
+        length: int,
+        known: int,
+        away: Sequence[int],
+        scores: tuple[float, ...] | None = None,
+    ) -> None:
         self.rules = rules
         self.known = known
         self.away = set(away)
@@ -41,7 +49,7 @@ class Residency:
         self.since = 0
         self.phase = Phase.IDLE
         self.restored = bool(away)
-        self.scores: tuple[float, ...] | None = None
+        self.scores = scores
         self._exchange = Exchange()
         # The committed length at which each chunk that is away left the device.
         self._left: dict[int, int] = dict.fromkeys(away, length)
@@ -78,6 +86,10 @@ class Residency:
         """The sequence was off the device as a whole, and is back with the chunks that it saw."""
         self.known = known
         self.resident = {chunk for chunk in self.resident if chunk < known}
+
+    def kept(self) -> KeptResidency:
+        """What a prefix that is stored now remembers."""
+        return KeptResidency(frozenset(self.resident), self.scores)
 
     # -- selections -----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from time import perf_counter_ns
 
+from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
 from kinfolk.residency.residency import Phase, Residency
 from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.plan import ChunkScores, ScoreRequest
@@ -75,18 +76,21 @@ class Paging:
         root = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
         return tokens.with_root(root)
 
-    def away(self, length: int, prompt: int) -> range:
+    def away(self, length: int, prompt: int, kept: KeptResidency | None = None) -> frozenset[int]:
         """Full chunks that a paged sequence starts without, if its first ``length`` positions are
-        there and its prompt has ``prompt`` tokens: all that its first slice leaves no room for."""
+        there and its prompt has ``prompt`` tokens: all that its first slice leaves no room for.
+        ``kept`` decides which ones; by default, the last ones stay."""
         if self.rules is None:
-            return range(0)
-        rows = min(self.rules.slice_rows(prompt), prompt - length)
-        kept = self.rules.decoding - max(1, chunks_for(length + rows) - chunks_for(length))
+            return frozenset()
+        rows, there = min(self.rules.slice_rows(prompt), prompt - length), chunks_for(length)
+        places = self.rules.decoding - max(1, chunks_for(length + rows) - there)
         first = self.rules.sink
-        return range(first, max(first, chunks_for(length) - max(self.rules.tail, kept - first)))
+        movable = range(first, max(first, there - self.rules.tail))
+        stay = places - first - self.rules.tail
+        return frozenset(movable) - (kept or NOTHING_KEPT).best(movable, max(0, stay))
 
-    def started(self, sequence: Sequence) -> None:
-        """A sequence has got a slot."""
+    def started(self, sequence: Sequence, kept: KeptResidency | None = None) -> None:
+        """A sequence has got a slot; ``kept`` is of what it started from."""
         seq = self._tables.sequence(sequence.leased)
         if self.rules is None or not seq.paged:
             return
@@ -95,7 +99,10 @@ class Paging:
             return
         away = sorted(self._tables.away(sequence.leased))
         known = chunks_for(seq.extended)
-        sequence.residency = Residency(self.rules, seq.length, known, away)
+        judged = None if kept is None else kept.scores
+        # A partly filled chunk may be filled with other tokens than those that were scored.
+        scores = None if judged is None else judged[: seq.length // CHUNK_POSITIONS]
+        sequence.residency = Residency(self.rules, seq.length, known, away, scores)
 
     # -- planning -------------------------------------------------------------------------------
 
