@@ -6,8 +6,9 @@ fewer, the worst of them stay away. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from kinfolk.residency.selection import worths
 
@@ -19,12 +20,12 @@ class KeptResidency:
     resident: frozenset[int] = frozenset()
     scores: tuple[float, ...] | None = None
 
-    def best(self, chunks: Iterable[int], places: int) -> frozenset[int]:
+    def best(self, chunks: range, places: int) -> frozenset[int]:
         """The chunks for so many places: those that were seen before others, of each the best."""
-        order = sorted(
-            worths(chunks, self.scores), key=lambda worth: (worth[2] in self.resident, worth)
-        )
-        return frozenset(chunk for *_, chunk in order[max(0, len(order) - places) :])
+        numbers = np.arange(chunks.start, chunks.stop)
+        seen = np.isin(numbers, np.fromiter(self.resident, np.int64, len(self.resident)))
+        order = np.lexsort((numbers, worths(numbers, self.scores), seen))
+        return frozenset(numbers[order[max(0, len(order) - places) :]].tolist())
 
 
 NOTHING_KEPT = KeptResidency()
