@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import resource
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from kinfolk.engine.kvflash import plan_residency
-from kinfolk.engine.pinning import refuse_unpinnable
+from kinfolk.engine.pinning import lock_limit, refuse_unpinnable
 from kinfolk.engine.sizing import DEFAULT_CONTEXT
 from kinfolk.errors import CapacityError
-from kinfolk.plans import Paged, PoolRule, Section, SlotMapping, StateLimits, StatePlan
+from kinfolk.plans import Codec, Paged, PoolRule, Section, SlotMapping, StateLimits, StatePlan
 from kinfolk.settings import load_settings
 from kinfolk.state.host_rows import SLAB_BYTES
+from kinfolk.state.layout import pool_layouts
 
 PLAN = StatePlan((Paged((Section("k", 4, 256), Section("v", 4, 256))),))
 LIMITS = StateLimits(slots=2, checkpoints=0, blocks=(), context=2**18, step_rows=512)
@@ -93,6 +93,19 @@ def test_the_most_that_auto_chooses_may_be_set(most, chunks):
     assert planned(kvflash_most=most)[1].chunks == chunks
 
 
+@pytest.mark.parametrize(("codec", "kibibytes"), [("bf16", 64), ("q8_0", 34), ("q4_0", 18)])
+def test_bytes_of_a_token_are_those_of_heads_widths_and_format(codec, kibibytes):
+    """16 layers with 4 heads of 256 numbers, as the 27B has: a scale of 2 bytes for 32 numbers."""
+    sections = tuple(Section(name, 4, 256, Codec(codec)) for name in ("k", "v"))
+    plan = StatePlan((Paged(sections),) * 16)
+    (layout,) = pool_layouts(plan)
+    assert layout.block_bytes == 64 * kibibytes * 2**10
+    options = load_settings(context=2**18, kvflash=16384)
+    memory, _ = plan_residency(options, plan, LIMITS, HOOKS, divider(10**6), 2**40)
+    least = 2 * 2**18 * kibibytes * 2**10
+    assert least <= memory.paged < 1.01 * least, "in whole pages and slabs"
+
+
 # -- pinned memory --------------------------------------------------------------------------------
 
 
@@ -124,13 +137,14 @@ def test_a_limit_that_the_driver_does_not_heed_is_none(nbytes, limit, tried):
     assert asked == tried
 
 
-def test_the_limit_is_that_of_the_process():
-    code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536));"
-        "from kinfolk.engine.pinning import lock_limit; print(lock_limit())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["65536"]
+@pytest.mark.parametrize(
+    ("soft", "limit"), [(65536, 65536), (0, 0), (resource.RLIM_INFINITY, None)]
+)
+def test_the_limit_is_that_of_the_process(monkeypatch, soft, limit):
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: asked.append(which) or (soft, -1))
+    assert lock_limit() == limit
+    assert asked == [resource.RLIMIT_MEMLOCK]
 
 
 def test_host_memory_is_for_all_chunks_by_the_bytes_of_the_plan():
