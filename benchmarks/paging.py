@@ -18,12 +18,15 @@ reading   8192 tokens of a prompt behind other positions, with the budget and wi
 Long contexts are not read: **the forward of long slices is left out** (a policy answers
 ``build_graph``), so keys and values of those positions are zeros and answers mean nothing. All else
 is done: chunks are planned, mapped, saved, evicted and loaded. What is timed is computed. With
-``--read`` a prompt of the whole context is read too, once, with the budget.
+``--read`` a prompt of the whole context is read too, once, with the budget. At full size most of
+the time goes into pinning host memory: 64 GiB for four sequences with bf16. ``--codecs`` and
+``--sequences`` take parts of the rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -63,7 +66,7 @@ WARM_TOKENS = 8
 """Tokens of an answer before those that are timed."""
 
 HOST_SHARE = 0.8
-"""Part of the host's free memory that chunks may use by default."""
+"""Part of the host's free memory that chunks may use beside a GPU."""
 
 COUNTERS = ("steps", "waits", "captures", "allocations", "kvflash_evictions", "kvflash_recalls")
 HOST = ("kvflash_scoring_us", "kvflash_choosing_us", "kvflash_moving_us")
@@ -113,29 +116,46 @@ def machine(options: argparse.Namespace) -> Row:
 
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:
-    """The rows; one that cannot be taken says why."""
-    host = options.host or round(HOST_SHARE * host_memory() / GIB, 3)
+    """The rows; one that cannot be taken says why. Nothing of a model is left for the next one."""
+    cuda = options.device != "cpu" and torch.cuda.is_available()
+    host = options.host or (round(HOST_SHARE * host_memory() / GIB, 3) if cuda else None)
     for number, codec in enumerate(options.codecs):
-        first = number == 0
-        shared = {"kv_codec": codec, "slots": max(options.sequences)}
-        paging = {"kvflash": options.budget, "kvflash_burst": options.burst}
-        with bench(options, **shared, **paging, kvflash_host=host) as paged:
-            yield from steps(paged, options)
-            yield leaving(paged, options)
+        paging = {
+            "kv_codec": codec,
+            "slots": max(options.sequences),
+            "kvflash": options.budget,
+            "kvflash_burst": options.burst,
+            "kvflash_host": host,
+        }
+        yield from paged_rows(options, paging, first=number == 0)
+        yield from chosen_rows(options, paging)
+        yield from full_rows(options, codec, first=number == 0)
+
+
+def paged_rows(options: argparse.Namespace, paging: Row, *, first: bool) -> Iterator[Row]:
+    with bench(options, **paging) as paged:
+        yield from steps(paged, options)
+        yield leaving(paged, options)
+        if first:
+            yield memory(paged, options)
+            yield from readings(paged, options, "with the budget")
+            if options.read:
+                yield whole(paged, options)
+
+
+def chosen_rows(options: argparse.Namespace, paging: Row) -> Iterator[Row]:
+    with bench(options, Draws(), **paging) as paged:
+        yield choosing(paged, options)
+
+
+def full_rows(options: argparse.Namespace, codec: str, *, first: bool) -> Iterator[Row]:
+    try:
+        with bench(options, kv_codec=codec, slots=1) as full:
+            yield full_step(full, options)
             if first:
-                yield memory(paged, options)
-                yield from readings(paged, options, "with the budget")
-                if options.read:
-                    yield whole(paged, options)
-        with bench(options, Draws(), **shared, **paging, kvflash_host=host) as paged:
-            yield choosing(paged, options)
-        try:
-            with bench(options, kv_codec=codec, slots=1) as full:
-                yield full_step(full, options)
-                if first:
-                    yield from readings(full, options, "all on the device")
-        except (CapacityError, SettingsError) as error:
-            yield {"row": "full", "codec": codec, "skipped": str(error)}
+                yield from readings(full, options, "all on the device")
+    except (CapacityError, SettingsError) as error:
+        yield {"row": "full", "codec": codec, "skipped": str(error)}
 
 
 # -- an engine whose prompts need not be read -----------------------------------------------------
@@ -201,6 +221,9 @@ class Bench:
 def bench(
     options: argparse.Namespace, scorer: object | None = None, **asked: Any
 ) -> Iterator[Bench]:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # what is only cached would count as used
     settings: Settings = load_settings(
         device=options.device, context=options.context, draft="off", checkpoints=2, **asked
     )
@@ -213,10 +236,11 @@ def bench(
         scorers = loaded.hooks.asked("score_chunks")
         loaded = replace(loaded, residency=replace(loaded.residency, scorers=scorers))
     with opened(loaded, settings) as engine:
-        yield Bench(loaded, engine, skips, str(settings.kv_codec))
+        made = Bench(loaded, engine, skips, str(settings.kv_codec))
+        # Kernels of long slices compile when a prompt is read, not where it is skipped.
+        finished(engine, Request("warm", made.text(options.chunk, 1), 1, keep=False))
+        yield made
     loaded.file.close()
-    if loaded.device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 # -- decoding -------------------------------------------------------------------------------------
