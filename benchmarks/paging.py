@@ -11,7 +11,7 @@ step      a token of decoding at the whole context, with the budget; against the
 full      the same without a budget, where the device has room for all positions
 choosing  every 64 tokens the most exchanges that a choice makes: the host's time, and what was
           captured, allocated and waited for meanwhile
-leaving   without a scorer: the host's time, also for each chunk that leaves
+leaving   without a scorer: the host's time for each chunk that leaves
 memory    the most that was allocated on the device, at 8K and at the whole context
 reading   8192 tokens of a prompt behind other positions, with the budget and without
 
@@ -292,7 +292,6 @@ def leaving(paged: Bench, options: argparse.Namespace) -> Row:
         "row": "leaving",
         "codec": paged.codec,
         "evictions": found["kvflash_evictions"],
-        "host_us_a_step": round(host / max(1, found["steps"]), 2),
         "host_us_an_eviction": round(host / max(1, found["kvflash_evictions"]), 2),
     }
 

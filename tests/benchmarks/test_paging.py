@@ -47,7 +47,7 @@ def test_every_row_is_taken(paging, cases, tmp_path):
     assert choosing["exchanges_a_round"] == 3
     assert choosing["captures"] == choosing["allocations"] == 0
     assert 0 < choosing["host_share_of_decode"] < 1
-    assert taken["leaving"][0]["host_us_a_step"] > 0
+    assert taken["leaving"][0]["host_us_an_eviction"] > 0
     assert "skipped" in taken["memory"][0], "there is no such counter on a CPU"
     both = [(row["which"], row["depth"]) for row in taken["reading"]]
     assert both == [(which, depth) for which in ("with the budget", "all on the device")

@@ -126,10 +126,8 @@ class Paging:
             return
         prompt = len(sequence.request.prompt)
         last = stop == prompt
-        started = perf_counter_ns()
         self._move(sequence, residency, at_once=last)
         self._make_room(sequence, residency, chunks_for(stop), residency.rules.reading)
-        self.moving += perf_counter_ns() - started
         residency.grow(chunks_for(stop))
         ends = stop == last_tokens_from(prompt)
         self._ask(sequence, residency, prompt_ends=ends)
@@ -139,11 +137,9 @@ class Paging:
         residency = sequence.residency
         if residency is None:
             return
-        started = perf_counter_ns()
         self._move(sequence, residency, at_once=False)
         needed = chunks_for(start + 1)
         self._make_room(sequence, residency, needed, residency.rules.decoding)
-        self.moving += perf_counter_ns() - started
         residency.grow(chunks_for(stop))
         self._ask(sequence, residency)
 
@@ -204,11 +200,13 @@ class Paging:
     def _move(self, sequence: Sequence, residency: Residency, *, at_once: bool) -> None:
         """Take a selection a step further; ``at_once``: to its end, which the step waits for."""
         lease = sequence.leased
+        started = perf_counter_ns()
         if residency.phase is Phase.CHOSEN:
             coming = residency.loads()
             if not at_once:
                 for chunk in coming:
                     self._tables.fetch(lease, chunk)
+                self.moving += perf_counter_ns() - started
                 return
         if residency.phase is not Phase.LOADING:
             return
@@ -219,11 +217,15 @@ class Paging:
             self._tables.recall(lease, chunk)
             residency.recalled(chunk)
             self.exchanges += 1
+        self.moving += perf_counter_ns() - started
 
     def _make_room(self, sequence: Sequence, residency: Residency, needed: int, most: int) -> None:
-        evictable = self._tables.evictable(sequence.leased)
-        for chunk in residency.surplus(needed, most, evictable):
+        started = perf_counter_ns()
+        leaving = residency.surplus(needed, most, self._tables.evictable(sequence.leased))
+        for chunk in leaving:
             self._evict(sequence, residency, chunk)
+        if leaving:
+            self.moving += perf_counter_ns() - started
 
     def _evict(self, sequence: Sequence, residency: Residency, chunk: int) -> None:
         self._tables.evict(sequence.leased, chunk)
