@@ -299,12 +299,12 @@ def test_where_every_round_fails_chunks_stay_as_without_a_scorer_and_one_line_is
     for scorer in (None, Wants(answer=answer)):
         loaded = open_family(scorer=scorer, kvflash_tau=16)
         running = start(loaded)
-        hold(running, Request("a", tokens_of(loaded, 1100), 100, grant=80))
+        hold(running, Request("a", tokens_of(loaded, 900), 100, grant=70))
         kept.append(residents(running))
         running.cancel("a")
         counted.append(running.stats())
     assert kept[0] == kept[1]
-    assert counted[1]["kvflash_scorer_failures"] == counted[1]["kvflash_selections"] >= 5
+    assert counted[1]["kvflash_scorer_failures"] == counted[1]["kvflash_selections"] >= 4
     assert counted[1]["kvflash_recalls"] == 0
     assert caplog.text.count("chunks are chosen by recency this time") == 1
 
@@ -559,13 +559,13 @@ def assert_nothing_saved(running):
 
 
 @pytest.mark.parametrize("what", ["save", "load"])
-@pytest.mark.parametrize("number", [1, 5])
+@pytest.mark.parametrize("number", [1, 3])
 def test_a_copy_that_fails_costs_the_request_that_has_a_slot_and_no_row(
     open_family, start, collect, monkeypatch, what, number
 ):
     """A request that waits meanwhile runs as if nothing had been."""
     loaded = open_family(scorer=Wants(2, 3), kvflash_tau=16, slots=1)
-    waiting = Request("b", tokens_of(loaded, 1000, 2), 40)
+    waiting = Request("b", tokens_of(loaded, 700, 2), 12)
     expected = collect(start(loaded, slots=1).submit(waiting)).tokens
     copy, left = getattr(Copies, what), [number]
 
@@ -577,7 +577,7 @@ def test_a_copy_that_fails_costs_the_request_that_has_a_slot_and_no_row(
 
     monkeypatch.setattr(Copies, what, fail)
     running = start(loaded, slots=1)
-    tickets = [running.submit(Request("a", tokens_of(loaded, 1400), 120)), running.submit(waiting)]
+    tickets = [running.submit(Request("a", tokens_of(loaded, 1000), 90)), running.submit(waiting)]
     lost, other = (collect(ticket) for ticket in tickets)
     assert left[0] <= 0, "there were so many copies"
     assert "the bus is gone" in (lost.end.error or other.end.error)

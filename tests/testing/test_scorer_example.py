@@ -51,7 +51,7 @@ def test_the_example_passes_the_kit(command):
 
 
 def test_it_chooses_the_chunks_of_a_long_prompt(command):
-    prompt = "\n".join(f"value_{number} = {number * 7919 % 1000}" for number in range(300))
+    prompt = "\n".join(f"value_{number} = {number * 7919 % 1000}" for number in range(110))
     paging = ("--kvflash", "640", "--kvflash-burst", "2", "--draft", "off")
     words = ("run", "--json", "--max-tokens", "4", *paging, "--policy", "rare-tokens", prompt)
     traced = {"KINFOLK_TRACE_PLUGINS": "1", "KINFOLK_LOG_LEVEL": "info"}
