@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from kinfolk.cli.main import BUILT_IN, cli
-from kinfolk.settings import Settings, flag, variable
-from kinfolk.testing.conformance import DrafterConformance, FamilyConformance
+from kinfolk.settings import ALIASES, Settings, flag, variable
+from kinfolk.testing.conformance import DrafterConformance, FamilyConformance, PolicyConformance
 from kinfolk.testing.run import title_of
 
 DOCS = Path(__file__).resolve().parent
@@ -28,7 +28,8 @@ SETTINGS_HEAD = """# Settings
 
 Every setting is an environment variable that all commands read; where a command has a flag for it,
 the flag wins. A value that cannot work is an error that names where it came from. Lists are
-separated by commas.
+separated by commas. A second variable counts where the first is not set; it is that of a program
+which this one may stand in for.
 
 | variable | flag | commands with the flag | default | meaning |
 |---|---|---|---|---|
@@ -45,9 +46,9 @@ Every module under `core/kinfolk` with the first paragraph of its docstring.
 
 CHECKS_HEAD = """# Checks of the conformance kit
 
-What `kinfolk check NAME` checks of an installed family or drafter. [plugins.md](plugins.md) says
-how plugins are tested with them; a check that has no meaning for a plugin is listed with the
-reason.
+What `kinfolk check NAME` checks of an installed family, drafter or policy.
+[plugins.md](plugins.md) says how plugins are tested with them; a check that has no meaning for a
+plugin is listed with the reason.
 """
 
 CHECKS_TABLE = """
@@ -111,14 +112,21 @@ def settings() -> str:
         meaning = (field.description or "").replace("|", "\\|")
         commands = commands_with(flag(name))
         option = f"`{flag(name)}`" if commands else ""
-        rows.append(f"| `{variable(name)}` | {option} | {commands} | {default} | {meaning} |")
+        variables = [variable(name), *(other for other, field in ALIASES.items() if field == name)]
+        names = ", ".join(f"`{each}`" for each in variables)
+        rows.append(f"| {names} | {option} | {commands} | {default} | {meaning} |")
     return SETTINGS_HEAD + "\n".join(rows) + "\n"
 
 
 def checks() -> str:
     """All of checks.md: the name of each check, and what it says it checks."""
     text = CHECKS_HEAD
-    for title, kind in (("Families", FamilyConformance), ("Drafters", DrafterConformance)):
+    subjects = {
+        "Families": FamilyConformance,
+        "Drafters": DrafterConformance,
+        "Policies": PolicyConformance,
+    }
+    for title, kind in subjects.items():
         text += CHECKS_TABLE.format(title=title)
         for base in reversed(kind.__mro__):
             for name in vars(base):

@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     only those of this repository are visible, and those that a test creates and names.
     """
     os.environ.pop("PYTEST_ADDOPTS", None)
-    for name in [name for name in os.environ if name.upper().startswith("KINFOLK_")]:
+    for name in [name for name in os.environ if name.upper().startswith(("KINFOLK_", "DFLASH_"))]:
         del os.environ[name]
     ours = sorted(path.parent.name for path in (REPO / "plugins").glob("*/pyproject.toml"))
     os.environ["KINFOLK_PLUGINS"] = ",".join(ours)

@@ -122,7 +122,8 @@ class ModelHooks:
         """Which chunks of a sequence are worth their place on the device, behind a step.
 
         Asked for sequences that are longer than their budget (``--kvflash``). ``KEEP`` leaves all
-        as it is. The host must not wait for the device here. A wrong answer is an error when the
+        as it is. Equal queries have equal scores, and a query is not changed. The host must not
+        wait for the device here. A wrong answer is an error when the
         model is opened, where the hook is asked once for a try; later, an exception or a number
         that is not finite costs a round of selection and is counted, and never fails a request.
         Default: the last chunks are kept. Added in API 1.1.

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 PREFIX = "KINFOLK_"
 
+ALIASES: Final = MappingProxyType(
+    {
+        "DFLASH_KVFLASH": "kvflash",
+        "DFLASH_KVFLASH_TAU": "kvflash_tau",
+        "DFLASH_KVFLASH_MAX_POOL": "kvflash_most",
+    }
+)
+"""Variables of another program for which this one may stand in, and the field that each sets where
+neither a flag nor our own variable does."""
+
 DRAFT_WORDS: Final = ("auto", "off")
 """Values of ``--draft`` that are no names of drafters."""
 
@@ -219,7 +229,10 @@ class Settings(BaseSettings):
     kvflash: Annotated[Literal["off", "auto"] | int, BeforeValidator(_tokens)] = Field(
         "off",
         description="most tokens of a sequence's full attention on the device; the rest waits in "
-        "host memory: a number, auto = what fits, at most 16384, off = all of them",
+        "host memory: a number, auto = what fits (--kvflash-most), off = all of them",
+    )
+    kvflash_most: int = Field(
+        16384, ge=1, description="most tokens of a budget that --kvflash auto chooses"
     )
     kvflash_tau: int = Field(
         64, ge=1, description="tokens between two choices of what is on the device (--kvflash)"
@@ -322,19 +335,31 @@ def load_settings(*, defaults: Mapping[str, Any] | None = None, **options: Any) 
     variable at fault.
     """
     flags = {name: value for name, value in options.items() if value is not None}
+    aliases = _aliases(flags)
+    given: dict[str, Any] = flags | {field: os.environ[name] for field, name in aliases.items()}
     try:
-        settings = Settings(**flags)
+        settings = Settings(**given)
         unset = {
             name: value
             for name, value in (defaults or {}).items()
             if name not in settings.model_fields_set
         }
         if unset:
-            settings = Settings(**flags, **unset)
+            settings = Settings(**given, **unset)
             settings._defaults = frozenset(unset)
     except ValidationError as error:
-        raise SettingsError(_explain(error, flags)) from error
+        raise SettingsError(_explain(error, flags, aliases)) from error
     return settings
+
+
+def _aliases(flags: Mapping[str, object]) -> dict[str, str]:
+    """Fields that only a variable of another program sets, with its name."""
+    ours = {name.upper() for name in os.environ}
+    return {
+        field: name
+        for name, field in ALIASES.items()
+        if os.environ.get(name, "").strip() and field not in flags and variable(field) not in ours
+    }
 
 
 def typed_options(context: click.Context) -> dict[str, Any]:
@@ -380,12 +405,14 @@ def choices_of(field: str) -> tuple[str, ...]:
     return ()
 
 
-def _explain(error: ValidationError, flags: Mapping[str, object]) -> str:
+def _explain(
+    error: ValidationError, flags: Mapping[str, object], aliases: Mapping[str, str]
+) -> str:
     """All problems in one line: the flag or variable, the rule, and the value."""
     lines = []
     for problem in error.errors():
         field = str(problem["loc"][0]) if problem["loc"] else ""
-        where = flag(field) if field in flags else variable(field)
+        where = flag(field) if field in flags else aliases.get(field, variable(field))
         if problem["type"] == "extra_forbidden":
             lines.append(f"{field!r} is not a setting of kinfolk")
             continue

@@ -127,6 +127,32 @@ def test_a_disk_without_room_is_said_and_the_session_has_the_snapshot(opened, tm
     assert "reused=152" in talk.texts[2][-1]
 
 
+@pytest.mark.parametrize("disk", [True, False])
+def test_a_snapshot_of_a_request_longer_than_its_budget_is_gone_on_from(load, tmp_path, disk):
+    """It is in memory only, says so, and what goes on from it is not exact."""
+    paging = {"kvflash": 512, "kvflash_burst": 1, "kvflash_host": 0.1, "context": 1024}
+    model = load(slots=2, cache_memory=0.1, **paging)
+    limits = replace(LIMITS, slots=2, context=1024)
+    cache = DiskCache.open(tmp_path / "prefix", salt_record(model, SLICE), 1 << 30)
+    engine = Engine(model, limits, disk=cache if disk else None)
+    try:
+        talk = Talk(engine, tmp_path, slots=2, context=1024)
+        long = [number * 13 % 400 for number in range(700)]
+        talk.file("long.bin", long)
+        talk.say(f"REQ 1 SLOT 0 START {tmp_path}/long.bin 9 3", "REQ 1 SNAPSHOT 5")
+        talk.until(1, DONE)
+        talk.file("longer.bin", [*long, *talk.tokens[1][:3], 7])
+        talk.say(f"REQ 2 SLOT 1 RESTORE 5 {tmp_path}/longer.bin 2")
+        talk.end()
+    finally:
+        engine.close()
+    engine.check_integrity()
+    why = " not_on_disk: memory has no exact state of it" if disk else ""
+    assert f"snapshot=5 length=702 kept=memory{why}" in "".join(talk.texts[1])
+    assert "reused=702 from=host" in talk.texts[2][-1]
+    assert talk.texts[2][-1].endswith("exact=no")
+
+
 def test_an_engine_that_ends_answers_what_waits(opened, busy_disk, tmp_path):
     talk, engine = opened()
     talk.say(f"REQ 1 SLOT 0 START {tmp_path}/a.bin 9 3", "SLOT 0 SNAPSHOT 5")

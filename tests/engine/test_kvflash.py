@@ -15,9 +15,12 @@ from kinfolk import hookimpl
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import CapacityError, ContextLengthExceeded, RequestError, SettingsError
 from kinfolk.hooks import HookProvider
+from kinfolk.sched.events import Emitted
 from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.score_api import KEEP, Scores
 from kinfolk.settings import load_settings
+from kinfolk.state.copies import Copies
+from kinfolk.state.slabs import Slabs
 from kinfolk.types import CHUNK_POSITIONS
 
 FAMILIES = ["qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"]
@@ -223,6 +226,16 @@ def test_what_a_scorer_wants_is_there_for_the_first_token(open_family, start, co
     paged.cancel("a")
 
 
+def test_the_smallest_budget_has_room_for_a_choice_at_the_end_of_a_prompt(open_family, start):
+    """Its last slice has pushed out all that is not protected: what is protected then is what the
+    slice has left, not what it began with."""
+    loaded = open_family(scorer=Wants(3), kvflash=9 * CHUNK_POSITIONS)
+    running = start(loaded)
+    hold(running, Request("a", tokens_of(loaded, 1500), 40, grant=1))
+    assert 3 in residents(running)
+    running.cancel("a")
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_round_depends_on_the_sequence_alone(open_family, start, collect, overlap):
     """Tokens are the same alone, in company and with or without a step launched ahead."""
@@ -271,6 +284,29 @@ def test_a_scorer_that_fails_costs_a_round_and_no_request(open_family, start, co
     stats = running.stats()
     assert stats["kvflash_scorer_failures"] >= 6
     assert stats["kvflash_selections"] >= 9
+
+
+@pytest.mark.parametrize("failure", ["an exception", "no number"])
+def test_where_every_round_fails_chunks_stay_as_without_a_scorer_and_one_line_is_logged(
+    open_family, start, caplog, failure
+):
+    def answer(query):
+        if failure == "an exception":
+            raise RuntimeError("no idea")
+        return Scores(torch.full((query.chunks,), float("nan")))
+
+    kept, counted = [], []
+    for scorer in (None, Wants(answer=answer)):
+        loaded = open_family(scorer=scorer, kvflash_tau=16)
+        running = start(loaded)
+        hold(running, Request("a", tokens_of(loaded, 900), 100, grant=70))
+        kept.append(residents(running))
+        running.cancel("a")
+        counted.append(running.stats())
+    assert kept[0] == kept[1]
+    assert counted[1]["kvflash_scorer_failures"] == counted[1]["kvflash_selections"] >= 4
+    assert counted[1]["kvflash_recalls"] == 0
+    assert caplog.text.count("chunks are chosen by recency this time") == 1
 
 
 def hold(running, request):
@@ -441,6 +477,25 @@ def test_after_a_start_from_a_prefix_the_tokens_of_all_chunks_are_known(
     assert all(tuple(query.tokens) == again for query in scorer.queries[:1])
 
 
+@pytest.mark.parametrize("family", ["qwen35", "laguna"])
+def test_a_start_from_a_prefix_sees_what_was_seen_there(open_family, start, collect, family):
+    """Not only the last chunks: what was chosen for the turn before is there before anyone is
+    asked again."""
+    scorer = Wants(3, 5)
+    loaded = open_family(family, scorer=scorer, checkpoints=4, kvflash=16 * CHUNK_POSITIONS)
+    running = start(loaded)
+    prompt, more = tokens_of(loaded, 1450), tokens_of(loaded, 40, 5)
+    first = collect(running.submit(Request("a", prompt, 30, keep=True))).tokens
+    scorer.answer = lambda query: KEEP
+    events = hold(running, Request("b", (*prompt, *first, *more), 9, grant=1))
+    found = residents(running)
+    running.cancel("b")
+    assert {3, 5} <= set(found)
+    assert len(found) <= 16 - BURST
+    assert len(events) == 1
+    assert running.stats()["prefix_hits"] == 1
+
+
 def test_a_paged_request_that_was_preempted_goes_on_as_if_it_had_not_been(
     open_family, start, collect
 ):
@@ -487,8 +542,98 @@ def test_operations_of_paging_that_fail_half_way_harm_no_later_request(
     monkeypatch.setattr(state, "apply", fail_after)
     end = collect(running.submit(Request("a", tokens_of(loaded, 1400), 60))).end
     assert "the host has no memory" in end.error
+    assert_nothing_saved(running)
     assert collect(running.submit(waiting)).tokens == expected
+    assert_nothing_saved(running)
+
+
+def assert_nothing_saved(running):
+    """Host memory holds no row, and none is promised to anyone. Rows of those that have ended are
+    dropped by the next plan."""
+    *_, end = running.submit(Request("short", (1, 2, 3), 1))
+    assert end.error is None
+    stats = running.stats()
+    assert (stats["saved_rows"], stats["host_rows"], stats["host_bytes"]) == (0, 0, 0)
+    assert stats["running"] == stats["waiting"] == 0
     running.check_integrity()
+
+
+@pytest.mark.parametrize("what", ["save", "load"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_copy_that_fails_costs_the_request_that_has_a_slot_and_no_row(
+    open_family, start, collect, monkeypatch, what, number
+):
+    """A request that waits meanwhile runs as if nothing had been."""
+    loaded = open_family(scorer=Wants(2, 3), kvflash_tau=16, slots=1)
+    waiting = Request("b", tokens_of(loaded, 700, 2), 12)
+    expected = collect(start(loaded, slots=1).submit(waiting)).tokens
+    copy, left = getattr(Copies, what), [number]
+
+    def fail(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("the bus is gone")
+        return copy(*arguments)
+
+    monkeypatch.setattr(Copies, what, fail)
+    running = start(loaded, slots=1)
+    tickets = [running.submit(Request("a", tokens_of(loaded, 1000), 90)), running.submit(waiting)]
+    lost, other = (collect(ticket) for ticket in tickets)
+    assert left[0] <= 0, "there were so many copies"
+    assert "the bus is gone" in (lost.end.error or other.end.error)
+    assert (lost.end.error is None) != (other.end.error is None), "one request is lost"
+    if other.end.error is None:
+        assert other.tokens == expected
+    assert_nothing_saved(running)
+    assert collect(running.submit(replace(waiting, id="again"))).tokens == expected
+    assert_nothing_saved(running)
+
+
+def test_a_host_without_memory_costs_the_request_that_needed_it(
+    open_family, start, collect, monkeypatch
+):
+    """It was promised at the start, and the system has given it to others since."""
+    loaded = open_family(slots=1)
+    running = start(loaded, slots=1)
+    take, full = Slabs.take, [True]
+
+    def refuse(slabs):
+        if full[0]:
+            raise CapacityError("the host has no bytes more")
+        return take(slabs)
+
+    monkeypatch.setattr(Slabs, "take", refuse)
+    short = Request("short", tokens_of(loaded, 300), 5)
+    assert collect(running.submit(short)).end.error is None, "it fits its budget"
+    long = Request("long", tokens_of(loaded, 1000), 5)
+    assert "the host has no bytes more" in collect(running.submit(long)).end.error
+    assert_nothing_saved(running)
+    full[0] = False
+    assert collect(running.submit(replace(long, id="again"))).end.error is None
+    assert_nothing_saved(running)
+
+
+def test_a_request_that_is_cancelled_at_any_point_leaves_no_row_and_harms_no_other(
+    open_family, start, collect
+):
+    """In each phase of a selection, and while its prompt is read."""
+    loaded = open_family(scorer=Wants(2, 3), kvflash_tau=4, slots=2)
+    running = start(loaded, slots=2, slice=128)
+    other = Request("other", tokens_of(loaded, 700, 2), 20)
+    alone = collect(running.submit(other)).tokens
+    stopped = []
+    for point in range(6):
+        beside = running.submit(replace(other, id=f"beside {point}"))
+        ticket = running.submit(Request(f"a {point}", tokens_of(loaded, 1000, point), 60))
+        seen = 0
+        for event in ticket:
+            if point == 0 or seen == point:
+                ticket.cancel()
+            seen += isinstance(event, Emitted)
+        stopped.append(event.reason)
+        assert collect(beside).tokens == alone
+        assert_nothing_saved(running)
+    assert stopped.count(FinishReason.CANCELLED) >= 5
 
 
 # -- captured steps and company of other kinds ----------------------------------------------------

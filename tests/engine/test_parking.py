@@ -71,6 +71,26 @@ def test_a_chat_goes_on_after_parking(engine, fresh, text, family, collect):
     assert (usage.reused, usage.reused_from) == (64, "host")
 
 
+def test_a_chat_longer_than_its_budget_goes_on_after_parking(engine, fresh, text, collect):
+    """Its chunks and what it saw of them are in host memory, which parking does not free."""
+    paging = {"kvflash": 512, "kvflash_burst": 1, "kvflash_host": 0.1, "context": 1024}
+    loaded = fresh(checkpoints=2, cache_memory=0.1, slots=2, **paging)
+    known = tuple((place * 7919 + 13) % loaded.info.vocabulary for place in range(800))
+    first = Request("a", known[:700], 4, keep=True, checkpoints=(690,))
+    second = Request("b", (*known[:690], *known[700:720]), 6)
+    limits = {"model": loaded, "context": 1024, "slots": 2}
+    plain, running = engine(**limits), engine(**limits)
+    before = collect(plain.submit(first)), collect(plain.submit(second))
+    found = [collect(running.submit(first))]
+    running.park("target")
+    assert running.stats()["saved_rows"] > 0
+    running.unpark("target")
+    found.append(collect(running.submit(second)))
+    assert [each.tokens for each in found] == [each.tokens for each in before]
+    usage = found[1].end.usage
+    assert (usage.reused, usage.reused_from, usage.exact) == (690, "host", False)
+
+
 def test_without_host_memory_kept_states_are_dropped(engine, fresh, text, collect):
     running = engine(model=fresh(checkpoints=2, cache_memory=0))
     request = Request("a", tuple(text[:70]), 4, checkpoints=(64,))

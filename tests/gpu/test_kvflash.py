@@ -12,6 +12,7 @@ from kinfolk import hookimpl
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
+from kinfolk.engine.pinning import refuse_unpinnable, try_to_pin
 from kinfolk.hooks import HookProvider
 from kinfolk.registry import Registry
 from kinfolk.sched.events import Finished
@@ -20,6 +21,7 @@ from kinfolk.sched.request import Request
 from kinfolk.score_api import Scores
 from kinfolk.settings import load_settings
 from kinfolk.state.copies import CudaStreams
+from kinfolk.state.host_rows import SLAB_BYTES
 
 pytestmark = pytest.mark.gpu
 
@@ -103,6 +105,12 @@ def requests_of(loaded, count):
         )
         for number in range(count)
     ]
+
+
+def test_pinning_is_tried_and_let_go():
+    """More than once the same memory: what was tried is not kept."""
+    for _ in range(3):
+        refuse_unpinnable(4 * SLAB_BYTES, 0, try_to_pin)
 
 
 @pytest.mark.parametrize("late", ["main", "copies"])

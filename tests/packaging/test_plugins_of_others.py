@@ -19,7 +19,10 @@ import pytest
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
 
 OFFLINE = ("--no-index", "--no-build-isolation")
-EXAMPLES = ("kinfolk-qwen3", "kinfolk-policy-demo", "kinfolk-op-demo", "kinfolk-drafter-demo")
+EXAMPLES = (
+    *("kinfolk-qwen3", "kinfolk-policy-demo", "kinfolk-scorer-demo"),
+    *("kinfolk-op-demo", "kinfolk-drafter-demo"),
+)
 FAMILIES = ("gemma4", "laguna", "qwen35", "qwen35moe")
 
 
@@ -86,6 +89,7 @@ def test_all_of_them_are_found_and_usable(others):
     for name, kind, brought in (
         ("qwen3", "families", ["qwen3"]),
         ("policy-demo", "policies", ["lenient"]),
+        ("scorer-demo", "policies", ["rare-tokens"]),
         ("drafter-demo", "drafters", ["recurrent"]),
         ("op-demo", "op_backends", ["act_and_mul=inplace", "clipped_swiglu=inplace"]),
     ):
@@ -109,6 +113,12 @@ def test_the_drafter_passes_the_kit_from_installed_wheels(others):
     statuses = [check["status"] for check in report["checks"]]
     assert statuses.count("passed") > 20
     assert statuses.count("not applicable") < 4
+
+
+def test_the_scorer_passes_the_kit_from_installed_wheels(others):
+    report = json.loads(run(others, "kinfolk", "check", "rare-tokens", "--json").stdout)
+    assert report["ok"]
+    assert {check["status"] for check in report["checks"]} == {"passed"}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from kinfolk.errors import SettingsError
 from kinfolk.settings import (
+    ALIASES,
     PREFIX,
     Settings,
     flag,
@@ -23,7 +24,7 @@ from kinfolk.settings import (
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
     for name in list(os.environ):
-        if name.upper().startswith(PREFIX):
+        if name.upper().startswith(PREFIX) or name in ALIASES:
             monkeypatch.delenv(name)
 
 
@@ -95,6 +96,16 @@ def test_a_blank_text_is_unset(monkeypatch):
         ("device", "gpu", "must be auto, cpu, cuda, or cuda:N for the GPU of number N"),
         ("device", "cuda:", "must be auto, cpu, cuda, or cuda:N for the GPU of number N"),
         ("kv_codec", "q5", "must be f32, f16, bf16, q8_0 or q4_0"),
+        ("kvflash", "0", "must be a number of tokens, auto or off (got '0')"),
+        ("kvflash", "-512", "must be a number of tokens, auto or off"),
+        ("kvflash", "some", "must be a number of tokens, auto or off"),
+        ("kvflash", "1.5", "must be a number of tokens, auto or off"),
+        ("kvflash_tau", "0", "must be a whole number, at least 1"),
+        ("kvflash_tau", "often", "must be a whole number, at least 1"),
+        ("kvflash_burst", "0", "must be a whole number, at least 1"),
+        ("kvflash_most", "0", "must be a whole number, at least 1"),
+        ("kvflash_host", "0", "must be a number, above 0"),
+        ("kvflash_host", "nan", "must be a number, above 0"),
         ("strict_plugins", "perhaps", "must be yes or no"),
         ("policy", "a,,b", "has an empty name"),
         ("policy", "a,b,a", "names 'a' twice"),
@@ -115,6 +126,45 @@ def test_a_bad_value_names_its_variable_or_its_flag(monkeypatch, name, value, wo
         load_settings()
     assert str(caught.value).startswith(f"{variable(name)}: ")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "text", "value"),
+    [
+        ("DFLASH_KVFLASH", "kvflash", "4096", 4096),
+        ("DFLASH_KVFLASH", "kvflash", "auto", "auto"),
+        ("DFLASH_KVFLASH_TAU", "kvflash_tau", "32", 32),
+        ("DFLASH_KVFLASH_MAX_POOL", "kvflash_most", "8192", 8192),
+    ],
+)
+def test_a_variable_of_another_program_counts_least(monkeypatch, name, field, text, value):
+    assert ALIASES[name] == field
+    default = getattr(load_settings(), field)
+    monkeypatch.setenv(name, text)
+    assert getattr(load_settings(), field) == value
+    assert load_settings().asked(field)
+    assert getattr(load_settings(defaults={field: 512, "slots": 1}), field) == value
+    assert getattr(load_settings(**{field: 256}), field) == 256
+    monkeypatch.setenv(variable(field), "128")
+    assert getattr(load_settings(), field) == 128
+    monkeypatch.delenv(variable(field))
+    monkeypatch.setenv(name, " ")
+    assert getattr(load_settings(), field) == default
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("DFLASH_KVFLASH", "must be a number of tokens, auto or off (got '-3')"),
+        ("DFLASH_KVFLASH_TAU", "must be a whole number, at least 1 (got '-3')"),
+        ("DFLASH_KVFLASH_MAX_POOL", "must be a whole number, at least 1 (got '-3')"),
+    ],
+)
+def test_a_bad_value_of_such_a_variable_names_it(monkeypatch, name, words):
+    monkeypatch.setenv(name, "-3")
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert str(caught.value) == f"{name}: {words}"
 
 
 def test_every_bad_value_is_named_in_one_line(monkeypatch):

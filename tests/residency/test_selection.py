@@ -7,11 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.errors import SettingsError
+from kinfolk.residency import selection
+from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
 from kinfolk.residency.residency import Phase, Residency
 from kinfolk.residency.rules import ResidencyRules, least_chunks
-from kinfolk.residency.selection import FAVOUR, least_worth, select
+from kinfolk.residency.selection import FAVOUR, within
 
 CHUNKS = range(30)
+
+
+def numbered(chunks):
+    return within(chunks, CHUNKS)
+
+
+def select(resident, away, *more):
+    return selection.select(numbered(resident), numbered(away), *more)
+
+
+def least_worth(chunks, *more):
+    return selection.least_worth(numbered(chunks), *more)
 
 
 @given(
@@ -37,6 +51,21 @@ def test_a_selection_is_the_best_of_at_most_so_many_exchanges(resident, scores, 
     gained = [scores[chunk] for chunk in chosen.coming[len(coming) - len(leaving) :]]
     for new, old in zip(gained, (scores[chunk] for chunk in chosen.leaving), strict=True):
         assert (new * FAVOUR if new > 0 else new / FAVOUR) > old
+
+
+@given(
+    st.sets(st.sampled_from(CHUNKS)),
+    st.one_of(st.none(), st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), max_size=30)),
+    st.integers(0, 32),
+)
+def test_the_least_worth_are_the_first_of_all_in_order(chunks, scores, count):
+    """Written out: sorted by whether someone judged them, by score, and by number."""
+
+    def worth(chunk):
+        judged = scores is not None and chunk < len(scores)
+        return not judged, scores[chunk] if judged else 0.0, chunk
+
+    assert least_worth(chunks, scores, count) == sorted(chunks, key=worth)[:count]
 
 
 def test_what_is_there_is_favoured():
@@ -126,3 +155,52 @@ def test_scores_that_nobody_asked_for_change_nothing():
     one.scored((1.0,) * 10, range(1, 7), keep=False)
     assert one.settled
     assert one.scores is None
+
+
+@given(st.sets(st.sampled_from(CHUNKS)), st.integers(1, 30))
+def test_masks_say_what_is_there_and_when_the_rest_was(away, known):
+    away = sorted(chunk for chunk in away if chunk < known)
+    one = Residency(ResidencyRules(12, burst=2), 64 * known, known, away)
+    gone = sorted(set(range(known)) - set(away))[:2]
+    for chunk in gone:
+        one.evicted(chunk, 64 * known + 7)
+    resident, last_used = one.masks(64 * known + 9, known)
+    for chunk in range(known):
+        assert resident[chunk] == (chunk not in (*away, *gone))
+        last = 64 * known + (0 if chunk in away else 7 if chunk in gone else 9)
+        assert last_used[chunk] == last
+
+
+# -- what stored prefixes remember ----------------------------------------------------------------
+
+
+@given(
+    st.sets(st.sampled_from(CHUNKS)),
+    st.one_of(st.none(), st.lists(st.floats(-5, 5), max_size=30)),
+    st.tuples(st.integers(0, 30), st.integers(0, 30)),
+    st.integers(0, 35),
+)
+def test_a_stored_residency_opens_into_any_number_of_places(resident, scores, ends, places):
+    chunks = range(min(ends), max(ends))
+    kept = KeptResidency(frozenset(resident), None if scores is None else tuple(scores))
+    chosen = kept.best(chunks, places)
+    assert len(chosen) == min(places, len(chunks))
+    assert chosen <= set(chunks)
+    missed = set(chunks) - chosen
+
+    def worth(chunk):
+        judged = scores is not None and chunk < len(scores)
+        return chunk in resident, not judged, scores[chunk] if judged else 0, chunk
+
+    assert all(worth(one) > worth(other) for one in chosen for other in missed)
+
+
+def test_where_nothing_is_remembered_the_last_chunks_are_there():
+    assert NOTHING_KEPT.best(range(3, 9), 2) == {7, 8}
+
+
+def test_a_residency_is_kept_with_its_scores():
+    one = residency()
+    one.asked()
+    one.scored((9.0, 1.0, 5.0), range(1, 3), keep=False)
+    assert one.kept() == KeptResidency(frozenset({0, 1, *range(4, 11)}), (9.0, 1.0, 5.0))

@@ -132,6 +132,30 @@ def test_chats_longer_than_the_budget_start_from_their_last_turn(make_world, win
         world.check_idle()
 
 
+@pytest.mark.parametrize(("windows", "recurrent"), LAYOUTS, ids=str)
+def test_all_that_is_kept_can_be_gone_on_from(make_world, windows, recurrent):
+    """At every length around the ends of chunks, the budget and the context."""
+    context = 832
+    edges = (6 * CHUNK_POSITIONS, 8 * CHUNK_POSITIONS, context - 40)
+    for length in (edge + step for edge in edges for step in (-2, -1, 0, 1, 2)):
+        world = make_world(
+            slots=1, windows=windows, recurrent=recurrent, residency=RULES, context=context,
+            slice=128, step_tokens=200, host_rows=80,
+        )  # fmt: skip
+        prompt = tuple(n * n % 29 for n in range(length))
+        world.submit(Request("a", prompt, 9, keep=True))
+        world.drain()
+        known = (*prompt, *world.streams["a"])
+        assert len(known) < context - 1
+        world.submit(Request("b", (*known, 5), 3))
+        world.drain()
+        used = world.finished["b"].usage
+        assert world.finished["b"].error is None
+        # The last token of an answer is in no state; a partly filled chunk may be read again.
+        assert used.reused >= len(known) - 1 - (0 if recurrent or None not in windows else 64)
+        world.check_idle()
+
+
 def test_what_the_host_has_no_room_for_is_refused_with_the_arithmetic(make_world):
     world = make_world(context=1100, residency=RULES, host_rows=8)
     with pytest.raises(RequestError, match=r"need \(6,\) blocks.*17 pages of host memory of 8"):

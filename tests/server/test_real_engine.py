@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
+from dataclasses import replace
 
 import httpx
 import openai
@@ -10,12 +13,17 @@ import pytest
 import torch
 from talk import eventually
 
+from kinfolk import hookimpl
+from kinfolk.descriptors import PolicySpec
 from kinfolk.engine.runtime import Runtime
+from kinfolk.loader import Provided
 from kinfolk.registry import Registry
 from kinfolk.sched.request import Request
+from kinfolk.score_api import Scores
 from kinfolk.server.options import ServerOptions
 from kinfolk.server.service import Service
 from kinfolk.settings import load_settings
+from kinfolk.state.layout import pool_layouts
 
 SLOTS = 8
 LONGEST = 160
@@ -291,3 +299,64 @@ def test_usage_says_what_is_not_exact_and_a_request_may_refuse_that(paged_runtim
         complete(prompt, kvflash="off")
     with pytest.raises(openai.BadRequestError, match="kvflash"):
         complete(prompt, kvflash="on")
+
+
+class AskedAgain:
+    """Wants the chunk after the one that it wanted before."""
+
+    @hookimpl
+    def score_chunks(self, query):
+        scores = torch.zeros(query.chunks)
+        scores[1 + query.length // 16 % (query.chunks - 1)] = 1
+        return Scores(scores)
+
+
+def test_metrics_say_what_is_paged_and_what_that_takes(connect, cases, monkeypatch):
+    module = types.ModuleType("asked_again")
+    module.create = lambda info: AskedAgain()
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    spec = PolicySpec("asked-again", "asked_again:create")
+    settings = load_settings(
+        slots=2,
+        context=1024,
+        dtype="f32",
+        device="cpu",
+        draft="off",
+        kvflash=640,
+        kvflash_burst=2,
+        kvflash_tau=16,
+        policy="asked-again",
+    )
+    registry = replace(
+        Registry.discover(settings), policies={spec.name: Provided(spec, "test", "the test")}
+    )
+    with Runtime.open(cases / "qwen35.gguf", settings, registry) as runtime:
+        url = str(connect(runtime).base_url).replace("/v1/", "/metrics")
+        before = counters(url)
+        tokens = tuple((7 * place) % 700 + 10 for place in range(900))
+        held = threading.Event()
+        runtime.engine.submit(Request("a", tokens, 90, grant=60), None, lambda _: held.set())
+        assert held.wait(60)
+        during = counters(url)
+        runtime.engine.cancel("a")
+        eventually(lambda: counters(url)["running"] == 0)
+        after = counters(url)
+        # All that was saved are chunks, with keys and values of all layers.
+        block_bytes = pool_layouts(runtime.loaded.plan)[0].block_bytes
+    assert [before[f"kvflash_{name}"] for name in ("tokens", "tau", "scorers")] == [640, 16, 1]
+    known = -(-(900 + 59) // 64)
+    assert during["kvflash_sequences"] == 1
+    assert during["kvflash_resident_chunks"] + during["kvflash_away_chunks"] == known
+    assert 0 < during["kvflash_resident_chunks"] <= 10
+    assert during["kvflash_selections"] >= 4
+    assert during["kvflash_recalls"] > 0
+    assert during["kvflash_evictions"] - during["kvflash_recalls"] == during["kvflash_away_chunks"]
+    for name in ("scoring", "choosing", "moving"):
+        assert during[f"kvflash_{name}_us"] > 0
+    assert during["saved_bytes"] == during["saves"] * block_bytes
+    assert during["loaded_bytes"] == during["loads"] * block_bytes > 0
+    assert during["kvflash_recalls"] == during["loads"]
+    assert during["host_bytes"] > 0
+    for name in ("sequences", "resident_chunks", "away_chunks"):
+        assert after[f"kvflash_{name}"] == 0
+    assert after["host_bytes"] == before["host_bytes"] == 0

@@ -317,13 +317,33 @@ def test_recalling_needs_one_of_the_blocks_that_a_sequence_was_promised(make_toy
     toy.kv_cache.tables.evict(lease, 0)
     assert not toy.kv_cache.can_open(64), "the block is promised to the sequence"
     toy.grow(lease, [1] * 64, history)
-    with pytest.raises(PoolExhausted, match="evict another chunk first"):
-        toy.kv_cache.tables.recall(lease, 0)
+    for _ in range(2):
+        with pytest.raises(PoolExhausted, match="evict another chunk first"):
+            toy.kv_cache.tables.recall(lease, 0)
+        assert toy.apply() == (), "what failed has changed nothing"
+        toy.kv_cache.check_integrity()
     toy.kv_cache.tables.evict(lease, 2)
     toy.kv_cache.tables.recall(lease, 0)
     toy.apply()
     toy.check(lease, history + [1] * 64)
     toy.kv_cache.check_integrity()
+
+
+def test_a_chunk_that_came_back_before_any_row_missed_it_leaves_its_sequence_exact(make_toy_cache):
+    """What counts is what rows saw, not how often something has left."""
+    toy = make_toy_cache()
+    history = list(range(64))
+    lease = toy.kv_cache.open(256, resident=4)
+    toy.grow(lease, history, [])
+    for _ in range(3):
+        toy.kv_cache.tables.evict(lease, 0)
+        toy.apply()
+        toy.kv_cache.tables.recall(lease, 0)
+        toy.apply()
+    toy.grow(lease, [64], history)
+    kept = toy.kv_cache.checkpoints.take(lease, 65)
+    assert kept.exact
+    assert kept.resident, "on the device, like that of any other sequence"
 
 
 def test_what_was_computed_without_an_evicted_chunk_is_never_exact(make_toy_cache):

@@ -1,4 +1,4 @@
-"""``kinfolk check``: runs the conformance kit on an installed family or drafter."""
+"""``kinfolk check``: runs the conformance kit on an installed family, drafter or policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Examples:
   kinfolk check olive
   kinfolk check olive -k trees        those with 'trees' in their name
   kinfolk check olive --json
-  kinfolk check ngram                 a drafter"""
+  kinfolk check ngram                 a drafter
+  kinfolk check lenient               a policy"""
 )
 @click.argument("name")
 @click.option("-k", "select", default="", metavar="EXPRESSION", help="Only checks that match.")
@@ -32,11 +33,11 @@ Examples:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, name: str, select: str, trace: bool, as_json: bool) -> None:
-    """Check the installed model family or drafter NAME with the conformance kit.
+    """Check the installed model family, drafter or policy NAME with the conformance kit.
 
-    Writes a tiny model of the family, or of one that the drafter drafts for, runs it in every mode
-    of the runtime and compares it with the plugin's own declarations. The exit code is 1 if a check
-    fails. Needs the extra 'testing'.
+    Writes a tiny model of the family, or of one that the drafter or policy is for, runs it in
+    every mode of the runtime and compares it with the plugin's own declarations. The exit code is 1
+    if a check fails. Needs the extra 'testing'.
     """
     kind = _kind_of(name, discover(read_settings(ctx)))
     on_result = (lambda result: None) if as_json else _print_result
@@ -55,13 +56,17 @@ def _kind_of(name: str, registry: Registry) -> Subject:
         return "family"
     if name in registry.drafters:
         return "drafter"
-    families, drafters = (
-        ", ".join(sorted(table)) or "none" for table in (registry.families, registry.drafters)
+    if name in registry.policies:
+        return "policy"
+    families, drafters, policies = (
+        ", ".join(sorted(table)) or "none"
+        for table in (registry.families, registry.drafters, registry.policies)
     )
     broken = [problem for problem in registry.problems() if name in problem]
     why = f"; {broken[0]}" if broken else ""
     raise SettingsError(
-        f"no family {name!r} is installed; installed: {families}; drafters: {drafters}{why}"
+        f"no family {name!r} is installed; installed: {families}; drafters: {drafters}; "
+        f"policies: {policies}{why}"
     )
 
 

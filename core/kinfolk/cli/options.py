@@ -32,7 +32,7 @@ ENGINE: Final = (
     *("draft", "draft_model", "draft_mode", "draft_tokens", "draft_budget"),
     *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),
-    *("kvflash", "kvflash_tau", "kvflash_burst", "kvflash_host"),
+    *("kvflash", "kvflash_most", "kvflash_tau", "kvflash_burst", "kvflash_host"),
 )
 PREFIXES: Final = ("checkpoints", "cache_memory", "cache_disk", "cache_dir")
 """What is kept of prompts, and where."""

@@ -135,6 +135,7 @@ def speed(end: Ended) -> str:
     return (
         f"{end.tokens} tokens at {rate:.1f} tok/s, first after {end.timings.prompt:.2f} s "
         f"({end.usage.prompt} in the prompt{cached}){drafts}, {end.reason.value}"
+        f"{'' if end.usage.exact else ', not exact (--kvflash)'}"
     )
 
 

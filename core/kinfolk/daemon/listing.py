@@ -50,5 +50,5 @@ def ending(number: int, event: Finished) -> str:
     place = "" if usage.reused_from is None else f" from={usage.reused_from}"
     return (
         f"ok req={number} prompt={usage.prompt} reused={usage.reused}{place} gen={usage.emitted} "
-        f"finish={event.reason.value}"
+        f"finish={event.reason.value}{'' if usage.exact else ' exact=no'}"
     )

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 
 import numpy as np
 import torch
@@ -33,15 +34,22 @@ class PendingScores:
 
 class ChunkScoring:
     """Scores chunks for one model. Nothing that a scorer does can fail a request: ``failures``
-    counts the rounds that it cost, and the first one is logged."""
+    counts the rounds that it cost, and the first one is logged. ``nanoseconds`` is the host's
+    time."""
 
     def __init__(self, hooks: ModelHookCaller) -> None:
         self._hooks = hooks
         self.failures = 0
+        self.nanoseconds = 0
 
     def launch(self, requests: Sequence[ScoreRequest]) -> list[PendingScores]:
         """Ask for scores behind what is launched; the host does not wait for the device."""
-        return [self._launch(request) for request in requests]
+        if not requests:
+            return []
+        started = perf_counter_ns()
+        pending = [self._launch(request) for request in requests]
+        self.nanoseconds += perf_counter_ns() - started
+        return pending
 
     def collect(self, pending: Sequence[PendingScores]) -> tuple[ChunkScores, ...]:
         """The scores, after the wait for the outputs of their step."""

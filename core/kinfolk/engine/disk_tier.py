@@ -43,6 +43,10 @@ IDLE_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.002
 """How often an idle engine looks whether copies that the disk waits for are done."""
 
+_NOT_THERE: Final = (
+    "memory has no exact state of it: there was no room, or its request was longer than --kvflash"
+)
+
 _QUIET_SECONDS: Final = 1.0
 """How long closing may take before something is said about it."""
 
@@ -116,7 +120,7 @@ class DiskTier:
 
         def given(future: Future[bool]) -> None:
             try:
-                heard("" if future.result() else "memory had no room for its state")
+                heard("" if future.result() else _NOT_THERE)
             except (CancelledError, InterruptedError):
                 heard("the disk cache was closed")
             except Exception as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
 from kinfolk.engine.memory import MemoryPlan
-from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB
+from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB, LEAST_CONTEXT
 from kinfolk.errors import CapacityError
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.plans import PoolRule, StateLimits, StatePlan
@@ -19,18 +20,17 @@ from kinfolk.types import CHUNK_POSITIONS
 
 log = logging.getLogger(__name__)
 
-AUTO_TOKENS = 16384
-"""Most tokens of a budget that ``--kvflash auto`` chooses."""
-
 PAGED_SHARE = 0.5
 """Part of the host's free memory that chunks may use by default."""
 
 
 class Divide(Protocol):
-    """Divides memory for limits and bytes of host memory for chunks. Raises
-    :class:`CapacityError`."""
+    """Divides memory for limits and bytes of host memory for chunks. A context that is ``asked``
+    for is not lowered. Raises :class:`CapacityError`."""
 
-    def __call__(self, *, wanted: StateLimits, paged: int) -> MemoryPlan: ...
+    def __call__(
+        self, *, wanted: StateLimits, paged: int, asked: int | None = ...
+    ) -> MemoryPlan: ...
 
 
 def plan_residency(
@@ -53,12 +53,9 @@ def plan_residency(
         return divide(wanted=wanted, paged=0), None
     rule = hooks.map_slots(plan, wanted).rules[plan.windows.index(None)]
     context = min(settings.context or DEFAULT_CONTEXT, wanted.context)
-    if settings.kvflash == "auto":
-        found = _largest(settings, plan, wanted, hooks, divide, host_free, rule, context)
-    else:
-        rules = _rules(settings, hooks, rule, settings.kvflash // CHUNK_POSITIONS)
-        found = _divided(settings, plan, wanted, divide, host_free, rules, context)
-    memory, rules = found
+    memory, rules = _first_that_fits(
+        settings, plan, wanted, hooks, divide, host_free, rule, context
+    )
     positions = min(context, memory.limits.context)
     if rules.chunks >= chunks_for(positions):
         log.warning(
@@ -94,7 +91,30 @@ def _rules(
     )
 
 
-def _largest(
+def _budgets(settings: Settings, rule: PoolRule) -> tuple[int, ...]:
+    """Chunks of the budgets that may be taken, the largest first."""
+    if settings.kvflash != "auto":
+        return (int(settings.kvflash) // CHUNK_POSITIONS,)
+    least = least_chunks(rule.sink, rule.tail, settings.kvflash_burst)
+    chunks = max(least, settings.kvflash_most // CHUNK_POSITIONS)
+    budgets = [chunks]
+    while chunks > least:
+        chunks = max(least, chunks // 2)
+        budgets.append(chunks)
+    return tuple(budgets)
+
+
+def _contexts(settings: Settings, context: int, fewest: int) -> Iterator[int]:
+    """The context, and if it is a default, its halves that are more than ``fewest`` chunks."""
+    yield context
+    while settings.context is None and context > LEAST_CONTEXT:
+        context //= 2
+        if chunks_for(context) <= fewest:
+            return
+        yield context
+
+
+def _first_that_fits(
     settings: Settings,
     plan: StatePlan,
     wanted: StateLimits,
@@ -104,21 +124,27 @@ def _largest(
     rule: PoolRule,
     context: int,
 ) -> tuple[MemoryPlan, ResidencyRules]:
-    """The largest budget that fits, of the halves of the largest one; at least the smallest one."""
-    chunks = AUTO_TOKENS // CHUNK_POSITIONS
-    least = least_chunks(rule.sink, rule.tail, settings.kvflash_burst)
-    while True:
-        rules = _rules(settings, hooks, rule, max(chunks, least))
-        try:
-            return _divided(settings, plan, wanted, divide, host_free, rules, context)
-        except CapacityError as error:
-            if chunks <= least:
-                raise CapacityError(
-                    f"--kvflash auto: not even the smallest budget of {least * CHUNK_POSITIONS} "
-                    f"tokens fits ({rule.sink} chunks at the start, {rule.tail} at the end, "
-                    f"{settings.kvflash_burst} to exchange, 2 for a slice and a step): {error}"
-                ) from None
-        chunks //= 2
+    """The largest budget that fits with all of the context. A default context is lowered only if no
+    budget fits, and never to one that a budget holds as a whole."""
+    budgets = _budgets(settings, rule)
+    problem: CapacityError | None = None
+    for length in _contexts(settings, context, budgets[-1]):
+        for chunks in budgets:
+            if length < context and chunks >= chunks_for(length):
+                continue
+            rules = _rules(settings, hooks, rule, chunks)
+            try:
+                return _divided(settings, plan, wanted, divide, host_free, rules, length)
+            except CapacityError as error:
+                problem = error if length == context else problem
+    assert problem is not None
+    if settings.kvflash != "auto":
+        raise problem
+    raise CapacityError(
+        f"--kvflash auto: not even the smallest budget of {budgets[-1] * CHUNK_POSITIONS} "
+        f"tokens fits ({rule.sink} chunks at the start, {rule.tail} at the end, "
+        f"{settings.kvflash_burst} to exchange, 2 for a slice and a step): {problem}"
+    )
 
 
 def _divided(
@@ -132,7 +158,7 @@ def _divided(
 ) -> tuple[MemoryPlan, ResidencyRules]:
     limits = replace(wanted, resident=rules.chunks)
     paged = _host_bytes(settings, plan, wanted.slots, host_free, context)
-    return divide(wanted=limits, paged=paged), rules
+    return divide(wanted=limits, paged=paged, asked=context), rules
 
 
 def _host_bytes(

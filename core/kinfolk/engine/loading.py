@@ -14,6 +14,7 @@ from kinfolk.engine.buckets import usual_draft
 from kinfolk.engine.chunk_scoring import probe_scorers
 from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
+from kinfolk.engine.pinning import lock_limit, refuse_unpinnable, try_to_pin
 from kinfolk.engine.preparing import Prepared, prepare_model
 from kinfolk.engine.preparing_drafters import PreparedDrafters
 from kinfolk.engine.step_ops import StepOps
@@ -105,6 +106,8 @@ def load_model(
         # The limit covers this process only: not other programs, nor the driver's memory.
         share = ready.memory.usable / torch.cuda.get_device_properties(ready.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), ready.device)
+    if ready.device.type == "cuda" and ready.residency is not None:
+        refuse_unpinnable(ready.memory.beside, lock_limit(), try_to_pin)
     return ModelSource(ready, graphs, settings.batch_invariant).load(progress)
 
 

@@ -129,8 +129,12 @@ class ModelRunner:
             **asdict(self.executor.counters),
             "saves": self.state.copies.saves,
             "loads": self.state.copies.loads,
+            "saved_rows": self.state.saved_rows,
+            "saved_bytes": self.state.copies.saved_bytes,
+            "loaded_bytes": self.state.copies.loaded_bytes,
             "waits": self._reader.waits,
             "kvflash_scorer_failures": self._scoring.failures,
+            "kvflash_scoring_us": self._scoring.nanoseconds // 1000,
             "allocations": _allocations(self.loaded.device),
         }
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
+
+from kinfolk.residency.kept import KeptResidency
 from kinfolk.residency.rules import ResidencyRules
-from kinfolk.residency.selection import Exchange, least_worth, select
+from kinfolk.residency.selection import Exchange, least_worth, select, within
 from kinfolk.score_api import ScoreReason
 
 
@@ -33,7 +37,14 @@ class Residency:
     last selection.
     """
 
-    def __init__(self, rules: ResidencyRules, length: int, known: int, away: Sequence[int]) -> None:
+    def __init__(
+        self,
+        rules: ResidencyRules,
+        length: int,
+        known: int,
+        away: Sequence[int],
+        scores: tuple[float, ...] | None = None,
+    ) -> None:
         self.rules = rules
         self.known = known
         self.away = set(away)
@@ -41,7 +52,7 @@ class Residency:
         self.since = 0
         self.phase = Phase.IDLE
         self.restored = bool(away)
-        self.scores: tuple[float, ...] | None = None
+        self.scores = None if scores is None else np.array(scores, np.float64)
         self._exchange = Exchange()
         # The committed length at which each chunk that is away left the device.
         self._left: dict[int, int] = dict.fromkeys(away, length)
@@ -62,7 +73,7 @@ class Residency:
         over = len(self.resident) + needed - self.known - most
         if over <= 0:
             return []
-        return least_worth(filter(evictable.__contains__, self.resident), self.scores, over)
+        return least_worth(within(self.resident, evictable), self.scores, over)
 
     def evicted(self, chunk: int, length: int) -> None:
         self.resident.remove(chunk)
@@ -78,6 +89,11 @@ class Residency:
         """The sequence was off the device as a whole, and is back with the chunks that it saw."""
         self.known = known
         self.resident = {chunk for chunk in self.resident if chunk < known}
+
+    def kept(self) -> KeptResidency:
+        """What a prefix that is stored now remembers."""
+        scores = None if self.scores is None else tuple(self.scores.tolist())
+        return KeptResidency(frozenset(self.resident), scores)
 
     # -- selections -----------------------------------------------------------------------------
 
@@ -103,11 +119,11 @@ class Residency:
         self.phase = Phase.IDLE
         if keep:
             return
-        self.scores = scores
+        self.scores = None if scores is None else np.array(scores, np.float64)
         self._exchange = select(
-            filter(evictable.__contains__, self.resident),
-            filter(evictable.__contains__, self.away),
-            scores,
+            within(self.resident, evictable),
+            within(self.away, evictable),
+            self.scores,
             self.rules.decoding - len(self.resident),
             self.rules.burst,
         )
@@ -126,8 +142,15 @@ class Residency:
         leaving = tuple(chunk for chunk in chosen.leaving if chunk in self.resident)
         return Exchange(leaving, chosen.coming)
 
-    def masks(self, length: int, sealed: int) -> tuple[tuple[bool, ...], tuple[int, ...]]:
+    def masks(
+        self, length: int, sealed: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """Of each of the first ``sealed`` chunks: whether it is on the device, and the committed
         length at which it was last."""
-        resident = tuple(chunk in self.resident for chunk in range(sealed))
-        return resident, tuple(self._left.get(chunk, length) for chunk in range(sealed))
+        resident, last_used = np.zeros(sealed, np.bool_), np.full(sealed, length, np.int64)
+        resident[within(self.resident, range(sealed))] = True
+        count = len(self._left)
+        last_used[np.fromiter(self._left, np.int64, count)] = np.fromiter(
+            self._left.values(), np.int64, count
+        )
+        return resident, last_used

@@ -7,15 +7,18 @@ same, the later one is worth more.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 FAVOUR = 0.9
 """A chunk takes the place of one that is there only if this part of its score is higher still."""
 
-Scores = Sequence[float] | None
-Worth = tuple[float, float, int]
+Scores = Sequence[float] | npt.NDArray[np.float64] | None
+ChunkNumbers = npt.NDArray[np.int64]
+Worths = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,43 +29,59 @@ class Exchange:
     coming: tuple[int, ...] = ()
 
 
-def worths(chunks: Iterable[int], scores: Scores) -> list[Worth]:
-    """What chunks are worth: a key of each, to sort by, whose last part is the chunk."""
-    if scores is None:
-        return [(1.0, 0.0, chunk) for chunk in chunks]
-    scored = len(scores)
-    return [
-        (0.0, scores[chunk], chunk) if chunk < scored else (1.0, 0.0, chunk) for chunk in chunks
-    ]
+def within(chunks: Collection[int], which: range) -> ChunkNumbers:
+    """Those of the chunks that are in a range, in any order."""
+    found = np.fromiter(chunks, np.int64, len(chunks))
+    return found[(found >= which.start) & (found < which.stop)]
 
 
-def least_worth(chunks: Iterable[int], scores: Scores, count: int) -> list[int]:
+def worths(chunks: ChunkNumbers, scores: Scores) -> Worths:
+    """What chunks are worth: their scores, which are finite, and infinity where nobody judged."""
+    found = np.full(len(chunks), np.inf)
+    if scores is not None:
+        table = np.asarray(scores, np.float64)
+        judged = chunks < len(table)
+        found[judged] = table[chunks[judged]]
+    return found
+
+
+def least_worth(chunks: ChunkNumbers, scores: Scores, count: int) -> list[int]:
     """The ``count`` chunks that go first, the first one first."""
-    return [chunk for *_, chunk in heapq.nsmallest(count, worths(chunks, scores))]
+    return _first(chunks, worths(chunks, scores), count)[0]
 
 
 def select(
-    resident: Iterable[int], away: Iterable[int], scores: Scores, room: int, burst: int
+    resident: ChunkNumbers, away: ChunkNumbers, scores: Scores, room: int, burst: int
 ) -> Exchange:
     """The best exchange of at most ``burst`` chunks.
 
     ``resident`` are those that may leave, ``away`` those that may come, ``room`` the places that
     are free. What comes takes free places first, then those of the least worth.
     """
-    best = heapq.nlargest(burst, worths(away, scores))
+    # The most worth first: of the negative, the least.
+    best, negative = _first(-away, -worths(away, scores), burst)
     free = max(0, room)
-    coming, rest = [chunk for *_, chunk in best[:free]], best[free:]
+    coming, rest = [-chunk for chunk in best[:free]], best[free:]
     leaving = []
+    last, least = _first(resident, worths(resident, scores), len(rest))
     # In the order in which an exchange gains most.
-    for new, old in zip(rest, heapq.nsmallest(len(rest), worths(resident, scores)), strict=False):
-        if _reduced(new) <= old[:2]:
+    for new, worth, old, other in zip(rest, negative[free:], last, least, strict=False):
+        if _reduced(-worth) <= other:
             break
-        leaving.append(old[2])
-        coming.append(new[2])
+        leaving.append(old)
+        coming.append(-new)
     return Exchange(tuple(leaving), tuple(coming))
 
 
-def _reduced(value: Worth) -> tuple[float, float]:
+def _first(chunks: ChunkNumbers, worth: Worths, count: int) -> tuple[list[int], list[float]]:
+    """The first ``count`` chunks by worth, then by number, and their worths."""
+    if 0 < count < len(chunks):
+        kept = worth <= np.partition(worth, count - 1)[count - 1]
+        chunks, worth = chunks[kept], worth[kept]
+    order = np.lexsort((chunks, worth))[:count]
+    return chunks[order].tolist(), worth[order].tolist()
+
+
+def _reduced(worth: float) -> float:
     """What a chunk that is away is worth against those that are there."""
-    scored, score, _ = value
-    return scored, score * FAVOUR if score > 0 else score / FAVOUR
+    return worth * FAVOUR if worth > 0 else worth / FAVOUR

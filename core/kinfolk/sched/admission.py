@@ -118,11 +118,12 @@ class Admission:
                 if start is not None:
                     sequence.reused_from = _place(sequence, start)
                 checkpoint, length = _from(start)
-                away = self._paging.away(length, len(sequence.prompt)) if resident else ()
+                seen = None if start is None else start.entry.residency
+                away = self._paging.away(length, len(sequence.prompt), seen) if resident else ()
                 sequence.lease = self._kv_cache.open(
                     positions, checkpoint, length, slot, resident=resident, away=away
                 )
-                self._paging.started(sequence)
+                self._paging.started(sequence, seen)
                 sequence.reused = sequence.computed = length
                 sequence.start = None if start is None else start.whole
                 self._prefixes.started(start)

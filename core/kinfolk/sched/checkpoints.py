@@ -181,10 +181,12 @@ class Checkpoints:
         return self._store.take(lease, position)
 
     def _insert(self, made: PendingCheckpoint) -> None:
+        residency = made.sequence.residency
         self._prefixes.insert(
             made.tokens,
             made.checkpoint,
             made.kind,
             forks=made.sequence.request.checkpoints,
             start=made.sequence.start,
+            residency=None if residency is None else residency.kept(),
         )

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from time import perf_counter_ns
 
+from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
 from kinfolk.residency.residency import Phase, Residency
 from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.plan import ChunkScores, ScoreRequest
@@ -28,7 +30,7 @@ class Paging:
     """Decides what leaves and comes back; without ``rules``, nothing does.
 
     ``exchanges`` and ``selections`` count chunks that came back and scores that came, ``evictions``
-    chunks that left.
+    chunks that left. ``choosing`` and ``moving`` are the host's nanoseconds; they decide nothing.
     """
 
     def __init__(self, rules: ResidencyRules | None, tables: SequenceTables) -> None:
@@ -36,17 +38,29 @@ class Paging:
         self.evictions = 0
         self.exchanges = 0
         self.selections = 0
+        self.choosing = 0
+        self.moving = 0
         self._tables = tables
         self._requests: list[ScoreRequest] = []
         self._asked: dict[int, Sequence] = {}
 
-    def stats(self) -> dict[str, int]:
-        """Counters since the start, and the budget of a sequence in tokens, 0 = there is none."""
+    def stats(self, sequences: Iterable[Sequence]) -> dict[str, int]:
+        """Counters since the start, the rules (0 = there are none), and what ``sequences`` have:
+        the number of paged ones with a slot, and of their chunks on the device and away."""
+        paged = [each.residency for each in sequences if each.lease and each.residency]
+        rules = self.rules
         return {
-            "kvflash_tokens": 0 if self.rules is None else self.rules.chunks * CHUNK_POSITIONS,
+            "kvflash_tokens": 0 if rules is None else rules.chunks * CHUNK_POSITIONS,
+            "kvflash_tau": 0 if rules is None else rules.tau,
+            "kvflash_scorers": 0 if rules is None else len(rules.scorers),
+            "kvflash_sequences": len(paged),
+            "kvflash_resident_chunks": sum(len(each.resident) for each in paged),
+            "kvflash_away_chunks": sum(len(each.away) for each in paged),
             "kvflash_evictions": self.evictions,
             "kvflash_recalls": self.exchanges,
             "kvflash_selections": self.selections,
+            "kvflash_choosing_us": self.choosing // 1000,
+            "kvflash_moving_us": self.moving // 1000,
         }
 
     def resident(self, positions: int) -> int | None:
@@ -62,18 +76,21 @@ class Paging:
         root = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
         return tokens.with_root(root)
 
-    def away(self, length: int, prompt: int) -> range:
+    def away(self, length: int, prompt: int, kept: KeptResidency | None = None) -> frozenset[int]:
         """Full chunks that a paged sequence starts without, if its first ``length`` positions are
-        there and its prompt has ``prompt`` tokens: all that its first slice leaves no room for."""
+        there and its prompt has ``prompt`` tokens: all that its first slice leaves no room for.
+        ``kept`` decides which ones; by default, the last ones stay."""
         if self.rules is None:
-            return range(0)
-        rows = min(self.rules.slice_rows(prompt), prompt - length)
-        kept = self.rules.decoding - max(1, chunks_for(length + rows) - chunks_for(length))
+            return frozenset()
+        rows, there = min(self.rules.slice_rows(prompt), prompt - length), chunks_for(length)
+        places = self.rules.decoding - max(1, chunks_for(length + rows) - there)
         first = self.rules.sink
-        return range(first, max(first, chunks_for(length) - max(self.rules.tail, kept - first)))
+        movable = range(first, max(first, there - self.rules.tail))
+        stay = places - first - self.rules.tail
+        return frozenset(movable) - (kept or NOTHING_KEPT).best(movable, max(0, stay))
 
-    def started(self, sequence: Sequence) -> None:
-        """A sequence has got a slot."""
+    def started(self, sequence: Sequence, kept: KeptResidency | None = None) -> None:
+        """A sequence has got a slot; ``kept`` is of what it started from."""
         seq = self._tables.sequence(sequence.leased)
         if self.rules is None or not seq.paged:
             return
@@ -82,7 +99,10 @@ class Paging:
             return
         away = sorted(self._tables.away(sequence.leased))
         known = chunks_for(seq.extended)
-        sequence.residency = Residency(self.rules, seq.length, known, away)
+        judged = None if kept is None else kept.scores
+        # A partly filled chunk may be filled with other tokens than those that were scored.
+        scores = None if judged is None else judged[: seq.length // CHUNK_POSITIONS]
+        sequence.residency = Residency(self.rules, seq.length, known, away, scores)
 
     # -- planning -------------------------------------------------------------------------------
 
@@ -150,8 +170,10 @@ class Paging:
             residency = sequence.residency
             if residency is not None:
                 self.selections += 1
+                started = perf_counter_ns()
                 evictable = self._tables.evictable(sequence.lease)
                 residency.scored(result.values, evictable, keep=result.keep)
+                self.choosing += perf_counter_ns() - started
 
     def forget(self) -> None:
         """Nothing that was planned is carried out."""
@@ -178,11 +200,13 @@ class Paging:
     def _move(self, sequence: Sequence, residency: Residency, *, at_once: bool) -> None:
         """Take a selection a step further; ``at_once``: to its end, which the step waits for."""
         lease = sequence.leased
+        started = perf_counter_ns()
         if residency.phase is Phase.CHOSEN:
             coming = residency.loads()
             if not at_once:
                 for chunk in coming:
                     self._tables.fetch(lease, chunk)
+                self.moving += perf_counter_ns() - started
                 return
         if residency.phase is not Phase.LOADING:
             return
@@ -193,11 +217,15 @@ class Paging:
             self._tables.recall(lease, chunk)
             residency.recalled(chunk)
             self.exchanges += 1
+        self.moving += perf_counter_ns() - started
 
     def _make_room(self, sequence: Sequence, residency: Residency, needed: int, most: int) -> None:
-        evictable = self._tables.evictable(sequence.leased)
-        for chunk in residency.surplus(needed, most, evictable):
+        started = perf_counter_ns()
+        leaving = residency.surplus(needed, most, self._tables.evictable(sequence.leased))
+        for chunk in leaving:
             self._evict(sequence, residency, chunk)
+        if leaving:
+            self.moving += perf_counter_ns() - started
 
     def _evict(self, sequence: Sequence, residency: Residency, chunk: int) -> None:
         self._tables.evict(sequence.leased, chunk)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
 
 from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.score_api import ScoreReason
@@ -71,8 +74,8 @@ class ScoreRequest:
     tokens: Sequence[int]
     length: int
     reason: ScoreReason
-    resident: tuple[bool, ...]
-    last_used: tuple[int, ...]
+    resident: npt.NDArray[np.bool_] = field(compare=False)
+    last_used: npt.NDArray[np.int64] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,7 @@ class Scheduler:
     def prefix_stats(self) -> dict[str, int]:
         """Counters of the prefix cache, of the disk behind it, and of paging."""
         disk = {} if self._disk is None else self._disk.stats()
-        return self._prefixes.stats() | disk | self._paging.stats()
+        return self._prefixes.stats() | disk | self._paging.stats(tuple(self._alive.values()))
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -288,7 +288,6 @@ class Scheduler:
         self._kv_cache.arrived(result.arrived)
         self._outstanding.pop(0)
         self._drafts.timed(plan, result.seconds)
-        self._paging.scored(result.scores)
         events: list[SchedulerEvent] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
@@ -300,6 +299,7 @@ class Scheduler:
                 events.append(self._finish(sequence, FinishReason.ERROR, error=outcome.error))
             else:
                 self._apply(sequence, item, outcome, events.append)
+        self._paging.scored(result.scores)  # what may leave depends on the new lengths
         self._turns.rotate()
         return events
 

@@ -130,14 +130,17 @@ class _Copy:
 class Copies:
     """Enqueues the operations of plans on two streams, and the waits between them.
 
-    ``saves`` and ``loads`` count copies. Between :meth:`begin` and :meth:`end` are the operations
-    of one plan; its step is launched behind them.
+    ``saves`` and ``loads`` count copies, ``saved_bytes`` and ``loaded_bytes`` what they move.
+    Between :meth:`begin` and :meth:`end` are the operations of one plan; its step is launched
+    behind them.
     """
 
     def __init__(self, streams: DeviceStreams) -> None:
         self.streams = streams
         self.saves = 0
         self.loads = 0
+        self.saved_bytes = 0
+        self.loaded_bytes = 0
         self._saved: dict[Location, _Copy] = {}
         self._loaded: dict[Location, _Copy] = {}
         # Copies are done in order, so the main stream has waited for all up to this number.
@@ -155,16 +158,18 @@ class Copies:
             self._wait(self._due)
             self._due = None
 
-    def save(self, place: Location, action: Action) -> Any:
-        """Copy a place to the host. Returns the event that it is there."""
+    def save(self, place: Location, action: Action, nbytes: int) -> Any:
+        """Copy the bytes of a place to the host. Returns the event that they are there."""
         copy = self._saved[place] = self._copy(action)
         self.saves += 1
+        self.saved_bytes += nbytes
         return copy.event
 
-    def load(self, place: Location, action: Action) -> None:
-        """Copy a place from the host."""
+    def load(self, place: Location, action: Action, nbytes: int) -> None:
+        """Copy the bytes of a place from the host."""
         self._loaded[place] = self._copy(action)
         self.loads += 1
+        self.loaded_bytes += nbytes
 
     def step_uses(self, place: Location) -> None:
         """The step that is launched next, or a later one, may read or write the place."""

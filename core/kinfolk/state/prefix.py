@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
 
+from kinfolk.residency.kept import KeptResidency
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
 from kinfolk.state.eviction import PrefixBytes, needed_by, victims
@@ -178,10 +179,11 @@ class PrefixCache:
         *,
         forks: Collection[int] = (),
         start: StoredPrefix | None = None,
+        residency: KeptResidency | None = None,
     ) -> None:
         """Take over a checkpoint behind the first of ``tokens``; a second one for the same prefix
         is dropped at once. ``forks`` are the lengths at which the request said that later prompts
-        branch off, ``start`` is what it started from."""
+        branch off, ``start`` is what it started from, ``residency`` what it saw if it is paged."""
         if self.holds(tokens, checkpoint.length):
             self.drops[DropReason.SUPERSEDED] += 1
             self._store.drop(checkpoint)
@@ -192,6 +194,7 @@ class PrefixCache:
                 self._store.drop(checkpoint)
                 return
         entry = self._add(tokens, checkpoint, kind)
+        entry.residency = residency
         _leave_behind(entry, forks)
         if not checkpoint.exact:
             entry.spilled = True  # only requests of this process with the same budget start from it

@@ -309,14 +309,15 @@ class State:
         self.copies.change(copy, reads=(_slot(source),), writes=(_slot(target),))
 
     def _save(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
-        self.host.add(identity, sum(part.numel() for part in row))
+        nbytes = _total(row)
+        self.host.add(identity, nbytes)
         kept = list(self.host.parts(identity))
-        event = self.copies.save(place, lambda: copy_bytes(row, kept))
+        event = self.copies.save(place, lambda: copy_bytes(row, kept), nbytes)
         self._arriving.append((identity, event))
 
     def _load(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
         kept = list(self.host.parts(identity))
-        self.copies.load(place, lambda: copy_bytes(kept, row))
+        self.copies.load(place, lambda: copy_bytes(kept, row), _total(row))
 
     def _to_disk(self, operation: DiskOperation) -> None:
         if self.to_disk is None:
@@ -331,6 +332,11 @@ class State:
     def _recurrent_bytes(self, slot: int) -> list[torch.Tensor]:
         """The recurrent state of a slot, uint8 [n] for each tensor."""
         return [tensor[slot].reshape(-1).view(torch.uint8) for tensor in self.recurrent_tensors()]
+
+
+def _total(row: Sequence[torch.Tensor]) -> int:
+    """Bytes of parts of uint8."""
+    return sum(part.numel() for part in row)
 
 
 def _block(pool: int, block: int) -> Location:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kinfolk.residency.kept import KeptResidency
 from kinfolk.state.chunks import Checkpoint
 from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES, HashedTokens
 from kinfolk.types import CHUNK_POSITIONS
@@ -48,7 +49,8 @@ class StoredPrefix:
     ``start`` on. ``above`` is the longest stored prefix that begins this one, ``below`` are those
     that this one is ``above``. ``hits`` requests have started from it, the last one at the tick
     ``used``. ``expected``: the next request of its conversation may branch off here. ``spilled``:
-    it is on the disk, or need not be written there any more.
+    it is on the disk, or need not be written there any more. ``residency``: what the sequence saw,
+    if it was paged.
     """
 
     tokens: HashedTokens
@@ -64,6 +66,7 @@ class StoredPrefix:
     used: int = 0
     expected: bool = True
     spilled: bool = False
+    residency: KeptResidency | None = None
 
     @classmethod
     def of(

@@ -1,7 +1,8 @@
 """Tools for testing a plugin; only ``kinfolk check`` and tests import them.
 
 A test module with ``from kinfolk.testing import FamilyConformance`` and a subclass that names a
-family runs every check of the conformance kit; ``DrafterConformance`` does so for a drafter.
+family runs every check of the conformance kit; ``DrafterConformance`` does so for a drafter,
+``PolicyConformance`` for a policy.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kinfolk.testing.conformance import DrafterConformance, FamilyConformance
+    from kinfolk.testing.conformance import (
+        DrafterConformance,
+        FamilyConformance,
+        PolicyConformance,
+    )
 
-__all__ = ["DrafterConformance", "FamilyConformance"]
+__all__ = ["DrafterConformance", "FamilyConformance", "PolicyConformance"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kinfolk.testing.checks.chunk_scores import ChunkScoreChecks
 from kinfolk.testing.checks.contract import ContractChecks
 from kinfolk.testing.checks.drafter_engine import DrafterEngineChecks
 from kinfolk.testing.checks.drafter_files import DrafterFileChecks
@@ -14,6 +15,7 @@ from kinfolk.testing.checks.engine import EngineChecks
 from kinfolk.testing.checks.features import FeatureChecks
 from kinfolk.testing.checks.files import FileChecks
 from kinfolk.testing.checks.numbers import NumberChecks
+from kinfolk.testing.checks.policy import PolicyChecks
 from kinfolk.testing.checks.ranges import RangeChecks
 from kinfolk.testing.checks.state import StateChecks
 from kinfolk.testing.checks.text import TextChecks
@@ -47,4 +49,16 @@ class DrafterConformance(
     """
 
     drafter: str
+    kinfolk_conformance = True
+
+
+@pytest.mark.cpu
+class PolicyConformance(ChunkScoreChecks, PolicyChecks):
+    """All checks, on the installed policy that ``policy`` names.
+
+    A test module needs only ``class TestMine(PolicyConformance): policy = "mine"``. Checks that do
+    not apply, such as those of scores to a policy that scores nothing, are listed with the reason.
+    """
+
+    policy: str
     kinfolk_conformance = True

@@ -1,4 +1,4 @@
-"""Facts about a family, or a drafter, that decide which checks apply to it.
+"""Facts about a family, a drafter or a policy that decide which checks apply to it.
 
 A check states its needs with :func:`needs`. A check with an unmet need is not run, and is listed
 with the reason.
@@ -21,6 +21,7 @@ from kinfolk.text.chat import TEMPLATE
 if TYPE_CHECKING:
     from kinfolk.testing.drafter_kit import DrafterKit
     from kinfolk.testing.kit import Kit
+    from kinfolk.testing.policy_kit import PolicyKit
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,15 @@ def drafter_facts_of(kit: DrafterKit) -> Facts:
     except Exception as error:  # A drafter may raise any exception.
         reason = f"the tiny drafter cannot be used: {type(error).__name__}: {error}"
         return Facts(dict.fromkeys(get_args(Need), reason))
+
+
+def policy_facts_of(kit: PolicyKit) -> Facts:
+    """As :func:`facts_of`, of a policy."""
+    try:
+        scores = "score_chunks" in kit.answered
+    except Exception as error:  # A policy may raise any exception.
+        return Facts({"scores": f"the policy cannot be used: {type(error).__name__}: {error}"})
+    return Facts({} if scores else {"scores": "the policy does not answer score_chunks"})
 
 
 def _missing_of_drafter(kit: DrafterKit) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 
 Need = Literal[
     "tiny", "reference", "checkpoint", "row order", "eviction", "windows", "experts",
-    "chat template", "features", "tiny drafter", "file", "recurrent", "chain", "host",
+    "chat template", "features", "tiny drafter", "file", "recurrent", "chain", "host", "scores",
 ]  # fmt: skip
 NEEDS = "kinfolk_needs"
 EACH_TINY = "kinfolk_each_tiny"
@@ -20,5 +20,5 @@ FORMAT = "quant_format"
 
 
 def needs(*wanted: Need) -> pytest.MarkDecorator:
-    """The check applies only to families, or drafters, that meet all of these needs."""
+    """The check applies only to families, drafters or policies that meet all of these needs."""
     return getattr(pytest.mark, NEEDS)(*wanted)  # type: ignore[no-any-return]

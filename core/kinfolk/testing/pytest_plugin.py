@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kinfolk.testing.drafter_kit import DrafterKit
     from kinfolk.testing.facts import Facts
     from kinfolk.testing.kit import Kit
+    from kinfolk.testing.policy_kit import PolicyKit
 
 # Before the modules are imported, so that their assertions show values.
 pytest.register_assert_rewrite(
@@ -29,7 +30,7 @@ Target = tuple[str, str] | None
 """(family, tiny model) that a drafter is checked with; ``None`` = what it states."""
 
 MARK = "kinfolk_conformance"
-"""Attribute of test classes that check what their ``family`` or ``drafter`` names."""
+"""Attribute of test classes that check what their ``family``, ``drafter`` or ``policy`` names."""
 
 
 class Conformance:
@@ -41,6 +42,8 @@ class Conformance:
         self._facts: dict[tuple[str, str], Facts] = {}
         self._drafters: dict[tuple[str, Target], DrafterKit] = {}
         self._drafter_facts: dict[tuple[str, Target], Facts] = {}
+        self._policies: dict[str, PolicyKit] = {}
+        self._policy_facts: dict[str, Facts] = {}
         self._targets: dict[str, tuple[tuple[str, str], ...]] = {}
         self.not_applicable: list[tuple[str, str, str]] = []
 
@@ -61,8 +64,17 @@ class Conformance:
             self._drafters[drafter, target] = kit
         return self._drafters[drafter, target]
 
+    def policy_kit(self, policy: str) -> PolicyKit:
+        """The kit on a policy."""
+        from kinfolk.testing.policy_kit import PolicyKit
+
+        if policy not in self._policies:
+            self._policies[policy] = PolicyKit(policy, self._new_folder())
+        return self._policies[policy]
+
     def _new_folder(self) -> Path:
-        folder = Path(self._folder.name) / str(len(self._kits) + len(self._drafters))
+        kits = len(self._kits) + len(self._drafters) + len(self._policies)
+        folder = Path(self._folder.name) / str(kits)
         folder.mkdir()
         return folder
 
@@ -80,6 +92,13 @@ class Conformance:
             facts = drafter_facts_of(self.drafter_kit(drafter, target))
             self._drafter_facts[drafter, target] = facts
         return self._drafter_facts[drafter, target]
+
+    def policy_facts(self, policy: str) -> Facts:
+        from kinfolk.testing.facts import policy_facts_of
+
+        if policy not in self._policy_facts:
+            self._policy_facts[policy] = policy_facts_of(self.policy_kit(policy))
+        return self._policy_facts[policy]
 
     def targets(self, drafter: str) -> tuple[tuple[str, str], ...]:
         """The tiny models that a drafter is part of; empty if it raises, as :meth:`models`."""
@@ -131,6 +150,11 @@ def drafter_of(cls: type | None) -> str | None:
     return getattr(cls, "drafter", None) if hasattr(cls, MARK) else None
 
 
+def policy_of(cls: type | None) -> str | None:
+    """The policy that a test class checks, ``None`` for any other class."""
+    return getattr(cls, "policy", None) if hasattr(cls, MARK) else None
+
+
 def model_of(item: pytest.Item) -> str:
     """The tiny model that a check runs on, empty for the family's first."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -173,16 +197,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, out = [], []
     for item in items:
         cls = getattr(item, "cls", None)
-        family, drafter = family_of(cls), drafter_of(cls)
+        family, drafter, policy = family_of(cls), drafter_of(cls), policy_of(cls)
         facts = None
         if family:
             facts = conformance_of(config).facts(family, model_of(item))
         elif drafter:
             facts = conformance_of(config).drafter_facts(drafter, target_of(item))
+        elif policy:
+            facts = conformance_of(config).policy_facts(policy)
         reason = facts.why_not(item) if facts else ""
         if reason:
             out.append(item)
-            name = family or drafter or ""
+            name = family or drafter or policy or ""
             conformance_of(config).not_applicable.append((name, item.name, reason))
         else:
             kept.append(item)
@@ -229,6 +255,13 @@ def kinfolk_drafter(request: pytest.FixtureRequest) -> Iterator[DrafterKit]:
     with one_thread():
         target: Target = getattr(request, "param", None)
         yield conformance_of(request.config).drafter_kit(str(drafter_of(request.cls)), target)
+
+
+@pytest.fixture(scope="class")
+def kinfolk_policy(request: pytest.FixtureRequest) -> Iterator[PolicyKit]:
+    """The kit of the test class's policy."""
+    with one_thread():
+        yield conformance_of(request.config).policy_kit(str(policy_of(request.cls)))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Runs the conformance kit on an installed family or drafter, outside of any test suite."""
+"""Runs the conformance kit on an installed family, drafter or policy, outside of any test suite."""
 
 from __future__ import annotations
 
@@ -30,9 +30,13 @@ _MODULE: Final = """from kinfolk.testing import {checks}
 class TestPlugin({checks}):
     {kind} = {name!r}
 """
-_CHECKS: Final = {"family": "FamilyConformance", "drafter": "DrafterConformance"}
+_CHECKS: Final = {
+    "family": "FamilyConformance",
+    "drafter": "DrafterConformance",
+    "policy": "PolicyConformance",
+}
 
-Subject = Literal["family", "drafter"]
+Subject = Literal["family", "drafter", "policy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,8 @@ def run_checks(
     select: str = "",
     on_result: OnResult | None = None,
 ) -> tuple[Result, ...]:
-    """Run the checks of the family, or drafter, called ``name``: those whose names match the pytest
-    expression ``select`` if it is given.
+    """Run the checks of the family, drafter or policy called ``name``: those whose names match the
+    pytest expression ``select`` if it is given.
 
     ``on_result`` is called with each result as its check ends. Raises :class:`SettingsError` if the
     tools are not installed or no check matches, and :class:`PluginError` if pytest cannot run.

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from kinfolk.descriptors import family_problem
 from kinfolk.hookcheck import MODEL, implementations, problems
@@ -56,16 +57,7 @@ class ContractChecks:
     def test_discovery_loads_nothing_heavy(self, kinfolk_kit: Kit) -> None:
         """Importing and querying the plugin imports neither torch nor other heavy packages."""
         code = _DISCOVER.format(path=sys.path, module=kinfolk_kit.record.module)
-        ran = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=kinfolk_kit.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert ran.returncode == 0, ran.stderr
-        imported = set(json.loads(ran.stdout.splitlines()[-1]))
-        heavy = sorted(imported.intersection(HEAVY))
+        heavy = heavy_imports(code, kinfolk_kit.folder)
         assert not heavy, f"{kinfolk_kit.record.module} imports {', '.join(heavy)} at discovery"
 
     @needs("tiny")
@@ -87,3 +79,13 @@ class ContractChecks:
         """``hooks`` returns a new object for every loaded model."""
         first, second = (kinfolk_kit.family.hooks(kinfolk_kit.config) for _ in range(2))
         assert first is not second
+
+
+def heavy_imports(code: str, folder: Path) -> list[str]:
+    """Heavy packages that are imported by a program, run in ``folder``, which prints a JSON list of
+    all that it imported."""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    return sorted(set(json.loads(ran.stdout.splitlines()[-1])).intersection(HEAVY))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +10,7 @@ from kinfolk.draft_api import DraftPlan
 from kinfolk.errors import KinfolkError, PluginError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.hookspecs import API
-from kinfolk.testing.checks.contract import HEAVY
+from kinfolk.testing.checks.contract import heavy_imports
 from kinfolk.testing.drafter_kit import DrafterKit
 from kinfolk.testing.marks import needs
 from kinfolk.testing.model_files import rewrite
@@ -47,15 +45,7 @@ class DrafterFileChecks:
         packages."""
         module = kinfolk_drafter.record.module
         code = _DISCOVER.format(path=sys.path, module=module)
-        ran = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=kinfolk_drafter.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert ran.returncode == 0, ran.stderr
-        heavy = sorted(set(json.loads(ran.stdout.splitlines()[-1])).intersection(HEAVY))
+        heavy = heavy_imports(code, kinfolk_drafter.folder)
         assert not heavy, f"{module} imports {', '.join(heavy)} at discovery"
 
     def test_tiny_drafter_is_usable(self, kinfolk_drafter: DrafterKit) -> None:

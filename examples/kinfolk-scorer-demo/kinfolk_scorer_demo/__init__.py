@@ -1,0 +1,1 @@
+"""Example: a policy for kinfolk that scores chunks."""
