@@ -101,10 +101,22 @@ def _advance(
 
 
 @triton.jit
-def _read(q_ptr, out_ptr, row, q_row, out_row, keys, values, state):
-    """Store the output of ``row``, after which the state is ``state``."""
-    q = tl.load(q_ptr + row * q_row + keys).to(tl.float32)
-    tl.store(out_ptr + row * out_row + values, tl.sum(state * q[None, :], 1))
+def _row_by_row(
+    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, store_rows, store_slots, stores,
+    first, last, q_row, k_row, v_row, g_row, beta_row, out_row, size, keys, values, place, state,
+    STORES: tl.constexpr,
+):  # fmt: skip
+    """The state after the rows ``first:last``, whose outputs and checkpoints are stored."""
+    for index in range(first, last):
+        row = tl.cast(index, tl.int64)
+        state = _advance(
+            k_ptr, v_ptr, g_ptr, beta_ptr, row, k_row, v_row, g_row, beta_row, keys, values, state
+        )
+        q = tl.load(q_ptr + row * q_row + keys).to(tl.float32)
+        tl.store(out_ptr + row * out_row + values, tl.sum(state * q[None, :], 1))
+        if STORES:
+            _store(state_ptr, store_rows, store_slots, stores, index, index + 1, place, size, state)
+    return state
 
 
 @triton.jit(do_not_specialize=["entries", "begin", "end", "stores"])
@@ -182,18 +194,11 @@ def scan_kernel(
         # Chunks ``opening:closing`` are not short.
         row, short = _short_rows(base, start, stop, first, first < last)
         opening = first + (short > row).to(tl.int32)
-        for single in range(row, short):
-            at_row = tl.cast(single, tl.int64)
-            state = _advance(
-                k_ptr, v_ptr, g_ptr, beta_ptr, at_row, k_row, v_row, g_row, beta_row, keys, values,
-                state,
-            )  # fmt: skip
-            _read(q_ptr, out_ptr, at_row, q_row, HV * DV, keys, values, state)
-            if STORES:
-                _store(
-                    state_ptr, store_rows, store_slots, stores, single, single + 1,
-                    place, HV * DV * DK, state,
-                )  # fmt: skip
+        state = _row_by_row(
+            q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, store_rows, store_slots,
+            stores, row, short, q_row, k_row, v_row, g_row, beta_row, HV * DV, HV * DV * DK,
+            keys, values, place, state, STORES,
+        )  # fmt: skip
         tail, short = _short_rows(base, start, stop, last - 1, opening < last)
         closing = last - (short > tail).to(tl.int32)
         store = stop
@@ -267,18 +272,11 @@ def scan_kernel(
                     )  # fmt: skip
                     store = _next_store(store_rows, stores, final, stop)
         state *= unscale[:, None]
-        for single in range(tail, short):
-            at_row = tl.cast(single, tl.int64)
-            state = _advance(
-                k_ptr, v_ptr, g_ptr, beta_ptr, at_row, k_row, v_row, g_row, beta_row, keys, values,
-                state,
-            )  # fmt: skip
-            _read(q_ptr, out_ptr, at_row, q_row, HV * DV, keys, values, state)
-            if STORES:
-                _store(
-                    state_ptr, store_rows, store_slots, stores, single, single + 1,
-                    place, HV * DV * DK, state,
-                )  # fmt: skip
+        state = _row_by_row(
+            q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, store_rows, store_slots,
+            stores, tail, short, q_row, k_row, v_row, g_row, beta_row, HV * DV, HV * DV * DK,
+            keys, values, place, state, STORES,
+        )  # fmt: skip
         tl.store(at, state)
         if STORES:
             # What is stored above is read by other threads of this program.
