@@ -203,8 +203,8 @@ def scan_kernel(
         closing = last - (short > tail).to(tl.int32)
         store = stop
         if STORES:
-            passed, _ = rows_of_chunk(base, start, stop, opening)
-            store = _next_store(store_rows, stores, passed - 1, stop)
+            begun, _ = rows_of_chunk(base, start, stop, opening)
+            store = _next_store(store_rows, stores, begun - 1, stop)
         row = base + opening * CHUNK_ROWS + t
         v = _values(v_ptr, row, v_row, values, (row >= start) & (row < stop))
         unscale = tl.zeros([BV], tl.float32) + 1
