@@ -24,7 +24,7 @@ SHARED, LARGE_SHARED = 99 * 1024, 227 * 1024
 SPILLED = 128
 """Bytes a thread: some registers of the longest kernel, of thousands of instructions."""
 
-LONG_SPILLED = 2048
+LONG_SPILLED = 2304
 """The same for chunks of the delta rule, whose matrices of 64 x 64 numbers fill all registers. Most
 is spilled once for several products."""
 

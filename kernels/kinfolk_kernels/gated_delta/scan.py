@@ -121,40 +121,13 @@ def _row_by_row(
 
 @triton.jit(do_not_specialize=["entries", "begin", "end", "stores"])
 def scan_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    g_ptr,
-    beta_ptr,
-    state_ptr,
-    out_ptr,
-    pairs_ptr,
-    systems_ptr,
-    factors_ptr,
-    positions,
-    slices,
-    store_rows,
-    store_slots,
-    entries,
-    begin,
-    end,
-    stores,
-    q_row,
-    k_row,
-    v_row,
-    g_row,
-    beta_row,
-    HK: tl.constexpr,
-    HV: tl.constexpr,
-    DK: tl.constexpr,
-    DV: tl.constexpr,
-    BV: tl.constexpr,
-    TABLE: tl.constexpr,
-    STORES: tl.constexpr,
-    STAGES: tl.constexpr,
-    PAIRED: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, pairs_ptr, systems_ptr, factors_ptr,
+    positions, slices, store_rows, store_slots, entries, begin, end, stores,
+    q_row, k_row, v_row, g_row, beta_row,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
+    TABLE: tl.constexpr, STORES: tl.constexpr, STAGES: tl.constexpr, PAIRED: tl.constexpr,
     PDL: tl.constexpr,
-):
+):  # fmt: skip
     """Grid (HV * DV / BV, N): a program advances BV values of a head over a slice, and over every
     N-th slice after it.
 

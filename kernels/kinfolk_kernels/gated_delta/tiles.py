@@ -52,4 +52,4 @@ def chunk_tile(shared: int) -> ChunkTile:
     chunks of 96 KB."""
     if shared > 2 * SMALL_SHARED:
         return ChunkTile(values=64, warps=4, stages=2)
-    return ChunkTile(values=32, warps=8, stages=1)
+    return ChunkTile(values=32, warps=8, stages=1, batched=False)
