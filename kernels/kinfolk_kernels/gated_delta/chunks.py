@@ -2,6 +2,9 @@
 
 Chunks begin at multiples of 64 positions of the text, so the first one of a slice may lack its
 first rows, and the last one its last. The chunks of a step are numbered through, slice by slice.
+
+A chunk with few rows of its slice is advanced row by row. Which rows are is a matter of the chunk
+alone, so a slice that is resumed at a border of chunks gets the bits of the whole.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ import triton
 import triton.language as tl
 
 CHUNK_ROWS = tl.constexpr(64)
+
+SHORT_ROWS = tl.constexpr(8)
+"""Most rows of a chunk that are advanced one by one: in less time than preparing a chunk takes."""
 
 
 @triton.jit
@@ -37,3 +43,11 @@ def slice_at(slices, positions, index):
     slot = tl.load(slices + 3 * index + 2).to(tl.int64)
     skip = (tl.load(positions + start) % CHUNK_ROWS).to(tl.int32)
     return start - skip, start, start + rows, slot, _chunks(skip, rows)
+
+
+@triton.jit
+def rows_of_chunk(base, start, stop, chunk):
+    """Of a slice from ``start`` to ``stop``: its first row in a chunk, and the row after its last
+    there."""
+    begun = base + chunk * CHUNK_ROWS
+    return tl.maximum(begun, start), tl.minimum(begun + CHUNK_ROWS, stop)

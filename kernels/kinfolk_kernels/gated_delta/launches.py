@@ -25,11 +25,11 @@ PRECISION = "tf32x3"
 
 
 MOST_CHUNKS = 64
-"""Most chunks that are prepared by a launch. What is stored for each takes 2.6 MB for 16 key heads
-and 48 value heads."""
+"""Most chunks that are prepared by a launch. Pairs for each take 2.6 MB for 16 key heads and 48
+value heads."""
 
 MOST_SHORT = 32
-"""Most programs of a key head for chunks that slices do not fill; others process several."""
+"""Most programs of a head for chunks that slices do not fill; others process several."""
 
 SCAN_SLICES = 4
 """Most programs beside each other for different slices; each processes every fourth."""
@@ -68,20 +68,21 @@ class DeltaInputs:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChunks:
-    """What is prepared for some chunks of C = 64 rows, see ``prepare``: pairs of k and q, float16
-    [chunks, Hk, 4, C, dk], of T and M, float16 [chunks, Hv, 4, C, C], and ``factors`` float32
-    [chunks, Hv, ROW_FACTORS, C]."""
+    """What is prepared for some chunks of C = 64 rows, see ``prepare``: ``pairs`` of k and q,
+    float16 [chunks, Hk, 4, C, dk], ``systems``, pairs of T and M, float16 [chunks, Hv, 4, C, C],
+    and ``factors`` float32 [chunks, Hv, ROW_FACTORS, C]. Two instead of 4 if there are high parts
+    only."""
 
     pairs: torch.Tensor
     systems: torch.Tensor
     factors: torch.Tensor
 
     @classmethod
-    def empty(cls, inputs: DeltaInputs, chunks: int) -> PreparedChunks:
-        sizes, device = inputs.shape, inputs.state.device
+    def empty(cls, inputs: DeltaInputs, chunks: int, paired: bool) -> PreparedChunks:
+        sizes, device, matrices = inputs.shape, inputs.state.device, 4 if paired else 2
         keys, heads, half = sizes["HK"], sizes["HV"], torch.float16
-        pairs = (chunks, keys, 4, CHUNK_ROWS.value, sizes["DK"])
-        systems = (chunks, heads, 4, CHUNK_ROWS.value, CHUNK_ROWS.value)
+        pairs = (chunks, keys, matrices, CHUNK_ROWS.value, sizes["DK"])
+        systems = (chunks, heads, matrices, CHUNK_ROWS.value, CHUNK_ROWS.value)
         factors = (chunks, heads, ROW_FACTORS.value, CHUNK_ROWS.value)
         return cls(
             torch.empty(pairs, dtype=half, device=device),
@@ -130,7 +131,7 @@ def slices(
     # A slice has two rows or more, and may lie across the borders of two chunks that it does not
     # fill.
     chunks = min(count, count // CHUNK_ROWS.value + 2 * min(entries, count // 2))
-    prepared = PreparedChunks.empty(inputs, min(chunks, most))
+    prepared = PreparedChunks.empty(inputs, min(chunks, most), tile.paired)
     for begin in range(0, chunks, most):
         end = min(begin + most, chunks)
         yield prepare(inputs, prepared, rows, begin, end, tile)
@@ -146,7 +147,7 @@ def prepare(
     programs = min(end - begin, inputs.v.shape[0] // CHUNK_ROWS.value + MOST_SHORT)
     return Launch(
         prepare_kernel,
-        (inputs.shape["HK"], programs),
+        (inputs.shape["HV"], programs),
         {
             **inputs.pointers("q", "k", "g", "beta"),
             **prepared.pointers,
@@ -156,6 +157,8 @@ def prepare(
         {
             **{name: inputs.shape[name] for name in ("HK", "HV", "DK")},
             "TABLE": _table_size(entries),
+            "BATCHED": tile.batched,
+            "PAIRED": tile.paired,
         },
         registers=tile.registers,
     )
@@ -179,12 +182,12 @@ def scan(
         scan_kernel,
         (heads * width // values, programs),
         {
-            **inputs.pointers("k", "v", "g", "beta", "state"),
+            **inputs.pointers("q", "k", "v", "g", "beta", "state"),
             "out_ptr": out,
             **prepared.pointers,
             **_table(rows, begin, end),
             **_stores(rows),
-            **inputs.strides("k", "v", "g", "beta"),
+            **inputs.strides("q", "k", "v", "g", "beta"),
         },
         {
             **inputs.shape,
@@ -192,6 +195,7 @@ def scan(
             "TABLE": _table_size(entries),
             "STORES": rows.store_rows.shape[0] > 0,
             "STAGES": tile.stages,
+            "PAIRED": tile.paired,
         },
         tile.warps,
     )

@@ -2,6 +2,9 @@
 
 A matrix is split into a high and a low part. Rows of any size are scaled by powers of two first:
 their largest numbers to 2^8, so that the low part of every number is exact to 2^-33 of the largest.
+
+Without ``PAIRED`` there are high parts only: 11 bits, a third of the products, half of the bytes.
+Low parts are the high ones then, which nothing reads.
 """
 
 from __future__ import annotations
@@ -21,23 +24,27 @@ def scale_of(most):
 
 
 @triton.jit
-def halves(x):
+def halves(x, PAIRED: tl.constexpr):
     """(high, low) float16 of numbers that need no scale, or have one."""
     high = x.to(tl.float16)
-    return high, (x - high.to(tl.float32)).to(tl.float16)
+    low = high
+    if PAIRED:
+        low = (x - high.to(tl.float32)).to(tl.float16)
+    return high, low
 
 
 @triton.jit
-def pair_of_rows(x):
+def pair_of_rows(x, PAIRED: tl.constexpr):
     """(high, low, unscale [rows]) of a matrix whose rows are scaled each by its own factor."""
     scale, unscale = scale_of(tl.max(tl.abs(x), 1))
-    high, low = halves(x * scale[:, None])
+    high, low = halves(x * scale[:, None], PAIRED)
     return high, low, unscale
 
 
 @triton.jit
-def add_product(total, high_a, low_a, high_b, low_b):
+def add_product(total, high_a, low_a, high_b, low_b, PAIRED: tl.constexpr):
     """total + a b, without the product of the low parts."""
-    total = tl.dot(low_a, high_b, total)
-    total = tl.dot(high_a, low_b, total)
+    if PAIRED:
+        total = tl.dot(low_a, high_b, total)
+        total = tl.dot(high_a, low_b, total)
     return tl.dot(high_a, high_b, total)

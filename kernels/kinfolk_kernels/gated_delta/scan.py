@@ -6,7 +6,10 @@ left operands, while the right ones, K, Q, T and M, are copied from memory a chu
 left operand is split into a pair of float16 (see ``pairs``), each row with its own scale, so that
 the product is as precise for large and for small states.
 
-What a chunk computes depends on its own rows and on the state before it only.
+What a chunk computes depends on its own rows and on the state before it only: a state is scaled by
+powers of two that are a function of the state.
+
+A chunk of few rows, which only the first and the last of a slice can be, is advanced row by row.
 """
 
 from __future__ import annotations
@@ -15,7 +18,13 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.gated_delta.chunks import CHUNK_ROWS, chunks_of_slices, slice_at
+from kinfolk_kernels.gated_delta.chunks import (
+    CHUNK_ROWS,
+    SHORT_ROWS,
+    chunks_of_slices,
+    rows_of_chunk,
+    slice_at,
+)
 from kinfolk_kernels.gated_delta.pairs import add_product, halves, pair_of_rows, scale_of
 from kinfolk_kernels.gated_delta.prepare import ROW_FACTORS
 
@@ -25,10 +34,14 @@ NEGLIGIBLE = tl.constexpr(2.0**-16)
 
 
 @triton.jit
-def _load_pair(base, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+def _load_pair(base, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PAIRED: tl.constexpr):
     """(high, low) [HEIGHT, WIDTH] float16."""
     at = base + tl.arange(0, HEIGHT)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    return tl.load(at), tl.load(at + HEIGHT * WIDTH)
+    high = tl.load(at)
+    low = high
+    if PAIRED:
+        low = tl.load(at + HEIGHT * WIDTH)
+    return high, low
 
 
 @triton.jit
@@ -61,12 +74,18 @@ def _store(state_ptr, store_rows, store_slots, stores, first, last, place, size,
 @triton.jit
 def _chunk_of(row, base, start, stop, first, last):
     """Of the chunk with a row: its first row, whether it is one of the slice's chunks
-    ``first:last``, and its last row."""
+    ``first:last`` that are not advanced row by row, and its last row."""
     chunk = (row - base) // CHUNK_ROWS
+    begun, end = rows_of_chunk(base, start, stop, chunk)
     among = (row >= start) & (row < stop) & (chunk >= first) & (chunk < last)
-    begun = base + chunk * CHUNK_ROWS
-    final = tl.minimum(begun + CHUNK_ROWS, stop) - 1
-    return tl.maximum(begun, start), among, final
+    return begun, among & (end - begun > SHORT_ROWS), end - 1
+
+
+@triton.jit
+def _short_rows(base, start, stop, chunk, asked):
+    """The rows from, to of a slice in a chunk; none unless ``asked`` and the chunk is short."""
+    begun, end = rows_of_chunk(base, start, stop, chunk)
+    return begun, tl.where(asked & (end - begun <= SHORT_ROWS), end, begun)
 
 
 @triton.jit
@@ -81,56 +100,54 @@ def _advance(
     return state + d[:, None] * k[None, :]
 
 
+@triton.jit
+def _row_by_row(
+    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, store_rows, store_slots, stores,
+    first, last, q_row, k_row, v_row, g_row, beta_row, out_row, size, keys, values, place, state,
+    STORES: tl.constexpr,
+):  # fmt: skip
+    """The state after the rows ``first:last``, whose outputs and checkpoints are stored."""
+    for index in range(first, last):
+        row = tl.cast(index, tl.int64)
+        state = _advance(
+            k_ptr, v_ptr, g_ptr, beta_ptr, row, k_row, v_row, g_row, beta_row, keys, values, state
+        )
+        q = tl.load(q_ptr + row * q_row + keys).to(tl.float32)
+        tl.store(out_ptr + row * out_row + values, tl.sum(state * q[None, :], 1))
+        if STORES:
+            _store(state_ptr, store_rows, store_slots, stores, index, index + 1, place, size, state)
+    return state
+
+
 @triton.jit(do_not_specialize=["entries", "begin", "end", "stores"])
 def scan_kernel(
-    k_ptr,
-    v_ptr,
-    g_ptr,
-    beta_ptr,
-    state_ptr,
-    out_ptr,
-    pairs_ptr,
-    systems_ptr,
-    factors_ptr,
-    positions,
-    slices,
-    store_rows,
-    store_slots,
-    entries,
-    begin,
-    end,
-    stores,
-    k_row,
-    v_row,
-    g_row,
-    beta_row,
-    HK: tl.constexpr,
-    HV: tl.constexpr,
-    DK: tl.constexpr,
-    DV: tl.constexpr,
-    BV: tl.constexpr,
-    TABLE: tl.constexpr,
-    STORES: tl.constexpr,
-    STAGES: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, pairs_ptr, systems_ptr, factors_ptr,
+    positions, slices, store_rows, store_slots, entries, begin, end, stores,
+    q_row, k_row, v_row, g_row, beta_row,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
+    TABLE: tl.constexpr, STORES: tl.constexpr, STAGES: tl.constexpr, PAIRED: tl.constexpr,
     PDL: tl.constexpr,
-):
+):  # fmt: skip
     """Grid (HV * DV / BV, N): a program advances BV values of a head over a slice, and over every
     N-th slice after it.
 
     A checkpoint inside a chunk gets the state before the chunk first, and then the rows up to its
     own, one by one.
     """
+    MATRICES: tl.constexpr = 4 if PAIRED else 2
     start_dependents(PDL)
     head = tl.program_id(0) // (DV // BV)
     values = tl.program_id(0) % (DV // BV) * BV + tl.arange(0, BV)
     keys = tl.arange(0, DK)
     t = tl.arange(0, CHUNK_ROWS)
     place = (head * DV + values)[:, None] * DK + keys[None, :]
-    pairs_ptr += head % HK * (4 * CHUNK_ROWS * DK)
-    systems_ptr += head * (4 * CHUNK_ROWS * CHUNK_ROWS)
+    pairs_ptr += head % HK * (MATRICES * CHUNK_ROWS * DK)
+    systems_ptr += head * (MATRICES * CHUNK_ROWS * CHUNK_ROWS)
     factors_ptr += head * (ROW_FACTORS * CHUNK_ROWS)
+    q_ptr += head % HK * DK
     k_ptr += head % HK * DK
     v_ptr += head * DV
+    out_ptr += head * DV
     g_ptr += head
     beta_ptr += head
     wait_for_producers(PDL)
@@ -147,12 +164,24 @@ def scan_kernel(
         last = tl.minimum(end - before, chunks)
         at = state_ptr + slot * (HV * DV * DK) + place
         state = tl.load(at)
+        # Chunks ``opening:closing`` are not short.
+        row, short = _short_rows(base, start, stop, first, first < last)
+        opening = first + (short > row).to(tl.int32)
+        state = _row_by_row(
+            q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, store_rows, store_slots,
+            stores, row, short, q_row, k_row, v_row, g_row, beta_row, HV * DV, HV * DV * DK,
+            keys, values, place, state, STORES,
+        )  # fmt: skip
+        tail, short = _short_rows(base, start, stop, last - 1, opening < last)
+        closing = last - (short > tail).to(tl.int32)
         store = stop
         if STORES:
-            store = _next_store(store_rows, stores, start - 1, stop)
-        row = base + first * CHUNK_ROWS + t
+            begun, _ = rows_of_chunk(base, start, stop, opening)
+            store = _next_store(store_rows, stores, begun - 1, stop)
+        row = base + opening * CHUNK_ROWS + t
         v = _values(v_ptr, row, v_row, values, (row >= start) & (row < stop))
-        for chunk in tl.range(first, last, num_stages=STAGES):
+        unscale = tl.zeros([BV], tl.float32) + 1
+        for chunk in tl.range(opening, closing, num_stages=STAGES):
             row = base + chunk * CHUNK_ROWS + t
             inside = (row >= start) & (row < stop)
             final = tl.minimum(base + (chunk + 1) * CHUNK_ROWS, stop) - 1
@@ -162,55 +191,65 @@ def scan_kernel(
                     begun = tl.maximum(base + chunk * CHUNK_ROWS, start)
                     _store(
                         state_ptr, store_rows, store_slots, stores, begun, final,
-                        place, HV * DV * DK, state,
+                        place, HV * DV * DK, state * unscale[:, None],
                     )  # fmt: skip
             tile = tl.cast(before + chunk - begin, tl.int64)
-            pairs_at = pairs_ptr + tile * (HK * 4 * CHUNK_ROWS * DK)
-            system_at = systems_ptr + tile * (HV * 4 * CHUNK_ROWS * CHUNK_ROWS)
+            pairs_at = pairs_ptr + tile * (HK * MATRICES * CHUNK_ROWS * DK)
+            system_at = systems_ptr + tile * (HV * MATRICES * CHUNK_ROWS * CHUNK_ROWS)
             factors = factors_ptr + tile * (HV * ROW_FACTORS * CHUNK_ROWS)
             zero = tl.zeros([BV, CHUNK_ROWS], tl.float32)
 
             # Every right operand is loaded before its product, which is early enough where loads
             # are pipelined, and saves registers elsewhere.
             most = tl.max(tl.abs(state), 1)
-            scale, unscale = scale_of(most)
-            high, low = halves(state * scale[:, None])
-            high_k, low_k = _load_pair(pairs_at, CHUNK_ROWS, DK)
-            met = add_product(zero, high, low, tl.trans(high_k), tl.trans(low_k))
-            high_q, low_q = _load_pair(pairs_at + 2 * CHUNK_ROWS * DK, CHUNK_ROWS, DK)
-            out = add_product(zero, high, low, tl.trans(high_q), tl.trans(low_q))
-            rate = tl.load(factors + t)
-            seen = tl.load(factors + CHUNK_ROWS + t)
-            x = rate[None, :] * tl.trans(v).to(tl.float32) - met * unscale[:, None] * seen[None, :]
-            read = tl.load(factors + 2 * CHUNK_ROWS + t)
+            scale, further = scale_of(most)
+            state *= scale[:, None]
+            most *= unscale
+            unscale *= further
+            high, low = halves(state, PAIRED)
+            high_k, low_k = _load_pair(pairs_at, CHUNK_ROWS, DK, PAIRED)
+            met = add_product(zero, high, low, tl.trans(high_k), tl.trans(low_k), PAIRED)
+            queries_at = pairs_at + MATRICES // 2 * CHUNK_ROWS * DK
+            high_q, low_q = _load_pair(queries_at, CHUNK_ROWS, DK, PAIRED)
+            out = add_product(zero, high, low, tl.trans(high_q), tl.trans(low_q), PAIRED)
+            seen = tl.load(factors + t)
+            x = tl.trans(v).to(tl.float32) - met * (unscale[:, None] * seen[None, :])
+            read = tl.load(factors + CHUNK_ROWS + t)
             out *= unscale[:, None] * read[None, :]
-            high, low, unscale = pair_of_rows(x)
+            high, low, unscale_x = pair_of_rows(x, PAIRED)
             # T and M are the two halves of one right operand.
-            high_t, low_t = _load_pair(system_at, 2 * CHUNK_ROWS, CHUNK_ROWS)
+            high_t, low_t = _load_pair(system_at, 2 * CHUNK_ROWS, CHUNK_ROWS, PAIRED)
             both = tl.zeros([BV, 2 * CHUNK_ROWS], tl.float32)
-            both = add_product(both, high, low, tl.trans(high_t), tl.trans(low_t))
+            both = add_product(both, high, low, tl.trans(high_t), tl.trans(low_t), PAIRED)
             both = tl.permute(tl.reshape(both, [BV, 2, CHUNK_ROWS]), (0, 2, 1))
             d, more = tl.split(both)
-            mixed = tl.load(factors + 3 * CHUNK_ROWS + t)
-            out += more * unscale[:, None] * mixed[None, :]
-            row_at = out_ptr + (row.to(tl.int64) * HV + head)[None, :] * DV + values[:, None]
+            mixed = tl.load(factors + 2 * CHUNK_ROWS + t)
+            out += more * (unscale_x[:, None] * mixed[None, :])
+            row_at = out_ptr + (row.to(tl.int64) * (HV * DV))[None, :] + values[:, None]
             tl.store(row_at, out, mask=inside[None, :])
-            rest = tl.load(factors + 4 * CHUNK_ROWS + t)
-            d *= unscale[:, None] * rest[None, :]
-            scale, unscale = scale_of(tl.maximum(tl.max(tl.abs(d), 1), NEGLIGIBLE * most))
-            high, low = halves(d * scale[:, None])
+            rest = tl.load(factors + 3 * CHUNK_ROWS + t)
+            d *= unscale_x[:, None] * rest[None, :]
+            scale, further = scale_of(tl.maximum(tl.max(tl.abs(d), 1), NEGLIGIBLE * most))
+            high, low = halves(d * scale[:, None], PAIRED)
             # In registers of its own, because copies to shared memory would be of single numbers.
             v = _values(v_ptr, row + CHUNK_ROWS, v_row, values, row + CHUNK_ROWS < stop)
-            state *= tl.load(factors + 5 * CHUNK_ROWS) * scale[:, None]
-            state = add_product(state, high, low, high_k, low_k) * unscale[:, None]
+            state *= (tl.load(factors + 4 * CHUNK_ROWS) * unscale * scale)[:, None]
+            state = add_product(state, high, low, high_k, low_k, PAIRED)
+            unscale = further
             if STORES:
                 passed = store <= final
                 if passed:
                     _store(
                         state_ptr, store_rows, store_slots, stores, final, final + 1,
-                        place, HV * DV * DK, state,
+                        place, HV * DV * DK, state * unscale[:, None],
                     )  # fmt: skip
                     store = _next_store(store_rows, stores, final, stop)
+        state *= unscale[:, None]
+        state = _row_by_row(
+            q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, store_rows, store_slots,
+            stores, tail, short, q_row, k_row, v_row, g_row, beta_row, HV * DV, HV * DV * DK,
+            keys, values, place, state, STORES,
+        )  # fmt: skip
         tl.store(at, state)
         if STORES:
             # What is stored above is read by other threads of this program.

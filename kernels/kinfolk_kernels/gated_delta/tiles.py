@@ -29,17 +29,20 @@ TILES = {
 
 @dataclass(frozen=True, slots=True)
 class ChunkTile:
-    """How chunks of slices are processed; nothing here changes the order of a sum.
+    """How chunks of slices are processed; only ``paired`` and ``batched`` change a number.
 
     A program that carries states over chunks has ``values`` rows of a head's state, ``warps``, and
     ``stages`` chunks in shared memory. ``registers``: most registers of a thread that prepares
-    chunks.
+    chunks. ``paired``: products of pairs of float16 in three passes, or of one float16 in one, see
+    ``pairs``. ``batched``: how chunks are inverted, see ``prepare``.
     """
 
     values: int
     warps: int
     stages: int
     registers: int | None = None
+    paired: bool = True
+    batched: bool = True
 
 
 def chunk_tile(shared: int) -> ChunkTile:
@@ -49,4 +52,4 @@ def chunk_tile(shared: int) -> ChunkTile:
     chunks of 96 KB."""
     if shared > 2 * SMALL_SHARED:
         return ChunkTile(values=64, warps=4, stages=2)
-    return ChunkTile(values=32, warps=8, stages=1)
+    return ChunkTile(values=32, warps=8, stages=1, batched=False)
