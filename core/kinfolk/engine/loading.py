@@ -23,6 +23,7 @@ from kinfolk.guarded import build_drafter
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.model_api import Model, ModelInfo
 from kinfolk.nn.context import BuildContext
+from kinfolk.nn.prompt_reading import PromptReading
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan, WeightPlan
 from kinfolk.registry import Registry
@@ -115,6 +116,8 @@ class ModelSource:
     ready: Prepared
     graphs: bool
     batch_invariant: bool
+    reading: PromptReading | None = None
+    """The model scores the tokens of texts that it reads."""
 
     def load(self, progress: Progress | None = None, *, drafter: bool = True) -> LoadedModel:
         """Build the model over its weights, with its drafter or with room for it."""
@@ -179,7 +182,10 @@ class ModelSource:
             # As many bays as experts: all of them are on the device.
             placement = ready.hooks.place_experts(ExpertStats(experts), sum(experts))
         context = ready.memory.limits.context
-        return BuildContext(ready.ops, ready.device, ready.dtype, ready.plan, context, placement)
+        return BuildContext(
+            *(ready.ops, ready.device, ready.dtype, ready.plan, context, placement),
+            reading=self.reading,
+        )
 
 
 def _load(ready: Prepared, plan: WeightPlan, file: GGUFFile, progress: Progress | None) -> Weights:
