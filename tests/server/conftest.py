@@ -228,6 +228,7 @@ def make_runtime(text):
             chat_format=chat_format,
             card=card,
             info=info,
+            compressor=None,
         )
 
     return make

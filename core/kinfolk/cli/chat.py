@@ -11,6 +11,7 @@ import click
 from kinfolk.cli.console import dim, note
 from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
+    COMPRESSION,
     ENGINE,
     LOADING,
     PREFIXES,
@@ -52,7 +53,7 @@ Examples:
 )
 @click.option("--stats", is_flag=True, help="Print the speed of each answer.")
 @sampling_options
-@settings_options(*LOADING, *ENGINE, *PREFIXES)
+@settings_options(*LOADING, *ENGINE, *PREFIXES, *COMPRESSION)
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Talk to the model in FILE, or to the bundled model; /reset clears the conversation.
@@ -145,10 +146,14 @@ class Conversation:
 
     def _generate(self, answer: dict[str, str]) -> None:
         from kinfolk.engine.answer import Ended, TextPiece
+        from kinfolk.engine.compression import ChatSource
         from kinfolk.engine.generation import Generation
         from kinfolk.engine.prompt import chat_prompt
 
         prompt = chat_prompt(self._runtime, self._messages)
+        if self._runtime.compressor is not None:
+            source = ChatSource(list(self._messages), {})
+            prompt = self._runtime.compressor.compressed(self._runtime, prompt, source)
         generation = Generation(self._runtime, prompt, self._options)
         with closing(generation.pieces()) as pieces:
             last = "content"

@@ -31,8 +31,10 @@ from kinfolk.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from kinfolk.descriptors import ModelCard
+    from kinfolk.engine.compression import Compressor
     from kinfolk.engine.runtime import Runtime
     from kinfolk.model_api import ModelInfo
+    from kinfolk.sched.prompt_scoring import ScorerFacts
     from kinfolk.server.options import ServerOptions
     from kinfolk.text.chat import ChatTemplate
     from kinfolk.text.formats import ChatFormat
@@ -67,6 +69,7 @@ class Serve:
     card: ModelCard | None
     slots: int
     options: ServerOptions
+    scorer: ScorerFacts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ class HttpProcess:
         """Serve the model of ``runtime``. Returns when clients can connect; raises
         :class:`KinfolkError` if they cannot."""
         sys.setswitchinterval(SWITCH_SECONDS)
-        message = Serve(runtime.name, runtime.info, runtime.card, slots, options)
+        scorer = None if runtime.compressor is None else runtime.compressor.facts
+        message = Serve(runtime.name, runtime.info, runtime.card, slots, options, scorer)
         self._server = EngineServer(runtime.engine, self._connection, self._handle)
         self._server.send(message)
         self._answered.wait()
@@ -197,6 +201,7 @@ class RemoteRuntime:
     chat_format: ChatFormat
     card: ModelCard | None
     info: ModelInfo
+    compressor: Compressor | None = None
 
 
 def main(connection_fd: int, socket_fd: int) -> None:
@@ -222,6 +227,8 @@ def _run(connection: Connection, sock: socket.socket) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     settings = load_settings(**prepare.settings)
     registry = Registry.discover(settings, reserved_commands=prepare.reserved_commands)
+    from kinfolk.compress.options import CompressionOptions
+    from kinfolk.engine.compression import open_compressor
     from kinfolk.engine.text import open_text
 
     text = open_text(prepare.path, settings, registry)
@@ -231,7 +238,12 @@ def _run(connection: Connection, sock: socket.socket) -> int:
     (serve,) = connection.recv()
     assert isinstance(serve, Serve)
     engine = EngineClient(connection, on_lost=lambda: _leave(server))
-    runtime = RemoteRuntime(serve.name, engine, *text, serve.card, serve.info)
+    compressor, wanted = None, CompressionOptions.of(settings)
+    if wanted is not None and serve.scorer is not None:
+        compressor = open_compressor(
+            wanted, serve.scorer, engine.scoring, text[0], settings, registry
+        )
+    runtime = RemoteRuntime(serve.name, engine, *text, serve.card, serve.info, compressor)
     service = Service(cast("Runtime", runtime), serve.options, serve.slots)
     server = GracefulServer(service, note, lambda: engine.send(Listening()))
     for number in _SIGNALS:

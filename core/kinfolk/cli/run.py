@@ -13,6 +13,7 @@ import click
 from kinfolk.cli.console import dim, note, on_terminal, print_json
 from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
+    COMPRESSION,
     ENGINE,
     LOADING,
     PREFIXES,
@@ -27,6 +28,7 @@ from kinfolk.errors import EngineError, SettingsError
 
 if TYPE_CHECKING:
     from kinfolk.engine.answer import Ended
+    from kinfolk.engine.compression import Source
     from kinfolk.engine.generation import Generation
     from kinfolk.engine.prompt import Prompt
     from kinfolk.engine.runtime import Runtime
@@ -74,7 +76,7 @@ Examples:
 @click.option("--stats/--no-stats", default=None, help="Print the speed. Default: on a terminal.")
 @json_option
 @sampling_options
-@settings_options(*LOADING, *ENGINE, *PREFIXES)
+@settings_options(*LOADING, *ENGINE, *PREFIXES, *COMPRESSION)
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -165,6 +167,7 @@ def _is_file(word: str) -> bool:
 
 
 def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt:
+    from kinfolk.engine.compression import ChatSource, TextSource
     from kinfolk.engine.prompt import chat_prompt, text_prompt
 
     if raw:
@@ -173,9 +176,15 @@ def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt
                 f"{runtime.name!r} completes plain text, but --system needs a chat template; "
                 + ("use the model's with --chat" if runtime.chat else "the model has none")
             )
-        return text_prompt(runtime, text)
+        return _compressed(runtime, text_prompt(runtime, text), TextSource(text))
     messages = [{"role": "system", "content": system}] if system else []
-    return chat_prompt(runtime, [*messages, {"role": "user", "content": text}])
+    messages.append({"role": "user", "content": text})
+    return _compressed(runtime, chat_prompt(runtime, messages), ChatSource(messages, {}))
+
+
+def _compressed(runtime: Runtime, prompt: Prompt, source: Source) -> Prompt:
+    compressor = runtime.compressor
+    return prompt if compressor is None else compressor.compressed(runtime, prompt, source)
 
 
 def _write(generation: Generation) -> Ended:
@@ -208,6 +217,13 @@ def raise_failure(end: Ended) -> None:
         raise EngineError(end.error)
 
 
+def _compression(prompt: Prompt) -> dict[str, Any]:
+    done = prompt.compression
+    if done is None:
+        return {}
+    return {"original_tokens": done.original, "compression_skipped": done.skipped}
+
+
 def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
     from kinfolk.engine.answer import Ended, TextPiece
 
@@ -225,6 +241,7 @@ def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
             "finish_reason": piece.reason.value,
             "seed": generation.requests[0].sampling.seed,
             "prompt_tokens": piece.usage.prompt,
+            **_compression(generation.prompt),
             "cached_tokens": piece.usage.reused,
             "cached_tokens_from": piece.usage.reused_from,
             "exact": piece.usage.exact,

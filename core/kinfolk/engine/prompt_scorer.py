@@ -22,7 +22,7 @@ from kinfolk.model_api import GraphShape, Model
 from kinfolk.nn.prompt_reading import SCORING_ROWS, PromptReading
 from kinfolk.registry import Registry
 from kinfolk.sched.plan import ReadingResult, ReadingSlice
-from kinfolk.sched.prompt_scoring import PromptScoring, ScoringLimits
+from kinfolk.sched.prompt_scoring import PromptScoring, ScorerFacts, ScoringLimits
 from kinfolk.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,16 @@ class PromptScorer:
         reading = PromptReading()
         source = ModelSource(ready, graphs=False, batch_invariant=False, reading=reading)
         return cls(source.load(progress), reading)
+
+    @property
+    def facts(self) -> ScorerFacts:
+        return ScorerFacts(self.loaded.limits.context)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the device that it was planned with."""
+        source = self.loaded.source
+        return 0 if source is None else source.ready.memory.total
 
     def books(self) -> PromptScoring:
         """What plans its items."""

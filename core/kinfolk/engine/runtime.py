@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kinfolk.compress.options import CompressionOptions
 from kinfolk.descriptors import ModelCard
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
+from kinfolk.engine.compression import Compressor, open_compressor
 from kinfolk.engine.disk_tier import open_disk
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.preparing_drafters import named_drafters
+from kinfolk.engine.prompt_scorer import PromptScorer
 from kinfolk.engine.text import open_text
 from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
@@ -41,6 +44,9 @@ class Runtime:
     chat: ChatTemplate | None
     chat_format: ChatFormat
     card: ModelCard | None
+    compressor: Compressor | None = None
+    """Compresses prompts, if there is a model that scores them."""
+    scorer: PromptScorer | None = None
 
     @property
     def loaded(self) -> LoadedModel:
@@ -65,20 +71,33 @@ class Runtime:
     ) -> Runtime:
         """Load a model file, or the bundled model if ``path`` is ``None``."""
         named_drafters(settings, registry)  # refuses an unknown name before anything is read
+        options = CompressionOptions.of(settings)
         path = path or bundled_model(registry)
         with ThreadPoolExecutor(1) as pool:
             # Building a large vocabulary takes as long as loading weights: do both at once.
             text = pool.submit(open_text, path, settings, registry)
-            loaded = load_model(path, settings, registry, progress)
+            scorer, beside = None, 0
+            if options is not None:
+                # First, so that the model's plan divides what it leaves.
+                scorer = PromptScorer.open(options.drafter, settings, registry, progress)
+                beside = scorer.nbytes
+            loaded = load_model(path, settings, registry, progress, beside=beside)
             tokenizer, chat, chat_format = text.result()
         card = find_card(path, loaded.file.metadata, loaded.family)
         limits, disk = scheduler_limits(loaded, settings), open_disk(loaded, settings)
-        engine = Engine(loaded, limits, _host_drafter(loaded), disk)
-        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card)
+        engine = Engine(loaded, limits, _host_drafter(loaded), disk, scorer)
+        compressor = None
+        if options is not None and scorer is not None and engine.scoring is not None:
+            compressor = open_compressor(
+                options, scorer.facts, engine.scoring, tokenizer, settings, registry
+            )
+        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card, compressor, scorer)
 
     def close(self) -> None:
         self.engine.close()
         self.loaded.drafters.close(self.loaded.file)
+        if self.scorer is not None:
+            self.scorer.close()
         self.loaded.file.close()
 
     def __enter__(self) -> Runtime:

@@ -40,6 +40,13 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
+class ScorerFacts:
+    """What clients know of a scorer: ``context`` is the number of tokens that it reads at once."""
+
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScoringLimits:
     """``context``: most tokens of a text; ``slice``: most rows of a step; ``least``: rows that the
     last slice has if the text has as many; ``vocabulary``: token ids are below this; ``waiting``:

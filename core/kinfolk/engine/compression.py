@@ -1,0 +1,498 @@
+"""Compression of prompts, on the side of the client: texts to the scorer, scores to a prompt.
+
+Torch-free: the HTTP server's process does this, in threads. What is left out of a prompt the model
+never sees. The compressed prompt is a prompt of its own, known to the prefix cache by its own
+tokens, so nobody can start from it in place of the full one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kinfolk.compress.back_off import BackOff
+from kinfolk.compress.options import CompressionOptions
+from kinfolk.compress.passages import (
+    PASSAGE_TOKENS,
+    QUERY_TOKENS,
+    Numbers,
+    Tokens,
+    select_passages,
+    standardized,
+)
+from kinfolk.compress.rules import (
+    FEWEST_AGED_TOKENS,
+    CompressionMode,
+    SkipReason,
+    choose_messages,
+)
+from kinfolk.compress.spans import (
+    LONGEST_QUESTION,
+    Span,
+    joined_spans,
+    question,
+    repaired,
+    runs,
+    token_places,
+)
+from kinfolk.engine.compressed import Compression
+from kinfolk.engine.prompt import Prompt, chat_prompt, text_prompt
+from kinfolk.engine.text import open_text
+from kinfolk.errors import EngineError, RequestError
+from kinfolk.registry import Registry
+from kinfolk.sched.prompt_scoring import Scored, ScorerFacts, ScoringRequest
+from kinfolk.settings import Settings
+from kinfolk.text.messages import normalize_messages
+
+if TYPE_CHECKING:
+    from kinfolk.engine.runtime import Runtime
+    from kinfolk.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+MOST_REMEMBERED: Final = 256
+"""Compressed messages of conversations that are remembered, so that each is scored once."""
+
+
+class Scoring(Protocol):
+    """Where texts are scored: the queue of an engine, or of one in another process."""
+
+    def submit(self, request: ScoringRequest, on_scored: Callable[[Scored], None]) -> None: ...
+
+    def cancel(self, request_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSource:
+    """The conversation that a prompt was rendered from."""
+
+    messages: Sequence[Mapping[str, Any]]
+    variables: Mapping[str, Any]
+    tools: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextSource:
+    """The text that a prompt was made from."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSource:
+    """A prompt that is exactly these ids."""
+
+
+Source = ChatSource | TextSource | TokenSource
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A text that is scored as one. ``tokens`` are ids of the scorer, ``places`` where each begins
+    in ``text`` and, last, its end. Of each message (its number, and where it stands) tokens may be
+    left out, but for those in ``kept``. ``query`` are the tokens that anchors are looked for of,
+    ``None`` = the last ones."""
+
+    text: str
+    tokens: Tokens
+    places: npt.NDArray[np.int64]
+    messages: tuple[tuple[int, Span], ...]
+    kept: tuple[Span, ...] = ()
+    query: Tokens | None = None
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A prompt that is being compressed: ``parts`` are to be scored, ``ready`` are messages whose
+    compressed text is known."""
+
+    prompt: Prompt
+    source: ChatSource | TextSource
+    turns: tuple[Mapping[str, Any], ...]
+    parts: tuple[Part, ...]
+    ready: Mapping[int, str]
+    together: bool
+    began: float
+
+
+class Compressor:
+    """Compresses the prompts of one runtime. May be used by several threads.
+
+    ``scorer_tokenizer`` is that of the scorer's file. If it has the same tokens as the model's, ids
+    are passed on; else the text is encoded anew.
+    """
+
+    def __init__(
+        self,
+        options: CompressionOptions,
+        facts: ScorerFacts,
+        scoring: Scoring,
+        tokenizer: Tokenizer,
+        scorer_tokenizer: Tokenizer,
+    ) -> None:
+        self.options = options
+        self.facts = facts
+        self._scoring = scoring
+        self._tokenizer = tokenizer
+        same = tokenizer.has_tokens_of(scorer_tokenizer)
+        self._scorer_tokenizer = tokenizer if same else scorer_tokenizer
+        self._back_off = BackOff()
+        self._aged: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def counts(self) -> dict[str, int]:
+        """Compressed ``prompts``, their ``original_tokens`` and ``compressed_tokens``, and those
+        that were read in full: ``failures``, and ``skipped_`` with the reason."""
+        with self._lock:
+            return dict(self._counts)
+
+    # -- before scoring -----------------------------------------------------------------------
+
+    def begin(
+        self, runtime: Runtime, prompt: Prompt, source: Source, mode: CompressionMode | None
+    ) -> Job | Prompt:
+        """What is to be scored of a prompt, or the prompt itself, which says why it is read in
+        full. ``mode`` is that of the request, ``None`` = that of the options."""
+        began = time.perf_counter()
+        mode = self.options.mode if mode is None else mode
+        try:
+            job = self._prepare(runtime, prompt, source, mode, began)
+        except Exception as error:
+            self._note(error)
+            job = "failed"
+        if isinstance(job, str):
+            return self._in_full(prompt, began, job)
+        return job
+
+    def _prepare(
+        self,
+        runtime: Runtime,
+        prompt: Prompt,
+        source: Source,
+        mode: CompressionMode,
+        began: float,
+    ) -> Job | SkipReason:
+        turns: tuple[Mapping[str, Any], ...] = ({"role": "user", "content": "x"},)
+        if isinstance(source, ChatSource):
+            turns = tuple(normalize_messages(source.messages, runtime.chat_format))
+        choice = choose_messages(
+            turns,
+            tools=isinstance(source, ChatSource) and source.tools,
+            mode=mode,
+            tokens=len(prompt.tokens),
+            threshold=self.options.threshold,
+        )
+        if isinstance(choice, str):
+            return choice
+        if isinstance(source, TokenSource):
+            return "ids"
+        if self._back_off.waiting:
+            return "waiting"
+        ready: dict[int, str] = {}
+        if isinstance(source, TextSource):
+            parts = self._whole(prompt, source.text, [(0, Span(0, len(source.text)))])
+        elif choice.together:
+            text = self._text_of(prompt.tokens)
+            parts = self._whole(prompt, text, _found(text, turns, choice.messages))
+        else:
+            parts, ready = self._messages_alone(turns, choice.messages)
+        if not parts and not ready:
+            return "nothing"
+        return Job(prompt, source, turns, tuple(parts), ready, choice.together, began)
+
+    def _whole(self, prompt: Prompt, text: str, messages: Sequence[tuple[int, Span]]) -> list[Part]:
+        """The prompt as one part; none if nothing of it may be left out. A short question is kept
+        whole: the last message, or its last paragraph."""
+        if not messages:
+            return []
+        ids = prompt.tokens if self._scorer_tokenizer is self._tokenizer else None
+        tokens, places = self._encoded(text, ids)
+        kept: tuple[Span, ...] = ()
+        query: Tokens | None = None
+        for span in (messages[-1][1], question(text, messages[-1][1])):
+            inside = _inside(places, span)
+            if len(inside) < LONGEST_QUESTION:
+                kept, query = (span,), tokens[inside][-QUERY_TOKENS:]
+                break
+        ratio = self.options.curve.ratio(len(prompt.tokens))
+        part = Part(text, tokens, places, tuple(messages), kept, query, ratio)
+        return [part] if len(_optional(part)) > PASSAGE_TOKENS else []
+
+    def _messages_alone(
+        self, turns: Sequence[Mapping[str, Any]], chosen: Sequence[int]
+    ) -> tuple[list[Part], dict[int, str]]:
+        """A part for each message that is long and was not compressed before, and the texts of
+        those that were."""
+        parts: list[Part] = []
+        ready: dict[int, str] = {}
+        for number in chosen:
+            text = str(turns[number]["content"]).strip()
+            with self._lock:
+                known = self._aged.get(_key(text))
+                if known is not None:
+                    self._aged.move_to_end(_key(text))
+            if known is not None:
+                ready[number] = known
+                continue
+            tokens, places = self._encoded(text, None)
+            if len(tokens) >= FEWEST_AGED_TOKENS:
+                ratio = self.options.curve.ratio(len(tokens))
+                messages = ((number, Span(0, len(text))),)
+                parts.append(Part(text, tokens, places, messages, ratio=ratio))
+        return parts, ready
+
+    def _encoded(
+        self, text: str, ids: Sequence[int] | None
+    ) -> tuple[Tokens, npt.NDArray[np.int64]]:
+        """Ids of the scorer for a text, and where they begin in it."""
+        tokenizer = self._scorer_tokenizer
+        ids = tokenizer.encode(text) if ids is None else ids
+        lengths, before = [], None
+        for token in ids:
+            lengths.append(len(tokenizer.bytes_after(before, token)))
+            before = token
+        nbytes = len(text.encode("utf-8"))
+        if lengths and ids[0] == tokenizer.bos and sum(lengths) == nbytes + lengths[0]:
+            lengths[0] = 0  # the tokenizer has added it
+        return np.array(ids, np.int64), token_places(text, lengths)
+
+    def _text_of(self, tokens: Sequence[int]) -> str:
+        """What the tokens of a rendered conversation spell."""
+        bos = self._tokenizer.bos
+        added = self._tokenizer.adds_bos and list(tokens[:1]) == [bos]
+        return self._tokenizer.decode(tokens[1:] if added else tokens)
+
+    # -- scoring ------------------------------------------------------------------------------
+
+    def score(self, job: Job) -> Future[list[Numbers]]:
+        """The scores of the tokens of each part. Raises no error: the future has it. Cancelling the
+        future gives the texts up."""
+        texts = [self._texts(part) for part in job.parts]
+        flat = [text for of_part in texts for text in of_part]
+        answer: Future[list[Numbers]] = Future()
+        found: dict[str, Numbers] = {}
+        names = [f"{secrets.token_hex(8)}-{number}" for number in range(len(flat))]
+        lock = threading.Lock()
+
+        def give_up() -> None:
+            for name in names:
+                self._scoring.cancel(name)
+
+        def take(event: Scored) -> None:
+            with lock:
+                if answer.done():
+                    return
+                with suppress(InvalidStateError):  # it was cancelled meanwhile
+                    if event.scores is None:
+                        answer.set_exception(EngineError(event.error or "it was not scored"))
+                        return
+                    found[event.request_id] = event.scores
+                    if len(found) == len(flat):
+                        scores = iter([found[name] for name in names])
+                        answer.set_result([_joined_scores(of_part, scores) for of_part in texts])
+
+        def ended(future: Future[list[Numbers]]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                try:
+                    give_up()
+                except EngineError:
+                    log.debug("the engine has stopped")
+
+        answer.add_done_callback(ended)
+        if not flat:
+            answer.set_result([])
+        for name, (tokens, _) in zip(names, flat, strict=True):
+            try:
+                self._scoring.submit(ScoringRequest(name, tokens), take)
+            except Exception as error:
+                with lock:
+                    if not answer.done():
+                        answer.set_exception(error)
+                break
+        return answer
+
+    def _texts(self, part: Part) -> list[tuple[tuple[int, ...], int]]:
+        """What is read for a part, and how many tokens of each are scores of it. A part that is
+        longer than the scorer reads at once is cut, and its end, the question, is read behind each
+        piece."""
+        tokens, most = part.tokens.tolist(), self.facts.context
+        if len(tokens) <= most:
+            return [(tuple(tokens), len(tokens))]
+        query = tokens[-min(QUERY_TOKENS, most // 4) :]
+        room = most - len(query)
+        body = tokens[: -len(query)]
+        texts = [
+            ((*body[start : start + room], *query), len(body[start : start + room]))
+            for start in range(0, len(body), room)
+        ]
+        texts[-1] = (texts[-1][0], texts[-1][1] + len(query))
+        return texts
+
+    # -- after scoring ------------------------------------------------------------------------
+
+    def finish(self, runtime: Runtime, job: Job, scores: Sequence[Numbers]) -> Prompt:
+        """The compressed prompt; the full one if it would not be shorter, or if this fails."""
+        try:
+            prompt = self._compressed(runtime, job, scores)
+        except Exception as error:
+            return self.failed(job, error)
+        self._back_off.succeeded()
+        if len(prompt.tokens) >= len(job.prompt.tokens):
+            return self._in_full(job.prompt, job.began, "nothing")
+        seconds = time.perf_counter() - job.began
+        original = len(job.prompt.tokens)
+        with self._lock:
+            self._counts["prompts"] += 1
+            self._counts["original_tokens"] += original
+            self._counts["compressed_tokens"] += len(prompt.tokens)
+        # A first question is cut by itself: no later prompt begins like what is left of it.
+        keep = prompt.keep and not job.together
+        done = Compression(original, len(prompt.tokens), job.began, seconds)
+        return replace(prompt, keep=keep, compression=done)
+
+    def failed(self, job: Job, error: BaseException) -> Prompt:
+        """The full prompt, after an error that is logged and counted."""
+        self._note(error)
+        return self._in_full(job.prompt, job.began, "failed")
+
+    def compressed(
+        self, runtime: Runtime, prompt: Prompt, source: Source, mode: CompressionMode | None = None
+    ) -> Prompt:
+        """All of it, blocking."""
+        job = self.begin(runtime, prompt, source, mode)
+        if isinstance(job, Prompt):
+            return job
+        scores = self.score(job)
+        try:
+            return self.finish(runtime, job, scores.result())
+        except Exception as error:
+            return self.failed(job, error)
+        finally:
+            scores.cancel()
+
+    def _compressed(self, runtime: Runtime, job: Job, scores: Sequence[Numbers]) -> Prompt:
+        texts = dict(job.ready)
+        for part, of_part in zip(job.parts, scores, strict=True):
+            found = _cut(part, of_part)
+            texts |= found
+            if not job.together:
+                with self._lock:
+                    for number, text in found.items():
+                        whole = str(job.turns[number]["content"]).strip()
+                        self._aged[_key(whole)] = text
+                    while len(self._aged) > MOST_REMEMBERED:
+                        self._aged.popitem(last=False)
+        if isinstance(job.source, TextSource):
+            return text_prompt(runtime, texts[0], job.prompt.field)
+        turns = [
+            {**turn, "content": texts[number]} if number in texts else turn
+            for number, turn in enumerate(job.turns)
+        ]
+        return chat_prompt(runtime, turns, job.source.variables)
+
+    def _in_full(self, prompt: Prompt, began: float, why: SkipReason) -> Prompt:
+        with self._lock:
+            self._counts[f"skipped_{why}"] += 1
+        length, seconds = len(prompt.tokens), time.perf_counter() - began
+        return replace(prompt, compression=Compression(length, length, began, seconds, why))
+
+    def _note(self, error: BaseException) -> None:
+        with self._lock:
+            self._counts["failures"] += 1
+            self._back_off.failed()
+        what = str(error) or type(error).__name__
+        level = logging.WARNING if isinstance(error, RequestError | EngineError) else logging.ERROR
+        log.log(level, "a prompt is read in full, as its compression failed: %s", what)
+
+
+def open_compressor(
+    options: CompressionOptions,
+    facts: ScorerFacts,
+    scoring: Scoring,
+    tokenizer: Tokenizer,
+    settings: Settings,
+    registry: Registry,
+) -> Compressor:
+    """A compressor with the tokenizer of the scorer's file."""
+    own = settings.model_copy(update={"model_family": None})
+    scorer_tokenizer, _, _ = open_text(options.drafter, own, registry)
+    return Compressor(options, facts, scoring, tokenizer, scorer_tokenizer)
+
+
+def _key(text: str) -> bytes:
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _found(
+    text: str, turns: Sequence[Mapping[str, Any]], chosen: Sequence[int]
+) -> list[tuple[int, Span]]:
+    """The chosen messages, and where their contents stand in a rendered conversation; none if a
+    template has changed one of them."""
+    found, start = [], 0
+    for number, turn in enumerate(turns):
+        content = str(turn.get("content") or "").strip()
+        place = text.find(content, start)
+        if place < 0:
+            return []
+        start = place + len(content)
+        if number in chosen:
+            found.append((number, Span(place, start)))
+    return found
+
+
+def _inside(places: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.int64]:
+    """The numbers of the tokens that stand in a span as a whole."""
+    begins, stops = places[:-1], places[1:]
+    return np.flatnonzero((begins >= span.start) & (stops <= span.end) & (stops > begins))
+
+
+def _optional(part: Part) -> npt.NDArray[np.int64]:
+    """The numbers of the tokens that may be left out."""
+    inside = [_inside(part.places, span) for _, span in part.messages]
+    kept = [_inside(part.places, span) for span in part.kept]
+    return np.setdiff1d(np.concatenate(inside), np.concatenate([*kept, np.array([], np.int64)]))
+
+
+def _cut(part: Part, scores: Numbers) -> dict[int, str]:
+    """The texts of the messages of a part without what is left out."""
+    optional = _optional(part)
+    chosen = select_passages(part.tokens[optional], scores[optional], part.ratio, part.query)
+    kept = [
+        token
+        for passage in chosen
+        for token in optional[passage * PASSAGE_TOKENS : (passage + 1) * PASSAGE_TOKENS].tolist()
+    ]
+    spans = [
+        Span(int(part.places[run.start]), int(part.places[run.end])) for run in runs(kept)
+    ] + list(part.kept)
+    texts = {}
+    for number, within in part.messages:
+        # No message is left without a word: templates may refuse it.
+        first = Span(within.start, min(within.start + 1, within.end))
+        whole = repaired(part.text, spans, within) or repaired(part.text, [first], within)
+        texts[number] = joined_spans(part.text, whole)
+    return texts
+
+
+def _joined_scores(texts: Sequence[tuple[tuple[int, ...], int]], scores: Any) -> Numbers:
+    """The scores of a part from those of its pieces. Shares of attention in several pieces are not
+    comparable, ranks in them are."""
+    if len(texts) == 1:
+        only: Numbers = next(scores)
+        return only
+    pieces = [standardized(next(scores)[:count]) for _, count in texts]
+    return np.concatenate(pieces)
