@@ -252,7 +252,8 @@ class Compressor:
             if len(tokens) >= FEWEST_AGED_TOKENS:
                 ratio = self.options.curve.ratio(len(tokens))
                 messages = ((number, Span(0, len(text))),)
-                parts.append(Part(text, tokens, places, messages, ratio=ratio))
+                # It has no question, whose words could be looked for.
+                parts.append(Part(text, tokens, places, messages, query=tokens[:0], ratio=ratio))
         return parts, ready
 
     def _encoded(

@@ -68,7 +68,7 @@ class PromptScorer:
                 "of its layers attends to all positions; name another model with "
                 "--prefill-compression-drafter"
             )
-        self.loaded, self._reading = loaded, reading
+        self.loaded, self.reading = loaded, reading
         self.kv_cache, self.state = loaded.new_state()
 
     @classmethod
@@ -122,13 +122,13 @@ class PromptScorer:
         item = planned.item
         self.state.apply(planned.operations)
         inputs = build_input_batch([item], self.state)
-        self._reading.begin(item.start, item.rows, planned.length)
+        self.reading.begin(item.start, item.rows, planned.length)
         shape = GraphShape(item.kind.value, item.rows, 1)
         step_fn = self.loaded.hooks.build_graph(self.loaded.model, shape)
         step_fn(inputs.batch, self.state)
         if not planned.is_last:
             return PendingReading(planned)
-        scores = self._reading.scores()
+        scores = self.reading.scores()
         if scores.device.type != "cuda":
             return PendingReading(planned, scores)
         pinned = torch.empty(scores.shape, dtype=scores.dtype, pin_memory=True)
