@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from sparse_inputs import sparse_case
 
 from kinfolk.nn.prompt_reading import SCORING_ROWS, PromptReading, without_rope
+from kinfolk_kernels.flash_prefill.op import FlashPrefillArguments, flash_prefill
+from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 from kinfolk_kernels.stored_kind import StoredKind
 
@@ -117,6 +121,47 @@ def test_layers_with_a_window_are_not_looked_at_and_coded_keys_are_refused():
     arguments = GatedAttentionArguments(4, coded, kind, None, 1.0, torch.float32, CPU)
     with pytest.raises(ValueError, match="keys stored as q8_0"):
         reading.attention(dense, arguments, None, ops=None)
+
+
+def test_a_sparse_reading_attends_to_the_kept_blocks_and_scores_with_all_keys():
+    """Its attention is that of the op, gates and all; a reference alone is no reason to use it."""
+    length, cut = 1100, 1024
+    case = sparse_case(length, heads=2, kv_heads=1, seed=1)
+    kinds = [StoredKind.of(pool) for pool in case.pools]
+    arguments = GatedAttentionArguments(2, *kinds, None, 0.125, torch.float32, CPU)
+    gate = torch.randn(length, 2, 64)
+
+    def dense(*_):
+        return "dense"
+
+    def run(*operands):
+        return flash_prefill(*operands)
+
+    def bind(function):
+        return SimpleNamespace(bind=lambda op, wanted: partial(function, wanted))
+
+    plain = PromptReading(sparse=True)
+    plain.begin(0, 64, length)
+    attend = plain.attention(dense, arguments, None, bind(flash_prefill))
+    assert attend(*operands(case, 0, 64), None) == "dense"
+    reading = PromptReading(sparse=True)
+    attend = reading.attention(dense, arguments, None, bind(run))
+    found = []
+    for start, stop in ((0, cut), (cut, length)):
+        reading.begin(start, stop - start, length)
+        epilogue = Epilogue(gate[start:stop])
+        found.append(attend(*operands(case, start, stop), epilogue).values)
+    wanted = FlashPrefillArguments(2, *kinds, 0.125, torch.float32, CPU)
+    expected = flash_prefill(wanted, case.q, case.pools, case.blocks, 0, length)
+    assert torch.allclose(torch.cat(found), expected * gate.sigmoid(), rtol=1e-5, atol=1e-5)
+    scores = expected_scores([(case.q, case.k, 0.125)], length)
+    assert torch.allclose(reading.scores().double(), scores, rtol=F32, atol=1e-7)
+
+
+def operands(case, start, stop):
+    count = -(-stop // 64)
+    table = SimpleNamespace(blocks=case.blocks[None, :count], lengths=(count,))
+    return case.q[start:stop], case.pools, None, None, table
 
 
 def test_without_a_look_there_are_no_scores():

@@ -16,20 +16,6 @@ WORDS = (
     *("the", "river", "stone", "north", "door", "key", "small"),
     *("light", "under", "green", "field", "and", "cold"),
 )
-    "the",
-    "river",
-    "stone",
-    "north",
-    "door",
-    "key",
-    "small",
-    "light",
-    "under",
-    "green",
-    "field",
-    "and",
-    "cold",
-]
 
 
 def story(count, seed=0):

@@ -12,8 +12,10 @@ from typing import Final, cast
 import numpy as np
 import torch
 
+from kinfolk.engine.executor import MAX_WARMUP_SIZE_LOG2
 from kinfolk.engine.failures import explain
 from kinfolk.engine.input_batch import build_input_batch
+from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel, ModelSource, Progress
 from kinfolk.engine.preparing import prepare_model
 from kinfolk.errors import EngineError, SettingsError
@@ -70,6 +72,7 @@ class PromptScorer:
             )
         self.loaded, self.reading = loaded, reading
         self.kv_cache, self.state = loaded.new_state()
+        self._warmup = KernelWarmup(loaded.ops, loaded.device)
 
     @classmethod
     def open(
@@ -82,7 +85,7 @@ class PromptScorer:
         """Load the model of a file. Raises as
         :func:`kinfolk.engine.preparing.prepare_model` does."""
         ready = prepare_model(path, scorer_settings(path, settings), registry)
-        reading = PromptReading()
+        reading = PromptReading(sparse=True)
         source = ModelSource(ready, graphs=False, batch_invariant=False, reading=reading)
         return cls(source.load(progress), reading)
 
@@ -122,10 +125,16 @@ class PromptScorer:
         item = planned.item
         self.state.apply(planned.operations)
         inputs = build_input_batch([item], self.state)
-        self.reading.begin(item.start, item.rows, planned.length)
         shape = GraphShape(item.kind.value, item.rows, 1)
         step_fn = self.loaded.hooks.build_graph(self.loaded.model, shape)
-        step_fn(inputs.batch, self.state)
+
+        def run() -> None:
+            self.reading.begin(item.start, item.rows, planned.length)
+            step_fn(inputs.batch, self.state)
+
+        size = min((item.rows - 1).bit_length(), MAX_WARMUP_SIZE_LOG2)
+        self._warmup.before((size, item.start > 0, planned.is_last), run)
+        run()
         if not planned.is_last:
             return PendingReading(planned)
         scores = self.reading.scores()

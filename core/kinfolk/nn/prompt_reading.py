@@ -9,7 +9,8 @@ import torch
 
 from kinfolk.ops.binding import Ops
 from kinfolk_kernels.codecs import Stored, numbers
-from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
+from kinfolk_kernels.flash_prefill.op import FLASH_PREFILL, FlashPrefillArguments
+from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed, finish
 from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 from kinfolk_kernels.rows import CHUNK_POSITIONS
 
@@ -27,23 +28,27 @@ class PromptReading:
 
     A model that is built with it (``BuildContext.reading``) attends as ever, and this looks at each
     layer without a window while it runs the last slice of a text. Steps have one sequence of
-    certain rows, whose chunks are all on the device.
+    certain rows, whose chunks are all on the device. ``sparse``: these layers attend to the blocks
+    of keys that matter (``flash_prefill``) and not to all, if a back end but the reference can do
+    that.
 
     Queries and keys are compared without their rotary embedding: what matters is whether a token is
     about the question, not how far from it. The score of a token is the largest share of attention
     of any layer and head, averaged over the last rows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, sparse: bool = False) -> None:
         self.layers = 0
         self.length = 0
+        self._sparse = sparse
+        self._start = 0
         self._last = False
         self._shares: torch.Tensor | None = None
 
     def begin(self, start: int, rows: int, length: int) -> None:
         """The next step runs so many rows of a text of ``length`` tokens. The last slice has at
         least ``SCORING_ROWS``, or is all of the text."""
-        self.length, self._last = length, start + rows == length
+        self._start, self.length, self._last = start, length, start + rows == length
         self._shares = None
 
     def scores(self) -> torch.Tensor:
@@ -66,6 +71,7 @@ class PromptReading:
         if arguments.keys.dtype is None:
             raise ValueError(f"keys stored as {arguments.keys.format} cannot be looked at")
         self.layers += 1
+        flash = self._flash_prefill(arguments, ops)
 
         def attend(
             q: torch.Tensor,
@@ -75,12 +81,26 @@ class PromptReading:
             table: Any,
             epilogue: Epilogue,
         ) -> Mixed:
+            blocks = table.blocks[0, : table.lengths[0]]
             if self._last:
-                blocks = table.blocks[0, : table.lengths[0]].long()
-                self._look(q[-SCORING_ROWS:], pools[0], blocks, arguments.scale, rope_tables)
-            return dense(q, pools, arenas, rows, table, epilogue)
+                self._look(q[-SCORING_ROWS:], pools[0], blocks.long(), arguments.scale, rope_tables)
+            if flash is None:
+                return dense(q, pools, arenas, rows, table, epilogue)
+            return finish(flash(q, pools, blocks, self._start, self.length), epilogue, q.dtype)
 
         return attend
+
+    def _flash_prefill(self, arguments: GatedAttentionArguments, ops: Ops) -> Any:
+        """The op of a layer; ``None`` if attention is dense."""
+        if not self._sparse:
+            return None
+        wanted = FlashPrefillArguments(
+            *(arguments.heads, arguments.keys, arguments.values, arguments.scale),
+            *(arguments.dtype, arguments.device),
+        )
+        bound = ops.bind(FLASH_PREFILL, wanted)
+        # The reference goes row by row: dense attention is faster.
+        return None if getattr(bound, "func", None) is FLASH_PREFILL.reference else bound
 
     def _look(
         self,
