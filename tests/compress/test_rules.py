@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinfolk.compress.back_off import FIRST_WAIT, LONGEST_WAIT, BackOff
-from kinfolk.compress.rules import Choice, choose_messages
+from kinfolk.compress.rules import ChosenMessages, choose_messages
 
 SYSTEM = {"role": "system", "content": "s"}
 USER = {"role": "user", "content": "u"}
@@ -19,10 +19,12 @@ def choose(messages, *, tools=False, mode="always", tokens=50000, threshold=3200
 
 
 def test_a_first_question_is_compressed_as_a_whole_but_for_what_instructs():
-    assert choose([SYSTEM, USER]) == Choice((1,), together=True)
-    assert choose([USER]) == Choice((0,), together=True)
-    assert choose([SYSTEM, USER, USER]) == Choice((1, 2), together=True)
-    assert choose([{"role": "developer", "content": "d"}, USER]) == Choice((1,), together=True)
+    assert choose([SYSTEM, USER]) == ChosenMessages((1,), together=True)
+    assert choose([USER]) == ChosenMessages((0,), together=True)
+    assert choose([SYSTEM, USER, USER]) == ChosenMessages((1, 2), together=True)
+    assert choose([{"role": "developer", "content": "d"}, USER]) == ChosenMessages(
+        (1,), together=True
+    )
 
 
 @pytest.mark.parametrize("mode", ["auto", "always"])
@@ -37,8 +39,8 @@ def test_with_tools_nothing_is_compressed():
 
 def test_of_a_conversation_only_what_is_before_the_last_two_messages_is_and_each_alone():
     assert choose([SYSTEM, USER, ANSWER]) == "nothing"
-    assert choose([SYSTEM, USER, ANSWER, USER]) == Choice((1,), together=False)
-    assert choose([USER, ANSWER, USER, ANSWER, USER]) == Choice((0, 1, 2), together=False)
+    assert choose([SYSTEM, USER, ANSWER, USER]) == ChosenMessages((1,), together=False)
+    assert choose([USER, ANSWER, USER, ANSWER, USER]) == ChosenMessages((0, 1, 2), together=False)
     assert choose([SYSTEM, ANSWER, USER]) == "nothing"
 
 
@@ -52,14 +54,14 @@ def test_what_is_chosen_stays_chosen_in_every_later_turn():
 
 
 def test_auto_needs_a_long_prompt_and_always_does_not():
-    for tokens, expected in [(31999, "short"), (32000, Choice((0,), together=True))]:
+    for tokens, expected in [(31999, "short"), (32000, ChosenMessages((0,), together=True))]:
         assert choose([USER], mode="auto", tokens=tokens) == expected
-    assert choose([USER], mode="always", tokens=1) == Choice((0,), together=True)
+    assert choose([USER], mode="always", tokens=1) == ChosenMessages((0,), together=True)
     assert choose([USER], mode="off") == "off"
 
 
 def test_what_has_no_text_is_not_chosen():
-    assert choose([{"role": "user", "content": "  "}, USER]) == Choice((1,), together=True)
+    assert choose([{"role": "user", "content": "  "}, USER]) == ChosenMessages((1,), together=True)
     assert choose([SYSTEM]) == "nothing"
 
 

@@ -228,7 +228,6 @@ def make_runtime(text):
             chat_format=chat_format,
             card=card,
             info=info,
-            compressor=None,
         )
 
     return make

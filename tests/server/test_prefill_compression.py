@@ -54,7 +54,7 @@ def with_scoring(runtime, scoring, *, context=None, scorer_tokenizer=None, **opt
 
 
 def client_of(runtime):
-    service = Service(runtime, ServerOptions("tiny"), 4)
+    service = Service(runtime, ServerOptions("tiny"), 4, runtime.compressor)
     return TestClient(create_app(service), raise_server_exceptions=False)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields
 
 import torch
 
+from kinfolk.engine.compression import Compressor, compressor_of
 from kinfolk.engine.runtime import Runtime
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
@@ -29,6 +30,13 @@ def ordered(words, source):
     return all(word in rest for word in words)
 
 
+@dataclass(frozen=True, slots=True)
+class CompressingRuntime(Runtime):
+    """A runtime with the compressor of its prompts."""
+
+    compressor: Compressor | None = None
+
+
 @contextmanager
 def compressing_runtime(path, scorer, template, **options):
     """A runtime whose prompts are scored by the model of ``scorer``."""
@@ -46,5 +54,6 @@ def compressing_runtime(path, scorer, template, **options):
     }
     settings = load_settings(**values)
     with Runtime.open(path, settings, Registry.discover(settings)) as runtime:
-        chat = ChatTemplate(template, runtime.tokenizer, runtime.chat_format)
-        yield replace(runtime, chat=chat)
+        values = {each.name: getattr(runtime, each.name) for each in fields(Runtime)}
+        values["chat"] = ChatTemplate(template, runtime.tokenizer, runtime.chat_format)
+        yield CompressingRuntime(**values, compressor=compressor_of(runtime, settings))

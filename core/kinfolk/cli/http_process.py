@@ -31,7 +31,6 @@ from kinfolk.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from kinfolk.descriptors import ModelCard
-    from kinfolk.engine.compression import Compressor
     from kinfolk.engine.runtime import Runtime
     from kinfolk.model_api import ModelInfo
     from kinfolk.sched.prompt_scoring import ScorerFacts
@@ -119,7 +118,7 @@ class HttpProcess:
         """Serve the model of ``runtime``. Returns when clients can connect; raises
         :class:`KinfolkError` if they cannot."""
         sys.setswitchinterval(SWITCH_SECONDS)
-        scorer = None if runtime.compressor is None else runtime.compressor.facts
+        scorer = None if runtime.scorer is None else runtime.scorer.facts
         message = Serve(runtime.name, runtime.info, runtime.card, slots, options, scorer)
         self._server = EngineServer(runtime.engine, self._connection, self._handle)
         self._server.send(message)
@@ -201,7 +200,6 @@ class RemoteRuntime:
     chat_format: ChatFormat
     card: ModelCard | None
     info: ModelInfo
-    compressor: Compressor | None = None
 
 
 def main(connection_fd: int, socket_fd: int) -> None:
@@ -228,7 +226,7 @@ def _run(connection: Connection, sock: socket.socket) -> int:
     settings = load_settings(**prepare.settings)
     registry = Registry.discover(settings, reserved_commands=prepare.reserved_commands)
     from kinfolk.compress.options import CompressionOptions
-    from kinfolk.engine.compression import open_compressor
+    from kinfolk.engine.compression import Compressor
     from kinfolk.engine.text import open_text
 
     text = open_text(prepare.path, settings, registry)
@@ -240,11 +238,11 @@ def _run(connection: Connection, sock: socket.socket) -> int:
     engine = EngineClient(connection, on_lost=lambda: _leave(server))
     compressor, wanted = None, CompressionOptions.of(settings)
     if wanted is not None and serve.scorer is not None:
-        compressor = open_compressor(
-            wanted, serve.scorer, engine.scoring, text[0], settings, registry
-        )
-    runtime = RemoteRuntime(serve.name, engine, *text, serve.card, serve.info, compressor)
-    service = Service(cast("Runtime", runtime), serve.options, serve.slots)
+        own = settings.model_copy(update={"model_family": None})
+        scorer_tokenizer, _, _ = open_text(wanted.drafter, own, registry)
+        compressor = Compressor(wanted, serve.scorer, engine.scoring, text[0], scorer_tokenizer)
+    runtime = RemoteRuntime(serve.name, engine, *text, serve.card, serve.info)
+    service = Service(cast("Runtime", runtime), serve.options, serve.slots, compressor)
     server = GracefulServer(service, note, lambda: engine.send(Listening()))
     for number in _SIGNALS:
         signal.signal(number, server.handle_exit)

@@ -28,10 +28,10 @@ from kinfolk.errors import EngineError, SettingsError
 
 if TYPE_CHECKING:
     from kinfolk.engine.answer import Ended
-    from kinfolk.engine.compression import Source
     from kinfolk.engine.generation import Generation
     from kinfolk.engine.prompt import Prompt
     from kinfolk.engine.runtime import Runtime
+    from kinfolk.settings import Settings
 
 
 _KEPT_CHECKPOINTS: Final = 2
@@ -105,7 +105,7 @@ def run(
 
         loading = time.perf_counter() - started
         raw = is_raw(runtime, params["raw"])
-        start = _start(runtime, text, params["system"], raw)
+        start = _start(runtime, settings, text, params["system"], raw)
         generation = Generation(runtime, start, options)
         if params["as_json"]:
             print_json({**_as_json(runtime, generation), "load_seconds": round(loading, 4)})
@@ -166,24 +166,25 @@ def _is_file(word: str) -> bool:
         return False
 
 
-def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt:
-    from kinfolk.engine.compression import ChatSource, TextSource
+def _start(
+    runtime: Runtime, settings: Settings, text: str, system: str | None, raw: bool
+) -> Prompt:
+    from kinfolk.engine.compression import ChatSource, Source, TextSource, compressor_of
     from kinfolk.engine.prompt import chat_prompt, text_prompt
 
+    source: Source
     if raw:
         if system:
             raise SettingsError(
                 f"{runtime.name!r} completes plain text, but --system needs a chat template; "
                 + ("use the model's with --chat" if runtime.chat else "the model has none")
             )
-        return _compressed(runtime, text_prompt(runtime, text), TextSource(text))
-    messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": text})
-    return _compressed(runtime, chat_prompt(runtime, messages), ChatSource(messages, {}))
-
-
-def _compressed(runtime: Runtime, prompt: Prompt, source: Source) -> Prompt:
-    compressor = runtime.compressor
+        prompt, source = text_prompt(runtime, text), TextSource(text)
+    else:
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": text})
+        prompt, source = chat_prompt(runtime, messages), ChatSource(messages, {})
+    compressor = compressor_of(runtime, settings)
     return prompt if compressor is None else compressor.compressed(runtime, prompt, source)
 
 

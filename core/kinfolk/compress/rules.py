@@ -24,7 +24,7 @@ _KEPT_ROLES: Final = ("system", "developer", "tool")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenMessages:
     """The messages to compress, by number. ``together``: they are one text with one question, the
     last message, and scored as such; else each is scored by itself."""
 
@@ -39,7 +39,7 @@ def choose_messages(
     mode: CompressionMode,
     tokens: int,
     threshold: int,
-) -> Choice | SkipReason:
+) -> ChosenMessages | SkipReason:
     """What to compress of a conversation of ``tokens`` tokens, or why nothing is.
 
     Tools, their calls and their results must stay as they are, letter for letter. In a
@@ -59,4 +59,4 @@ def choose_messages(
         for number, each in enumerate(messages[: max(0, end)])
         if each.get("role") not in _KEPT_ROLES and str(each.get("content") or "").strip()
     )
-    return Choice(chosen, together=not continues) if chosen else "nothing"
+    return ChosenMessages(chosen, together=not continues) if chosen else "nothing"

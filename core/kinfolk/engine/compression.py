@@ -49,9 +49,7 @@ from kinfolk.compress.spans import (
 )
 from kinfolk.engine.compressed import Compression
 from kinfolk.engine.prompt import Prompt, chat_prompt, text_prompt
-from kinfolk.engine.text import open_text
 from kinfolk.errors import EngineError, RequestError
-from kinfolk.registry import Registry
 from kinfolk.sched.prompt_scoring import Scored, ScorerFacts, ScoringRequest
 from kinfolk.settings import Settings
 from kinfolk.text.messages import normalize_messages
@@ -99,7 +97,7 @@ Source = ChatSource | TextSource | TokenSource
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScoredText:
     """A text that is scored as one. ``tokens`` are ids of the scorer, ``places`` where each begins
     in ``text`` and, last, its end. Of each message (its number, and where it stands) tokens may be
     left out, but for those in ``kept``. ``query`` are the tokens that anchors are looked for of,
@@ -115,14 +113,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CompressionJob:
     """A prompt that is being compressed: ``parts`` are to be scored, ``ready`` are messages whose
     compressed text is known."""
 
     prompt: Prompt
     source: ChatSource | TextSource
     turns: tuple[Mapping[str, Any], ...]
-    parts: tuple[Part, ...]
+    parts: tuple[ScoredText, ...]
     ready: Mapping[int, str]
     together: bool
     began: float
@@ -164,7 +162,7 @@ class Compressor:
 
     def begin(
         self, runtime: Runtime, prompt: Prompt, source: Source, mode: CompressionMode | None
-    ) -> Job | Prompt:
+    ) -> CompressionJob | Prompt:
         """What is to be scored of a prompt, or the prompt itself, which says why it is read in
         full. ``mode`` is that of the request, ``None`` = that of the options."""
         began = time.perf_counter()
@@ -185,7 +183,7 @@ class Compressor:
         source: Source,
         mode: CompressionMode,
         began: float,
-    ) -> Job | SkipReason:
+    ) -> CompressionJob | SkipReason:
         turns: tuple[Mapping[str, Any], ...] = ({"role": "user", "content": "x"},)
         if isinstance(source, ChatSource):
             turns = tuple(normalize_messages(source.messages, runtime.chat_format))
@@ -212,9 +210,11 @@ class Compressor:
             parts, ready = self._messages_alone(turns, choice.messages)
         if not parts and not ready:
             return "nothing"
-        return Job(prompt, source, turns, tuple(parts), ready, choice.together, began)
+        return CompressionJob(prompt, source, turns, tuple(parts), ready, choice.together, began)
 
-    def _whole(self, prompt: Prompt, text: str, messages: Sequence[tuple[int, Span]]) -> list[Part]:
+    def _whole(
+        self, prompt: Prompt, text: str, messages: Sequence[tuple[int, Span]]
+    ) -> list[ScoredText]:
         """The prompt as one part; none if nothing of it may be left out. A short question is kept
         whole: the last message, or its last paragraph."""
         if not messages:
@@ -229,15 +229,15 @@ class Compressor:
                 kept, query = (span,), tokens[inside][-QUERY_TOKENS:]
                 break
         ratio = self.options.curve.ratio(len(prompt.tokens))
-        part = Part(text, tokens, places, tuple(messages), kept, query, ratio)
+        part = ScoredText(text, tokens, places, tuple(messages), kept, query, ratio)
         return [part] if len(_optional(part)) > PASSAGE_TOKENS else []
 
     def _messages_alone(
         self, turns: Sequence[Mapping[str, Any]], chosen: Sequence[int]
-    ) -> tuple[list[Part], dict[int, str]]:
+    ) -> tuple[list[ScoredText], dict[int, str]]:
         """A part for each message that is long and was not compressed before, and the texts of
         those that were."""
-        parts: list[Part] = []
+        parts: list[ScoredText] = []
         ready: dict[int, str] = {}
         for number in chosen:
             text = str(turns[number]["content"]).strip()
@@ -253,7 +253,9 @@ class Compressor:
                 ratio = self.options.curve.ratio(len(tokens))
                 messages = ((number, Span(0, len(text))),)
                 # It has no question, whose words could be looked for.
-                parts.append(Part(text, tokens, places, messages, query=tokens[:0], ratio=ratio))
+                parts.append(
+                    ScoredText(text, tokens, places, messages, query=tokens[:0], ratio=ratio)
+                )
         return parts, ready
 
     def _encoded(
@@ -279,7 +281,7 @@ class Compressor:
 
     # -- scoring ------------------------------------------------------------------------------
 
-    def score(self, job: Job) -> Future[list[Numbers]]:
+    def score(self, job: CompressionJob) -> Future[list[Numbers]]:
         """The scores of the tokens of each part. Raises no error: the future has it. Cancelling the
         future gives the texts up."""
         texts = [self._texts(part) for part in job.parts]
@@ -326,7 +328,7 @@ class Compressor:
                 break
         return answer
 
-    def _texts(self, part: Part) -> list[tuple[tuple[int, ...], int]]:
+    def _texts(self, part: ScoredText) -> list[tuple[tuple[int, ...], int]]:
         """What is read for a part, and how many tokens of each are scores of it. A part that is
         longer than the scorer reads at once is cut, and its end, the question, is read behind each
         piece."""
@@ -345,7 +347,7 @@ class Compressor:
 
     # -- after scoring ------------------------------------------------------------------------
 
-    def finish(self, runtime: Runtime, job: Job, scores: Sequence[Numbers]) -> Prompt:
+    def finish(self, runtime: Runtime, job: CompressionJob, scores: Sequence[Numbers]) -> Prompt:
         """The compressed prompt; the full one if it would not be shorter, or if this fails."""
         try:
             prompt = self._compressed(runtime, job, scores)
@@ -365,7 +367,7 @@ class Compressor:
         done = Compression(original, len(prompt.tokens), job.began, seconds)
         return replace(prompt, keep=keep, compression=done)
 
-    def failed(self, job: Job, error: BaseException) -> Prompt:
+    def failed(self, job: CompressionJob, error: BaseException) -> Prompt:
         """The full prompt, after an error that is logged and counted."""
         self._note(error)
         return self._in_full(job.prompt, job.began, "failed")
@@ -385,7 +387,9 @@ class Compressor:
         finally:
             scores.cancel()
 
-    def _compressed(self, runtime: Runtime, job: Job, scores: Sequence[Numbers]) -> Prompt:
+    def _compressed(
+        self, runtime: Runtime, job: CompressionJob, scores: Sequence[Numbers]
+    ) -> Prompt:
         texts = dict(job.ready)
         for part, of_part in zip(job.parts, scores, strict=True):
             found = _cut(part, of_part)
@@ -420,18 +424,13 @@ class Compressor:
         log.log(level, "a prompt is read in full, as its compression failed: %s", what)
 
 
-def open_compressor(
-    options: CompressionOptions,
-    facts: ScorerFacts,
-    scoring: Scoring,
-    tokenizer: Tokenizer,
-    settings: Settings,
-    registry: Registry,
-) -> Compressor:
-    """A compressor with the tokenizer of the scorer's file."""
-    own = settings.model_copy(update={"model_family": None})
-    scorer_tokenizer, _, _ = open_text(options.drafter, own, registry)
-    return Compressor(options, facts, scoring, tokenizer, scorer_tokenizer)
+def compressor_of(runtime: Runtime, settings: Settings) -> Compressor | None:
+    """The compressor of a runtime in this process; ``None`` without a model that scores prompts."""
+    options, scorer = CompressionOptions.of(settings), runtime.scorer
+    scoring = runtime.engine.scoring
+    if options is None or scorer is None or scoring is None:
+        return None
+    return Compressor(options, scorer.facts, scoring, runtime.tokenizer, scorer.tokenizer)
 
 
 def _key(text: str) -> bytes:
@@ -461,14 +460,14 @@ def _inside(places: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.int64]:
     return np.flatnonzero((begins >= span.start) & (stops <= span.end) & (stops > begins))
 
 
-def _optional(part: Part) -> npt.NDArray[np.int64]:
+def _optional(part: ScoredText) -> npt.NDArray[np.int64]:
     """The numbers of the tokens that may be left out."""
     inside = [_inside(part.places, span) for _, span in part.messages]
     kept = [_inside(part.places, span) for span in part.kept]
     return np.setdiff1d(np.concatenate(inside), np.concatenate([*kept, np.array([], np.int64)]))
 
 
-def _cut(part: Part, scores: Numbers) -> dict[int, str]:
+def _cut(part: ScoredText, scores: Numbers) -> dict[int, str]:
     """The texts of the messages of a part without what is left out."""
     optional = _optional(part)
     chosen = select_passages(part.tokens[optional], scores[optional], part.ratio, part.query)

@@ -18,6 +18,7 @@ from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel, ModelSource, Progress
 from kinfolk.engine.preparing import prepare_model
+from kinfolk.engine.text import open_text
 from kinfolk.errors import EngineError, SettingsError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.model_api import GraphShape, Model
@@ -26,6 +27,7 @@ from kinfolk.registry import Registry
 from kinfolk.sched.plan import ReadingResult, ReadingSlice
 from kinfolk.sched.prompt_scoring import PromptScoring, ScorerFacts, ScoringLimits
 from kinfolk.settings import Settings
+from kinfolk.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -60,17 +62,18 @@ class PendingReading:
 class PromptScorer:
     """A loaded model that scores the tokens of texts, and its state.
 
-    Raises :class:`SettingsError` if the model has no layer that attends to all of a text.
+    ``tokenizer`` is that of its file. Raises :class:`SettingsError` if the model has no layer that
+    attends to all of a text.
     """
 
-    def __init__(self, loaded: LoadedModel, reading: PromptReading) -> None:
+    def __init__(self, loaded: LoadedModel, reading: PromptReading, tokenizer: Tokenizer) -> None:
         if not reading.layers:
             raise SettingsError(
                 f"{loaded.file.path}: family {loaded.family.name!r} cannot score prompts, as none "
                 "of its layers attends to all positions; name another model with "
                 "--prefill-compression-drafter"
             )
-        self.loaded, self.reading = loaded, reading
+        self.loaded, self.reading, self.tokenizer = loaded, reading, tokenizer
         self.kv_cache, self.state = loaded.new_state()
         self._warmup = KernelWarmup(loaded.ops, loaded.device)
 
@@ -84,10 +87,11 @@ class PromptScorer:
     ) -> PromptScorer:
         """Load the model of a file. Raises as
         :func:`kinfolk.engine.preparing.prepare_model` does."""
-        ready = prepare_model(path, scorer_settings(path, settings), registry)
+        own = scorer_settings(path, settings)
+        ready = prepare_model(path, own, registry)
         reading = PromptReading(sparse=True)
         source = ModelSource(ready, graphs=False, batch_invariant=False, reading=reading)
-        return cls(source.load(progress), reading)
+        return cls(source.load(progress), reading, open_text(path, own, registry)[0])
 
     @property
     def facts(self) -> ScorerFacts:

@@ -13,7 +13,6 @@ from kinfolk.descriptors import ModelCard
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
-from kinfolk.engine.compression import Compressor, open_compressor
 from kinfolk.engine.disk_tier import open_disk
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
@@ -44,9 +43,8 @@ class Runtime:
     chat: ChatTemplate | None
     chat_format: ChatFormat
     card: ModelCard | None
-    compressor: Compressor | None = None
-    """Compresses prompts, if there is a model that scores them."""
     scorer: PromptScorer | None = None
+    """The model that scores prompts which may be compressed."""
 
     @property
     def loaded(self) -> LoadedModel:
@@ -86,12 +84,7 @@ class Runtime:
         card = find_card(path, loaded.file.metadata, loaded.family)
         limits, disk = scheduler_limits(loaded, settings), open_disk(loaded, settings)
         engine = Engine(loaded, limits, _host_drafter(loaded), disk, scorer)
-        compressor = None
-        if options is not None and scorer is not None and engine.scoring is not None:
-            compressor = open_compressor(
-                options, scorer.facts, engine.scoring, tokenizer, settings, registry
-            )
-        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card, compressor, scorer)
+        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card, scorer)
 
     def close(self) -> None:
         self.engine.close()

@@ -44,7 +44,7 @@ def completions_router(service: Service) -> APIRouter:
             prompts = await run_in_threadpool(_prompts, service, body)
         else:
             prompts = _prompts(service, body)
-        if service.runtime.compressor is not None or body.prefill_compression is not None:
+        if service.compressor is not None or body.prefill_compression is not None:
             prompts = [
                 (await _compressed(request, service, body, *each, asked), each[1])
                 for each, asked in zip(prompts, body.prompts(), strict=True)

@@ -33,7 +33,7 @@ async def compressed_prompt(
     """The prompt as it is to be read: compressed, or in full if the rules say so or if compression
     fails. Raises :class:`ApiError` for a mode that this server cannot do, and
     :class:`ClientDisconnect`."""
-    compressor = service.runtime.compressor
+    compressor = service.compressor
     if compressor is None:
         if mode in (None, "off"):
             return prompt

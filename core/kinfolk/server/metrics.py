@@ -80,8 +80,8 @@ class ServiceCollector(Collector):
                 f"kinfolk_{kind}_tokens", text, value=self._service.tokens[kind]
             )
         yield from _draft_metrics(self._service.drafts)
-        if self._service.runtime.compressor is not None:
-            yield from _compression_metrics(self._service.runtime.compressor.counts())
+        if self._service.compressor is not None:
+            yield from _compression_metrics(self._service.compressor.counts())
         yield GaugeMetricFamily(
             "kinfolk_in_flight", "running and queued answers", value=self._service.in_flight
         )

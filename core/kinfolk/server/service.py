@@ -18,6 +18,7 @@ from kinfolk.server.errors import ApiError, unavailable
 from kinfolk.server.request_log import ACTIVE_REQUEST
 
 if TYPE_CHECKING:
+    from kinfolk.engine.compression import Compressor
     from kinfolk.engine.runtime import Runtime
     from kinfolk.server.options import ServerOptions
 
@@ -26,10 +27,18 @@ class Service:
     """State shared by all routes. Used on the event loop; signal handlers set only ``draining``.
 
     At most ``capacity`` generations are in flight: ``slots`` running and ``max_queue`` waiting.
+    ``compressor``: compresses prompts, if there is a model that scores them.
     """
 
-    def __init__(self, runtime: Runtime, options: ServerOptions, slots: int):
+    def __init__(
+        self,
+        runtime: Runtime,
+        options: ServerOptions,
+        slots: int,
+        compressor: Compressor | None = None,
+    ):
         self.runtime = runtime
+        self.compressor = compressor
         self.options = options
         self.capacity = slots + options.max_queue
         self.created = int(time.time())

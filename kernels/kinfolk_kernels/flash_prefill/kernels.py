@@ -18,7 +18,6 @@ from kinfolk_kernels.flash_prefill import op
 SPARSE = tl.constexpr(op.SPARSE_POSITIONS)
 FIRST = tl.constexpr(op.FIRST_BLOCKS)
 NEAR = tl.constexpr(op.NEAR_BLOCKS)
-DENSE = tl.constexpr(op.DENSE_BLOCKS)
 
 
 @triton.jit(do_not_specialize=["seen"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -106,8 +107,7 @@ def launches(
 ) -> Iterator[Launch]:
     """The launches that fill ``scratch``; heads of a block must be contiguous."""
     rows, heads, dim = q.shape
-    keys, values = pools
-    kv_heads = arguments.keys.heads
+    keys, kv_heads = pools[0], arguments.keys.heads
     group, seen, factor = heads // kv_heads, start + rows, arguments.scale * math.log2(math.e)
     query_blocks, _, count = scratch.weights.shape
     yield Launch(
@@ -123,9 +123,7 @@ def launches(
         {"KV_HEADS": kv_heads, "DIM": dim},
     )
     query = {"q_ptr": q, "q_row": q.stride(0), "q_head": q.stride(1)}
-    # Products in float32 do not run on tensor cores and need more registers.
-    narrow = q.element_size() == 4 or dim > 128
-    tile = 32 if narrow else 64
+    tile = 32 if _is_narrow(q) else 64
     yield Launch(
         block_weights_kernel,
         (query_blocks, heads, triton.cdiv(count, tile)),
@@ -154,8 +152,23 @@ def launches(
         },
         {"N": max(16, triton.next_power_of_2(count))},
     )
+    yield _attention(arguments, query, pools, blocks, start, scratch)
+
+
+def _attention(
+    arguments: FlashPrefillArguments,
+    query: dict[str, Any],
+    pools: tuple[torch.Tensor, torch.Tensor],
+    blocks: torch.Tensor,
+    start: int,
+    scratch: SparseScratch,
+) -> Launch:
+    """The launch that attends to the blocks that were chosen."""
+    keys, values = pools
+    query_blocks, heads, count = scratch.weights.shape
+    narrow = _is_narrow(query["q_ptr"])
     height = 32 if narrow else 128
-    yield Launch(
+    return Launch(
         kept_attention_kernel,
         (query_blocks * (SPARSE_POSITIONS // height), heads),
         {
@@ -169,13 +182,13 @@ def launches(
             "kept_count": scratch.kept_count,
             "out_ptr": scratch.out,
             "start": start,
-            "rows": rows,
+            "rows": scratch.out.shape[0],
             "count": count,
-            "factor": factor,
+            "factor": arguments.scale * math.log2(math.e),
         },
         {
-            "GROUP": group,
-            "DIM": dim,
+            "GROUP": heads // arguments.keys.heads,
+            "DIM": arguments.keys.dim,
             "VALUE_DIM": arguments.values.dim,
             "M": height,
             "PARTS": SPARSE_POSITIONS // CHUNK_POSITIONS,
@@ -183,3 +196,9 @@ def launches(
         warps=4 if narrow else 8,
         stages=2,
     )
+
+
+def _is_narrow(q: torch.Tensor) -> bool:
+    """Whether tiles are small: products in float32 do not run on tensor cores, and these and long
+    vectors need more registers."""
+    return q.element_size() == 4 or q.shape[-1] > 128
