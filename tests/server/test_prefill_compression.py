@@ -323,6 +323,37 @@ def test_after_a_failure_the_prompt_is_read_in_full_and_the_next_ones_wait(runti
     assert 'kinfolk_prefill_compression_skipped_total{reason="waiting"} 1.0' in metrics
 
 
+class Slow(Broken):
+    """Answers when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun = threading.Event()
+        self.listeners = []
+
+    def submit(self, request, on_scored):
+        self.listeners.append(lambda: on_scored(Scored(request.id, error="too late")))
+        self.begun.set()
+
+
+def test_prompts_that_are_being_scored_are_in_flight(runtime):
+    scoring, answers = Slow(), []
+    slow = with_scoring(runtime, scoring)
+    service = Service(slow, ServerOptions("tiny", max_queue=0), 1, slow.compressor)
+    client = TestClient(create_app(service), raise_server_exceptions=False)
+    with client:
+        thread = threading.Thread(target=lambda: answers.append(ask(client, document())))
+        thread.start()
+        assert scoring.begun.wait(30)
+        refused = ask(client, document(40), mode="off")
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "queue_full"
+        scoring.listeners[0]()
+        thread.join(60)
+    assert figures(answers[0])[1]["skipped"] == "failed"
+    assert service.in_flight == 0
+
+
 def test_metrics_count_both_lengths(fresh):
     client = client_of(fresh)
     _, found = figures(ask(client, document()))

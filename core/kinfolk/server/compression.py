@@ -17,7 +17,7 @@ from kinfolk.server.sse import cancelled, until_disconnect
 
 if TYPE_CHECKING:
     from kinfolk.engine.compressed import Compression
-    from kinfolk.engine.compression import Source
+    from kinfolk.engine.compression import CompressionJob, Compressor, Source
     from kinfolk.server.service import Service
 
 PREFILL_COMPRESSION: Final = f"one of {', '.join(MODES)}"
@@ -31,8 +31,8 @@ async def compressed_prompt(
     mode: CompressionMode | None,
 ) -> Prompt:
     """The prompt as it is to be read: compressed, or in full if the rules say so or if compression
-    fails. Raises :class:`ApiError` for a mode that this server cannot do, and
-    :class:`ClientDisconnect`."""
+    fails. Raises :class:`ApiError` for a mode that this server cannot do, or if the queue is full,
+    and :class:`ClientDisconnect`."""
     compressor = service.compressor
     if compressor is None:
         if mode in (None, "off"):
@@ -45,6 +45,13 @@ async def compressed_prompt(
     job = await run_in_threadpool(compressor.begin, service.runtime, prompt, source, mode)
     if isinstance(job, Prompt):
         return job
+    with service.place():
+        return await _scored(request, service, compressor, job)
+
+
+async def _scored(
+    request: Request, service: Service, compressor: Compressor, job: CompressionJob
+) -> Prompt:
     scoring = await run_in_threadpool(compressor.score, job)
     scores: asyncio.Future[Any] = asyncio.wrap_future(scoring)
     gone: asyncio.Future[Any] = asyncio.ensure_future(until_disconnect(request.receive))
