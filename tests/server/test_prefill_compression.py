@@ -30,7 +30,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 @pytest.fixture(scope="module")
 def runtime(cases, template):
     path = cases / "qwen35.gguf"
-    with compressing_runtime(path, path, template, prefill_compression_threshold=1500) as runtime:
+    with compressing_runtime(path, path, template, prefill_compression_threshold=1000) as runtime:
         yield runtime
 
 
@@ -71,7 +71,7 @@ def figures(response):
     return usage, usage.get("prefill_compression")
 
 
-def document(words=300, seed=0):
+def document(words=160, seed=0):
     return [
         {"role": "system", "content": "You are terse. Answer in one word."},
         {"role": "user", "content": story(words, seed)},
@@ -117,8 +117,8 @@ def test_headers_instructions_and_the_question_stay_and_words_stay_whole(fresh):
 
 
 def test_what_the_question_quotes_is_kept_although_nobody_knows_its_score(fresh):
-    words = story(400).split()
-    quoted = " ".join(words[203:207])
+    words = story(220).split()
+    quoted = " ".join(words[103:107])
     messages = [
         {"role": "user", "content": " ".join(words)},
         {"role": "user", "content": f"What comes after {quoted} in it?"},
@@ -128,14 +128,14 @@ def test_what_the_question_quotes_is_kept_although_nobody_knows_its_score(fresh)
 
 
 def test_of_one_long_message_the_last_paragraph_is_the_question(fresh):
-    messages = [{"role": "user", "content": f"{story(400)}\n\n{QUESTION}"}]
+    messages = [{"role": "user", "content": f"{story(220)}\n\n{QUESTION}"}]
     text, prompt = read(fresh, messages)
     assert prompt.compression.skipped is None
     assert text.count(QUESTION) == 1
 
 
 def test_a_plain_text_is_compressed_and_ids_are_not(fresh):
-    client, text = client_of(fresh), f"{story(400)}\n\n{QUESTION}"
+    client, text = client_of(fresh), f"{story(220)}\n\n{QUESTION}"
     body = {"prompt": text, "max_tokens": 2, "prefill_compression": "always"}
     _, found = figures(client.post("/v1/completions", json=body))
     assert found["skipped"] is None
@@ -162,11 +162,11 @@ def test_a_scorer_with_other_tokens_reads_the_text(cases, template, scorer):
         settings = load_settings()
         other = open_text(path, settings, Registry.discover(settings))[0]
         assert not runtime.tokenizer.has_tokens_of(other)
-        messages = document(200)
+        messages = document(160)
         text, prompt = read(runtime, messages)
         assert prompt.compression.skipped is None
         kept = text.split("<|im_start|>user\n")[1].split("<|im_end|>")[0].split()
-        assert 0 < len(kept) < 200
+        assert 0 < len(kept) < 160
         assert ordered(kept, messages[1]["content"].split())
 
 
@@ -177,9 +177,9 @@ def test_requests_with_tools_or_their_results_are_read_in_full(fresh):
     client = client_of(fresh)
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     results = [
-        *document(100)[:2],
+        *document(80)[:2],
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": story(200)},
+        {"role": "tool", "tool_call_id": "1", "content": story(160)},
     ]
     for messages, fields in [
         (document(), {"tools": [TOOL]}),
@@ -192,9 +192,9 @@ def test_requests_with_tools_or_their_results_are_read_in_full(fresh):
 
 
 def test_auto_starts_at_the_threshold_and_requests_opt_in_and_out(fresh):
-    long, short = document(300), document(60)
+    long, short = document(160), document(40)
     lengths = [len(chat_prompt(fresh, each).tokens) for each in (short, long)]
-    assert lengths[0] < 1500 <= lengths[1]
+    assert lengths[0] < 1000 <= lengths[1]
     client = client_of(fresh)
     assert figures(ask(client, long, mode="auto"))[1]["skipped"] is None
     assert figures(ask(client, short, mode="auto"))[1]["skipped"] == "short"
@@ -229,21 +229,21 @@ def test_of_a_conversation_old_messages_are_compressed_once_and_the_last_two_nev
     def scored():
         return fresh.engine.stats()["scored_texts"]
 
-    talk = [document()[0], {"role": "user", "content": story(200)}]
-    talk += [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": story(150, 1)}]
+    talk = [document()[0], {"role": "user", "content": story(160)}]
+    talk += [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": story(120, 1)}]
     before = scored()
     first, prompt = read(fresh, talk)
     assert prompt.compression.skipped is None
     assert scored() == before + 1
-    assert story(150, 1) in first, "the last message is whole, however long it is"
+    assert story(120, 1) in first, "the last message is whole, however long it is"
     aged = first.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
-    assert len(aged) < 0.6 * len(story(200))
-    assert ordered(aged.split(), story(200).split())
+    assert len(aged) < 0.6 * len(story(160))
+    assert ordered(aged.split(), story(160).split())
 
     talk += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": QUESTION}]
     second, _ = read(fresh, talk)
     assert scored() == before + 2, "only the message that has aged meanwhile is scored"
-    assert second.startswith(first[: first.index(story(150, 1))]), "the text of turn one stays"
+    assert second.startswith(first[: first.index(story(120, 1))]), "the text of turn one stays"
     again, _ = read(fresh, talk)
     assert again == second
     assert scored() == before + 2
@@ -253,7 +253,7 @@ def test_of_a_conversation_old_messages_are_compressed_once_and_the_last_two_nev
 
 def test_a_later_turn_starts_from_the_compressed_turn_before_it(fresh):
     client = client_of(fresh)
-    talk = [document()[0], {"role": "user", "content": story(200, 3)}]
+    talk = [document()[0], {"role": "user", "content": story(160, 3)}]
     talk += [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": QUESTION}]
     usage, _ = figures(ask(client, talk))
     talk += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Why?"}]
@@ -266,7 +266,7 @@ def test_a_later_turn_starts_from_the_compressed_turn_before_it(fresh):
 
 
 def test_nothing_of_a_compressed_prompt_is_taken_for_the_full_one(cases, template, fresh):
-    messages = document(300, seed=5)
+    messages = document(160, seed=5)
     client = client_of(fresh)
     _, found = figures(ask(client, messages, max_tokens=8))
     assert found["skipped"] is None
@@ -404,13 +404,13 @@ def test_an_error_in_the_scorer_fails_no_other_request(fresh, monkeypatch):
 
 def test_a_prompt_longer_than_the_context_is_answered_if_it_is_compressed(cases, template):
     path = cases / "qwen35.gguf"
-    with compressing_runtime(path, path, template, context=1400) as runtime:
+    with compressing_runtime(path, path, template, context=900) as runtime:
         client = client_of(runtime)
         refused = ask(client, document(), mode="off")
         assert refused.status_code == 400
         assert "maximum context length" in refused.json()["error"]["message"]
         usage, found = figures(ask(client, document()))
-        assert found["original_tokens"] > 1400 > usage["prompt_tokens"]
+        assert found["original_tokens"] > 900 > usage["prompt_tokens"]
         broken = client_of(with_scoring(runtime, Broken()))
         assert ask(broken, document()).status_code == 400
 
@@ -445,7 +445,7 @@ def test_a_text_is_scored_like_the_conversation_around_it(fresh):
     """The same compressor serves plain prompts of the command line."""
     from kinfolk.engine.prompt import text_prompt
 
-    text = f"{story(300)}\n\n{QUESTION}"
+    text = f"{story(220)}\n\n{QUESTION}"
     prompt = text_prompt(fresh, text)
     done = fresh.compressor.compressed(fresh, prompt, TextSource(text), "always")
     assert done.compression.skipped is None
