@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -80,3 +81,14 @@ def test_settings_become_options(model):
     assert CompressionOptions.of(load_settings()) is None
     with pytest.raises(SettingsError, match="--prefill-compression-drafter"):
         CompressionOptions.of(load_settings(prefill_compression="always"))
+
+
+def test_chat_compresses_a_long_question(kinfolk, chat_model, model):
+    def tokens(*options):
+        options = ("-m", chat_model, "-n", 1, "--temperature", 0, "--stats", *options)
+        result = kinfolk("chat", *options, stdin=f"{story(250)}\n")
+        assert result.exit_code == 0, result.stderr
+        return int(re.search(r"\((\d+) in the prompt", result.stderr)[1])
+
+    on = ("--prefill-compression", "always", "--prefill-compression-drafter", model)
+    assert tokens(*on, "--prefill-compression-keep-ratio", 0.2) < 0.6 * tokens()

@@ -450,3 +450,15 @@ def test_a_text_is_scored_like_the_conversation_around_it(fresh):
     done = fresh.compressor.compressed(fresh, prompt, TextSource(text), "always")
     assert done.compression.skipped is None
     assert fresh.tokenizer.decode(done.tokens).endswith(QUESTION)
+
+
+def test_a_text_that_cannot_be_compressed_holds_up_no_other(fresh, monkeypatch, caplog):
+    def refuse(*_):
+        raise ValueError("its tokens spell another text")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kinfolk.engine.compression.token_places", refuse)
+        assert read(fresh, document())[1].compression.skipped == "failed"
+    assert "its tokens spell another text" in caplog.text
+    assert read(fresh, document())[1].compression.skipped is None
+    assert fresh.compressor.counts()["failures"] == 1

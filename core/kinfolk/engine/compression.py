@@ -170,11 +170,8 @@ class Compressor:
         try:
             job = self._prepare(runtime, prompt, source, mode, began)
         except Exception as error:
-            self._note(error)
-            job = "failed"
-        if isinstance(job, str):
-            return self._in_full(prompt, began, job)
-        return job
+            return self._in_full(prompt, began, self._failure(error))
+        return self._in_full(prompt, began, job) if isinstance(job, str) else job
 
     def _prepare(
         self,
@@ -349,11 +346,12 @@ class Compressor:
 
     def finish(self, runtime: Runtime, job: CompressionJob, scores: Sequence[Numbers]) -> Prompt:
         """The compressed prompt; the full one if it would not be shorter, or if this fails."""
+        with self._lock:
+            self._back_off.succeeded()
         try:
             prompt = self._compressed(runtime, job, scores)
         except Exception as error:
-            return self.failed(job, error)
-        self._back_off.succeeded()
+            return self._in_full(job.prompt, job.began, self._failure(error))
         if len(prompt.tokens) >= len(job.prompt.tokens):
             return self._in_full(job.prompt, job.began, "nothing")
         seconds = time.perf_counter() - job.began
@@ -368,9 +366,12 @@ class Compressor:
         return replace(prompt, keep=keep, compression=done)
 
     def failed(self, job: CompressionJob, error: BaseException) -> Prompt:
-        """The full prompt, after an error that is logged and counted."""
-        self._note(error)
-        return self._in_full(job.prompt, job.began, "failed")
+        """The full prompt, after an error of scoring, which is logged and counted. The next prompts
+        wait, unless it was this text that could not be scored."""
+        if not isinstance(error, RequestError):
+            with self._lock:
+                self._back_off.failed()
+        return self._in_full(job.prompt, job.began, self._failure(error))
 
     def compressed(
         self, runtime: Runtime, prompt: Prompt, source: Source, mode: CompressionMode | None = None
@@ -415,13 +416,15 @@ class Compressor:
         length, seconds = len(prompt.tokens), time.perf_counter() - began
         return replace(prompt, compression=Compression(length, length, began, seconds, why))
 
-    def _note(self, error: BaseException) -> None:
+    def _failure(self, error: BaseException) -> SkipReason:
+        """Count and log an error."""
         with self._lock:
             self._counts["failures"] += 1
-            self._back_off.failed()
         what = str(error) or type(error).__name__
-        level = logging.WARNING if isinstance(error, RequestError | EngineError) else logging.ERROR
+        expected = isinstance(error, RequestError | EngineError)
+        level = logging.WARNING if expected else logging.ERROR
         log.log(level, "a prompt is read in full, as its compression failed: %s", what)
+        return "failed"
 
 
 def compressor_of(runtime: Runtime, settings: Settings) -> Compressor | None:

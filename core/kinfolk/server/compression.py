@@ -42,6 +42,8 @@ async def compressed_prompt(
             "--prefill-compression-drafter, or leave this out",
             "prefill_compression",
         )
+    if (mode or compressor.options.mode) == "off":
+        return prompt
     job = await run_in_threadpool(compressor.begin, service.runtime, prompt, source, mode)
     if isinstance(job, Prompt):
         return job
