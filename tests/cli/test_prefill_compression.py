@@ -21,11 +21,6 @@ def run(*args, **fields):
     return result
 
 
-@pytest.fixture
-def model(cases):
-    return cases / "qwen35.gguf"
-
-
 def test_run_compresses_a_file_and_says_both_lengths(model, tmp_path):
     prompt = tmp_path / "long.txt"
     prompt.write_text(f"{story(250)}\n\nWhich door is it?")
