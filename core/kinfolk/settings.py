@@ -38,11 +38,6 @@ def _split(value: object) -> object:
     return tuple(part.strip() for part in value.split(","))
 
 
-def _split_points(value: object) -> object:
-    """``"10000:0.5 40000:0.2"``, with spaces or commas -> a tuple of its parts."""
-    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
-
-
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     if "" in names:
         raise ValueError("has an empty name; write names separated by single commas")
@@ -254,10 +249,8 @@ class Settings(BaseSettings):
     prefill_compression_keep_ratio: float = Field(
         0.05, gt=0, le=1, description="part of a prompt that is kept (--prefill-compression)"
     )
-    prefill_compression_curve: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_split_points)
-    ] = Field(
-        (),
+    prefill_compression_curve: OptionalText = Field(
+        None,
         description="ratios by the length of a prompt instead of --prefill-compression-keep-ratio: "
         'points TOKENS:RATIO with lines between them, as "10000:0.5 40000:0.2 100000:0.1"',
     )

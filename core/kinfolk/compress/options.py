@@ -29,7 +29,7 @@ class CompressionOptions:
         points = settings.prefill_compression_curve
         try:
             curve = KeepCurve.flat(settings.prefill_compression_keep_ratio)
-            curve = KeepCurve.parse(points) if points else curve
+            curve = KeepCurve.parse(points.replace(",", " ").split()) if points else curve
         except ValueError as error:
             raise SettingsError(
                 f"--prefill-compression-curve: {error}", field="prefill_compression_curve"

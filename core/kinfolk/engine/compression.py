@@ -24,29 +24,15 @@ import numpy.typing as npt
 
 from kinfolk.compress.back_off import BackOff
 from kinfolk.compress.options import CompressionOptions
-from kinfolk.compress.passages import (
-    PASSAGE_TOKENS,
-    QUERY_TOKENS,
-    Numbers,
-    Tokens,
-    select_passages,
-    standardized,
-)
+from kinfolk.compress.passages import PASSAGE_TOKENS, QUERY_TOKENS, Numbers, Tokens
 from kinfolk.compress.rules import (
     FEWEST_AGED_TOKENS,
     CompressionMode,
     SkipReason,
     choose_messages,
 )
-from kinfolk.compress.spans import (
-    LONGEST_QUESTION,
-    Span,
-    joined_spans,
-    question,
-    repaired,
-    runs,
-    token_places,
-)
+from kinfolk.compress.scored_text import ScoredText, joined_scores, messages_in, tokens_inside
+from kinfolk.compress.spans import LONGEST_QUESTION, Span, question, token_places
 from kinfolk.engine.compressed import Compression
 from kinfolk.engine.prompt import Prompt, chat_prompt, text_prompt
 from kinfolk.errors import EngineError, RequestError
@@ -94,22 +80,6 @@ class TokenSource:
 
 
 Source = ChatSource | TextSource | TokenSource
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredText:
-    """A text that is scored as one. ``tokens`` are ids of the scorer, ``places`` where each begins
-    in ``text`` and, last, its end. Of each message (its number, and where it stands) tokens may be
-    left out, but for those in ``kept``. ``query`` are the tokens that anchors are looked for of,
-    ``None`` = the last ones."""
-
-    text: str
-    tokens: Tokens
-    places: npt.NDArray[np.int64]
-    messages: tuple[tuple[int, Span], ...]
-    kept: tuple[Span, ...] = ()
-    query: Tokens | None = None
-    ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +172,7 @@ class Compressor:
             parts = self._whole(prompt, source.text, [(0, Span(0, len(source.text)))])
         elif choice.together:
             text = self._text_of(prompt.tokens)
-            parts = self._whole(prompt, text, _found(text, turns, choice.messages))
+            parts = self._whole(prompt, text, messages_in(text, turns, choice.messages))
         else:
             parts, ready = self._messages_alone(turns, choice.messages)
         if not parts and not ready:
@@ -221,13 +191,13 @@ class Compressor:
         kept: tuple[Span, ...] = ()
         query: Tokens | None = None
         for span in (messages[-1][1], question(text, messages[-1][1])):
-            inside = _inside(places, span)
+            inside = tokens_inside(places, span)
             if len(inside) < LONGEST_QUESTION:
                 kept, query = (span,), tokens[inside][-QUERY_TOKENS:]
                 break
         ratio = self.options.curve.ratio(len(prompt.tokens))
         part = ScoredText(text, tokens, places, tuple(messages), kept, query, ratio)
-        return [part] if len(_optional(part)) > PASSAGE_TOKENS else []
+        return [part] if len(part.optional) > PASSAGE_TOKENS else []
 
     def _messages_alone(
         self, turns: Sequence[Mapping[str, Any]], chosen: Sequence[int]
@@ -281,7 +251,7 @@ class Compressor:
     def score(self, job: CompressionJob) -> Future[list[Numbers]]:
         """The scores of the tokens of each part. Raises no error: the future has it. Cancelling the
         future gives the texts up."""
-        texts = [self._texts(part) for part in job.parts]
+        texts = [part.pieces(self.facts.context) for part in job.parts]
         flat = [text for of_part in texts for text in of_part]
         answer: Future[list[Numbers]] = Future()
         found: dict[str, Numbers] = {}
@@ -303,7 +273,7 @@ class Compressor:
                     found[event.request_id] = event.scores
                     if len(found) == len(flat):
                         scores = iter([found[name] for name in names])
-                        answer.set_result([_joined_scores(of_part, scores) for of_part in texts])
+                        answer.set_result([joined_scores(of_part, scores) for of_part in texts])
 
         def ended(future: Future[list[Numbers]]) -> None:
             if future.cancelled() or future.exception() is not None:
@@ -324,23 +294,6 @@ class Compressor:
                         answer.set_exception(error)
                 break
         return answer
-
-    def _texts(self, part: ScoredText) -> list[tuple[tuple[int, ...], int]]:
-        """What is read for a part, and how many tokens of each are scores of it. A part that is
-        longer than the scorer reads at once is cut, and its end, the question, is read behind each
-        piece."""
-        tokens, most = part.tokens.tolist(), self.facts.context
-        if len(tokens) <= most:
-            return [(tuple(tokens), len(tokens))]
-        query = tokens[-min(QUERY_TOKENS, most // 4) :]
-        room = most - len(query)
-        body = tokens[: -len(query)]
-        texts = [
-            ((*body[start : start + room], *query), len(body[start : start + room]))
-            for start in range(0, len(body), room)
-        ]
-        texts[-1] = (texts[-1][0], texts[-1][1] + len(query))
-        return texts
 
     # -- after scoring ------------------------------------------------------------------------
 
@@ -393,7 +346,7 @@ class Compressor:
     ) -> Prompt:
         texts = dict(job.ready)
         for part, of_part in zip(job.parts, scores, strict=True):
-            found = _cut(part, of_part)
+            found = part.cut(of_part)
             texts |= found
             if not job.together:
                 with self._lock:
@@ -438,64 +391,3 @@ def compressor_of(runtime: Runtime, settings: Settings) -> Compressor | None:
 
 def _key(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _found(
-    text: str, turns: Sequence[Mapping[str, Any]], chosen: Sequence[int]
-) -> list[tuple[int, Span]]:
-    """The chosen messages, and where their contents stand in a rendered conversation; none if a
-    template has changed one of them."""
-    found, start = [], 0
-    for number, turn in enumerate(turns):
-        content = str(turn.get("content") or "").strip()
-        place = text.find(content, start)
-        if place < 0:
-            return []
-        start = place + len(content)
-        if number in chosen:
-            found.append((number, Span(place, start)))
-    return found
-
-
-def _inside(places: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.int64]:
-    """The numbers of the tokens that stand in a span as a whole."""
-    begins, stops = places[:-1], places[1:]
-    return np.flatnonzero((begins >= span.start) & (stops <= span.end) & (stops > begins))
-
-
-def _optional(part: ScoredText) -> npt.NDArray[np.int64]:
-    """The numbers of the tokens that may be left out."""
-    inside = [_inside(part.places, span) for _, span in part.messages]
-    kept = [_inside(part.places, span) for span in part.kept]
-    return np.setdiff1d(np.concatenate(inside), np.concatenate([*kept, np.array([], np.int64)]))
-
-
-def _cut(part: ScoredText, scores: Numbers) -> dict[int, str]:
-    """The texts of the messages of a part without what is left out."""
-    optional = _optional(part)
-    chosen = select_passages(part.tokens[optional], scores[optional], part.ratio, part.query)
-    kept = [
-        token
-        for passage in chosen
-        for token in optional[passage * PASSAGE_TOKENS : (passage + 1) * PASSAGE_TOKENS].tolist()
-    ]
-    spans = [
-        Span(int(part.places[run.start]), int(part.places[run.end])) for run in runs(kept)
-    ] + list(part.kept)
-    texts = {}
-    for number, within in part.messages:
-        # No message is left without a word: templates may refuse it.
-        first = Span(within.start, min(within.start + 1, within.end))
-        whole = repaired(part.text, spans, within) or repaired(part.text, [first], within)
-        texts[number] = joined_spans(part.text, whole)
-    return texts
-
-
-def _joined_scores(texts: Sequence[tuple[tuple[int, ...], int]], scores: Any) -> Numbers:
-    """The scores of a part from those of its pieces. Shares of attention in several pieces are not
-    comparable, ranks in them are."""
-    if len(texts) == 1:
-        only: Numbers = next(scores)
-        return only
-    pieces = [standardized(next(scores)[:count]) for _, count in texts]
-    return np.concatenate(pieces)

@@ -95,10 +95,10 @@ class ModelRunner:
     """
 
     def __init__(
-        self, loaded: LoadedModel, state: State, scorer: PromptScorer | None = None
+        self, loaded: LoadedModel, state: State, prompt_scorer: PromptScorer | None = None
     ) -> None:
         self.state = state
-        self._scorer = scorer
+        self._prompt_scorer = prompt_scorer
         self._max_sequences = (
             MAX_INVARIANT_SEQUENCES[loaded.device.type] if loaded.batch_invariant else None
         )
@@ -185,8 +185,8 @@ class ModelRunner:
                 pending, scores = self._launch(ScheduledBatch(last, histories, tokens), plan.scores)
             # Behind the copy of the outputs: the device reads on while the host plans.
             reading = None
-            if self._scorer is not None and plan.reading is not None:
-                reading = self._scorer.launch(plan.reading)
+            if self._prompt_scorer is not None and plan.reading is not None:
+                reading = self._prompt_scorer.launch(plan.reading)
             return PendingStep(plan, results, pending, launched, scores, reading)
 
     @torch.inference_mode()
@@ -217,8 +217,8 @@ class ModelRunner:
         """The scheduler has given up all sequences and checkpoints: nothing of them is left."""
         self.state.forget()
         self.executor.invalidate()
-        if self._scorer is not None:
-            self._scorer.state.forget()
+        if self._prompt_scorer is not None:
+            self._prompt_scorer.state.forget()
 
     def _launch(
         self, batch: ScheduledBatch, scores: Sequence[ScoreRequest] = ()
