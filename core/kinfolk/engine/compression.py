@@ -286,6 +286,8 @@ class Compressor:
         if not flat:
             answer.set_result([])
         for name, (tokens, _) in zip(names, flat, strict=True):
+            if answer.done():
+                break
             try:
                 self._scoring.submit(ScoringRequest(name, tokens), take)
             except Exception as error:

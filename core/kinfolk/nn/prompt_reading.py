@@ -20,7 +20,8 @@ AttentionFn = Callable[..., Mixed]
 SCORING_ROWS: Final = 8
 """Last rows of a text whose attention scores its tokens."""
 
-_CHUNKS_AT_ONCE: Final = 32
+_CHUNKS_AT_ONCE: Final = 128
+"""Chunks whose keys are turned back at once: fewer take less memory, and more launches."""
 
 
 class PromptReading:
