@@ -87,3 +87,16 @@ def test_chat_compresses_a_long_question(kinfolk, chat_model, model):
 
     on = ("--prefill-compression", "always", "--prefill-compression-drafter", model)
     assert tokens(*on, "--prefill-compression-keep-ratio", 0.2) < 0.6 * tokens()
+
+
+def test_the_plan_counts_the_scorer_and_divides_what_it_leaves(kinfolk, model):
+    def plan(*options):
+        options = ("--device", "cpu", "--memory", 1, "--json", *options)
+        return json.loads(kinfolk("plan", model, *options).stdout)
+
+    alone, both = plan(), plan("--prefill-compression-drafter", model)
+    assert alone["prompt_scorer"] == 0 < both["prompt_scorer"]
+    left = alone["usable"] - both["prompt_scorer"]
+    assert both["usable"] == pytest.approx(left, abs=2)
+    options = ("--device", "cpu", "--memory", 1, "--prefill-compression-drafter", model)
+    assert "the scorer of prompts beside it" in kinfolk("plan", model, *options).stdout

@@ -149,6 +149,14 @@ def check_model(
         (need or Requirements()).check(file, settings)
 
 
+def check_prompt_scorer(settings: Settings, registry: Registry) -> None:
+    """Check the file of the model that scores prompts, if there is one."""
+    compression = CompressionOptions.of(settings)
+    if compression is not None:
+        own = settings.model_copy(update={"model_family": None})
+        check_model(find_model(str(compression.drafter)), own, registry)
+
+
 @contextmanager
 def open_runtime(
     settings: Settings,
@@ -163,10 +171,7 @@ def open_runtime(
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry, need)
-    compression = CompressionOptions.of(settings)
-    if compression is not None:
-        own = settings.model_copy(update={"model_family": None})
-        check_model(find_model(str(compression.drafter)), own, registry)
+    check_prompt_scorer(settings, registry)
     before(path)
     with loading(path) as progress:
         from kinfolk.engine.runtime import Runtime

@@ -12,12 +12,14 @@ from typing import Final, cast
 import numpy as np
 import torch
 
+from kinfolk.compress.options import CompressionOptions
 from kinfolk.engine.executor import MAX_WARMUP_SIZE_LOG2
 from kinfolk.engine.failures import explain
 from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel, ModelSource, Progress
-from kinfolk.engine.preparing import prepare_model
+from kinfolk.engine.preparing import prepare_model, usable_memory
+from kinfolk.engine.sizing import GIB
 from kinfolk.engine.text import open_text
 from kinfolk.errors import EngineError, SettingsError
 from kinfolk.gguf.file import GGUFFile
@@ -165,6 +167,19 @@ class PromptScorer:
 
     def close(self) -> None:
         self.loaded.file.close()
+
+
+def planned_beside(settings: Settings, registry: Registry) -> tuple[int, Settings]:
+    """Bytes of the device that a model that scores prompts will take, 0 without one, and the
+    settings with which the model beside it is planned. Reads no weights."""
+    options = CompressionOptions.of(settings)
+    if options is None:
+        return 0, settings
+    ready = prepare_model(options.drafter, scorer_settings(options.drafter, settings), registry)
+    ready.file.close()
+    taken = ready.memory.total
+    left = usable_memory(ready.device, settings.memory) - taken
+    return taken, settings.model_copy(update={"memory": max(left, 1) / GIB})
 
 
 def scorer_settings(path: Path, settings: Settings) -> Settings:
