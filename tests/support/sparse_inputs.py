@@ -23,14 +23,12 @@ class SparseCase:
         generator = torch.Generator().manual_seed(seed)
         count = -(-len(k) // 64)
         blocks = torch.randperm(count + 3, generator=generator)[:count]
-        pools = []
-        for numbers in (k, v):
-            pool = torch.full((count + 3, numbers.shape[1], 64, numbers.shape[2]), torch.nan)
-            pool = pool.to(numbers.dtype)
+        # A block holds its keys and behind them its values.
+        data = torch.full((count + 3, 2, k.shape[1], 64, k.shape[2]), torch.nan).to(k.dtype)
+        for pool, numbers in ((data[:, 0], k), (data[:, 1], v)):
             for chunk, part in enumerate(numbers.split(64)):
                 pool[blocks[chunk], :, : len(part)] = part.transpose(0, 1)
-            pools.append(pool)
-        return cls(q, k, v, (pools[0], pools[1]), blocks.int())
+        return cls(q, k, v, (data[:, 0], data[:, 1]), blocks.int())
 
 
 def sparse_case(length, heads=4, kv_heads=2, dim=64, seed=0, spread=2.0, dtype=torch.float32):
