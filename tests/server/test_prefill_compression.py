@@ -4,13 +4,16 @@ it."""
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from dataclasses import replace
 from multiprocessing import Pipe
 
+import httpx
 import pytest
 from compression_scenes import compressing_runtime, ordered, story
 from starlette.testclient import TestClient
+from talk import eventually
 
 from kinfolk.engine.compression import ChatSource, Compressor, TextSource
 from kinfolk.engine.prompt import chat_prompt
@@ -330,10 +333,31 @@ class Slow(Broken):
         super().__init__()
         self.begun = threading.Event()
         self.listeners = []
+        self.given_up = threading.Event()
 
     def submit(self, request, on_scored):
         self.listeners.append(lambda: on_scored(Scored(request.id, error="too late")))
         self.begun.set()
+
+    def cancel(self, request_id):
+        self.given_up.set()
+
+
+def test_a_client_that_leaves_while_its_prompt_is_scored_gives_it_up(runtime, run_server):
+    scoring = Slow()
+    slow = with_scoring(runtime, scoring)
+    service = Service(slow, ServerOptions("tiny"), 1, slow.compressor)
+    running = run_server(service)
+    body = {"messages": document(), "prefill_compression": "always", "max_tokens": 2}
+    request = httpx.Request("POST", running.url + "/v1/chat/completions", json=body)
+    length = len(request.content)
+    with socket.create_connection((request.url.host, request.url.port)) as client:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}"
+        client.sendall(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode())
+        client.sendall(request.content)
+        assert scoring.begun.wait(30)
+    assert scoring.given_up.wait(30)
+    eventually(lambda: service.in_flight == 0)
 
 
 def test_prompts_that_are_being_scored_are_in_flight(runtime):
