@@ -117,7 +117,7 @@ def reference(inputs: DeltaInputs, rows: Rows) -> tuple[torch.Tensor, torch.Tens
     state = torch.zeros_like(inputs.state)
     if inputs.v.shape[0] <= MOST_EXACT:
         heads, width = inputs.shape["HV"], inputs.shape["DK"]
-        arguments = GatedDeltaArguments(KEY_HEADS, heads, width, width, state.device)
+        arguments = GatedDeltaArguments(KEY_HEADS, heads, width, width, torch.float32, state.device)
         state = state.double()
         parts = (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta)
         out, _ = gated_delta(arguments, *(x.double() for x in parts), state, rows)

@@ -250,6 +250,28 @@ class Settings(BaseSettings):
         description="GiB of host memory for chunks of sequences longer than --kvflash; unset = "
         "enough for all slots, at most half of what is free",
     )
+    prefill_compression: Literal["off", "auto", "always"] = Field(
+        "off",
+        description="leave out the parts of a long prompt that its question seems not to be about: "
+        "auto = from --prefill-compression-threshold on, always = of every prompt; the model never "
+        "sees what is left out",
+    )
+    prefill_compression_threshold: int = Field(
+        32000, ge=1, description="tokens of a prompt from which --prefill-compression auto is on"
+    )
+    prefill_compression_keep_ratio: float = Field(
+        0.05, gt=0, le=1, description="part of a prompt that is kept (--prefill-compression)"
+    )
+    prefill_compression_curve: OptionalText = Field(
+        None,
+        description="ratios by the length of a prompt instead of --prefill-compression-keep-ratio: "
+        'points TOKENS:RATIO with lines between them, as "10000:0.5 40000:0.2 100000:0.1"',
+    )
+    prefill_compression_drafter: Path | None = Field(
+        None,
+        description="file of a small model that reads prompts first, to find what their questions "
+        "are about; requests may then ask for --prefill-compression themselves",
+    )
     kv_codec: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = Field(
         None,
         description="storage of keys and values: a float dtype, or 8 or 4 bits with one scale per "

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from compression_scenes import story
 
 
 @pytest.fixture
@@ -137,3 +138,15 @@ def test_a_signal_while_the_model_is_loaded_leaves_no_process(model, tmp_path):
     assert "Traceback" not in errors
     _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []
+
+
+def test_prompts_are_compressed_across_the_two_processes(serve, model):
+    _, _, url = serve("--prefill-compression-drafter", model, "--prefill-compression", "always")
+    body = {"prompt": f"{story(250)}\n\nWhich door?", "max_tokens": 1}
+    found = httpx.post(url + "/completions", json=body, timeout=60).json()["usage"]
+    figures = found["prefill_compression"]
+    assert figures["skipped"] is None
+    assert found["prompt_tokens"] == figures["compressed_tokens"] < figures["original_tokens"] / 2
+    off = {**body, "prefill_compression": "off"}
+    full = httpx.post(url + "/completions", json=off, timeout=60).json()["usage"]
+    assert full["prompt_tokens"] == figures["original_tokens"]

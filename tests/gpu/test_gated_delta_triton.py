@@ -18,7 +18,7 @@ from kinfolk_kernels.gated_delta.tiles import TILES, chunk_tile
 from kinfolk_kernels.gated_delta.triton_backend import gated_delta, gated_delta_commit
 from kinfolk_kernels.row_layout import RowLayout
 
-DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.device("cuda"))
+DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.float32, torch.device("cuda"))
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -31,6 +31,9 @@ STATE = (5e-6, 1.5e-4)
 LONG = (2e-3, 1.5e-4)
 """Of some thousands of rows some cancel: the definition itself, in float32 and row by row, is off
 by 4.5e-4 of the smallest of 98 304 outputs."""
+
+ONE_PASS = 1e-3
+"""Of all numbers together, where products have the eleven bits of float16."""
 
 NARROW = (4e-3, 8e-2)
 """One rounding of outputs to bfloat16."""
@@ -228,6 +231,32 @@ def everything(steps):
         slots=(3, 7, 1, 2, 9, 4, 6),
         stores=((0, 10), (9, 11), (70, 8)),
     )
+
+
+@pytest.mark.parametrize("heads", [FEWER, VALUE_HEADS])
+@pytest.mark.parametrize("decay", [1.0, 1e-3])
+def test_slices_of_models_in_bfloat16_have_the_error_of_float16(
+    steps, numbers, inputs, on_gpu, heads, decay
+):
+    delta = dataclasses.replace(DELTA, dtype=torch.bfloat16)
+    rows = on_gpu(steps.build(steps.certain(30, 1500), steps.certain(0, 70), steps.certain(64, 5)))
+    given = inputs(1575, heads)
+    given.g.mul_(decay)
+    entry = fresh_state(numbers, rows, heads)
+    state, expected = entry.clone(), entry.double()
+    outs, _ = reference.gated_delta(DELTA, *given.doubled(), expected, rows)
+    out, _ = gated_delta(delta, *given, state, rows)
+    assert float((out - outs).norm() / outs.norm()) <= ONE_PASS
+    for slot in rows.slot_of_sequence.tolist():
+        assert float((state[slot] - expected[slot]).norm() / expected[slot].norm()) <= ONE_PASS
+    # A slice that is resumed at a chunk has the bits of the whole.
+    slot = rows.segments[0].slot
+    own = entry[[0, slot]].clone()
+    for start, stop in ((0, 98), (98, 1500)):
+        part = on_gpu(steps.build(steps.certain(30 + start, stop - start), slots=(1,)))
+        found, _ = gated_delta(delta, *given.rows(slice(start, stop)), own, part)
+        assert same_bits(found, out[start:stop])
+    assert same_bits(own[1], state[slot])
 
 
 def test_a_ragged_step_of_everything(steps, numbers, inputs, on_gpu, assert_near, poisoned):

@@ -15,7 +15,7 @@ from kinfolk_kernels.gated_delta import op as reference
 from kinfolk_kernels.gated_delta import torch_backend as fast
 from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 
-DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.device("cpu"))
+DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.float32, torch.device("cpu"))
 
 BACKENDS = pytest.mark.parametrize("backend", [reference, fast], ids=["ref", "torch"])
 RATIOS = pytest.mark.parametrize(("key_heads", "value_heads"), [(2, 2), (2, 4), (1, 3), (2, 6)])

@@ -17,7 +17,7 @@ from kinfolk_kernels.gated_delta import triton_backend as kernels
 from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 from kinfolk_kernels.gated_delta.tiles import chunk_tile
 
-DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.device("cpu"))
+DELTA = GatedDeltaArguments(16, 48, 128, 128, torch.float32, torch.device("cpu"))
 
 pytestmark = pytest.mark.interpreter
 
@@ -237,7 +237,7 @@ def test_a_slice_from_an_empty_state(steps, numbers, inputs, assert_near):
 
 def with_tile(monkeypatch, **changes):
     tile = replace(chunk_tile(SMALL_SHARED), **changes)
-    monkeypatch.setattr(kernels, "chunk_tile", lambda shared: tile)
+    monkeypatch.setattr(kernels, "chunk_tile", lambda shared, paired: tile)
 
 
 @pytest.mark.parametrize("start", [0, 57])

@@ -11,6 +11,7 @@ import click
 from kinfolk.cli.console import dim, note
 from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
+    COMPRESSION,
     ENGINE,
     LOADING,
     PREFIXES,
@@ -25,6 +26,7 @@ from kinfolk.errors import ContextLengthExceeded, KinfolkError, RequestError
 
 if TYPE_CHECKING:
     from kinfolk.engine.answer import Ended
+    from kinfolk.engine.compression import Compressor
     from kinfolk.engine.options import GenerationOptions
     from kinfolk.engine.runtime import Runtime
 
@@ -52,7 +54,7 @@ Examples:
 )
 @click.option("--stats", is_flag=True, help="Print the speed of each answer.")
 @sampling_options
-@settings_options(*LOADING, *ENGINE, *PREFIXES)
+@settings_options(*LOADING, *ENGINE, *PREFIXES, *COMPRESSION)
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Talk to the model in FILE, or to the bundled model; /reset clears the conversation.
@@ -61,10 +63,13 @@ def chat(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """
     settings = read_settings(ctx, slots=1)
     with open_runtime(settings, model, Requirements(chat_template=True)) as runtime:
+        from kinfolk.engine.compression import compressor_of
+
         if runtime.card is not None and not runtime.card.chat:
             note(f"warning: {runtime.name!r} is not a chat model")
         options = generation_options(params)
-        conversation = Conversation(runtime, options, params["system"], params["stats"])
+        compressor = compressor_of(runtime, settings)
+        conversation = Conversation(runtime, options, params["system"], params["stats"], compressor)
         conversation.run(Lines(params["errors"]))
 
 
@@ -72,8 +77,14 @@ class Conversation:
     """The messages so far, and the loop that reads questions and answers them."""
 
     def __init__(
-        self, runtime: Runtime, options: GenerationOptions, system: str | None, stats: bool
+        self,
+        runtime: Runtime,
+        options: GenerationOptions,
+        system: str | None,
+        stats: bool,
+        compressor: Compressor | None,
     ):
+        self._compressor = compressor
         self._runtime = runtime
         self._options = options
         self._system = system
@@ -145,10 +156,14 @@ class Conversation:
 
     def _generate(self, answer: dict[str, str]) -> None:
         from kinfolk.engine.answer import Ended, TextPiece
+        from kinfolk.engine.compression import ChatSource
         from kinfolk.engine.generation import Generation
         from kinfolk.engine.prompt import chat_prompt
 
         prompt = chat_prompt(self._runtime, self._messages)
+        if self._compressor is not None:
+            source = ChatSource(list(self._messages), {})
+            prompt = self._compressor.compressed(self._runtime, prompt, source)
         generation = Generation(self._runtime, prompt, self._options)
         with closing(generation.pieces()) as pieces:
             last = "content"

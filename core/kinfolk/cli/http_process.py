@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kinfolk.descriptors import ModelCard
     from kinfolk.engine.runtime import Runtime
     from kinfolk.model_api import ModelInfo
+    from kinfolk.sched.prompt_scoring import ScorerFacts
     from kinfolk.server.options import ServerOptions
     from kinfolk.text.chat import ChatTemplate
     from kinfolk.text.formats import ChatFormat
@@ -67,6 +68,7 @@ class Serve:
     card: ModelCard | None
     slots: int
     options: ServerOptions
+    scorer: ScorerFacts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class HttpProcess:
         """Serve the model of ``runtime``. Returns when clients can connect; raises
         :class:`KinfolkError` if they cannot."""
         sys.setswitchinterval(SWITCH_SECONDS)
-        message = Serve(runtime.name, runtime.info, runtime.card, slots, options)
+        scorer = None if runtime.scorer is None else runtime.scorer.facts
+        message = Serve(runtime.name, runtime.info, runtime.card, slots, options, scorer)
         self._server = EngineServer(runtime.engine, self._connection, self._handle)
         self._server.send(message)
         self._answered.wait()
@@ -222,6 +225,8 @@ def _run(connection: Connection, sock: socket.socket) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     settings = load_settings(**prepare.settings)
     registry = Registry.discover(settings, reserved_commands=prepare.reserved_commands)
+    from kinfolk.compress.options import CompressionOptions
+    from kinfolk.engine.compression import Compressor
     from kinfolk.engine.text import open_text
 
     text = open_text(prepare.path, settings, registry)
@@ -231,8 +236,13 @@ def _run(connection: Connection, sock: socket.socket) -> int:
     (serve,) = connection.recv()
     assert isinstance(serve, Serve)
     engine = EngineClient(connection, on_lost=lambda: _leave(server))
+    compressor, wanted = None, CompressionOptions.of(settings)
+    if wanted is not None and serve.scorer is not None:
+        own = settings.model_copy(update={"model_family": None})
+        scorer_tokenizer, _, _ = open_text(wanted.drafter, own, registry)
+        compressor = Compressor(wanted, serve.scorer, engine.scoring, text[0], scorer_tokenizer)
     runtime = RemoteRuntime(serve.name, engine, *text, serve.card, serve.info)
-    service = Service(cast("Runtime", runtime), serve.options, serve.slots)
+    service = Service(cast("Runtime", runtime), serve.options, serve.slots, compressor)
     server = GracefulServer(service, note, lambda: engine.send(Listening()))
     for number in _SIGNALS:
         signal.signal(number, server.handle_exit)

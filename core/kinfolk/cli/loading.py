@@ -16,6 +16,7 @@ import click
 
 from kinfolk.cli.console import NoteHandler, ProgressBar, note
 from kinfolk.cli.main import BUILT_IN
+from kinfolk.compress.options import CompressionOptions
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.errors import ModelFormatError, SettingsError
 from kinfolk.registry import Registry
@@ -148,6 +149,14 @@ def check_model(
         (need or Requirements()).check(file, settings)
 
 
+def check_prompt_scorer(settings: Settings, registry: Registry) -> None:
+    """Check the file of the model that scores prompts, if there is one."""
+    compression = CompressionOptions.of(settings)
+    if compression is not None:
+        own = settings.model_copy(update={"model_family": None})
+        check_model(find_model(str(compression.drafter)), own, registry)
+
+
 @contextmanager
 def open_runtime(
     settings: Settings,
@@ -162,6 +171,7 @@ def open_runtime(
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry, need)
+    check_prompt_scorer(settings, registry)
     before(path)
     with loading(path) as progress:
         from kinfolk.engine.runtime import Runtime

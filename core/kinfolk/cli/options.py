@@ -34,6 +34,12 @@ ENGINE: Final = (
     *("graphs", "batch_invariant", "no_overlap"),
     *("kvflash", "kvflash_most", "kvflash_tau", "kvflash_burst", "kvflash_host"),
 )
+COMPRESSION: Final = (
+    *("prefill_compression", "prefill_compression_threshold", "prefill_compression_keep_ratio"),
+    *("prefill_compression_curve", "prefill_compression_drafter"),
+)
+"""The compression of prompts."""
+
 PREFIXES: Final = ("checkpoints", "cache_memory", "cache_disk", "cache_dir")
 """What is kept of prompts, and where."""
 
@@ -43,6 +49,7 @@ _METAVARS: Final = {
     "draft": "auto|off|NAME[,NAME]",
     "draft_option": "NAME=VALUE",
     "op": "NAME=OPTION",
+    "prefill_compression_curve": "TOKENS:RATIO ...",
 }
 _SHORT: Final = {"context": "-c"}
 

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import print_json, size, table
-from kinfolk.cli.loading import check_model, discover, loading, model_path, read_settings
+from kinfolk.cli.loading import (
+    check_model,
+    check_prompt_scorer,
+    discover,
+    loading,
+    model_path,
+    read_settings,
+)
 from kinfolk.cli.options import (
+    COMPRESSION,
     ENGINE,
     LOADING,
     PREFIXES,
@@ -34,7 +42,7 @@ Examples:
 )
 @model_argument
 @json_option
-@settings_options(*LOADING, *ENGINE, *PREFIXES)
+@settings_options(*LOADING, *ENGINE, *PREFIXES, *COMPRESSION)
 @click.pass_context
 def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -> None:
     """Show how the model in FILE would divide the device's memory, and how much state fits.
@@ -46,16 +54,19 @@ def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry)
+    check_prompt_scorer(settings, registry)
     with loading(path):
         from kinfolk.engine.preparing import prepare_model
+        from kinfolk.engine.prompt_scorer import planned_beside
 
-        ready = prepare_model(path, settings, registry)
+        beside, left = planned_beside(settings, registry)
+        ready = prepare_model(path, left, registry)
     with ready.file:
         ready.drafters.close(ready.file)  # what is reported of it was read with the header
         if as_json:
-            print_json(_report(ready, settings))
+            print_json({**_report(ready, settings), "prompt_scorer": beside})
         else:
-            click.echo(_as_text(ready, settings))
+            click.echo(_as_text(ready, settings, beside))
 
 
 def _report(ready: Prepared, settings: Settings) -> dict[str, Any]:
@@ -76,7 +87,7 @@ def _report(ready: Prepared, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _as_text(ready: Prepared, settings: Settings) -> str:
+def _as_text(ready: Prepared, settings: Settings, beside: int) -> str:
     from kinfolk.engine.preparing_drafters import draft_line
 
     memory, limits = ready.memory, ready.memory.limits
@@ -85,6 +96,8 @@ def _as_text(ready: Prepared, settings: Settings) -> str:
     if memory.others:
         rows.append(("left to others", size(memory.others)))
     rows.append((f"usable on {ready.device}", size(memory.usable)))
+    if beside:
+        rows.append(("the scorer of prompts beside it", size(beside)))
     rows.append(("weights are kept as", ready.form))
     rows += [("drafts", draft_line(row)) for row in ready.drafters.report()]
     rows.append(("keys and values as", _storage(ready.plan)))

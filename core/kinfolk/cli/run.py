@@ -13,6 +13,7 @@ import click
 from kinfolk.cli.console import dim, note, on_terminal, print_json
 from kinfolk.cli.loading import Requirements, open_runtime, read_settings
 from kinfolk.cli.options import (
+    COMPRESSION,
     ENGINE,
     LOADING,
     PREFIXES,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kinfolk.engine.generation import Generation
     from kinfolk.engine.prompt import Prompt
     from kinfolk.engine.runtime import Runtime
+    from kinfolk.settings import Settings
 
 
 _KEPT_CHECKPOINTS: Final = 2
@@ -74,7 +76,7 @@ Examples:
 @click.option("--stats/--no-stats", default=None, help="Print the speed. Default: on a terminal.")
 @json_option
 @sampling_options
-@settings_options(*LOADING, *ENGINE, *PREFIXES)
+@settings_options(*LOADING, *ENGINE, *PREFIXES, *COMPRESSION)
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -103,7 +105,7 @@ def run(
 
         loading = time.perf_counter() - started
         raw = is_raw(runtime, params["raw"])
-        start = _start(runtime, text, params["system"], raw)
+        start = _start(runtime, settings, text, params["system"], raw)
         generation = Generation(runtime, start, options)
         if params["as_json"]:
             print_json({**_as_json(runtime, generation), "load_seconds": round(loading, 4)})
@@ -165,18 +167,26 @@ def _is_file(word: str) -> bool:
         return False
 
 
-def _start(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt:
+def _start(
+    runtime: Runtime, settings: Settings, text: str, system: str | None, raw: bool
+) -> Prompt:
+    from kinfolk.engine.compression import ChatSource, Source, TextSource, compressor_of
     from kinfolk.engine.prompt import chat_prompt, text_prompt
 
+    source: Source
     if raw:
         if system:
             raise SettingsError(
                 f"{runtime.name!r} completes plain text, but --system needs a chat template; "
                 + ("use the model's with --chat" if runtime.chat else "the model has none")
             )
-        return text_prompt(runtime, text)
-    messages = [{"role": "system", "content": system}] if system else []
-    return chat_prompt(runtime, [*messages, {"role": "user", "content": text}])
+        prompt, source = text_prompt(runtime, text), TextSource(text)
+    else:
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": text})
+        prompt, source = chat_prompt(runtime, messages), ChatSource(messages, {})
+    compressor = compressor_of(runtime, settings)
+    return prompt if compressor is None else compressor.compressed(runtime, prompt, source)
 
 
 def _write(generation: Generation) -> Ended:
@@ -209,6 +219,13 @@ def raise_failure(end: Ended) -> None:
         raise EngineError(end.error)
 
 
+def _compression(prompt: Prompt) -> dict[str, Any]:
+    done = prompt.compression
+    if done is None:
+        return {}
+    return {"original_tokens": done.original, "compression_skipped": done.skipped}
+
+
 def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
     from kinfolk.engine.answer import Ended, TextPiece
 
@@ -226,6 +243,7 @@ def _as_json(runtime: Runtime, generation: Generation) -> dict[str, Any]:
             "finish_reason": piece.reason.value,
             "seed": generation.requests[0].sampling.seed,
             "prompt_tokens": piece.usage.prompt,
+            **_compression(generation.prompt),
             "cached_tokens": piece.usage.reused,
             "cached_tokens_from": piece.usage.reused_from,
             "exact": piece.usage.exact,

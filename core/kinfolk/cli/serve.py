@@ -12,7 +12,14 @@ import click
 from kinfolk.cli.console import note
 from kinfolk.cli.loading import open_runtime, read_settings, warm_up
 from kinfolk.cli.main import BUILT_IN
-from kinfolk.cli.options import ENGINE, LOADING, PREFIXES, model_argument, settings_options
+from kinfolk.cli.options import (
+    COMPRESSION,
+    ENGINE,
+    LOADING,
+    PREFIXES,
+    model_argument,
+    settings_options,
+)
 from kinfolk.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -99,7 +106,7 @@ Examples:
     is_flag=True,
     help="Open the port at once; the first requests wait for kernels and captures.",
 )
-@settings_options(*LOADING, *ENGINE, "preempt", "checkpoint_every", *PREFIXES)
+@settings_options(*LOADING, *ENGINE, "preempt", "checkpoint_every", *PREFIXES, *COMPRESSION)
 @click.pass_context
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.

@@ -217,7 +217,7 @@ class Session:
             case QuitCommand():
                 return self._leave(line.request)
             case CompressCommand() | FreeDrafterCommand():
-                raise RequestError("the compression of prompts is not available in this version")
+                raise RequestError("the daemon compresses no prompts: kinfolk serve does")
         return True
 
     def _listing(self, what: Listing) -> str:

@@ -127,7 +127,10 @@ class Answer:
         self._aligner = LogprobAligner(tokenizer, before) if logprobs else None
         self.tokens = 0
         self._reasoning_tokens = 0
-        self._started = self._first = self._last = time.perf_counter()
+        # The time to the first token includes that of compressing the prompt.
+        compression = prompt.compression
+        self._started = time.perf_counter() if compression is None else compression.began
+        self._first = self._last = self._started
 
     @property
     def stopped(self) -> bool:

@@ -19,6 +19,8 @@ from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
 from kinfolk.engine.named_prefixes import NamedPrefixes
 from kinfolk.engine.parking import Parking
+from kinfolk.engine.prompt_scorer import PromptScorer
+from kinfolk.engine.scoring_queue import ScoringQueue
 from kinfolk.engine.sizing import prefix_bytes
 from kinfolk.engine.ticket import OnEvent, OnPause, Ticket
 from kinfolk.errors import (
@@ -50,6 +52,7 @@ class Engine:
 
     ``submit`` and ``cancel`` may be called from any thread. ``close`` cancels all requests and
     stops the thread; the engine is a context manager. With a ``disk`` prefixes are kept there too.
+    With a ``scorer``, :attr:`scoring` takes texts whose tokens are to be scored.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Engine:
         limits: SchedulerLimits,
         drafter: Drafter | None = None,
         disk: DiskCache | None = None,
+        scorer: PromptScorer | None = None,
     ) -> None:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
@@ -71,7 +75,7 @@ class Engine:
             proposed_depth=None if with_weights is None else with_weights.plan.depth,
         )
         self._kv_cache, state = loaded.new_state()
-        self._runner = ModelRunner(loaded, state)
+        self._runner = ModelRunner(loaded, state, scorer)
         self._wake = threading.Condition()
         prefixes = PrefixCache(
             self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
@@ -81,10 +85,12 @@ class Engine:
             self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._wake)
         books = None if self._disk is None else self._disk.books
         self._root = 0 if disk is None else disk.root
+        scoring = None if scorer is None else scorer.books()
+        self.scoring = None if scoring is None else ScoringQueue(scoring, self._post)
         self._scheduler = Scheduler(
-            limits, self._kv_cache, prefixes, drafter, books, loaded.residency
+            limits, self._kv_cache, prefixes, drafter, books, loaded.residency, scoring
         )
-        self._parking = Parking(self._runner, self._scheduler)
+        self._parking = Parking(self._runner, self._scheduler, scorer, self.scoring)
         self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}
@@ -357,6 +363,8 @@ class Engine:
             parked.set_exception(EngineError("the engine has stopped"))
         for request_id in list(self._tickets):
             self._dispatch(self._scheduler.cancel(request_id))
+        if self.scoring is not None:
+            self.scoring.end("the engine has stopped")
         if self._disk is not None:
             self._disk.finish(self._scheduler)
 
@@ -442,6 +450,8 @@ class Engine:
             raise SlotTaken(f"slot {request.slot} is taken by request {owner!r}")
 
     def _dispatch(self, events: Sequence[SchedulerEvent]) -> None:
+        if self.scoring is not None:
+            self.scoring.deliver()
         for event in events:
             ticket = self._tickets.get(event.request_id)
             if isinstance(event, Emitted):

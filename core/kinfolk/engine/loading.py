@@ -17,13 +17,15 @@ from kinfolk.engine.memory import FEWEST_CAPTURES
 from kinfolk.engine.pinning import lock_limit, refuse_unpinnable, try_to_pin
 from kinfolk.engine.preparing import Prepared, prepare_model
 from kinfolk.engine.preparing_drafters import PreparedDrafters
+from kinfolk.engine.sizing import GIB
 from kinfolk.engine.step_ops import StepOps
-from kinfolk.errors import SettingsError, UnsupportedModelError
+from kinfolk.errors import CapacityError, SettingsError, UnsupportedModelError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.guarded import build_drafter
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.model_api import Model, ModelInfo
 from kinfolk.nn.context import BuildContext
+from kinfolk.nn.prompt_reading import PromptReading
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan, WeightPlan
 from kinfolk.registry import Registry
@@ -93,22 +95,41 @@ class LoadedModel:
 
 
 def load_model(
-    path: Path, settings: Settings, registry: Registry, progress: Progress | None = None
+    path: Path,
+    settings: Settings,
+    registry: Registry,
+    progress: Progress | None = None,
+    *,
+    beside: int = 0,
 ) -> LoadedModel:
     """Load the model of a file. Everything is checked before weights are read; raises as
-    :func:`kinfolk.engine.preparing.prepare_model` does."""
-    ready = prepare_model(path, settings, registry)
+    :func:`kinfolk.engine.preparing.prepare_model` does. ``beside``: bytes of the device that
+    another model of this process has taken of what ``--memory`` allows."""
+    ready = prepare_model(path, _less_memory(settings, beside), registry)
     graphs = _wants_graphs(settings, ready.device)
     # cuBLAS adds the parts of a split-K product in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     if ready.device.type == "cuda" and settings.memory is not None:
         # The limit covers this process only: not other programs, nor the driver's memory.
-        share = ready.memory.usable / torch.cuda.get_device_properties(ready.device).total_memory
+        usable = ready.memory.usable + beside
+        share = usable / torch.cuda.get_device_properties(ready.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), ready.device)
     if ready.device.type == "cuda" and ready.residency is not None:
         refuse_unpinnable(ready.memory.beside, lock_limit(), try_to_pin)
     return ModelSource(ready, graphs, settings.batch_invariant).load(progress)
+
+
+def _less_memory(settings: Settings, taken: int) -> Settings:
+    if settings.memory is None or not taken:
+        return settings
+    left = settings.memory - taken / GIB
+    if left <= 0:
+        raise CapacityError(
+            f"--memory {settings.memory} leaves nothing for the model: the one that scores prompts "
+            f"takes {taken / GIB:.2f} GiB"
+        )
+    return settings.model_copy(update={"memory": left})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +139,8 @@ class ModelSource:
     ready: Prepared
     graphs: bool
     batch_invariant: bool
+    reading: PromptReading | None = None
+    """The model scores the tokens of texts that it reads."""
 
     def load(self, progress: Progress | None = None, *, drafter: bool = True) -> LoadedModel:
         """Build the model over its weights, with its drafter or with room for it."""
@@ -182,7 +205,10 @@ class ModelSource:
             # As many bays as experts: all of them are on the device.
             placement = ready.hooks.place_experts(ExpertStats(experts), sum(experts))
         context = ready.memory.limits.context
-        return BuildContext(ready.ops, ready.device, ready.dtype, ready.plan, context, placement)
+        return BuildContext(
+            *(ready.ops, ready.device, ready.dtype, ready.plan, context, placement),
+            reading=self.reading,
+        )
 
 
 def _load(ready: Prepared, plan: WeightPlan, file: GGUFFile, progress: Progress | None) -> Weights:

@@ -19,6 +19,7 @@ from kinfolk.engine.history import History
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.outputs import DeviceOutputs, OutputReader, PendingCopy, item_results
+from kinfolk.engine.prompt_scorer import PendingReading, PromptScorer
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
 from kinfolk.sched.limits import SchedulerLimits
@@ -57,22 +58,27 @@ class PendingItems:
 class PendingStep:
     """A launched step. If it runs in several parts, ``results`` are those of all parts but the
     last, and ``last`` is the part that is still pending. ``launched``: when its launch began.
-    ``scores``: what was asked for behind it."""
+    ``scores``: what was asked for behind it; ``reading``: the part of the model that scores
+    prompts, which may be all of it."""
 
     plan: StepPlan
     results: Sequence[ItemResult]
-    last: PendingItems
+    last: PendingItems | None
     launched: float = 0.0
     scores: Sequence[PendingScores] = ()
+    reading: PendingReading | None = None
 
     @property
     def next_tokens(self) -> torch.Tensor | None:
         """The chosen tokens, int64 [items] on the device, which the next step reads. ``None`` if
         this step must be collected before the next is launched: overlap needs one captured decode
         step without errors."""
+        if self.last is None:
+            return None
         batch, outputs = self.last.batch, self.last.outputs
         if (
             self.results
+            or self.reading is not None
             or not outputs.captured
             or batch.errors
             or any(item.kind is not ItemKind.DECODE for item in self.plan.items)
@@ -88,8 +94,11 @@ class ModelRunner:
     one, every step runs eagerly; with --batch-invariant, :class:`EngineError` is raised instead.
     """
 
-    def __init__(self, loaded: LoadedModel, state: State) -> None:
+    def __init__(
+        self, loaded: LoadedModel, state: State, prompt_scorer: PromptScorer | None = None
+    ) -> None:
         self.state = state
+        self._prompt_scorer = prompt_scorer
         self._max_sequences = (
             MAX_INVARIANT_SEQUENCES[loaded.device.type] if loaded.batch_invariant else None
         )
@@ -171,23 +180,32 @@ class ModelRunner:
         with self._on_device(), self._invalidated_by_errors():
             self.state.apply(plan.operations)
             results: list[ItemResult] = []
-            *others, last = self._parts(plan)
-            for items in others:
-                results += self._collect(self._launch(ScheduledBatch(items, histories))[0])
-            pending, scores = self._launch(ScheduledBatch(last, histories, tokens), plan.scores)
-            return PendingStep(plan, results, pending, launched, scores)
+            pending: PendingItems | None = None
+            scores: Sequence[PendingScores] = ()
+            if plan.items:
+                *others, last = self._parts(plan)
+                for items in others:
+                    results += self._collect(self._launch(ScheduledBatch(items, histories))[0])
+                pending, scores = self._launch(ScheduledBatch(last, histories, tokens), plan.scores)
+            # Behind the copy of the outputs: the device reads on while the host plans.
+            reading = None
+            if self._prompt_scorer is not None and plan.reading is not None:
+                reading = self._prompt_scorer.launch(plan.reading)
+            return PendingStep(plan, results, pending, launched, scores, reading)
 
     @torch.inference_mode()
     def collect(self, step: PendingStep) -> StepResult:
         """Wait for a launched step. An item whose numbers are not finite fails alone."""
         with self._on_device(), self._invalidated_by_errors():
-            results = [*step.results, *self._collect(step.last)]
+            last = [] if step.last is None else self._collect(step.last)
+            results = [*step.results, *last]
         self._count(step.plan)
         now = perf_counter()
         seconds, self._collected = now - max(step.launched, self._collected), now
         arrived = self.state.take_arrived()
         scores = self._scoring.collect(step.scores)
-        return StepResult(step.plan.step_id, tuple(results), seconds, arrived, scores)
+        reading = None if step.reading is None else step.reading.collect()
+        return StepResult(step.plan.step_id, tuple(results), seconds, arrived, scores, reading)
 
     @torch.inference_mode()
     def apply(self, operations: Sequence[StateOperation]) -> None:
@@ -203,6 +221,8 @@ class ModelRunner:
         """The scheduler has given up all sequences and checkpoints: nothing of them is left."""
         self.state.forget()
         self.executor.invalidate()
+        if self._prompt_scorer is not None:
+            self._prompt_scorer.state.forget()
 
     def _launch(
         self, batch: ScheduledBatch, scores: Sequence[ScoreRequest] = ()

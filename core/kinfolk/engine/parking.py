@@ -1,8 +1,8 @@
 """Parking: a model's device memory is given to other programs until it is unparked.
 
-Parking the target frees the weights of model and drafter, the state of sequences and all captured
-steps; what host memory and files keep of earlier prompts stays. Parking the draft frees the
-drafter's weights alone, and requests run without its drafts.
+Parking the target frees the weights of model, drafter and scorer of prompts, the state of sequences
+and all captured steps; what host memory and files keep of earlier prompts stays. Parking the draft
+frees the drafter's weights alone, and requests run without its drafts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import torch
 from kinfolk.engine.failures import explain
 from kinfolk.engine.loading import Progress
 from kinfolk.engine.model_runner import ModelRunner
+from kinfolk.engine.prompt_scorer import PromptScorer
+from kinfolk.engine.scoring_queue import ScoringQueue
 from kinfolk.errors import EngineError
 from kinfolk.model_api import Model
 from kinfolk.sched.scheduler import Scheduler
@@ -44,8 +46,15 @@ class Parking:
     ``parked`` names the parts that are parked. The engine's thread owns it.
     """
 
-    def __init__(self, runner: ModelRunner, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        scorer: PromptScorer | None = None,
+        scoring: ScoringQueue | None = None,
+    ) -> None:
         self._runner, self._scheduler = runner, scheduler
+        self._scorer, self._scoring = scorer, scoring
         self._graphs = runner.loaded.graphs
         self.parked: frozenset[str] = frozenset()
 
@@ -64,6 +73,10 @@ class Parking:
         """Free a part; no request may have a slot. Parts that are parked stay so."""
         parts, loaded = self.check(part), self._runner.loaded
         if "target" in parts - self.parked:
+            if self._scorer is not None and self._scoring is not None:
+                self._scoring.parked = True
+                self._scoring.end("the model that scores prompts is parked")
+                self._scorer.park()
             self._runner.apply(self._scheduler.leave_device())
             self._runner.state.free()
             self._runner.use(
@@ -87,6 +100,8 @@ class Parking:
             if "target" in self.parked - left:
                 self._runner.state.allocate()
                 read = source.load(progress, drafter="draft" not in left)
+                if self._scorer is not None:
+                    self._scorer.unpark(progress)
                 self._runner.use(
                     replace(loaded, model=read.model, drafter=read.drafter, graphs=self._graphs)
                 )
@@ -95,6 +110,8 @@ class Parking:
         except Exception as error:
             if "target" in self.parked:
                 self._runner.state.free()
+                if self._scorer is not None:
+                    self._scorer.park()
             self._runner.use(loaded)
             why = explain(error)
             # The traceback refers to what was loaded.
@@ -107,6 +124,8 @@ class Parking:
         """Let the scheduler do what the parked parts allow."""
         self._scheduler.admits = "target" not in self.parked
         self._scheduler.proposes = "draft" not in self.parked
+        if self._scoring is not None:
+            self._scoring.parked = "target" in self.parked
 
     def _set(self, parked: frozenset[str]) -> None:
         self.parked = parked

@@ -13,6 +13,7 @@ from kinfolk.text.formats import ChatFormat
 from kinfolk.text.tool_calls import ToolGrammar
 
 if TYPE_CHECKING:
+    from kinfolk.engine.compressed import Compression
     from kinfolk.engine.runtime import Runtime
 
 
@@ -28,7 +29,8 @@ class Prompt:
     closing markers of reasoning if the answer may have some, ``thinking``: the prompt ends inside
     reasoning. ``calls`` is the syntax of tool calls if the answer may have some. ``keep``: later
     prompts may start from this one, so take these checkpoints, and at the end of the answer, where
-    a conversation continues; else nothing is kept.
+    a conversation continues; else nothing is kept. ``compression``: what became of it, if anything
+    of the prompt could have been left out.
     """
 
     tokens: tuple[int, ...]
@@ -38,6 +40,7 @@ class Prompt:
     thinking: bool = False
     calls: ToolGrammar | None = None
     keep: bool = False
+    compression: Compression | None = None
 
 
 def text_prompt(runtime: Runtime, text: str, field: str = "prompt") -> Prompt:

@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kinfolk.errors import EngineError
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
+from kinfolk.sched.prompt_scoring import Scored, ScoringRequest
 from kinfolk.sched.request import FinishReason, Request
 
 if TYPE_CHECKING:
     from kinfolk.engine.engine import Engine
+    from kinfolk.engine.scoring_queue import OnScored, ScoringQueue
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,21 @@ class Cancel:
 
     request_id: str
     reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitText:
+    """Queue a text that is to be scored; answered by a :class:`Reply`."""
+
+    call: int
+    request: ScoringRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CancelText:
+    """Give a text up."""
+
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +147,14 @@ class EngineServer:
                     self._answer(message.call, partial(self._submit, message.request))
                 elif isinstance(message, AskStats):
                     self._answer(message.call, self._engine.stats)
+                elif isinstance(message, SubmitText):
+                    self._answer(message.call, partial(self._submit_text, message.request))
                 elif isinstance(message, Cancel):
                     with suppress(EngineError):  # the engine has stopped, and its requests with it
                         self._engine.cancel(message.request_id, message.reason)
+                elif isinstance(message, CancelText):
+                    with suppress(EngineError):
+                        self._scoring().cancel(message.request_id)
                 else:
                     self._handle(message)
         for request_id in list(self._running):
@@ -153,6 +175,15 @@ class EngineServer:
         except Exception:
             self._running.discard(request.id)
             raise
+
+    def _submit_text(self, request: ScoringRequest) -> None:
+        self._scoring().submit(request, self._outbox.put)
+
+    def _scoring(self) -> ScoringQueue:
+        scoring = self._engine.scoring
+        if scoring is None:
+            raise EngineError("the engine has no model that scores texts")
+        return scoring
 
 
 def _end(connection: Connection, reader: threading.Thread) -> None:
@@ -190,6 +221,43 @@ class RemoteTicket:
         self._client.cancel(self.request_id, reason)
 
 
+class RemoteScoring:
+    """The :class:`ScoringQueue` of the engine of another process, with the same methods."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._listeners: dict[str, OnScored] = {}
+
+    def submit(self, request: ScoringRequest, on_scored: OnScored) -> None:
+        """Blocks until the engine has accepted it."""
+        with self._lock:
+            self._listeners[request.id] = on_scored
+        try:
+            self._client.call(lambda call: SubmitText(call, request))
+        except BaseException:
+            with self._lock:
+                self._listeners.pop(request.id, None)
+            raise
+
+    def cancel(self, request_id: str) -> None:
+        self._client.send(CancelText(request_id))
+
+    def take(self, event: Scored) -> None:
+        """Pass the scores of a text on."""
+        with self._lock:
+            listener = self._listeners.pop(event.request_id, None)
+        if listener is not None:
+            listener(event)
+
+    def lost(self) -> None:
+        """The connection has ended: no text is scored any more."""
+        with self._lock:
+            names = list(self._listeners)
+        for name in names:
+            self.take(Scored(name, error=_LOST))
+
+
 class EngineClient:
     """The engine of another process, with the methods of :class:`Engine` that a server uses.
 
@@ -203,6 +271,7 @@ class EngineClient:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._listeners: dict[str, tuple[Request, OnEvent]] = {}
+        self.scoring = RemoteScoring(self)
         self._calls: dict[int, Future[Any]] = {}
         self._next_call = 0
         self._lost = False
@@ -221,7 +290,7 @@ class EngineClient:
         with self._lock:
             self._listeners[request.id] = (request, on_event)
         try:
-            self._call(lambda call: Submit(call, request))
+            self.call(lambda call: Submit(call, request))
         except BaseException:
             with self._lock:
                 self._listeners.pop(request.id, None)
@@ -233,7 +302,7 @@ class EngineClient:
 
     def stats(self) -> dict[str, int]:
         """The engine's counters. Blocks until they arrive."""
-        return dict(self._call(AskStats))
+        return dict(self.call(AskStats))
 
     def send(self, message: object) -> None:
         """Raises :class:`EngineError` if the connection has ended."""
@@ -243,8 +312,9 @@ class EngineClient:
         except OSError:
             raise EngineError(_LOST) from None
 
-    def _call(self, message: Callable[[int], object]) -> Any:
-        """Send a message and return the value of its reply, or raise its error."""
+    def call(self, message: Callable[[int], object]) -> Any:
+        """Send a message with the number of this call, and return the value of its reply, or raise
+        its error."""
         answer: Future[Any] = Future()
         with self._lock:
             if self._lost:
@@ -269,6 +339,7 @@ class EngineClient:
         for request, on_event in listeners:
             nothing = Usage(len(request.prompt))
             on_event(Finished(request.id, FinishReason.ERROR, nothing, _LOST))
+        self.scoring.lost()
         self._on_lost()
 
     def _take(self, message: object) -> None:
@@ -282,6 +353,8 @@ class EngineClient:
                 listener = self._listeners.pop(message.request_id, None)
             if listener is not None:
                 listener[1](message)
+        elif isinstance(message, Scored):
+            self.scoring.take(message)
         elif isinstance(message, Reply):
             with self._lock:
                 answer = self._calls.pop(message.call)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kinfolk.compress.options import CompressionOptions
 from kinfolk.descriptors import ModelCard
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.bundled import bundled_model
@@ -16,6 +17,7 @@ from kinfolk.engine.disk_tier import open_disk
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.preparing_drafters import named_drafters
+from kinfolk.engine.prompt_scorer import PromptScorer
 from kinfolk.engine.text import open_text
 from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
@@ -41,6 +43,8 @@ class Runtime:
     chat: ChatTemplate | None
     chat_format: ChatFormat
     card: ModelCard | None
+    scorer: PromptScorer | None = None
+    """The model that scores prompts which may be compressed."""
 
     @property
     def loaded(self) -> LoadedModel:
@@ -65,20 +69,28 @@ class Runtime:
     ) -> Runtime:
         """Load a model file, or the bundled model if ``path`` is ``None``."""
         named_drafters(settings, registry)  # refuses an unknown name before anything is read
+        options = CompressionOptions.of(settings)
         path = path or bundled_model(registry)
         with ThreadPoolExecutor(1) as pool:
             # Building a large vocabulary takes as long as loading weights: do both at once.
             text = pool.submit(open_text, path, settings, registry)
-            loaded = load_model(path, settings, registry, progress)
+            scorer, beside = None, 0
+            if options is not None:
+                # First, so that the model's plan divides what it leaves.
+                scorer = PromptScorer.open(options.drafter, settings, registry, progress)
+                beside = scorer.nbytes
+            loaded = load_model(path, settings, registry, progress, beside=beside)
             tokenizer, chat, chat_format = text.result()
         card = find_card(path, loaded.file.metadata, loaded.family)
         limits, disk = scheduler_limits(loaded, settings), open_disk(loaded, settings)
-        engine = Engine(loaded, limits, _host_drafter(loaded), disk)
-        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card)
+        engine = Engine(loaded, limits, _host_drafter(loaded), disk, scorer)
+        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card, scorer)
 
     def close(self) -> None:
         self.engine.close()
         self.loaded.drafters.close(self.loaded.file)
+        if self.scorer is not None:
+            self.scorer.close()
         self.loaded.file.close()
 
     def __enter__(self) -> Runtime:

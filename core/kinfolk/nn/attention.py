@@ -104,18 +104,20 @@ class Attention:
                 device=context.device,
             ),
         )
-        self.gated_attention = context.ops.bind(
-            GATED_ATTENTION,
-            GatedAttentionArguments(
-                heads=heads,
-                keys=keys,
-                values=values,
-                window=state.window,
-                scale=dim**-0.5 if scale is None else scale,
-                dtype=query_dtype,
-                device=context.device,
-            ),
+        arguments = GatedAttentionArguments(
+            heads=heads,
+            keys=keys,
+            values=values,
+            window=state.window,
+            scale=dim**-0.5 if scale is None else scale,
+            dtype=query_dtype,
+            device=context.device,
         )
+        self.gated_attention = context.ops.bind(GATED_ATTENTION, arguments)
+        if context.reading is not None:
+            self.gated_attention = context.reading.attention(
+                self.gated_attention, arguments, self.rope_tables, context.ops
+            )
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
         projected = iter(self.inputs(x))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import Placement, StatePlan
+
+if TYPE_CHECKING:
+    from kinfolk.nn.prompt_reading import PromptReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +19,7 @@ class BuildContext:
     """``dtype`` is that of activations inside a layer; the residual stream is float32.
 
     ``context`` is the number of positions, and so the length of position tables. ``placement`` maps
-    experts to bays.
+    experts to bays. ``reading``: the model scores the tokens of texts that it reads.
     """
 
     ops: Ops
@@ -24,6 +28,7 @@ class BuildContext:
     state: StatePlan
     context: int
     placement: Placement | None = None
+    reading: PromptReading | None = None
 
     def bays(self, layer: int, experts: int) -> tuple[int, ...]:
         """The expert in each bay of a layer; the identity without a placement."""

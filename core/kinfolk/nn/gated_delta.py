@@ -91,7 +91,12 @@ class GatedDeltaNet:
             CAUSAL_CONV_COMMIT, CausalConvCommitArguments(context.dtype, context.device)
         )
         delta = GatedDeltaArguments(
-            shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim, context.device
+            shape.key_heads,
+            shape.value_heads,
+            shape.key_dim,
+            shape.value_dim,
+            context.dtype,
+            context.device,
         )
         self.gated_delta = ops.bind(GATED_DELTA, delta)
         self.gated_delta_commit = ops.bind(GATED_DELTA_COMMIT, delta)

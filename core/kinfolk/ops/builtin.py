@@ -41,6 +41,7 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("embedding", "embedding"),
     _torch("experts", "experts"),
     _triton("experts", "experts"),
+    _triton("flash_prefill", "flash_prefill"),
     _torch("gated_attention", "paged_attention"),
     _triton("gated_attention", "paged_attention"),
     _torch("gated_delta", "gated_delta"),

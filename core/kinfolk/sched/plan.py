@@ -14,6 +14,11 @@ from kinfolk.score_api import ScoreReason
 from kinfolk.state.chunks import SlotLease
 from kinfolk.state.operations import StateOperation
 
+TokenScores = npt.NDArray[np.float32]
+
+SCORER_MODEL = 1
+"""The model of items that read a text to score its tokens; 0 is the one that answers."""
+
 UNKNOWN_TOKENS = (-1,)
 """The tokens of a row that follows a step whose result is not known yet."""
 
@@ -34,8 +39,8 @@ class Item:
     hold tokens that only the device knows, the first of those proposed for the slot; they are a
     tree if ``tree``. ``propose``: what to propose behind the tokens that the item chooses.
     ``budget`` is the largest number of tokens that may still be emitted. ``stores`` asks for
-    checkpoints: (tokens of the item after which to store, slot to store in). ``model`` is 0 for the
-    target.
+    checkpoints: (tokens of the item after which to store, slot to store in). ``model`` is 0, or
+    ``SCORER_MODEL``, whose sequences have state of their own.
     """
 
     lease: SlotLease
@@ -89,14 +94,38 @@ class ChunkScores:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadingSlice:
+    """An item of ``SCORER_MODEL``, with the operations on that model's state before it: a slice of
+    a text of ``length`` tokens. With the last slice, all of them are scored."""
+
+    item: Item
+    operations: tuple[StateOperation, ...]
+    length: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.item.start + self.item.rows == self.length
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingResult:
+    """What became of a :class:`ReadingSlice`; ``scores`` of a last one, one for each token."""
+
+    request_id: str
+    scores: TokenScores | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step: state operations first, then the items' rows, then ``scores``: chunks to score for
-    the plan after the next."""
+    the plan after the next. ``reading`` is the part of the model that scores prompts."""
 
     step_id: int
     items: tuple[Item, ...]
     operations: tuple[StateOperation, ...]
     scores: tuple[ScoreRequest, ...] = ()
+    reading: ReadingSlice | None = None
 
     @property
     def rows(self) -> int:
@@ -139,10 +168,11 @@ class StepResult:
     """What became of a step: a result for each of its items, and the seconds since the step before,
     or since its launch if that was later; 0 = not measured. ``arrived``: identities of chunks and
     checkpoints whose bytes have come to host memory since the step before. ``scores``: one for each
-    of the plan's."""
+    of the plan's. ``reading``: that of the plan's."""
 
     step_id: int
     results: tuple[ItemResult, ...]
     seconds: float = 0.0
     arrived: tuple[int, ...] = ()
     scores: tuple[ChunkScores, ...] = ()
+    reading: ReadingResult | None = None

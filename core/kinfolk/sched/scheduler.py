@@ -24,6 +24,7 @@ from kinfolk.sched.overlap import goes_on
 from kinfolk.sched.paging import Paging
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.preemption import Preemption
+from kinfolk.sched.prompt_scoring import PromptScoring
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.step_items import StepItems, draft_depth, forked_items
 from kinfolk.sched.turns import Turns
@@ -52,6 +53,7 @@ class Scheduler:
         drafter: Drafter | None = None,
         disk: DiskBooks | None = None,
         residency: ResidencyRules | None = None,
+        scoring: PromptScoring | None = None,
     ) -> None:
         longest = max(limits.slice, limits.max_draft + 1, limits.proposed + 1)
         tree = limits.proposed_tree
@@ -75,6 +77,7 @@ class Scheduler:
         self._admission = Admission(limits, kv_cache, prefixes, self._paging, disk)
         self._choices = Choices(prefixes, self._admission.room_changed)
         self._preemption = Preemption(kv_cache.checkpoints, prefixes)
+        self._scoring = scoring
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
         self._items = StepItems(
@@ -121,7 +124,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not self._alive and not self._outstanding
+        scoring = self._scoring is not None and self._scoring.busy
+        return not self._alive and not self._outstanding and not scoring
 
     @property
     def alive(self) -> Mapping[str, Sequence]:
@@ -158,9 +162,11 @@ class Scheduler:
         return self._preemption.count
 
     def prefix_stats(self) -> dict[str, int]:
-        """Counters of the prefix cache, of the disk behind it, and of paging."""
+        """Counters of the prefix cache, of the disk behind it, of paging, and of scored texts."""
         disk = {} if self._disk is None else self._disk.stats()
-        return self._prefixes.stats() | disk | self._paging.stats(tuple(self._alive.values()))
+        scoring = {} if self._scoring is None else self._scoring.stats()
+        paging = self._paging.stats(tuple(self._alive.values()))
+        return self._prefixes.stats() | disk | paging | scoring
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -260,7 +266,7 @@ class Scheduler:
         items = self._items.decode(self._turns, rows - self._items.prefill_rows(self._prefilling))
         rows -= sum(item.rows for item in items)
         items += self._items.prefill(self._prefilling, rows)
-        return self._planned(items) if items else None
+        return self._planned(items) if items or (self._scoring and self._scoring.busy) else None
 
     def plan_next(self) -> StepPlan | None:
         """The step after the outstanding one, whose result is not known yet; ``None`` if what is in
@@ -287,7 +293,10 @@ class Scheduler:
         outcomes = match_results(plan, result)
         self._kv_cache.arrived(result.arrived)
         self._outstanding.pop(0)
-        self._drafts.timed(plan, result.seconds)
+        if self._scoring is not None and result.reading is not None:
+            self._scoring.commit(result.reading)
+        else:
+            self._drafts.timed(plan, result.seconds)
         events: list[SchedulerEvent] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
@@ -308,6 +317,8 @@ class Scheduler:
         caller makes the state forget as well."""
         self._outstanding.clear()
         self._paging.forget()
+        if self._scoring is not None:
+            self._scoring.fail_all(error)
         if self._disk is not None:
             for job in self._disk.forget():
                 self._admission.fetched(job, None)
@@ -366,7 +377,8 @@ class Scheduler:
         if self._disk is not None:
             self._disk.spill()
         scores, operations = self._paging.take_requests(), self._kv_cache.take_operations()
-        plan = StepPlan(self._steps, tuple(items), operations, scores)
+        reading = None if self._scoring is None else self._scoring.plan()
+        plan = StepPlan(self._steps, tuple(items), operations, scores, reading)
         self._outstanding.append(plan)
         return plan
 
@@ -374,7 +386,7 @@ class Scheduler:
         """The sequences of the step after the one under way, if that can be planned now."""
         if len(self._outstanding) != 1 or not self.limits.overlap or self._prefilling:
             return None
-        if self._admission.may_admit(self._places):
+        if self._admission.may_admit(self._places) or (self._scoring and self._scoring.busy):
             return None
         drafts, paging = self._drafts, self._paging
         return goes_on(self._outstanding[0], self._alive, len(self._turns), drafts, paging)
@@ -471,14 +483,12 @@ class Scheduler:
         sequence.status = Status.FINISHED
         sequence.finish = reason
         sequence.error = error
-        return Finished(sequence.request.id, reason, self._usage(sequence), error)
+        usage = Usage.of(sequence, self._drafts.mode(sequence))
+        return Finished(sequence.request.id, reason, usage, error)
 
     def _enqueue(self, sequences: Iterable[Sequence]) -> None:
         for sequence in sequences:
             self._admission.enqueue(sequence)
-
-    def _usage(self, sequence: Sequence) -> Usage:
-        return Usage.of(sequence, self._drafts.mode(sequence))
 
     def _keep_end(self, sequence: Sequence, lease: SlotLease) -> None:
         ahead = any(item.lease == lease for plan in self._outstanding for item in plan.items)

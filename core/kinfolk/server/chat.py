@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -13,10 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kinfolk.engine.answer import AnswerPart, CallPiece, Ended, SpelledToken, TextLogprob, TextPiece
+from kinfolk.engine.compression import ChatSource
 from kinfolk.engine.generation import Generation
-from kinfolk.engine.prompt import chat_prompt
+from kinfolk.engine.prompt import Prompt, chat_prompt
 from kinfolk.server.body import read_body
 from kinfolk.server.bridge import Batch
+from kinfolk.server.compression import compressed_prompt
 from kinfolk.server.models import served_name
 from kinfolk.server.request_log import CLIENT_GONE
 from kinfolk.server.responses import collect, json_response, stream
@@ -48,12 +51,16 @@ def chat_router(service: Service) -> APIRouter:
             body.callable_tools(),
             single_call=body.parallel_tool_calls is False,
         )
+        source = ChatSource(body.messages, body.template_options(), bool(body.tools))
+        prompt = await compressed_prompt(request, service, prompt, source, body.prefill_compression)
         generation = Generation(service.runtime, prompt, options)
         active = await service.launch(request, [generation])
         if body.streams:
-            encoder = ChatChunks(name, options.choices, body.include_usage, body.speculative)
+            encoder = ChatChunks(
+                name, options.choices, body.include_usage, body.speculative, [prompt]
+            )
             return await stream(service, active, encoder.chunks, encoder.usage)
-        answer = ChatAnswer(name, options.choices, body.speculative)
+        answer = ChatAnswer(name, options.choices, body.speculative, [prompt])
         if not await collect(request, service, active, answer.take):
             return Response(status_code=CLIENT_GONE)
         return json_response(answer.body())
@@ -76,8 +83,14 @@ class ChatChunks:
     """Encodes pieces as chunks: for each choice a role, text and tool calls, a finish reason."""
 
     def __init__(
-        self, model: str, choices: int, include_usage: bool, speculative: Speculative | None
+        self,
+        model: str,
+        choices: int,
+        include_usage: bool,
+        speculative: Speculative | None,
+        prompts: Sequence[Prompt],
     ):
+        self._prompts = prompts
         self._head = _head(model, "chat.completion.chunk")
         self._speculative = speculative
         self._include_usage = include_usage
@@ -111,7 +124,7 @@ class ChatChunks:
         return {
             **self._head,
             "choices": [],
-            "usage": usage_of(ends, self._choices, self._speculative),
+            "usage": usage_of(ends, self._choices, self._speculative, self._prompts),
             "timings": timings_of(ends, self._choices),
         }
 
@@ -135,7 +148,14 @@ class ChatChunks:
 class ChatAnswer:
     """Encodes pieces as one response body."""
 
-    def __init__(self, model: str, choices: int, speculative: Speculative | None):
+    def __init__(
+        self,
+        model: str,
+        choices: int,
+        speculative: Speculative | None,
+        prompts: Sequence[Prompt],
+    ):
+        self._prompts = prompts
         self._head = _head(model, "chat.completion")
         self._speculative = speculative
         self._pieces: list[list[TextPiece]] = [[] for _ in range(choices)]
@@ -156,7 +176,7 @@ class ChatAnswer:
         return {
             **self._head,
             "choices": [self._choice(index) for index in range(choices)],
-            "usage": usage_of(ends, choices, self._speculative),
+            "usage": usage_of(ends, choices, self._speculative, self._prompts),
             "timings": timings_of(ends, choices),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kinfolk.engine.answer import Ended, TextLogprob, TextPiece
+from kinfolk.engine.compression import TextSource, TokenSource
 from kinfolk.engine.generation import Generation
 from kinfolk.engine.prompt import Prompt, text_prompt, token_prompt
 from kinfolk.server.body import read_body
 from kinfolk.server.bridge import Batch
+from kinfolk.server.compression import compressed_prompt
 from kinfolk.server.models import served_name
 from kinfolk.server.request_log import CLIENT_GONE
 from kinfolk.server.responses import collect, json_response, stream
@@ -41,10 +44,18 @@ def completions_router(service: Service) -> APIRouter:
             prompts = await run_in_threadpool(_prompts, service, body)
         else:
             prompts = _prompts(service, body)
+        if service.compressor is not None or body.prefill_compression is not None:
+            prompts = [
+                (await _compressed(request, service, body, *each, asked), each[1])
+                for each, asked in zip(prompts, body.prompts(), strict=True)
+            ]
         generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
         echoes = [echo if body.echo else "" for _, echo in prompts]
         active = await service.launch(request, generations)
-        encoder = Completions(name, echoes, options.choices, body.include_usage, body.speculative)
+        encoder = Completions(
+            *(name, echoes, options.choices, body.include_usage, body.speculative),
+            [prompt for prompt, _ in prompts],
+        )
         if body.streams:
             return await stream(service, active, encoder.chunks, encoder.usage)
         pieces: Batch = []
@@ -71,6 +82,19 @@ def _prompts(service: Service, body: CompletionBody) -> list[tuple[Prompt, str]]
     return prompts
 
 
+async def _compressed(
+    request: Request,
+    service: Service,
+    body: CompletionBody,
+    prompt: Prompt,
+    text: str,
+    asked: str | Sequence[int],
+) -> Prompt:
+    """The prompt as it is to be read; ids are read as they are."""
+    source = TextSource(text) if isinstance(asked, str) else TokenSource()
+    return await compressed_prompt(request, service, prompt, source, body.prefill_compression)
+
+
 class Completions:
     """Encodes pieces as chunks or as one body. Choice i of prompt p has index ``p * choices +
     i``."""
@@ -82,7 +106,9 @@ class Completions:
         choices: int,
         include_usage: bool,
         speculative: Speculative | None,
+        prompts: Sequence[Prompt],
     ):
+        self._prompts = prompts
         self._head: dict[str, Any] = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -143,7 +169,7 @@ class Completions:
     def _counts(self) -> dict[str, Any]:
         ends = [self._ends[index] for index in sorted(self._ends)]
         return {
-            "usage": usage_of(ends, self._choices, self._speculative),
+            "usage": usage_of(ends, self._choices, self._speculative, self._prompts),
             "timings": timings_of(ends, self._choices),
         }
 

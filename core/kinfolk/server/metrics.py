@@ -43,6 +43,26 @@ def _draft_metrics(drafts: DraftCounts) -> Iterator[Metric]:
         yield family
 
 
+def _compression_metrics(counts: Mapping[str, int]) -> Iterator[Metric]:
+    """Counts of compressed prompts, and of those that were read in full although they need not
+    be."""
+    for name, text in (
+        ("prompts", "prompts that were compressed"),
+        ("original_tokens", "tokens of compressed prompts before"),
+        ("compressed_tokens", "tokens of compressed prompts after"),
+        ("failures", "prompts that were read in full as their compression failed"),
+    ):
+        value = counts.get(name, 0)
+        yield CounterMetricFamily(f"kinfolk_prefill_compression_{name}", text, value=value)
+    family = CounterMetricFamily(
+        "kinfolk_prefill_compression_skipped", "prompts that were read in full", labels=["reason"]
+    )
+    for name, count in sorted(counts.items()):
+        if name.startswith("skipped_"):
+            family.add_metric([name.removeprefix("skipped_")], count)
+    yield family
+
+
 class ServiceCollector(Collector):
     """Reads the counters of the service at each scrape, and those of the engine from ``engine``."""
 
@@ -60,6 +80,8 @@ class ServiceCollector(Collector):
                 f"kinfolk_{kind}_tokens", text, value=self._service.tokens[kind]
             )
         yield from _draft_metrics(self._service.drafts)
+        if self._service.compressor is not None:
+            yield from _compression_metrics(self._service.compressor.counts())
         yield GaugeMetricFamily(
             "kinfolk_in_flight", "running and queued answers", value=self._service.in_flight
         )

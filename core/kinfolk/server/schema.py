@@ -10,9 +10,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from kinfolk.compress.rules import CompressionMode
 from kinfolk.engine.options import GenerationOptions
 from kinfolk.errors import shown
 from kinfolk.sched.rules import LARGEST_TOP_K
+from kinfolk.server.compression import PREFILL_COMPRESSION
 from kinfolk.server.errors import invalid, unsupported
 from kinfolk.server.fields import (
     BIAS,
@@ -86,6 +88,7 @@ class GenerationBody(BaseModel):
     n: Annotated[Integer | None, Field(ge=1)] = Field(None, description="an integer of at least 1")
     priority: Integer | None = Field(None, description="an integer; lower ones run first")
     speculative: Speculative | None = Field(None, description=SPECULATIVE)
+    prefill_compression: CompressionMode | None = Field(None, description=PREFILL_COMPRESSION)
     kvflash: Literal["auto", "off"] | None = Field(
         None, description='"off": no part of it may leave the device; or "auto"'
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
@@ -18,6 +19,7 @@ from kinfolk.server.errors import ApiError, unavailable
 from kinfolk.server.request_log import ACTIVE_REQUEST
 
 if TYPE_CHECKING:
+    from kinfolk.engine.compression import Compressor
     from kinfolk.engine.runtime import Runtime
     from kinfolk.server.options import ServerOptions
 
@@ -26,10 +28,18 @@ class Service:
     """State shared by all routes. Used on the event loop; signal handlers set only ``draining``.
 
     At most ``capacity`` generations are in flight: ``slots`` running and ``max_queue`` waiting.
+    ``compressor``: compresses prompts, if there is a model that scores them.
     """
 
-    def __init__(self, runtime: Runtime, options: ServerOptions, slots: int):
+    def __init__(
+        self,
+        runtime: Runtime,
+        options: ServerOptions,
+        slots: int,
+        compressor: Compressor | None = None,
+    ):
         self.runtime = runtime
+        self.compressor = compressor
         self.options = options
         self.capacity = slots + options.max_queue
         self.created = int(time.time())
@@ -55,16 +65,8 @@ class Service:
     async def launch(self, request: Request, generations: Sequence[Generation]) -> ActiveRequest:
         """Start the generations of a request. Raises :class:`ApiError` 429 if the queue is full,
         503 if the server is shutting down."""
-        if self.draining:
-            raise _shutting_down()
         count = sum(len(generation.requests) for generation in generations)
-        if self.in_flight + count > self.capacity:
-            raise ApiError(
-                429,
-                f"the queue is full: {self.in_flight} of {self.capacity} generations in flight",
-                code="queue_full",
-                retry_after=1,
-            )
+        self._require_room(count)
         self.in_flight += count
         active = ActiveRequest(
             generations, self._current_mailbox(), lambda: self._release(active, count)
@@ -79,6 +81,28 @@ class Service:
         if self._aborted:
             active.abort(_shutting_down())
         return active
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Count a request as in flight while its prompt is being compressed. Raises as
+        :meth:`launch` does."""
+        self._require_room(1)
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+
+    def _require_room(self, count: int) -> None:
+        if self.draining:
+            raise _shutting_down()
+        if self.in_flight + count > self.capacity:
+            raise ApiError(
+                429,
+                f"the queue is full: {self.in_flight} of {self.capacity} generations in flight",
+                code="queue_full",
+                retry_after=1,
+            )
 
     def _current_mailbox(self) -> Mailbox:
         loop = asyncio.get_running_loop()

@@ -6,17 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from kinfolk.engine.answer import Ended
+from kinfolk.engine.prompt import Prompt
 from kinfolk.sched.draft_counts import DraftCounts
+from kinfolk.server.compression import compression_usage
 from kinfolk.server.speculative import Speculative, speculative_usage
 
 
 def usage_of(
-    ends: Sequence[Ended], choices: int, speculative: Speculative | None
+    ends: Sequence[Ended],
+    choices: int,
+    speculative: Speculative | None,
+    prompts: Sequence[Prompt],
 ) -> dict[str, Any]:
     """``usage`` of a response, in tokens and milliseconds. ``ends`` are in order of their index,
-    ``choices`` for each prompt; ``speculative`` is that field of the request."""
-    prompts = ends[::choices]
-    prompt = sum(end.usage.prompt for end in prompts)
+    ``choices`` for each of the ``prompts``; ``speculative`` is that field of the request."""
+    firsts = ends[::choices]
+    prompt = sum(end.usage.prompt for end in firsts)
     completion = sum(end.tokens for end in ends)
     drafts = DraftCounts.total(end.usage.drafts for end in ends)
     # Said only of paged requests: see --kvflash.
@@ -26,8 +31,9 @@ def usage_of(
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": _cached(prompts),
+        "prompt_tokens_details": _cached(firsts),
         **exact,
+        **compression_usage(prompts),
         "completion_tokens_details": {
             "reasoning_tokens": sum(end.reasoning_tokens for end in ends),
             "accepted_prediction_tokens": drafts.accepted,

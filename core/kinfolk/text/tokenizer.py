@@ -171,6 +171,11 @@ class Tokenizer:
         """The text of a token as stored in the file, undecoded."""
         return self._vocabulary.texts[self._checked(token)]
 
+    def has_tokens_of(self, other: Tokenizer) -> bool:
+        """Whether an id means the same text in both vocabularies, for all ids."""
+        mine, theirs = self._vocabulary, other._vocabulary
+        return mine.texts == theirs.texts and mine.types == theirs.types
+
     def is_control(self, token: int) -> bool:
         """Whether a token is of type control or unknown: not part of the text."""
         return self._vocabulary.types[self._checked(token)] in HIDDEN

@@ -19,6 +19,9 @@ class GatedDeltaArguments:
     Value head h reads key head h mod Hk. A row starts from its parent's state, a root from the
     slot's.
 
+    ``dtype`` is that of the model's activations: where they are not float32, products of a slice's
+    chunks may have the eleven bits of float16. Sums and the state are float32 always.
+
     Operands of ``gated_delta``, all float32: q (scaled) and k [R, Hk, dk], v [R, Hv, dv], g and
     beta [R, Hv]; state [slots, Hv, dv, dk]; the rows of the step. Result: o [R, Hv, dv], and the
     :class:`DeltaTrace` if rows are drafted. Certain segments advance the state in place, drafted
@@ -33,6 +36,7 @@ class GatedDeltaArguments:
     value_heads: int
     key_dim: int
     value_dim: int
+    dtype: torch.dtype
     device: torch.device
 
 

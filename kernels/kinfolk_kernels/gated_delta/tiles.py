@@ -45,11 +45,11 @@ class ChunkTile:
     batched: bool = True
 
 
-def chunk_tile(shared: int) -> ChunkTile:
+def chunk_tile(shared: int, *, paired: bool = True) -> ChunkTile:
     """The tile where a program may use ``shared`` bytes of shared memory.
 
     With much of it there are instructions for products of 64 rows by four warps, and room for two
-    chunks of 96 KB."""
+    chunks of 96 KB, or for three of half the size."""
     if shared > 2 * SMALL_SHARED:
-        return ChunkTile(values=64, warps=4, stages=2)
-    return ChunkTile(values=32, warps=8, stages=1, batched=False)
+        return ChunkTile(values=64, warps=4, stages=2 if paired else 3, paired=paired)
+    return ChunkTile(values=32, warps=8, stages=1, paired=paired, batched=False)

@@ -59,7 +59,8 @@ def gated_delta(
     if layout.traits.single_rows:
         advance(inputs, out, rows).run()
     if layout.slices.shape[0]:
-        for launch in slices(inputs, out, rows, chunk_tile(shared_memory(v.device))):
+        tile = chunk_tile(shared_memory(v.device), paired=arguments.dtype == torch.float32)
+        for launch in slices(inputs, out, rows, tile):
             launch.run()
     if not layout.traits.draft_rows:
         return out, None

@@ -1,0 +1,212 @@
+"""The second model: it reads texts in slices, beside the steps of the first, and scores their
+tokens. It has state of its own, for one text at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, cast
+
+import numpy as np
+import torch
+
+from kinfolk.compress.options import CompressionOptions
+from kinfolk.engine.executor import MAX_WARMUP_SIZE_LOG2
+from kinfolk.engine.failures import explain
+from kinfolk.engine.input_batch import build_input_batch
+from kinfolk.engine.kernel_warmup import KernelWarmup
+from kinfolk.engine.loading import LoadedModel, ModelSource, Progress
+from kinfolk.engine.preparing import prepare_model, usable_memory
+from kinfolk.engine.sizing import GIB
+from kinfolk.engine.text import open_text
+from kinfolk.errors import EngineError, SettingsError
+from kinfolk.gguf.file import GGUFFile
+from kinfolk.model_api import GraphShape, Model
+from kinfolk.nn.prompt_reading import SCORING_ROWS, PromptReading
+from kinfolk.registry import Registry
+from kinfolk.sched.plan import ReadingResult, ReadingSlice
+from kinfolk.sched.prompt_scoring import PromptScoring, ScorerFacts, ScoringLimits
+from kinfolk.settings import Settings
+from kinfolk.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+SCORED_POSITIONS: Final = 16384
+"""Most tokens of a text that are read at once, whatever the model supports: its keys and values
+stay on the device. A longer text is read in parts."""
+
+WAITING_TEXTS: Final = 1024
+"""Most texts that wait to be scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReading:
+    """A launched slice: ``values`` are scores on their way to the host, valid after ``ready``."""
+
+    planned: ReadingSlice
+    values: torch.Tensor | None = None
+    ready: Callable[[], object] = lambda: None
+    error: str | None = None
+
+    def collect(self) -> ReadingResult:
+        """Wait for the slice, if it is the last one of its text."""
+        name, error, scores = self.planned.item.request_id, self.error, None
+        if self.values is not None:
+            self.ready()
+            scores = self.values.numpy().astype(np.float32, copy=False)
+            if not np.isfinite(scores).all():
+                scores, error = None, "a score is not a finite number"
+        return ReadingResult(name, scores, error)
+
+
+class PromptScorer:
+    """A loaded model that scores the tokens of texts, and its state.
+
+    ``tokenizer`` is that of its file. Raises :class:`SettingsError` if the model has no layer that
+    attends to all of a text.
+    """
+
+    def __init__(self, loaded: LoadedModel, reading: PromptReading, tokenizer: Tokenizer) -> None:
+        if not reading.layers:
+            raise SettingsError(
+                f"{loaded.file.path}: family {loaded.family.name!r} cannot score prompts, as none "
+                "of its layers attends to all positions; name another model with "
+                "--prefill-compression-drafter"
+            )
+        self.loaded, self.reading, self.tokenizer = loaded, reading, tokenizer
+        self.kv_cache, self.state = loaded.new_state()
+        self._warmup = KernelWarmup(loaded.ops, loaded.device)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        settings: Settings,
+        registry: Registry,
+        progress: Progress | None = None,
+    ) -> PromptScorer:
+        """Load the model of a file. Raises as
+        :func:`kinfolk.engine.preparing.prepare_model` does."""
+        own = scorer_settings(path, settings)
+        ready = prepare_model(path, own, registry)
+        reading = PromptReading(sparse=True)
+        source = ModelSource(ready, graphs=False, batch_invariant=False, reading=reading)
+        return cls(source.load(progress), reading, open_text(path, own, registry)[0])
+
+    @property
+    def facts(self) -> ScorerFacts:
+        return ScorerFacts(self.loaded.limits.context)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the device that it was planned with."""
+        source = self.loaded.source
+        return 0 if source is None else source.ready.memory.total
+
+    def books(self) -> PromptScoring:
+        """What plans its items."""
+        loaded = self.loaded
+        limits = ScoringLimits(
+            context=loaded.limits.context,
+            slice=loaded.slice_rows,
+            least=SCORING_ROWS,
+            vocabulary=loaded.info.vocabulary,
+            waiting=WAITING_TEXTS,
+        )
+        return PromptScoring(limits, self.kv_cache)
+
+    def launch(self, planned: ReadingSlice) -> PendingReading:
+        """Launch a slice; the host does not wait. An error is that of its text alone."""
+        try:
+            return self._launch(planned)
+        except (Exception, SystemExit) as error:
+            log.exception("a slice of a text that is to be scored failed")
+            self.state.forget()
+            self.state.block_tables.invalidate()
+            return PendingReading(planned, error=explain(error))
+
+    def _launch(self, planned: ReadingSlice) -> PendingReading:
+        item = planned.item
+        self.state.apply(planned.operations)
+        inputs = build_input_batch([item], self.state)
+        shape = GraphShape(item.kind.value, item.rows, 1)
+        step_fn = self.loaded.hooks.build_graph(self.loaded.model, shape)
+
+        def run() -> None:
+            self.reading.begin(item.start, item.rows, planned.length)
+            step_fn(inputs.batch, self.state)
+
+        size = min((item.rows - 1).bit_length(), MAX_WARMUP_SIZE_LOG2)
+        self._warmup.before((size, item.start > 0, planned.is_last), run)
+        run()
+        if not planned.is_last:
+            return PendingReading(planned)
+        scores = self.reading.scores()
+        if scores.device.type != "cuda":
+            return PendingReading(planned, scores)
+        pinned = torch.empty(scores.shape, dtype=scores.dtype, pin_memory=True)
+        pinned.copy_(scores, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return PendingReading(planned, pinned, event.synchronize)
+
+    def park(self) -> None:
+        """Free weights and state. Nothing may be under way."""
+        self.state.free()
+        self.loaded = replace(self.loaded, model=cast(Model, None))
+
+    def unpark(self, progress: Progress | None = None) -> None:
+        """Load what was freed again."""
+        source = self.loaded.source
+        if source is None:
+            raise EngineError("the model that scores prompts was not loaded from a file")
+        self.state.allocate()
+        self.loaded = replace(self.loaded, model=source.load(progress, drafter=False).model)
+
+    def close(self) -> None:
+        self.loaded.file.close()
+
+
+def planned_beside(settings: Settings, registry: Registry) -> tuple[int, Settings]:
+    """Bytes of the device that a model that scores prompts will take, 0 without one, and the
+    settings with which the model beside it is planned. Reads no weights."""
+    options = CompressionOptions.of(settings)
+    if options is None:
+        return 0, settings
+    ready = prepare_model(options.drafter, scorer_settings(options.drafter, settings), registry)
+    ready.file.close()
+    taken = ready.memory.total
+    left = usable_memory(ready.device, settings.memory) - taken
+    return taken, settings.model_copy(update={"memory": max(left, 1) / GIB})
+
+
+def scorer_settings(path: Path, settings: Settings) -> Settings:
+    """The settings of the model that scores prompts: one text at a time, of which nothing is
+    kept."""
+    context = SCORED_POSITIONS
+    with GGUFFile.open(path) as file:
+        key = f"{file.metadata.architecture}.context_length"
+        if key in file.metadata:
+            context = min(context, file.metadata.integer(key))
+    return settings.model_copy(
+        update={
+            "model_family": None,
+            "policy": (),
+            "slots": 1,
+            "context": context,
+            "step_tokens": None,
+            "checkpoints": 0,
+            "cache_memory": 0.0,
+            "cache_disk": 0.0,
+            "kvflash": "off",
+            "kv_codec": None,
+            "v_codec": None,
+            "graphs": "off",
+            "batch_invariant": False,
+            "preempt": False,
+            "draft": ("off",),
+            "draft_model": None,
+        }
+    )
