@@ -146,21 +146,13 @@ def test_twenty_runs_and_any_company_give_the_same_bits(numbers):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rows_in_large_company_have_the_same_bits(numbers, dtype):
     """From ``WIDE_ROWS`` rows on, lanes move more bytes at once."""
-    residual, weight = numbers(WIDE_ROWS, 5120).cuda(), numbers(5120).cuda()
-    rows = numbers(WIDE_ROWS, 5120).cuda().to(dtype)
+    rows, weight = numbers(WIDE_ROWS, 6144).cuda().to(dtype), numbers(128).cuda()
     heads, gate = numbers(WIDE_ROWS, 48, 128).cuda(), numbers(WIDE_ROWS, 6144).cuda().to(dtype)
 
     def results(some):
-        total, (normed,) = kernels.add_rms_norm_rows(
-            residual[some], Branch(rows[some]), (weight,), EPS, (dtype,), int8=False
-        )
-        gated = kernels.gated_rms_norm_rows(
-            heads[some], weight[:128], gate[some], EPS, dtype, int8=False
-        )
-        product = act_and_mul.multiply_rows(
-            "silu", gate[some, :5120], rows[some], dtype, int8=False
-        )
-        return total, normed.values, gated.values, product.values
+        gated = kernels.gated_rms_norm_rows(heads[some], weight, gate[some], EPS, dtype, int8=False)
+        product = act_and_mul.multiply_rows("silu", gate[some], rows[some], dtype, int8=False)
+        return gated.values, product.values
 
     many = results(slice(None))
     for some in (slice(0, 1), slice(70, 100)):

@@ -41,13 +41,11 @@ def _tiles_of_factors(
 
 
 @triton.jit
-def _load_rows(
-    pointer, at, live, width, TILES: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr
-):
+def _load_rows(pointer, at, live, width, TILES: tl.constexpr, GROUPS: tl.constexpr):
     """Rows as a tuple of TILES tiles."""
     tiles = ()
     for i in tl.static_range(TILES):
-        tile = load_groups(pointer, at, live, i * GROUPS * 64, width, GROUPS, WIDE)
+        tile = load_groups(pointer, at, live, i * GROUPS * 64, width, GROUPS, False)
         tiles = tiles + (tile,)  # type: ignore[assignment]
     return tiles
 
@@ -86,14 +84,14 @@ def _sums(a, b, factor, TILES: tl.constexpr):
 @triton.jit
 def _store_norm(
     y, weights, i: tl.constexpr, row, live, first, width, out_ptr, words_ptr, scale_ptr, scale_step,
-    WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr, WIDE: tl.constexpr,
+    WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
     """Store a tile of normalised rows ``y``, times the weights of tile ``i``."""
     if WEIGHT:
         y = y * weights[i]
     store_groups(
         y, row * width, live, first, width, out_ptr, words_ptr, scale_ptr, row, scale_step,
-        VALUES, INT8, WIDE,
+        VALUES, INT8, False,
     )  # fmt: skip
 
 
@@ -113,13 +111,13 @@ def norm_kernel(
     PARTS: tl.constexpr, FIRST_WEIGHT: tl.constexpr, SECOND_WEIGHT: tl.constexpr,
     FACTOR: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, TILES: tl.constexpr, OWN: tl.constexpr,
-    WIDE: tl.constexpr, PDL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows / ROWS, TILES / OWN): NORMS norms of the rows of x [rows / inner, inner, width],
     each with its own weight; with BRANCH, norms of (x + branch) * factor, which is stored in
     ``sum``. With PARTS, the branch is the sum of two rows, each normed. With BRANCH_NORM, the
     branch itself is normed. Every program reads whole rows and writes OWN of their TILES tiles of
-    GROUPS * 64 columns. WIDE: of the branch and of the norms, see ``load_groups``."""
+    GROUPS * 64 columns."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = row < rows
@@ -135,11 +133,11 @@ def norm_kernel(
         factor = tl.load(factor_ptr).to(tl.float32)
     wait_for_producers(PDL)
     at = row // inner * outer_stride + row % inner * inner_stride
-    x = _load_rows(x_ptr, at, live, width, TILES, GROUPS, False)
+    x = _load_rows(x_ptr, at, live, width, TILES, GROUPS)
     if BRANCH:
-        branch = _load_rows(branch_ptr, row * branch_row, live, width, TILES, GROUPS, WIDE)
+        branch = _load_rows(branch_ptr, row * branch_row, live, width, TILES, GROUPS)
         if PARTS:
-            second = _load_rows(second_ptr, row * second_row, live, width, TILES, GROUPS, WIDE)
+            second = _load_rows(second_ptr, row * second_row, live, width, TILES, GROUPS)
             branch = _sums(
                 _normed(branch, first_weights, width, first_eps, TILES, FIRST_WEIGHT),
                 _normed(second, second_weights, width, second_eps, TILES, SECOND_WEIGHT),
@@ -164,17 +162,17 @@ def norm_kernel(
         if NORMS > 0:
             _store_norm(
                 y, weights0, i, row, live, first, width, out0_ptr, words0_ptr, scale0_ptr,
-                scale_step, WEIGHT0, VALUES, INT8, WIDE,
+                scale_step, WEIGHT0, VALUES, INT8,
             )  # fmt: skip
         if NORMS > 1:
             _store_norm(
                 y, weights1, i, row, live, first, width, out1_ptr, words1_ptr, scale1_ptr,
-                scale_step, WEIGHT1, VALUES, INT8, WIDE,
+                scale_step, WEIGHT1, VALUES, INT8,
             )  # fmt: skip
         if NORMS > 2:
             _store_norm(
                 y, weights2, i, row, live, first, width, out2_ptr, words2_ptr, scale2_ptr,
-                scale_step, WEIGHT2, VALUES, INT8, WIDE,
+                scale_step, WEIGHT2, VALUES, INT8,
             )  # fmt: skip
 
 

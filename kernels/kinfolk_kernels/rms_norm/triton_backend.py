@@ -221,7 +221,6 @@ def norm(
             "GROUPS": tile.groups,
             "TILES": tile.tiles,
             "OWN": 1 if apart else tile.tiles,
-            "WIDE": _wide(rows, outputs),
         },
         tile.warps,
     )
@@ -257,6 +256,7 @@ def gated_norm(
     x, gate = x.contiguous(), _with_unit_stride(gate)
     rows, heads, dim = x.shape
     some = max(1, NORM_TILE_NUMBERS // max(dim, GROUP_NUMBERS))
+    wide = rows >= WIDE_ROWS and outputs.int8 is None
     return Launch(
         gated_norm_kernel,
         (rows, -(-heads // some)),
@@ -269,14 +269,9 @@ def gated_norm(
             "gate_row": gate.stride(0),
             "eps": eps,
         },
-        {"DIM": dim, **outputs.constants, "HEADS": some, "WIDE": _wide(rows, (outputs,))},
+        {"DIM": dim, **outputs.constants, "HEADS": some, "WIDE": wide},
         some * max(dim, GROUP_NUMBERS) // (4 * 32),
     )
-
-
-def _wide(rows: int, outputs: Sequence[RowOutputs]) -> bool:
-    """Whether lanes move 16 bytes at once; they sum in the same order either way."""
-    return rows >= WIDE_ROWS and all(made.int8 is None for made in outputs)
 
 
 def _two_strides(x: torch.Tensor) -> tuple[torch.Tensor, int]:
