@@ -217,6 +217,18 @@ class StatePlan(Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredLayers:
+    """The ``layers`` whose attention scores chunks, and bytes on the device: ``chunk_bytes`` for
+    the compressed keys of a chunk, ``slot_bytes`` for the last queries of a slot, ``work_bytes``
+    for intermediate results."""
+
+    layers: tuple[int, ...]
+    chunk_bytes: int = 0
+    slot_bytes: int = 0
+    work_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StateLimits:
     """Sizes of the state of one model, without the dummies.
 
@@ -224,7 +236,8 @@ class StateLimits:
     ``StatePlan.windows``; ``step_rows``: most rows of a sequence in a step; ``tree_rows``: rows of
     the arena; ``codec``: storage of keys and values; ``host_bytes``: most bytes of host memory for
     what is not on the device, ``None`` = no limit; ``resident``: most chunks of full attention that
-    a sequence has on the device, ``None`` = all of them.
+    a sequence has on the device, ``None`` = all of them; ``scored``: whose attention chooses these,
+    ``None`` = that of no layer.
     """
 
     slots: int
@@ -236,6 +249,15 @@ class StateLimits:
     codec: Codec | None = None
     host_bytes: int | None = None
     resident: int | None = None
+    scored: ScoredLayers | None = None
+
+    @property
+    def digests(self) -> int:
+        """Places for compressed keys of chunks: enough for all that paged sequences may have at
+        once. Each is promised ``resident`` blocks, and has no more chunks than the context."""
+        if self.scored is None or not self.resident:
+            return 0
+        return self.blocks[0] * -(-self.context // CHUNK_POSITIONS) // self.resident
 
 
 # -- residency ------------------------------------------------------------------------------------

@@ -230,6 +230,19 @@ class Settings(BaseSettings):
         description="chunks of 64 tokens that a choice exchanges at most; so many blocks of the "
         "budget are spare (--kvflash)",
     )
+    kvflash_policy: Literal["qk", "lru"] = Field(
+        "qk",
+        description="who chooses what is on the device, unless a --policy scores chunks: qk = the "
+        "attention of the last 8 rows to compressed keys of all chunks, lru = nobody: the first "
+        "and the last chunks stay, and nothing comes back (--kvflash)",
+    )
+    kvflash_layers: int | None = Field(
+        None,
+        ge=1,
+        description="layers whose attention chooses (--kvflash-policy qk): each costs about 1/16 "
+        "of what its keys would take in 16 bits; unset = as many as fit a quarter of the memory "
+        "for --kvflash tokens at full context, at least one",
+    )
     kvflash_host: float | None = Field(
         None,
         gt=0,

@@ -33,6 +33,7 @@ ENGINE: Final = (
     *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),
     *("kvflash", "kvflash_tau", "kvflash_burst", "kvflash_host"),
+    *("kvflash_policy", "kvflash_layers"),
 )
 PREFIXES: Final = ("checkpoints", "cache_memory", "cache_disk", "cache_dir")
 """What is kept of prompts, and where."""

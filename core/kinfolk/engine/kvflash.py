@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Protocol
 
+from kinfolk.engine.core_scorer import ChooseScorer, CoreScorer, no_scorer
 from kinfolk.engine.memory import MemoryPlan
 from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB
 from kinfolk.errors import CapacityError
@@ -40,8 +41,10 @@ def plan_residency(
     hooks: ModelHookCaller,
     divide: Divide,
     host_free: int,
+    choose: ChooseScorer = no_scorer,
 ) -> tuple[MemoryPlan, ResidencyRules | None]:
     """Divide memory, with a budget for sequences that are longer if the settings ask for one.
+    ``choose`` says who scores their chunks if no policy does.
 
     Says so where a budget would change nothing. Raises :class:`CapacityError` or
     :class:`SettingsError` with the arithmetic.
@@ -53,11 +56,12 @@ def plan_residency(
         return divide(wanted=wanted, paged=0), None
     rule = hooks.map_slots(plan, wanted).rules[plan.windows.index(None)]
     context = min(settings.context or DEFAULT_CONTEXT, wanted.context)
+    core = choose(rule)
     if settings.kvflash == "auto":
-        found = _largest(settings, plan, wanted, hooks, divide, host_free, rule, context)
+        found = _largest(settings, plan, wanted, hooks, divide, host_free, rule, context, core)
     else:
-        rules = _rules(settings, hooks, rule, settings.kvflash // CHUNK_POSITIONS)
-        found = _divided(settings, plan, wanted, divide, host_free, rules, context)
+        rules = _rules(settings, hooks, rule, settings.kvflash // CHUNK_POSITIONS, core)
+        found = _divided(settings, plan, wanted, divide, host_free, rules, context, core)
     memory, rules = found
     positions = min(context, memory.limits.context)
     if rules.chunks >= chunks_for(positions):
@@ -82,7 +86,11 @@ def describe(rules: ResidencyRules, memory: MemoryPlan) -> str:
 
 
 def _rules(
-    settings: Settings, hooks: ModelHookCaller, rule: PoolRule, chunks: int
+    settings: Settings,
+    hooks: ModelHookCaller,
+    rule: PoolRule,
+    chunks: int,
+    core: CoreScorer | None,
 ) -> ResidencyRules:
     return ResidencyRules(
         chunks,
@@ -90,7 +98,7 @@ def _rules(
         tail=rule.tail,
         burst=settings.kvflash_burst,
         tau=settings.kvflash_tau,
-        scorers=hooks.asked("score_chunks"),
+        scorers=(*hooks.asked("score_chunks"), *(() if core is None else (core.name,))),
     )
 
 
@@ -103,14 +111,15 @@ def _largest(
     host_free: int,
     rule: PoolRule,
     context: int,
+    core: CoreScorer | None,
 ) -> tuple[MemoryPlan, ResidencyRules]:
     """The largest budget that fits, of the halves of the largest one; at least the smallest one."""
     chunks = AUTO_TOKENS // CHUNK_POSITIONS
     least = least_chunks(rule.sink, rule.tail, settings.kvflash_burst)
     while True:
-        rules = _rules(settings, hooks, rule, max(chunks, least))
+        rules = _rules(settings, hooks, rule, max(chunks, least), core)
         try:
-            return _divided(settings, plan, wanted, divide, host_free, rules, context)
+            return _divided(settings, plan, wanted, divide, host_free, rules, context, core)
         except CapacityError as error:
             if chunks <= least:
                 raise CapacityError(
@@ -129,8 +138,10 @@ def _divided(
     host_free: int,
     rules: ResidencyRules,
     context: int,
+    core: CoreScorer | None,
 ) -> tuple[MemoryPlan, ResidencyRules]:
-    limits = replace(wanted, resident=rules.chunks)
+    scored = None if core is None else core.scored(rules.chunks, context)
+    limits = replace(wanted, resident=rules.chunks, scored=scored)
     paged = _host_bytes(settings, plan, wanted.slots, host_free, context)
     return divide(wanted=limits, paged=paged), rules
 

@@ -14,6 +14,7 @@ import torch
 from kinfolk.descriptors import Family
 from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
+from kinfolk.engine.core_scorer import choose_scorer
 from kinfolk.engine.devices import missing_device
 from kinfolk.engine.kvflash import plan_residency
 from kinfolk.engine.memory import (
@@ -120,10 +121,11 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     pool_layouts(plan)  # raises if a section cannot be stored
     facts = _target_facts(file, family, config, plan, wanted, settings)
     drafters = prepare_drafters(settings, registry, formats, file, facts)
-    drafter, plan = drafters.with_weights, drafters.behind(plan)
+    trunk, drafter, plan = plan, drafters.with_weights, drafters.behind(plan)
     arena_rows = wanted.slots * drafters.arena_rows
     wanted = replace(wanted, tree_rows=max(wanted.tree_rows, arena_rows))
-    ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
+    backends = [provided.value for provided in registry.op_backends]
+    ops, asking = (Ops(backends, settings.op, device.type) for _ in range(2))
     usable = usable_memory(device, settings.memory)
     both = drafters.beside(weight_plan)
     form = choose_form(settings.weights, both, dtype, device, usable)
@@ -152,7 +154,9 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         cache=cache,
         host_free=host_free,
     )
-    memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free)
+    drafted = drafter is not None or drafters.host_rows > 0
+    choose = partial(choose_scorer, settings, trunk, file.metadata, asking, device, dtype, drafted)
+    memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free, choose)
     log.info("%s", memory)
     return Prepared(
         file=file,

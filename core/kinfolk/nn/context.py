@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kinfolk.nn.queries import ScoredAttention
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import Placement, StatePlan
 
@@ -15,7 +16,7 @@ class BuildContext:
     """``dtype`` is that of activations inside a layer; the residual stream is float32.
 
     ``context`` is the number of positions, and so the length of position tables. ``placement`` maps
-    experts to bays.
+    experts to bays, ``scored`` names the layers that keep their last queries.
     """
 
     ops: Ops
@@ -24,6 +25,7 @@ class BuildContext:
     state: StatePlan
     context: int
     placement: Placement | None = None
+    scored: ScoredAttention | None = None
 
     def bays(self, layer: int, experts: int) -> tuple[int, ...]:
         """The expert in each bay of a layer; the identity without a placement."""

@@ -64,7 +64,9 @@ class ScoreRequest:
     """Chunks of a sequence to score behind a step: those sealed in ``length`` positions, which were
     committed before it. ``tokens`` are all that are known when the step is launched, and not to be
     read later; ``resident`` and ``last_used`` of each chunk are those of
-    :class:`kinfolk.score_api.ChunkQuery`."""
+    :class:`kinfolk.score_api.ChunkQuery`. ``digests``: the places of compressed keys, -1 = none.
+    The rows of the positions from ``started`` to ``stop`` will have run in the slot when the step
+    is done, and of drafts perhaps more."""
 
     lease: SlotLease
     request_id: str
@@ -73,6 +75,9 @@ class ScoreRequest:
     reason: ScoreReason
     resident: tuple[bool, ...]
     last_used: tuple[int, ...]
+    digests: tuple[int, ...] = ()
+    started: int = 0
+    stop: int = 0
 
 
 @dataclass(frozen=True, slots=True)

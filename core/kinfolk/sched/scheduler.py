@@ -326,6 +326,7 @@ class Scheduler:
             raise EngineError(f"{self.running} requests have state on the device")
         while self._prefixes.evict_one():
             pass
+        self._kv_cache.tables.forget_digests()
         return self._kv_cache.take_operations()
 
     # -- planning -----------------------------------------------------------------------------
