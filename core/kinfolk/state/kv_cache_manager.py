@@ -12,7 +12,7 @@ from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
 from kinfolk.state.host_rows import HostRows
-from kinfolk.state.integrity import check_host, check_pool, require
+from kinfolk.state.integrity import check_digests, check_host, check_pool, require
 from kinfolk.state.operations import StateOperation
 from kinfolk.state.sequence_tables import SequenceTables
 from kinfolk.types import DUMMY
@@ -127,6 +127,8 @@ class KVCacheManager:
             require(
                 self.tables.available(pool.index) >= 0, f"promises of pool {pool.index} are covered"
             )
+        if self.tables.digests is not None:
+            check_digests(self.tables.digests)
         slots = sorted([*sequences, *self.tables.free])
         require(slots == list(range(1, self.limits.slots + 1)), "slots")
         if self.recurrent:

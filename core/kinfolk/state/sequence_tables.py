@@ -387,6 +387,7 @@ class SequenceTables:
         seq.fetched -= 1
         seq.evicted -= 1
         self.operations.append(MapChunk(pool, lease.slot, chunk, entry.chunk.block))
+        self._digest(seq, self.pools[pool], entry.chunk)
 
     def forget_digests(self) -> None:
         """The compressed keys of all chunks are lost. No sequence may be there."""
