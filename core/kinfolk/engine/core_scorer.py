@@ -101,7 +101,7 @@ def choose_scorer(
     return CoreScorer(
         trunk,
         settings.kvflash_layers,
-        _query_heads(metadata, keys),
+        _query_heads(metadata, trunk),
         TORCH_DTYPES.get(keys.codec.format, dtype),
         drafts,
     )
@@ -139,12 +139,13 @@ def _require_ops(ops: Ops, keys: Section, device: torch.device, dtype: torch.dty
         raise UnsupportedModelError(f"keys of {keys.dim} dimensions: {reasons}")
 
 
-def _query_heads(metadata: Metadata, keys: Section) -> int:
-    """Query heads of a layer by the file, the most if layers differ; those of keys if it says
-    nothing."""
-    key = metadata.arch_key("attention.head_count")
+def _query_heads(metadata: Metadata, trunk: StatePlan) -> int:
+    """Query heads of the layers that may be scored by the file, the most if they differ; those of
+    keys if it says nothing."""
+    layers, key = scoring_layers(trunk), metadata.arch_key("attention.head_count")
     if key not in metadata:
-        return keys.heads
-    if metadata.value(key).is_array:
-        return int(max(metadata.integers(key)))
-    return metadata.integer(key)
+        return trunk.paged(layers[0]).section("k").heads
+    if not metadata.value(key).is_array:
+        return metadata.integer(key)
+    heads = metadata.integers(key)
+    return int(max(heads[layer] for layer in layers))
