@@ -124,8 +124,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     trunk, drafter, plan = plan, drafters.with_weights, drafters.behind(plan)
     arena_rows = wanted.slots * drafters.arena_rows
     wanted = replace(wanted, tree_rows=max(wanted.tree_rows, arena_rows))
-    backends = [provided.value for provided in registry.op_backends]
-    ops, asking = (Ops(backends, settings.op, device.type) for _ in range(2))
+    ops = _ops(registry, settings, device)
     usable = usable_memory(device, settings.memory)
     both = drafters.beside(weight_plan)
     form = choose_form(settings.weights, both, dtype, device, usable)
@@ -154,8 +153,16 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         cache=cache,
         host_free=host_free,
     )
-    drafted = drafter is not None or drafters.host_rows > 0
-    choose = partial(choose_scorer, settings, trunk, file.metadata, asking, device, dtype, drafted)
+    choose = partial(
+        choose_scorer,
+        settings,
+        trunk,
+        file.metadata,
+        _ops(registry, settings, device),
+        device,
+        dtype,
+        drafters.drafts,
+    )
     memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free, choose)
     log.info("%s", memory)
     return Prepared(
@@ -178,6 +185,10 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         drafters=drafters,
         residency=residency,
     )
+
+
+def _ops(registry: Registry, settings: Settings, device: torch.device) -> Ops:
+    return Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
 
 
 def _hooks(
