@@ -14,7 +14,7 @@ import torch
 from kinfolk.descriptors import Family
 from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
-from kinfolk.engine.core_scorer import choose_scorer
+from kinfolk.engine.core_scorer import ChooseScorer, choose_scorer
 from kinfolk.engine.devices import missing_device
 from kinfolk.engine.kvflash import plan_residency
 from kinfolk.engine.memory import (
@@ -153,16 +153,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         cache=cache,
         host_free=host_free,
     )
-    choose = partial(
-        choose_scorer,
-        settings,
-        trunk,
-        file.metadata,
-        _ops(registry, settings, device),
-        device,
-        dtype,
-        drafters.drafts,
-    )
+    choose = _core_scorer(settings, registry, trunk, file, device, dtype, drafters)
     memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free, choose)
     log.info("%s", memory)
     return Prepared(
@@ -189,6 +180,20 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
 
 def _ops(registry: Registry, settings: Settings, device: torch.device) -> Ops:
     return Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
+
+
+def _core_scorer(
+    settings: Settings,
+    registry: Registry,
+    trunk: StatePlan,
+    file: GGUFFile,
+    device: torch.device,
+    dtype: torch.dtype,
+    drafters: PreparedDrafters,
+) -> ChooseScorer:
+    ops = _ops(registry, settings, device)  # which binds what it tries
+    asked = (settings, trunk, file.metadata, ops, device, dtype, drafters.drafts)
+    return partial(choose_scorer, *asked)
 
 
 def _hooks(
