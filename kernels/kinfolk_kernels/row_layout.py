@@ -14,6 +14,9 @@ MAX_DRAFT_ROWS = 64
 KNOWN_DRAFT = 2
 """In a span: a drafted sequence whose rows the host has laid out, tokens included."""
 
+PREVIEWED = 3
+"""In a span: a drafted sequence whose rows the host has laid out, and none of which is kept."""
+
 MAX_SHORT_ROWS = 64
 """Sequences with more rows than this in a step are slices of prompts."""
 
@@ -72,7 +75,8 @@ class RowLayout:
     replays of a captured graph, ``traits`` may not.
 
     spans         int32 [B, 4]   first row, rows (0 = padding), slot, and 1 if drafted, or
-                                 ``KNOWN_DRAFT`` if ``place_drafts`` is to leave it alone
+                                 ``KNOWN_DRAFT`` if ``place_drafts`` is to leave it alone, or
+                                 ``PREVIEWED`` if none of its rows will be kept
     path          int64 [R]      of drafted rows: bit j = row j of the segment is an ancestor or
                                  the row itself
     slices        int32 [S, 3]   first row, rows (0 = padding) and slot of certain sequences of

@@ -75,7 +75,7 @@ class Dense:
 
         return recorded
 
-    def see(self, scene, plan):
+    def see(self, scene, plan, result):
         """A step of one sequence has run."""
         (item,), layers = plan.items, scene.loaded.limits.scored.layers
         calls = dict(zip(full_layers(scene.loaded.plan), self.calls, strict=True))
@@ -85,7 +85,7 @@ class Dense:
             for row in range(item.rows):
                 self.queries[layer, item.start + row] = q[row]
         for chunk, block in scene.kv_cache.tables.table(item.lease, 0):
-            if chunk not in self.keys and (chunk + 1) * CHUNK_POSITIONS <= item.start + item.rows:
+            if (chunk + 1) * CHUNK_POSITIONS <= item.start + result.results[0].kept:
                 for layer in layers:
                     stored = scene.state.paged(layer).pool("k")
                     keys = numbers(stored, lambda plane, block=block: plane[block].clone())
@@ -154,7 +154,7 @@ def test_scores_are_those_of_a_dense_softmax_over_all_keys(
     layers, compared, apart, coded = loaded.limits.scored.layers, 0, 0.0, 0.0
     while (plan := scene.scheduler.plan()) is not None:
         result = scene.runner.run(plan, scene.histories)
-        dense.see(scene, plan)
+        dense.see(scene, plan, result)
         for request, scores in zip(plan.scores, result.scores, strict=True):
             chunks = len(request.digests)
             assert not all(request.resident)
@@ -243,10 +243,11 @@ def test_with_drafts_chunks_are_chosen_by_kept_rows(open_paged, wrapped_ops):
     layers, drafted = loaded.limits.scored.layers, 0
     while (plan := scene.scheduler.plan()) is not None:
         result = scene.runner.run(plan, scene.histories)
-        dense.see(scene, plan)
+        dense.see(scene, plan, result)
         (item,) = plan.items
         for ask, scores in zip(plan.scores, result.scores, strict=True):
-            stop = item.start + result.results[0].kept
+            # None of the last rows of the prompt is kept when they are scored.
+            stop = max(ask.stop, item.start + result.results[0].kept)
             last = range(stop - 8, stop)
             known = dense.scores(layers, len(ask.digests), last, two_bits)
             assert float((torch.tensor(scores.values) - known).abs().max()) < 1e-4
@@ -319,7 +320,7 @@ def test_a_chat_goes_on_with_scores_of_all_chunks(open_paged):
         assert usage.reused > 0 or turn == 0
         known += [*scene.said[name].tokens, *tokens_of(loaded, 100, turn)]
         scene.kv_cache.check_integrity()
-    assert {request.reason for request, _ in scene.scores} == {"prompt", "interval"}
+    assert {request.reason for request, _ in scene.scores} == {"prefix", "prompt", "interval"}
     for request, scores in scene.scores:
         assert min(request.digests) >= 0
         assert min(scores.values) >= 0

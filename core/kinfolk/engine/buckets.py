@@ -8,7 +8,7 @@ from typing import Literal
 
 from kinfolk.engine.input_buffers import BucketShape
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import Item, ItemKind
+from kinfolk.sched.plan import Item
 from kinfolk.state.state import State
 from kinfolk_kernels.row_layout import MAX_SHORT_ROWS, LaunchTraits
 
@@ -115,11 +115,11 @@ class Buckets:
 
     def smallest(self, items: Sequence[Item]) -> Bucket | None:
         """The smallest bucket for ``items``; ``None`` if there is none."""
-        drafted = [item.rows for item in items if item.kind is ItemKind.VERIFY]
+        drafted = [item.rows for item in items if item.is_drafted]
         rows = sum(item.rows for item in items)
         trees = any(item.is_tree for item in items)
         width = _next_size(max(*drafted, self.drafted + 1), WIDTHS) if drafted else 1
-        if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
+        if any(item.of_prompt or item.stores for item in items):
             return self._mixed(items, rows, width, trees, sum(drafted))
         sequences = _next_size(max(len(items), self.least), SEQUENCES)
         if sequences is None or width is None:

@@ -99,6 +99,7 @@ def _rules(
         burst=settings.kvflash_burst,
         tau=settings.kvflash_tau,
         scorers=(*hooks.asked("score_chunks"), *(() if core is None else (core.name,))),
+        previews=core is not None,
     )
 
 

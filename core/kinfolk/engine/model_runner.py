@@ -249,9 +249,9 @@ class ModelRunner:
         most = self._max_sequences
         if most is None:
             return [plan.items] if self._buckets is None else self._buckets.parts(plan.items)
-        decoding = [item for item in plan.items if item.kind is not ItemKind.PREFILL]
+        decoding = [item for item in plan.items if not item.of_prompt]
         groups = [decoding[start : start + most] for start in range(0, len(decoding), most)]
-        return [*groups, *([i] for i in plan.items if i.kind is ItemKind.PREFILL)]
+        return [*groups, *([i] for i in plan.items if i.of_prompt)]
 
     @contextmanager
     def _invalidated_by_errors(self) -> Iterator[None]:
@@ -269,7 +269,7 @@ class ModelRunner:
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _count(self, plan: StepPlan) -> None:
-        prefill = [item for item in plan.items if item.kind is ItemKind.PREFILL]
+        prefill = [item for item in plan.items if item.of_prompt]
         self._counters["steps"] += 1
         self._counters["rows"] += plan.rows
         self._counters["prefill_rows"] += sum(item.rows for item in prefill)

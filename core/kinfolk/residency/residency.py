@@ -41,6 +41,7 @@ class Residency:
         self.since = 0
         self.phase = Phase.IDLE
         self.restored = bool(away)
+        self.previewed = False
         self.scores: tuple[float, ...] | None = None
         self._exchange = Exchange()
         # The committed length at which each chunk that is away left the device.

@@ -109,8 +109,32 @@ class Paging:
         self._move(sequence, residency, at_once=last)
         self._make_room(sequence, residency, chunks_for(stop), residency.rules.reading)
         residency.grow(chunks_for(stop))
-        ends = stop == last_tokens_from(prompt)
+        ends = stop == last_tokens_from(prompt) and not residency.rules.previews
         self._ask(sequence, residency, stop, prompt_ends=ends)
+
+    def previews(self, sequence: Sequence, stop: int) -> bool:
+        """Whether the rows up to ``stop`` run once before they are read, for their queries: the
+        last ones of a prompt, while chunks are away."""
+        residency, prompt = sequence.residency, len(sequence.request.prompt)
+        return (
+            residency is not None
+            and residency.rules.previews
+            and not residency.previewed
+            and bool(residency.away)
+            and stop == prompt
+            and sequence.computed >= last_tokens_from(prompt)
+        )
+
+    def before_preview(self, sequence: Sequence, stop: int) -> None:
+        """Such rows are planned."""
+        residency = sequence.residency
+        if residency is None:
+            return
+        residency.previewed = True
+        self._move(sequence, residency, at_once=True)
+        self._make_room(sequence, residency, chunks_for(stop), residency.rules.reading)
+        residency.grow(chunks_for(stop))
+        self._ask(sequence, residency, stop, prompt_ends=True)
 
     def before_decode(self, sequence: Sequence, start: int, stop: int) -> None:
         """A row at ``start`` is planned, and drafts behind it up to ``stop``."""

@@ -16,9 +16,13 @@ UNKNOWN_TOKENS = (-1,)
 
 
 class ItemKind(Enum):
+    """What the rows of an item are: a slice of a prompt, one row, a row and drafts behind it, or
+    the last rows of a prompt of which none is kept: they run for their queries."""
+
     PREFILL = "prefill"
     DECODE = "decode"
     VERIFY = "verify"
+    PREVIEW = "preview"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,16 @@ class Item:
     @property
     def rows(self) -> int:
         return len(self.tokens) + self.proposed
+
+    @property
+    def of_prompt(self) -> bool:
+        """Whether the rows are those of a prompt."""
+        return self.kind in (ItemKind.PREFILL, ItemKind.PREVIEW)
+
+    @property
+    def is_drafted(self) -> bool:
+        """Whether rows may be rejected."""
+        return self.kind in (ItemKind.VERIFY, ItemKind.PREVIEW)
 
     @property
     def is_tree(self) -> bool:
@@ -119,7 +133,8 @@ class ItemResult:
     """What became of an item: ``kept`` rows are committed, ``emitted`` tokens were chosen.
 
     After a decode or verify item ``len(emitted) == kept``; the last emitted token is pending: it is
-    not in the state yet. A prefill item keeps all its rows and emits one token if it samples.
+    not in the state yet. A prefill item keeps all its rows and emits one token if it samples; a
+    preview keeps none.
     ``path`` are the proposed rows that were kept, ``proposed``: the device holds proposals for what
     follows, and ``confidence`` are the chances of their paths by the drafter, if they were asked
     for.

@@ -298,7 +298,7 @@ class Scheduler:
                 self.stale_results += 1
             elif outcome.error is not None:
                 events.append(self._finish(sequence, FinishReason.ERROR, error=outcome.error))
-            else:
+            elif item.kind is not ItemKind.PREVIEW:
                 self._apply(sequence, item, outcome, events.append)
         self._turns.rotate()
         return events
