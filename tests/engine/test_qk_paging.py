@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from dataclasses import replace
@@ -13,7 +14,8 @@ from paged_scene import PagedScene
 from kinfolk import hookimpl
 from kinfolk.engine.loading import load_model
 from kinfolk.hooks import HookProvider
-from kinfolk.sched.request import Request
+from kinfolk.sched.plan import ItemKind
+from kinfolk.sched.request import Request, Sampling
 from kinfolk.score_api import KEEP, Scores
 from kinfolk.settings import load_settings
 from kinfolk.testing.driver import Driver
@@ -24,6 +26,9 @@ FAMILIES = ["qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"]
 BURST = 2
 BUDGET = (1 + 4 + BURST + 3) * CHUNK_POSITIONS
 CONTEXT = 3072
+
+NEEDLES = int(os.environ.get("QK_NEEDLES", "3"))
+"""Texts whose end goes back to a chunk that is away."""
 
 
 @pytest.fixture(scope="session")
@@ -401,3 +406,91 @@ def test_a_policy_that_keeps_all_is_not_overruled_by_the_core(open_paged):
     scene.drain()
     assert all(scores.keep and scores.values is None for _, scores in scene.scores)
     assert scene.scheduler.prefix_stats()["kvflash_recalls"] == 0
+
+
+# -- the end of a prompt --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_that_run_for_their_queries_leave_nothing_else_behind(open_paged, family, graphs):
+    """Recurrent state, windows, keys and values: tokens and log-probabilities are those of a run
+    without them, if nothing is exchanged."""
+    loaded = open_paged(family, Asked(lambda query: KEEP), graphs=graphs)
+    said, kinds = [], []
+    for previews in (True, False):
+        rules = replace(loaded.residency, previews=previews)
+        # One after the other: in company rows have other neighbours, and CPUs round otherwise.
+        scene = PagedScene(replace(loaded, residency=rules), slots=1)
+        for name, length in (("a", 1300), ("b", 1100)):
+            sampling = Sampling(logprobs=1)
+            scene.submit(Request(name, tokens_of(loaded, length), 20, sampling))
+        kinds.append([item.kind for plan, _ in scene.steps() for item in plan.items])
+        said.append([(each.tokens, each.logprobs) for each in scene.said.values()])
+    assert [each.count(ItemKind.PREVIEW) for each in kinds] == [2, 0]
+    assert said[0] == said[1]
+
+
+def test_prompts_with_all_chunks_there_are_not_run_twice(open_paged):
+    loaded = open_paged()
+    scene = PagedScene(loaded, slots=1)
+    scene.submit(Request("a", tokens_of(loaded, BUDGET - 200), 700))
+    plans = []
+    for plan, _ in scene.steps():
+        plans += [item.kind for item in plan.items]
+        if len(scene.said["a"].tokens) > 4:
+            break
+    assert ItemKind.PREVIEW not in plans
+    assert scene.runner.counters["prefill_rows"] == BUDGET - 200
+
+
+@pytest.mark.parametrize("drafter", ["ngram", None])
+def test_other_sequences_draft_beside_rows_that_run_for_their_queries(open_paged, drafter):
+    loaded = open_paged(graphs="on")
+    request = Request("a", tokens_of(loaded, 300), 60)
+    alone = PagedScene(loaded, slots=2)
+    alone.submit(request)
+    alone.drain()
+    text = (*request.prompt, *alone.said["a"].tokens)
+    drafting = {"max_draft": 5, "widths": "fixed"} if drafter else {}
+    scene = PagedScene(loaded, Foresees(text) if drafter else None, slots=2, **drafting)
+    scene.submit(request)
+    mixed = 0
+    for plan, _ in scene.steps():
+        kinds = {item.kind for item in plan.items}
+        mixed += ItemKind.PREVIEW in kinds and len(kinds) == 2
+        if len(scene.said) == 1 and len(scene.said["a"].tokens) > 5:
+            scene.submit(Request("b", tokens_of(loaded, 1200, 3), 10))
+    assert mixed == 1
+    assert scene.said["a"].tokens == alone.said["a"].tokens
+    assert len(scene.said["b"].tokens) == 10
+
+
+# -- recall ---------------------------------------------------------------------------------------
+
+
+def test_what_the_prompt_goes_back_to_is_there_for_the_first_token(registry):
+    """With trained weights: a text of random ids, of which the prompt begins to repeat some. Their
+    chunk has long left the device; the first and the last chunks alone never bring it back."""
+    found, likely = {}, {}
+    path = registry.bundled_model()
+    for policy in ("qk", "lru", None):
+        options = {"kvflash": BUDGET, "kvflash_burst": BURST, "kvflash_policy": policy}
+        options = {"kvflash": "off"} if policy is None else options
+        options |= {"device": "cpu", "dtype": "f32", "slots": 1, "context": 2048, "draft": "off"}
+        loaded = load_model(path, load_settings(**options), registry)
+        found[policy], likely[policy] = 0, []
+        for seed in range(NEEDLES):
+            chance = random.Random(seed)
+            ids = [chance.randrange(300, loaded.info.vocabulary - 300) for _ in range(24)]
+            tokens = [chance.randrange(300, 2000) for _ in range(20 * CHUNK_POSITIONS)]
+            needle = chance.randrange(2, 10)
+            tokens[needle * CHUNK_POSITIONS + 20 : needle * CHUNK_POSITIONS + 44] = ids
+            scene = PagedScene(loaded, slots=1)
+            scene.submit(Request("a", (*tokens, *ids[:13]), 2, Sampling(logprobs=0)))
+            for plan, _ in scene.steps():
+                if len(scene.said["a"].tokens) == 1:
+                    found[policy] += needle in scene.resident(plan.items[0].lease)
+            likely[policy].append(scene.said["a"].tokens[0] == ids[13])
+    assert found == {"qk": NEEDLES, "lru": 0, None: NEEDLES}
+    assert sum(likely["qk"]) == sum(likely[None]) > sum(likely["lru"])

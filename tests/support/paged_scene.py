@@ -10,7 +10,7 @@ from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.sched.events import Emitted, Finished
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import StepPlan, StepResult
+from kinfolk.sched.plan import StepPlan, StepResult, TokenLogprob
 from kinfolk.sched.request import Request
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.state.hashed_tokens import HashedTokens
@@ -22,6 +22,7 @@ class Said:
     """What a request has emitted, and how it has ended."""
 
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     end: Finished | None = None
 
 
@@ -68,5 +69,6 @@ class PagedScene:
         for event in events:
             if isinstance(event, Emitted):
                 self.said[event.request_id].tokens += event.tokens
+                self.said[event.request_id].logprobs += event.logprobs
             elif isinstance(event, Finished):
                 self.said[event.request_id].end = event
