@@ -27,7 +27,7 @@ class Segment:
 
     ``context`` positions are committed before the step. ``drafted`` rows may be rejected, so they
     write a trace instead of advancing the sequence; the others are certain. A segment is drafted or
-    certain as a whole.
+    certain as a whole. Of drafted rows that are ``previewed`` none will be kept.
     """
 
     sequence: int
@@ -36,6 +36,7 @@ class Segment:
     stop: int
     context: int
     drafted: bool
+    previewed: bool = False
 
     @property
     def rows(self) -> int:
@@ -101,7 +102,8 @@ class RowLayout:
         """The layout of a step without padding, by one upload, and a few launches if rows are
         drafted. ``parent_row`` int64 [R] as in a step batch."""
         traits = LaunchTraits.of(segments, trees=any(s.drafted for s in segments))
-        spans = [(s.start, s.rows, s.slot, int(s.drafted)) for s in segments]
+        kinds = [PREVIEWED if s.previewed else int(s.drafted) for s in segments]
+        spans = [(s.start, s.rows, s.slot, kind) for s, kind in zip(segments, kinds, strict=True)]
         slices = [(s.start, s.rows, s.slot) for s in segments if not s.drafted and s.rows > 1]
         short = [s.sequence for s in segments if s.rows <= MAX_SHORT_ROWS]
         long = [s.sequence for s in segments if s.rows > MAX_SHORT_ROWS]

@@ -171,7 +171,11 @@ def _fill_rows(
     if arena_rows > room:
         raise StateError(f"the trees of a step have {arena_rows} rows, the arena holds {room}")
     buffers.segments = tuple(
-        Segment(number, slot, begin, begin + count, item.start, item.is_drafted)
+        Segment(
+            *(number, slot, begin, begin + count, item.start),
+            drafted=item.is_drafted,
+            previewed=item.kind is ItemKind.PREVIEW,
+        )
         for number, (item, slot, begin, count) in enumerate(
             zip(items, slots, first, counts, strict=True)
         )

@@ -57,10 +57,10 @@ class QueryWriter:
         self._write(
             queries, batch.positions, layout.spans, nothing[:, None], nothing, nothing, ring
         )
-        if not layout.traits.draft_rows:
+        held = _held_rows(layout, len(queries))
+        if not held:
             return None
-        held = _behind(layout)
-        if held is not None and held < len(queries):
+        if held < len(queries):
             queries = queries[:held].clone()  # a view would hold all of a slice
         return DraftedQueries(queries, batch.positions, layout.spans[:0])
 
@@ -77,6 +77,12 @@ class QueryWriter:
         )
 
 
-def _behind(layout: RowLayout) -> int | None:
-    """The end of the last drafted row; ``None`` in a captured step, where it may change."""
-    return max((one.stop for one in layout.segments if one.drafted), default=None)
+def _held_rows(layout: RowLayout, rows: int) -> int:
+    """How many of the first ``rows`` rows must wait for a commit: all of a captured step with
+    drafts, where other rows are drafted each time."""
+    if not layout.traits.draft_rows:
+        return 0
+    if not layout.segments:
+        return rows
+    drafted = (one for one in layout.segments if one.drafted and not one.previewed)
+    return max((one.stop for one in drafted), default=0)
