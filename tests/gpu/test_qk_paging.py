@@ -134,6 +134,6 @@ def test_scores_capture_and_wait_for_nothing_more(loaded):
     again = [replace(request, id=str(number)) for number in range(6)]
     _, stats = answers(loaded, again)
     assert stats["kvflash_selections"] >= 12
-    assert stats["waits"] == stats["steps"]
+    assert stats["waits"] == stats["replays"]
     assert stats["eager_steps"] == 0
     assert stats["kvflash_scorer_failures"] == 0
