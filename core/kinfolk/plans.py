@@ -220,12 +220,13 @@ class StatePlan(Checked):
 class ScoredLayers:
     """The ``layers`` whose attention scores chunks, and bytes on the device: ``chunk_bytes`` for
     the compressed keys of a chunk, ``slot_bytes`` for the last queries of a slot, ``work_bytes``
-    for intermediate results."""
+    for intermediate results. The queries of so many ``suspended`` sequences are kept too."""
 
     layers: tuple[int, ...]
     chunk_bytes: int = 0
     slot_bytes: int = 0
     work_bytes: int = 0
+    suspended: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +251,11 @@ class StateLimits:
     host_bytes: int | None = None
     resident: int | None = None
     scored: ScoredLayers | None = None
+
+    @property
+    def query_slots(self) -> int:
+        """Places for the last queries of a sequence: the dummy, slots, and suspended sequences."""
+        return 0 if self.scored is None else 1 + self.slots + self.scored.suspended
 
     @property
     def digests(self) -> int:

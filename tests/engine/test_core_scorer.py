@@ -182,9 +182,9 @@ def test_whatever_the_room_the_state_fits_and_there_are_places_for_all_chunks(
 
 
 def test_what_scores_take_is_in_the_plan(prepare):
-    with_scores, without = prepare(), prepare(kvflash_policy="lru")
+    with_scores, without = prepare(preempt=True), prepare(kvflash_policy="lru")
     limits = with_scores.memory.limits
     expected = limits.digests * limits.scored.chunk_bytes + limits.scored.work_bytes
-    expected += (limits.slots + 1) * limits.scored.slot_bytes
+    expected += (1 + 2 * limits.slots) * limits.scored.slot_bytes
     assert with_scores.memory.parts["scores of chunks"] == expected > 0
     assert "scores of chunks" not in without.memory.parts

@@ -135,6 +135,10 @@ class ToyScorer:
     def __init__(self, rows: torch.Tensor, places: int) -> None:
         self.rows, self.places = rows, places
         self.kept: dict[int, tuple[list[float], list[float]]] = {}
+        self.copied: list[tuple[int, int]] = []
+
+    def copy_queries(self, source: int, target: int) -> None:
+        self.copied.append((source, target))
 
     def compress(self, state: State, chunks: list[DigestChunk]) -> None:
         for chunk in chunks:

@@ -135,7 +135,7 @@ def test_what_is_forgotten_is_compressed_again_when_a_sequence_starts(filled):
     tables.evict(lease, 1)
     prefix = store.take(lease, len(history))
     tables.release(lease)
-    tables.forget_digests()
+    toy.kv_cache.forget_scores()
     toy.scorer.kept.clear()
     again = toy.kv_cache.open(700, prefix, resident=5, away=[1, 3])
     toy.apply()

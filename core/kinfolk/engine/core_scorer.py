@@ -34,7 +34,8 @@ class CoreScorer:
 
     ``count``: how many layers, ``None`` = as many as the memory of the pool suggests. ``heads``:
     query heads of a layer at most, in ``query_dtype``. ``drafts``: whether rows are drafted, whose
-    queries wait for the commit of their step.
+    queries wait for the commit of their step. ``suspended``: sequences that wait with their queries
+    on the device.
     """
 
     plan: StatePlan
@@ -42,6 +43,7 @@ class CoreScorer:
     heads: int
     query_dtype: torch.dtype
     drafts: bool
+    suspended: int = 0
     name: str = "qk"
 
     def scored(self, budget: int, context: int) -> ScoredLayers:
@@ -57,6 +59,7 @@ class CoreScorer:
             chunk_bytes=len(layers) * digest_chunk_bytes(keys),
             slot_bytes=RING_ROWS * row,
             work_bytes=scores + (MIXED_ROWS[-1] * row if self.drafts else 0),
+            suspended=self.suspended,
         )
 
 
@@ -104,6 +107,7 @@ def choose_scorer(
         _query_heads(metadata, trunk),
         TORCH_DTYPES.get(keys.codec.format, dtype),
         drafts,
+        suspended=settings.slots if settings.preempt else 0,
     )
 
 

@@ -100,7 +100,7 @@ class LoadedModel:
                 self.limits.scored.layers,
                 self.queries,
                 places=self.limits.digests,
-                slots=self.limits.slots + 1,
+                slots=self.limits.query_slots,
                 device=self.device,
             )
         return kv_cache, state

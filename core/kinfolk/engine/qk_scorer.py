@@ -35,9 +35,10 @@ class QkScorer:
     """Compressed keys in ``places`` places, a chunk each, and the last queries of ``slots`` slots.
 
     ``layers`` are those of :func:`kinfolk.state.score_layers.scored_layers`; ``slots`` includes the
-    dummy slot. Whoever plans steps gives a chunk a place when it is full, and takes it back with
-    the chunk (:class:`kinfolk.state.digest_places.DigestPlaces`). Raises :class:`ValueError` if the
-    layers do not store keys alike.
+    dummy slot, and places for suspended sequences. Whoever plans steps gives a chunk a place when
+    it is full, and takes it back with the chunk
+    (:class:`kinfolk.state.digest_places.DigestPlaces`). Raises :class:`ValueError` if the layers do
+    not store keys alike.
     """
 
     def __init__(
@@ -136,6 +137,10 @@ class QkScorer:
     def queries_of(self, layer: int) -> torch.Tensor:
         """Those of one of ``layers``, a view [slots, RING_ROWS, heads, dim]."""
         return self.ring[:, :, self.layers.index(layer)]
+
+    def copy_queries(self, source: int, target: int) -> None:
+        """Copy those of a slot to another one."""
+        self.ring[target].copy_(self.ring[source])
 
     def queries(self, slot: int, length: int, rows: int) -> torch.Tensor:
         """Those of the last ``rows`` of ``length`` positions, [rows, layers, heads, dim], oldest

@@ -183,7 +183,7 @@ def _with_digests(plan: StatePlan, limits: StateLimits, blocks: tuple[int, ...])
 def _query_bytes(limits: StateLimits) -> int:
     """Bytes of the last queries of all slots, and for scores while they are computed."""
     scored = limits.scored
-    return 0 if scored is None else (limits.slots + 1) * scored.slot_bytes + scored.work_bytes
+    return 0 if scored is None else limits.query_slots * scored.slot_bytes + scored.work_bytes
 
 
 def _shrunk(plan: StatePlan, wanted: StateLimits, context: int, budget: int) -> tuple[int, ...]:

@@ -326,7 +326,7 @@ class Scheduler:
             raise EngineError(f"{self.running} requests have state on the device")
         while self._prefixes.evict_one():
             pass
-        self._kv_cache.tables.forget_digests()
+        self._kv_cache.forget_scores()
         return self._kv_cache.take_operations()
 
     # -- planning -----------------------------------------------------------------------------

@@ -88,7 +88,9 @@ class Checkpoint:
     chunks wherever they are, and its recurrent part is kept on the host under ``identity``
     (``saved``). That of a paged sequence which missed something is one from the start; until a
     step has stored its recurrent part, that is in ``slot`` too. ``exact``: no row of it missed a
-    chunk that it should have seen. ``pins`` counts the :class:`Pin` objects of it.
+    chunk that it should have seen. ``pins`` counts the :class:`Pin` objects of it. That of a
+    suspended sequence may have the last queries of the rows from ``started`` on in the place
+    ``queries``, 0 = it has none.
     """
 
     length: int
@@ -100,6 +102,8 @@ class Checkpoint:
     saved: bool = False
     exact: bool = True
     pins: int = 0
+    queries: int = 0
+    started: int = 0
 
 
 @dataclass(eq=False, slots=True)

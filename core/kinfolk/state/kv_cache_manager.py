@@ -101,6 +101,13 @@ class KVCacheManager:
             start, positions, length, slot, resident=resident, away=away
         )
 
+    def forget_scores(self) -> None:
+        """Compressed keys and queries are lost. No sequence may have a slot."""
+        if self.tables.digests is not None:
+            self.tables.digests.forget()
+        for checkpoint in self.checkpoints.live:
+            self.checkpoints.forget_queries(checkpoint)
+
     def take_operations(self) -> tuple[StateOperation, ...]:
         """Changes of the tensors that must happen before the next step, in order."""
         return self.tables.operations.take()
@@ -129,6 +136,9 @@ class KVCacheManager:
             )
         if self.tables.digests is not None:
             check_digests(self.tables.digests)
+            held = [each.queries for each in checkpoints.live if each.queries]
+            places = list(range(self.limits.slots + 1, self.limits.query_slots))
+            require(sorted([*held, *self.tables.query_places]) == places, "places for queries")
         slots = sorted([*sequences, *self.tables.free])
         require(slots == list(range(1, self.limits.slots + 1)), "slots")
         if self.recurrent:

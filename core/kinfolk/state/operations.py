@@ -91,6 +91,15 @@ class DigestChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyQueries:
+    """Copy the last queries of a slot to another one, or to and from a place for a suspended
+    sequence."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveRecurrent:
     """Keep a slot's recurrent state on the host under the checkpoint's identity."""
 
@@ -145,6 +154,7 @@ StateOperation = (
     | SaveBlock
     | LoadBlock
     | DigestChunk
+    | CopyQueries
     | SaveRecurrent
     | LoadRecurrent
     | DropSaved

@@ -29,6 +29,7 @@ from kinfolk.state.host_rows import HostLayout, HostRows
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
+    CopyQueries,
     CopyRecurrent,
     LoadBlock,
     MapChunk,
@@ -44,7 +45,8 @@ ChunkTables = tuple[dict[int, Chunk], ...]
 class SequenceTables:
     """The sequences that hold a slot. Owns the log of operations, and the pools that write to it.
 
-    ``free`` lists free slots; the last one is leased next.
+    ``free`` lists free slots; the last one is leased next. ``query_places`` are free places for the
+    queries of suspended sequences.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class SequenceTables:
         self.digests = (
             None if limits.scored is None else DigestPlaces(limits.digests, self.operations)
         )
+        self.query_places = list(range(limits.slots + 1, limits.query_slots))
         self.pools = tuple(
             BlockPool(
                 *(index, size, window, self.operations, self.host),
@@ -293,6 +296,9 @@ class SequenceTables:
         self.share(forked, source.length, chunks, self.away(lease) if source.evicted else ())
         if self.recurrent:
             self.operations.append(CopyRecurrent(lease.slot, forked.slot))
+        if source.paged and self.digests is not None:
+            self.operations.append(CopyQueries(lease.slot, forked.slot))
+            self.sequence(forked).started = source.started
         self.sequence(forked).exact = source.exact
         return forked
 
@@ -388,11 +394,6 @@ class SequenceTables:
         seq.evicted -= 1
         self.operations.append(MapChunk(pool, lease.slot, chunk, entry.chunk.block))
         self._digest(seq, self.pools[pool], entry.chunk)
-
-    def forget_digests(self) -> None:
-        """The compressed keys of all chunks are lost. No sequence may be there."""
-        if self.digests is not None:
-            self.digests.forget()
 
     def new_identity(self) -> int:
         """A name for bytes that the host may keep: of a chunk, or of a checkpoint."""

@@ -24,6 +24,7 @@ from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts,
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
+    CopyQueries,
     CopyRecurrent,
     DigestChunk,
     DiskOperation,
@@ -128,6 +129,8 @@ class ChunkScorer(Protocol):
 
     def queries_of(self, layer: int) -> torch.Tensor: ...
 
+    def copy_queries(self, source: int, target: int) -> None: ...
+
     def compress(self, state: State, chunks: Sequence[DigestChunk]) -> None:
         """Compress the keys of chunks, on the main stream."""
         ...
@@ -222,9 +225,7 @@ class State:
         return self._recurrent[layer]
 
     def queries(self, layer: int) -> torch.Tensor:
-        if self.scorer is None:
-            raise StateError(f"no queries of layer {layer} are kept")
-        return self.scorer.queries_of(layer)
+        return self._require_scorer().queries_of(layer)
 
     def recurrent_tensors(self) -> Iterable[torch.Tensor]:
         """Those of all recurrent layers: [slots and checkpoints + 1, ...] each."""
@@ -309,6 +310,9 @@ class State:
                 )
             case CopyRecurrent(source, target):
                 self._copy_recurrent(source, target)
+            case CopyQueries(source, target):
+                scorer = self._require_scorer()
+                self.copies.change(lambda: scorer.copy_queries(source, target))
             case StoreRecurrent(slot):
                 self.copies.step_uses(_slot(slot))
             case SaveBlock(pool, block, identity):
@@ -326,15 +330,18 @@ class State:
                 self._to_disk(operation)
 
     def _compress(self, digests: Sequence[DigestChunk]) -> None:
-        scorer = self.scorer
-        if scorer is None:
-            raise StateError("there is no place for the compressed keys of a plan")
+        scorer = self._require_scorer()
         last = list({each.place: each for each in digests}.values())
         pool = self.plan.windows.index(None)
         reads = {block for each in last for block in (each.block, each.first)}
         self.copies.change(
             lambda: scorer.compress(self, last), reads=[_block(pool, block) for block in reads]
         )
+
+    def _require_scorer(self) -> ChunkScorer:
+        if self.scorer is None:
+            raise StateError("there are no compressed keys and no queries of this state")
+        return self.scorer
 
     def _clear(self, slot: int) -> None:
         for index, each in enumerate(self.pools):
