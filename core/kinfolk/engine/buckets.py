@@ -8,7 +8,7 @@ from typing import Literal
 
 from kinfolk.engine.input_buffers import BucketShape
 from kinfolk.sched.limits import SchedulerLimits
-from kinfolk.sched.plan import Item
+from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.state import State
 from kinfolk_kernels.row_layout import MAX_SHORT_ROWS, LaunchTraits
 
@@ -118,6 +118,10 @@ class Buckets:
         drafted = [item.rows for item in items if item.is_drafted]
         rows = sum(item.rows for item in items)
         trees = any(item.is_tree for item in items)
+        if any(item.kind is ItemKind.PREVIEW for item in items):
+            # One capture for ends of prompts of all lengths.
+            most = max(rows, MAX_SHORT_ROWS)
+            return self._mixed(items, most, WIDTHS[-1], trees, max(sum(drafted), MIXED_DRAFTED[-1]))
         width = _next_size(max(*drafted, self.drafted + 1), WIDTHS) if drafted else 1
         if any(item.of_prompt or item.stores for item in items):
             return self._mixed(items, rows, width, trees, sum(drafted))
