@@ -6,6 +6,7 @@ import os
 import random
 from dataclasses import replace
 
+import mtp_bench
 import pytest
 import torch
 from paged_scene import PagedScene
@@ -26,7 +27,7 @@ BURST = 2
 BUDGET = (1 + 4 + BURST + 3) * CHUNK_POSITIONS
 CONTEXT = 3072
 
-NEEDLES = int(os.environ.get("QK_NEEDLES", "3"))
+NEEDLES = int(os.environ.get("QK_NEEDLES", "2"))
 """Texts whose end goes back to a chunk that is away."""
 
 
@@ -154,7 +155,7 @@ def test_scores_are_those_of_a_dense_softmax_over_all_keys(
     with wrapped_ops(gated_attention=dense.wrap):
         loaded = open_paged(family, **settings)
     scene = PagedScene(loaded, slots=1)
-    scene.submit(Request("a", tokens_of(loaded, 1500), 100))
+    scene.submit(Request("a", tokens_of(loaded, 1200), 100))
     layers, compared, apart, coded = loaded.limits.scored.layers, 0, 0.0, 0.0
     while (plan := scene.scheduler.plan()) is not None:
         result = scene.runner.run(plan, scene.histories)
@@ -260,6 +261,32 @@ def test_with_drafts_chunks_are_chosen_by_kept_rows(open_paged, wrapped_ops):
     assert drafted >= 3
 
 
+@pytest.mark.parametrize("tree", [False, True])
+def test_drafts_of_the_device_do_not_disturb_scores(registry, engine, collect, tmp_path, tree):
+    """Chains and trees of a drafter with weights: nothing has left yet, and the tokens are those
+    without drafts; later, chunks are scored behind steps of either kind."""
+    path = tmp_path / "mtp.gguf"
+    mtp_bench.write_model(path, "qwen35")
+    options = {"context": 1024, "slots": 2, "kvflash": BUDGET, "kvflash_burst": BURST}
+    options |= {"kvflash_tau": 16}
+    shape = {"draft_mode": "tree", "draft_budget": 9} if tree else {"draft_tokens": 5}
+    found = []
+    for draft in ({"draft": "off"}, {"draft": "mtp", **shape}):
+        loaded = mtp_bench.open_model(path, registry, **options, **draft)
+        assert max(loaded.limits.scored.layers) < loaded.config.layers
+        limits = {"slots": 2, "context": 1024, "step_tokens": 1024, "slice": 512}
+        running = engine(None, loaded, widths="fixed", **limits)
+        request = Request("a", tokens_of(loaded, 400, 4), 250)
+        found.append(collect(running.submit(request)).tokens)
+        stats = running.stats()
+        assert stats["kvflash_selections"] > 2
+        assert stats["draft_failures"] == stats["kvflash_scorer_failures"] == 0
+    plain, drafted = found
+    until = loaded.residency.decoding * CHUNK_POSITIONS - 400
+    assert drafted[:until] == plain[:until]
+    assert len(drafted) == len(plain)
+
+
 # -- company --------------------------------------------------------------------------------------
 
 
@@ -278,11 +305,10 @@ def test_a_paged_sequence_equals_a_full_one_while_nothing_has_left(open_paged):
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("graphs", ["on", "off"])
-def test_four_sequences_equal_their_solo_runs(open_paged, engine, collect, graphs):
-    loaded = open_paged(graphs=graphs)
+def test_four_sequences_equal_their_solo_runs(open_paged, engine, collect):
+    loaded = open_paged(graphs="on")
     limits = {"slots": 4, "context": CONTEXT, "step_tokens": 1024, "slice": 512}
-    requests = [Request(str(n), tokens_of(loaded, 1000 + 190 * n, n), 50) for n in range(5)]
+    requests = [Request(str(n), tokens_of(loaded, 760 + 190 * n, n), 40) for n in range(4)]
     solo = [collect(engine(None, loaded, **limits).submit(each)).tokens for each in requests]
     running = engine(None, loaded, **limits)
     tickets = [running.submit(each) for each in requests]
@@ -292,16 +318,30 @@ def test_four_sequences_equal_their_solo_runs(open_paged, engine, collect, graph
     assert stats["kvflash_scorer_failures"] == 0
 
 
+def test_batch_invariant_requests_are_scored_alike_in_any_company(open_paged, engine, collect):
+    loaded = open_paged(batch_invariant=True)
+    limits = {"slots": 3, "context": CONTEXT, "step_tokens": 1024, "slice": 512}
+    request = Request("a", tokens_of(loaded, 900), 40, Sampling(logprobs=1))
+    alone = collect(engine(None, loaded, **limits).submit(request))
+    running = engine(None, loaded, **limits)
+    others = [running.submit(Request(f"b{n}", tokens_of(loaded, 800, n), 60)) for n in (1, 2)]
+    found = collect(running.submit(request))
+    for ticket in others:
+        ticket.cancel()
+    assert found.tokens == alone.tokens
+    assert found.logprobs == alone.logprobs
+
+
 def test_counters_are_flat_while_chunks_are_scored_and_exchanged(open_paged, engine, collect):
     loaded = open_paged(graphs="on", slots=2)
     running = engine(None, loaded, slots=2, context=CONTEXT, step_tokens=1024, slice=64)
-    collect(running.submit(Request("warm", tokens_of(loaded, 1500), 40)))
+    collect(running.submit(Request("warm", tokens_of(loaded, 1000), 40)))
     before = running.stats()
-    for number in range(4):
-        collect(running.submit(Request(str(number), tokens_of(loaded, 1500, number), 40)))
+    for number in range(3):
+        collect(running.submit(Request(str(number), tokens_of(loaded, 1000, number), 40)))
     after = running.stats()
     gained = {name: after[name] - before[name] for name in after}
-    assert gained["kvflash_selections"] >= 8
+    assert gained["kvflash_selections"] >= 6
     assert gained["kvflash_recalls"] > 0
     assert gained["captures"] == gained["allocations"] == gained["eager_steps"] == 0
     assert gained["waits"] == gained["steps"] == gained["replays"]
@@ -330,12 +370,12 @@ def test_a_chat_goes_on_with_scores_of_all_chunks(open_paged):
         assert min(scores.values) >= 0
 
 
-@pytest.mark.parametrize("after", [1, 7, 12, 20])
+@pytest.mark.parametrize("after", [7, 12])
 def test_a_request_that_was_preempted_goes_on_as_if_it_had_not_been(open_paged, after):
     """Wherever between two selections: its queries wait with it."""
     loaded = open_paged(preempt=True, slots=1)
-    low = Request("a", tokens_of(loaded, 1200), 70, priority=1)
-    high = Request("b", tokens_of(loaded, 1000, 2), 5, priority=0)
+    low = Request("a", tokens_of(loaded, 900), 50, priority=1)
+    high = Request("b", tokens_of(loaded, 700, 2), 5, priority=0)
     plain, scene = (PagedScene(loaded, slots=1, preempt=True) for _ in range(2))
     plain.submit(low)
     plain.drain()
@@ -422,8 +462,15 @@ def test_a_policy_that_keeps_all_is_not_overruled_by_the_core(open_paged):
 # -- the end of a prompt --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("graphs", ["on", "off"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "graphs"),
+    [
+        ("qwen35", "on"),
+        ("gemma4", "on"),
+        *((family, "off") for family in FAMILIES),
+        *(pytest.param(family, "on", marks=pytest.mark.long) for family in FAMILIES),
+    ],
+)
 def test_rows_that_run_for_their_queries_leave_nothing_else_behind(open_paged, family, graphs):
     """Recurrent state, windows, keys and values: tokens and log-probabilities are those of a run
     without them, if nothing is exchanged."""
@@ -433,9 +480,9 @@ def test_rows_that_run_for_their_queries_leave_nothing_else_behind(open_paged, f
         rules = replace(loaded.residency, previews=previews)
         # One after the other: in company rows have other neighbours, and CPUs round otherwise.
         scene = PagedScene(replace(loaded, residency=rules), slots=1)
-        for name, length in (("a", 1300), ("b", 1100)):
+        for name, length in (("a", 870), ("b", 700)):
             sampling = Sampling(logprobs=1)
-            scene.submit(Request(name, tokens_of(loaded, length), 20, sampling))
+            scene.submit(Request(name, tokens_of(loaded, length), 12, sampling))
         kinds.append([item.kind for plan, _ in scene.steps() for item in plan.items])
         said.append([(each.tokens, each.logprobs) for each in scene.said.values()])
     assert [each.count(ItemKind.PREVIEW) for each in kinds] == [2, 0]
