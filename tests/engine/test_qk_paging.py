@@ -530,25 +530,24 @@ def test_other_sequences_draft_beside_rows_that_run_for_their_queries(open_paged
 def test_what_the_prompt_goes_back_to_is_there_for_the_first_token(registry):
     """With trained weights: a text of random ids, of which the prompt begins to repeat some. Their
     chunk has long left the device; the first and the last chunks alone never bring it back."""
-    found, likely = {}, {}
+    found, repeated = {}, {}
     path = registry.bundled_model()
-    for policy in ("qk", "lru", None):
+    for policy in ("qk", "lru"):
         options = {"kvflash": BUDGET, "kvflash_burst": BURST, "kvflash_policy": policy}
-        options = {"kvflash": "off"} if policy is None else options
         options |= {"device": "cpu", "dtype": "f32", "slots": 1, "context": 2048, "draft": "off"}
         loaded = load_model(path, load_settings(**options), registry)
-        found[policy], likely[policy] = 0, []
+        found[policy] = repeated[policy] = 0
         for seed in range(NEEDLES):
             chance = random.Random(seed)
             ids = [chance.randrange(300, loaded.info.vocabulary - 300) for _ in range(24)]
-            tokens = [chance.randrange(300, 2000) for _ in range(20 * CHUNK_POSITIONS)]
-            needle = chance.randrange(2, 10)
+            tokens = [chance.randrange(300, 2000) for _ in range(15 * CHUNK_POSITIONS)]
+            needle = chance.randrange(2, 7)
             tokens[needle * CHUNK_POSITIONS + 20 : needle * CHUNK_POSITIONS + 44] = ids
             scene = PagedScene(loaded, slots=1)
-            scene.submit(Request("a", (*tokens, *ids[:13]), 2, Sampling(logprobs=0)))
+            scene.submit(Request("a", (*tokens, *ids[:13]), 2))
             for plan, _ in scene.steps():
                 if len(scene.said["a"].tokens) == 1:
                     found[policy] += needle in scene.resident(plan.items[0].lease)
-            likely[policy].append(scene.said["a"].tokens[0] == ids[13])
-    assert found == {"qk": NEEDLES, "lru": 0, None: NEEDLES}
-    assert sum(likely["qk"]) == sum(likely[None]) > sum(likely["lru"])
+            repeated[policy] += scene.said["a"].tokens[0] == ids[13]
+    assert found == {"qk": NEEDLES, "lru": 0}
+    assert repeated["qk"] > repeated["lru"]
