@@ -239,9 +239,9 @@ class Settings(BaseSettings):
     kvflash_layers: int | None = Field(
         None,
         ge=1,
-        description="layers whose attention chooses (--kvflash-policy qk): each costs about 1/16 "
-        "of what its keys would take in 16 bits; unset = as many as fit a quarter of the memory "
-        "for --kvflash tokens at full context, at least one",
+        description="layers whose attention chooses (--kvflash-policy qk): for each, 2 bits a "
+        "number of the keys of a whole context are on the device; unset = as many as fit a quarter "
+        "of the memory for --kvflash tokens, at least one",
     )
     kvflash_host: float | None = Field(
         None,

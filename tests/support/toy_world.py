@@ -144,6 +144,7 @@ class ToyEngine:
             case ClearSlot(slot):
                 self.fresh[slot] = True
                 self.states[slot] = EMPTY
+                self.queries[slot] = {}
                 for tables in self.tables:
                     tables[slot] = {}
             case MapChunk(pool, slot, chunk, block):
