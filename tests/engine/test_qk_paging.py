@@ -261,7 +261,7 @@ def test_with_drafts_chunks_are_chosen_by_kept_rows(open_paged, wrapped_ops):
     assert drafted >= 3
 
 
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("tree", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_drafts_of_the_device_do_not_disturb_scores(registry, engine, collect, tmp_path, tree):
     """Chains and trees of a drafter with weights: nothing has left yet, and the tokens are those
     without drafts; later, chunks are scored behind steps of either kind."""
@@ -500,6 +500,19 @@ def test_prompts_with_all_chunks_there_are_not_run_twice(open_paged):
             break
     assert ItemKind.PREVIEW not in plans
     assert scene.runner.counters["prefill_rows"] == BUDGET - 200
+
+
+def test_the_step_for_ends_of_prompts_is_captured_early(open_paged, engine, collect):
+    """One step for ends of all lengths."""
+    loaded = open_paged(graphs="on", slots=1)
+    running = engine(None, loaded, slots=1, context=CONTEXT, step_tokens=1024, slice=512)
+    running.warm_up(lambda done, total, what: None)
+    before = running.stats()["captures"]
+    for number, length in enumerate((769, 800, 831, 832)):
+        collect(running.submit(Request(str(number), tokens_of(loaded, length), 2)))
+    stats = running.stats()
+    assert stats["kvflash_selections"] == 4
+    assert stats["captures"] == before
 
 
 @pytest.mark.parametrize("drafter", ["ngram", None])

@@ -161,6 +161,8 @@ class Buckets:
         yield from (Bucket("decode", n, n) for n in sequences)
         if limits.proposed:
             yield from self._likely_proposed(limits, sequences)
+        if limits.previews:
+            yield Bucket("mixed", MAX_SHORT_ROWS, 2, WIDTHS[-1], drafted=MAX_SHORT_ROWS)
         yield from self._likely_mixed(limits, slots)
         if limits.max_draft > limits.proposed_chain:
             few = [n for n in sequences if n <= MAX_HOST_SEQUENCES]
@@ -217,11 +219,17 @@ class Buckets:
 
 
 def wanted_captures(
-    slots: int, step_tokens: int, *, host: int = 0, chain: int = 0, tree: int = 0
+    slots: int,
+    step_tokens: int,
+    *,
+    host: int = 0,
+    chain: int = 0,
+    tree: int = 0,
+    previews: bool = False,
 ) -> int:
     """The number of captured steps that these limits make likely, with drafts of so many tokens of
-    the host and chains and trees of the device: all but mixed ones are captured twice, greedy and
-    sampled."""
+    the host and chains and trees of the device, and with ``previews`` of ends of prompts: all but
+    mixed ones are captured twice, greedy and sampled."""
     limits = SchedulerLimits(
         slots,
         2,
@@ -230,6 +238,7 @@ def wanted_captures(
         max_draft=host,
         proposed_chain=chain,
         proposed_tree=tree,
+        previews=previews,
     )
     buckets = Buckets(drafted=usual_draft(host, chain, tree))
     kinds = [bucket.kind for bucket in buckets.likely(limits)]
