@@ -133,7 +133,7 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def paged_rows(options: argparse.Namespace, paging: Row, *, first: bool) -> Iterator[Row]:
-    with bench(options, **paging) as paged:
+    with bench(options, kvflash_policy="lru", **paging) as paged:
         yield from steps(paged, options)
         yield leaving(paged, options)
         if first:
@@ -144,8 +144,10 @@ def paged_rows(options: argparse.Namespace, paging: Row, *, first: bool) -> Iter
 
 
 def chosen_rows(options: argparse.Namespace, paging: Row) -> Iterator[Row]:
-    with bench(options, Draws(), **paging) as paged:
-        yield choosing(paged, options)
+    with bench(options, Draws(), kvflash_policy="lru", **paging) as paged:
+        yield {"scorer": "drawn", **choosing(paged, options)}
+    with bench(options, kvflash_policy="qk", **paging) as paged:
+        yield {"scorer": "qk", **choosing(paged, options)}
 
 
 def full_rows(options: argparse.Namespace, codec: str, *, first: bool) -> Iterator[Row]:

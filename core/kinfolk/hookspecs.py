@@ -126,7 +126,7 @@ class ModelHooks:
         wait for the device here. A wrong answer is an error when the
         model is opened, where the hook is asked once for a try; later, an exception or a number
         that is not finite costs a round of selection and is counted, and never fails a request.
-        Default: the last chunks are kept. Added in API 1.1.
+        Default: the scorer of the core (``--kvflash-policy``). Added in API 1.1.
         """
 
     @hookspec(firstresult=True)

@@ -118,6 +118,11 @@ class StateView(Protocol):
         """Named tensors [slots + checkpoints + 1, ...] of the layer, indexed by slot."""
         ...
 
+    def queries(self, layer: int) -> torch.Tensor:
+        """The last queries of every slot, [slots + 1, rows, heads, dim], of a layer that keeps
+        them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Forward:

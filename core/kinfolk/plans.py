@@ -217,6 +217,19 @@ class StatePlan(Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredLayers:
+    """The ``layers`` whose attention scores chunks, and bytes on the device: ``chunk_bytes`` for
+    the compressed keys of a chunk, ``slot_bytes`` for the last queries of a slot, ``work_bytes``
+    for intermediate results. The queries of so many ``suspended`` sequences are kept too."""
+
+    layers: tuple[int, ...]
+    chunk_bytes: int = 0
+    slot_bytes: int = 0
+    work_bytes: int = 0
+    suspended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StateLimits:
     """Sizes of the state of one model, without the dummies.
 
@@ -224,7 +237,8 @@ class StateLimits:
     ``StatePlan.windows``; ``step_rows``: most rows of a sequence in a step; ``tree_rows``: rows of
     the arena; ``codec``: storage of keys and values; ``host_bytes``: most bytes of host memory for
     what is not on the device, ``None`` = no limit; ``resident``: most chunks of full attention that
-    a sequence has on the device, ``None`` = all of them.
+    a sequence has on the device, ``None`` = all of them; ``scored``: whose attention chooses these,
+    ``None`` = that of no layer.
     """
 
     slots: int
@@ -236,6 +250,20 @@ class StateLimits:
     codec: Codec | None = None
     host_bytes: int | None = None
     resident: int | None = None
+    scored: ScoredLayers | None = None
+
+    @property
+    def query_slots(self) -> int:
+        """Places for the last queries of a sequence: the dummy, slots, and suspended sequences."""
+        return 0 if self.scored is None else 1 + self.slots + self.scored.suspended
+
+    @property
+    def digests(self) -> int:
+        """Places for compressed keys of chunks: enough for all that paged sequences may have at
+        once. Each is promised ``resident`` blocks, and has no more chunks than the context."""
+        if self.scored is None or not self.resident:
+            return 0
+        return self.blocks[0] * -(-self.context // CHUNK_POSITIONS) // self.resident
 
 
 # -- residency ------------------------------------------------------------------------------------

@@ -34,12 +34,14 @@ KEEP: Final = Keep.KEEP
 class ChunkKeys:
     """Compressed keys of the sealed chunks of a sequence, on the device.
 
-    ``codes`` uint8 and ``scales`` float16 are what op ``chunk_digest`` has written, chunks first:
-    [C, layers, heads, 64, ...] for the chosen ``layers`` of the model.
+    ``codes`` uint8 and ``scales`` float16 are what op ``chunk_digest`` has written, for the chosen
+    ``layers`` of the model: [places, layers, heads, 64, ...], with those of other sequences too.
+    ``places`` int32 [C] has the place of each chunk, -1 = its keys are not there.
     """
 
     codes: torch.Tensor
     scales: torch.Tensor
+    places: torch.Tensor
     layers: tuple[int, ...]
 
 
@@ -50,8 +52,9 @@ class ChunkQuery:
     ``tokens``: all that are known, prompt and answer. ``length``: committed positions. ``chunks``:
     C. ``resident`` bool [C]: which are on the device now. ``last_used`` int64 [C]: the committed
     length at which each was on the device last. ``queries`` [rows, layers, heads, dim]: those of
-    the last rows that were kept, at most 8, rotated as keys are, and ``keys``; both are on the
-    device, and ``None`` where the scorer of the core does not need them.
+    the last rows that were kept, at most 8, in the order of their positions but for drafts, with
+    the rotary embedding; and ``keys``. Both are on the device, and not to be changed or kept. They
+    are ``None`` unless the core's scorer is ``qk`` (``--kvflash-policy``).
     """
 
     tokens: Sequence[int]

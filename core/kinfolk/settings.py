@@ -30,6 +30,7 @@ ALIASES: Final = MappingProxyType(
         "DFLASH_KVFLASH": "kvflash",
         "DFLASH_KVFLASH_TAU": "kvflash_tau",
         "DFLASH_KVFLASH_MAX_POOL": "kvflash_most",
+        "DFLASH_KVFLASH_POLICY": "kvflash_policy",
     }
 )
 """Variables of another program for which this one may stand in, and the field that each sets where
@@ -242,6 +243,19 @@ class Settings(BaseSettings):
         ge=1,
         description="chunks of 64 tokens that a choice exchanges at most; so many blocks of the "
         "budget are spare (--kvflash)",
+    )
+    kvflash_policy: Literal["qk", "lru"] = Field(
+        "qk",
+        description="who chooses what is on the device, unless a --policy scores chunks: qk = the "
+        "attention of the last 8 rows to compressed keys of all chunks, lru = nobody: the first "
+        "and the last chunks stay, and nothing comes back (--kvflash)",
+    )
+    kvflash_layers: int | None = Field(
+        None,
+        ge=1,
+        description="layers whose attention chooses (--kvflash-policy qk): for each, 2 bits a "
+        "number of the keys of a whole context are on the device; unset = as many as fit a quarter "
+        "of the memory for --kvflash tokens, at least one",
     )
     kvflash_host: float | None = Field(
         None,

@@ -14,6 +14,9 @@ MAX_DRAFT_ROWS = 64
 KNOWN_DRAFT = 2
 """In a span: a drafted sequence whose rows the host has laid out, tokens included."""
 
+PREVIEWED = 3
+"""In a span: a drafted sequence whose rows the host has laid out, and none of which is kept."""
+
 MAX_SHORT_ROWS = 64
 """Sequences with more rows than this in a step are slices of prompts."""
 
@@ -24,7 +27,7 @@ class Segment:
 
     ``context`` positions are committed before the step. ``drafted`` rows may be rejected, so they
     write a trace instead of advancing the sequence; the others are certain. A segment is drafted or
-    certain as a whole.
+    certain as a whole. Of drafted rows that are ``previewed`` none will be kept.
     """
 
     sequence: int
@@ -33,6 +36,7 @@ class Segment:
     stop: int
     context: int
     drafted: bool
+    previewed: bool = False
 
     @property
     def rows(self) -> int:
@@ -72,7 +76,8 @@ class RowLayout:
     replays of a captured graph, ``traits`` may not.
 
     spans         int32 [B, 4]   first row, rows (0 = padding), slot, and 1 if drafted, or
-                                 ``KNOWN_DRAFT`` if ``place_drafts`` is to leave it alone
+                                 ``KNOWN_DRAFT`` if ``place_drafts`` is to leave it alone, or
+                                 ``PREVIEWED`` if none of its rows will be kept
     path          int64 [R]      of drafted rows: bit j = row j of the segment is an ancestor or
                                  the row itself
     slices        int32 [S, 3]   first row, rows (0 = padding) and slot of certain sequences of
@@ -97,7 +102,8 @@ class RowLayout:
         """The layout of a step without padding, by one upload, and a few launches if rows are
         drafted. ``parent_row`` int64 [R] as in a step batch."""
         traits = LaunchTraits.of(segments, trees=any(s.drafted for s in segments))
-        spans = [(s.start, s.rows, s.slot, int(s.drafted)) for s in segments]
+        kinds = [PREVIEWED if s.previewed else int(s.drafted) for s in segments]
+        spans = [(s.start, s.rows, s.slot, kind) for s, kind in zip(segments, kinds, strict=True)]
         slices = [(s.start, s.rows, s.slot) for s in segments if not s.drafted and s.rows > 1]
         short = [s.sequence for s in segments if s.rows <= MAX_SHORT_ROWS]
         long = [s.sequence for s in segments if s.rows > MAX_SHORT_ROWS]

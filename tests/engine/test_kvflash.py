@@ -41,6 +41,7 @@ def open_family(registry, cases):
             "slots": 4,
             "kvflash": BUDGET,
             "kvflash_burst": BURST,
+            "kvflash_policy": "lru",
             "draft": "off",
             **settings,
         }

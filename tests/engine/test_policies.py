@@ -146,7 +146,7 @@ def test_a_policy_chooses_the_chunks_of_long_sequences(with_policy, engine, text
     settings = {"kvflash": 512, "kvflash_burst": 1, "context": 1024, "slots": 1}
     loaded = with_policy(lambda info: scorer, **settings)
     assert scorer.asked == 1
-    assert loaded.residency.scorers == ("policy 'mine' of plugin 'toy'",)
+    assert loaded.residency.scorers == ("policy 'mine' of plugin 'toy'", "qk")
     running = engine(model=loaded, context=1024, slots=1, slice=64)
     end = collect(running.submit(Request("a", tuple(text * 5)[:800], 100))).end
     assert end.reason is FinishReason.LENGTH

@@ -12,21 +12,26 @@ from kinfolk.cli.main import BUILT_IN
 from kinfolk.descriptors import OpBackend
 from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.loading import load_model
-from kinfolk.engine.qk_scorer import QkScorer, QueryKind
+from kinfolk.engine.qk_scorer import QkScorer
+from kinfolk.engine.sizing import state_bytes
 from kinfolk.loader import Provided
-from kinfolk.model_api import CommitBatch
+from kinfolk.nn.queries import QueryKind
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import Codec, Paged, Section, StatePlan
 from kinfolk.registry import Registry
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.settings import load_settings
-from kinfolk.state.score_layers import digest_chunk_bytes, scored_layers
+from kinfolk.state.operations import DigestChunk
+from kinfolk.state.score_layers import digest_chunk_bytes
 from kinfolk_kernels.chunk_digest.op import KeyDigest
 from kinfolk_kernels.codecs import numbers
 from kinfolk_kernels.paged_attention.torch_backend import gated_attention
 
 CPU = torch.device("cpu")
 CHUNKS, NEEDLE = 12, 4
+ATTENDING = 2
+"""Layers of the bundled model that attend."""
+
 RECORDED = []
 """Queries of every call of attention; a back end is a function, so it has no other place."""
 
@@ -49,7 +54,14 @@ def run(request, registry):
     """The bundled model, its state when it has read a text, the text's lease, and the queries of
     the last slice by layer. The end of the text repeats ids that are in chunk ``NEEDLE``."""
     settings = load_settings(
-        device="cpu", dtype="f32", slots=2, context=1024, kv_codec=request.param
+        device="cpu",
+        dtype="f32",
+        slots=2,
+        context=2048,
+        kv_codec=request.param,
+        kvflash=1024,
+        kvflash_burst=1,
+        kvflash_layers=ATTENDING,
     )
     loaded = load_model(registry.bundled_model(), settings, registry)
     chance = random.Random(1)
@@ -74,24 +86,13 @@ def run(request, registry):
     return loaded, state, lease, batch, blocks, list(RECORDED), len(tokens)
 
 
-def scorer_of(run):
-    loaded, *_, calls, _ = run
-    arguments, queries = calls[0]
-    layers = scored_layers(loaded.plan, 16, 16, len(calls))
-    kind = QueryKind(queries.shape[1], queries.dtype, arguments.scale)
-    return QkScorer(loaded.ops, loaded.plan, layers, kind, places=20, slots=3, device=CPU)
-
-
 @pytest.fixture(scope="module")
 def scored(run):
-    _, state, lease, batch, blocks, calls, length = run
-    scorer = scorer_of(run)
-    places = torch.arange(CHUNKS, dtype=torch.int32) + 5
-    held = torch.tensor([blocks[chunk] for chunk in range(CHUNKS)], dtype=torch.int32)
-    scorer.compress(state, held, torch.full_like(held, blocks[0]), places)
-    nothing = CommitBatch(*(torch.zeros(0, dtype=torch.int64) for _ in range(3)))
-    nothing = replace(nothing, path=torch.zeros(0, 1, dtype=torch.int64))
-    scorer.keep_queries([queries for _, queries in calls], batch, nothing)
+    """The scorer of the state, the queries that the model kept there, and the scores by them."""
+    _, state, lease, _, blocks, _, length = run
+    scorer, places = state.scorer, torch.arange(CHUNKS, dtype=torch.int32) + 5
+    chunks = [DigestChunk(blocks[n], blocks[0], int(places[n])) for n in range(CHUNKS)]
+    scorer.compress(state, chunks)
     queries = scorer.queries(lease.slot, length, 8)
     return scorer, queries, scorer.scores(queries, places)
 
@@ -126,10 +127,15 @@ def test_scores_are_near_those_of_exact_keys(run, scored):
 
 
 def test_memory_is_what_the_planner_counts(run, scored):
-    loaded = run[0]
+    limits = run[0].limits
     scorer, *_ = scored
-    each = digest_chunk_bytes(loaded.plan.paged(scorer.layers[0]).section("k"))
-    assert scorer.nbytes == 20 * len(scorer.layers) * each + scorer.ring.nbytes
+    assert limits.scored.chunk_bytes == len(scorer.layers) * digest_chunk_bytes(
+        run[0].plan.paged(scorer.layers[0]).section("k")
+    )
+    assert scorer.ring.nbytes == (limits.slots + 1) * limits.scored.slot_bytes
+    counted = state_bytes(run[0].plan, limits)["scores of chunks"]
+    assert scorer.nbytes + limits.scored.work_bytes == counted
+    assert scorer.nbytes == limits.digests * limits.scored.chunk_bytes + scorer.ring.nbytes
 
 
 def test_digests_of_others_are_scored_in_their_order(scored):
@@ -139,21 +145,31 @@ def test_digests_of_others_are_scored_in_their_order(scored):
     assert torch.equal(scorer.scores(queries, index, given), scores)
 
 
-def test_drafted_rows_count_only_if_they_are_kept(run):
-    _, state, lease, _, _, calls, length = run
-    scorer = scorer_of(run)
-    item = Item(lease, "drafts", ItemKind.VERIFY, (5, 6, 7, 8), length)
-    batch = build_input_batch([item], state).batch
-    rows = [torch.randn(4, *of_layer.shape[1:]) for _, of_layer in calls]
-    path, count = torch.tensor([[0, 1, -1, -1]]), torch.tensor([2])
-    scorer.keep_queries(rows, batch, CommitBatch(path, count, torch.tensor([lease.slot])))
-    found = scorer.queries(lease.slot, length + 2, 2)
-    assert torch.equal(found, torch.stack([of_layer[:2] for of_layer in rows], 1))
-    assert int((scorer.ring != 0).flatten(2).any(2).sum()) == 2
+def test_more_chunks_than_fit_a_launch_are_compressed(run, scored):
+    """In several launches, each chunk in its place."""
+    _, state, _, _, blocks, _, _ = run
+    scorer = small_scorer(run, places=200)
+    chunks = [DigestChunk(blocks[n % CHUNKS], blocks[0], n) for n in range(200)]
+    scorer.compress(state, chunks)
+    for place in range(200):
+        assert torch.equal(scorer.keys.codes[place], scored[0].keys.codes[5 + place % CHUNKS])
+
+
+def test_what_is_freed_is_zero_when_it_is_allocated_again(run):
+    _, state, _, _, blocks, _, _ = run
+    scorer = small_scorer(run, places=2)
+    scorer.compress(state, [DigestChunk(blocks[1], blocks[0], 1)])
+    assert scorer.keys.codes.any()
+    before = scorer.nbytes
+    scorer.free()
+    assert scorer.nbytes == 0
+    scorer.allocate()
+    assert scorer.nbytes == before
+    assert not scorer.keys.codes.any()
 
 
 def test_every_number_of_rows_is_warmed_up(run):
-    scorer, state, kinds = scorer_of(run), run[1], []
+    scorer, state, kinds = small_scorer(run, places=2), run[1], []
 
     class Warmup:
         def before(self, kind, body):
@@ -163,6 +179,12 @@ def test_every_number_of_rows_is_warmed_up(run):
     scorer.warm_up(Warmup(), state)
     assert kinds == ["digests of chunks", *[("scores of chunks", rows) for rows in range(1, 9)]]
     assert not scorer.keys.codes.any()
+
+
+def small_scorer(run, places):
+    loaded = run[0]
+    layers, sizes = loaded.limits.scored.layers, {"places": places, "slots": 1, "device": CPU}
+    return QkScorer(loaded.ops, loaded.plan, layers, loaded.queries, **sizes)
 
 
 def test_layers_that_store_keys_in_other_ways_are_refused():

@@ -52,6 +52,7 @@ def loaded(request, cases):
         kvflash_burst=2,
         kvflash_tau=16,
         kvflash_host=0.5,
+        kvflash_policy="lru",
         draft="off",
     )
     loaded = load_model(cases / f"{request.param}.gguf", settings, registry)

@@ -204,3 +204,13 @@ def test_a_residency_is_kept_with_its_scores():
     one.asked()
     one.scored((9.0, 1.0, 5.0), range(1, 3), keep=False)
     assert one.kept() == KeptResidency(frozenset({0, 1, *range(4, 11)}), (9.0, 1.0, 5.0))
+
+
+def test_chunks_that_could_not_be_scored_leave_first_and_come_last():
+    """The core's scorer gives them -1; the others have shares of attention."""
+    scores = (0.5, -1.0, 0.0, 0.3, -1.0, 0.1)
+    assert least_worth((1, 2, 3), scores, 2) == [1, 2]
+    exchange = select((1, 2), (3, 4, 5), scores, 0, 3)
+    assert (exchange.leaving, exchange.coming) == ((1, 2), (3, 5))
+    assert select((1,), (4,), scores, 0, 3).coming == (), "they do not take each other's place"
+    assert select((), (4,), scores, 1, 3).coming == (4,), "but free places"

@@ -10,6 +10,7 @@ import torch
 
 from kinfolk_kernels.chunk_digest.op import KeyDigest
 from kinfolk_kernels.codecs import Coded, Stored, encode, rotate
+from kinfolk_kernels.row_layout import PREVIEWED
 from kinfolk_kernels.rows import CHUNK_POSITIONS
 from kinfolk_kernels.stored_kind import DTYPES
 
@@ -83,8 +84,8 @@ def query_steps() -> Callable[..., list[QueryStep]]:
     """``query_steps(seed, heads, dim, count=10)``: steps of sequences in slots 1 to 4, as the
     operands of ``write_queries`` without the ring, each with the queries that a slot commits in it.
 
-    Sequences run certain rows, chains of drafts and trees, of which paths of any length are kept;
-    steps have padding, which uses slot 0.
+    Sequences run certain rows, previewed ones, which the ring keeps like these, chains of drafts
+    and trees, of which paths of any length are kept; steps have padding, which uses slot 0.
     """
 
     def make(seed: int, heads: int, dim: int, count: int = 10) -> list[QueryStep]:
@@ -116,7 +117,8 @@ def _query_step(chance: random.Random, length: dict[int, int], heads: int, dim: 
             depths = list(range(chance.choice((1, 1, 2, 7, 8, 9, 30))))
             kept = depths
         positions += [start + depth for depth in depths]
-        spans.append((first, len(depths), slot, int(drafted)))
+        kind = 1 if drafted else chance.choice((0, 0, PREVIEWED))
+        spans.append((first, len(depths), slot, kind))
         rows_of[slot] = [first + row for row in kept]
         if drafted:
             paths.append(rows_of[slot])

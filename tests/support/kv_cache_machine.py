@@ -20,6 +20,9 @@ from kinfolk.state.prefix import PrefixCache
 from kinfolk.types import CHUNK_POSITIONS
 
 STEP = 100
+PLACES = 4 * 8
+"""For compressed keys of all chunks of 500 positions in 4 slots, and of no prefix besides."""
+
 LAYOUTS = [(None,), (70,), (None, 70), (None, 1, 200)]
 
 
@@ -50,8 +53,9 @@ class KVCacheMachine(RuleBasedStateMachine):
         recurrent=st.booleans(),
         host_rows=st.sampled_from([None, None, 0, 4, 16]),
         streams=st.sampled_from([LazyCopies, LazyMain]),
+        digests=st.sampled_from([0, PLACES]),
     )
-    def make(self, windows, sizes, recurrent, host_rows, streams):
+    def make(self, windows, sizes, recurrent, host_rows, streams, digests=0):
         self.toy = self.toy_type(
             windows=windows,
             blocks=sizes[: len(windows)],
@@ -61,6 +65,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             recurrent=recurrent,
             host_rows=host_rows,
             streams=streams(),
+            digests=digests if windows[0] is None else 0,
         )
         self.kv_cache = self.toy.kv_cache
         self.cache = PrefixCache(self.kv_cache.checkpoints, 6)

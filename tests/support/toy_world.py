@@ -11,7 +11,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from kinfolk.plans import StateLimits
+from kinfolk.plans import PoolRule, ScoredLayers, StateLimits
 from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.events import Emitted, Finished, Held, SchedulerEvent
 from kinfolk.sched.limits import SchedulerLimits
@@ -31,7 +31,9 @@ from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
+    CopyQueries,
     CopyRecurrent,
+    DigestChunk,
     DropSaved,
     LoadBlock,
     LoadRecurrent,
@@ -47,6 +49,9 @@ from kinfolk.types import CHUNK_POSITIONS
 
 VOCABULARY = 29
 EMPTY = (0, 0)
+RING = 8
+"""Last rows whose queries are kept."""
+
 POISON = (-1, -1)
 Recurrent = tuple[int, int]
 Windows = tuple[int | None, ...]
@@ -113,11 +118,18 @@ class ToyEngine:
         self.saved: dict[int, Any] = {}
         self.epochs = [0] * (limits.slots + 1)
         self.fresh = [False] * (limits.slots + 1)
+        self.digests: dict[int, tuple[list[int], ...]] = {}
+        self.queries: list[dict[int, tuple[int, int]]] = [
+            {} for _ in range(max(limits.query_slots, limits.slots + 1))
+        ]
 
     def run(self, plan: StepPlan, *, failing: frozenset[str] = frozenset()) -> StepResult:
         for operation in plan.operations:
             self._apply(operation)
         results = tuple(self._item(item, item.request_id in failing) for item in plan.items)
+        if self.limits.scored is not None:
+            for each in plan.scores:
+                self._check_scored(each)
         scores = tuple(ChunkScores(each.lease, *chunk_scores(each)) for each in plan.scores)
         return StepResult(plan.step_id, results, scores=scores)
 
@@ -132,6 +144,7 @@ class ToyEngine:
             case ClearSlot(slot):
                 self.fresh[slot] = True
                 self.states[slot] = EMPTY
+                self.queries[slot] = {}
                 for tables in self.tables:
                     tables[slot] = {}
             case MapChunk(pool, slot, chunk, block):
@@ -160,6 +173,27 @@ class ToyEngine:
                 self.states[slot] = self.saved[identity]
             case DropSaved(identity):
                 del self.saved[identity]
+            case DigestChunk(block, first, place):
+                both = (self.blocks[0][block], self.blocks[0][first])
+                self.digests[place] = tuple([token for _, token in each] for each in both)
+            case CopyQueries(source, target):
+                self.queries[target] = dict(self.queries[source])
+
+    def _check_scored(self, request: ScoreRequest) -> None:
+        """The digests are those of the chunks, and the queries those of the last rows."""
+        assert len(request.digests) == len(request.resident)
+        known = list(request.tokens)
+        for number, place in enumerate(request.digests):
+            chunk = known[number * CHUNK_POSITIONS : (number + 1) * CHUNK_POSITIONS]
+            assert self.digests[place] == (chunk, known[:CHUNK_POSITIONS])
+        ring = self.queries[request.lease.slot]
+        for position in range(max(request.started, request.stop - RING), request.stop):
+            found, token = ring[position % RING]
+            assert found in (position, position + RING)
+            assert found >= len(known) or token == known[found]
+
+    def _ask(self, slot: int, position: int, token: int) -> None:
+        self.queries[slot][position % RING] = (position, token)
 
     def _item(self, item: Item, fails: bool) -> ItemResult:
         slot = item.lease.slot
@@ -171,6 +205,11 @@ class ToyEngine:
             for _, target in item.stores:
                 self.states[target] = POISON
             return ItemResult(item.lease, item.request_id, 0, error="the toy stumbled")
+        if item.of_prompt:
+            for row, token in enumerate(item.tokens):
+                self._ask(slot, item.start + row, token)
+        if item.kind is ItemKind.PREVIEW:
+            return ItemResult(item.lease, item.request_id, 0)
         if item.kind is ItemKind.PREFILL:
             return self._prefill(item)
         return self._verify(item)
@@ -192,6 +231,7 @@ class ToyEngine:
             if row and token != emitted[-1]:
                 break
             state = advance(state, token)
+            self._ask(slot, item.start + row, token)
             emitted.append(self._next(slot, item.start + row, state))
             self.states[slot] = state
         assert len(emitted) <= item.budget
@@ -291,10 +331,18 @@ class World:
             context=limits.context,
             step_rows=max(limits.slice, limits.max_draft + 1),
         )
+        if residency is not None and residency.previews:
+            scored = ScoredLayers((0,), suspended=limits.slots)
+            self.state_limits = replace(self.state_limits, scored=scored, resident=residency.chunks)
         layout = HostLayout.counting_rows(len(windows))
         capacity = None if host_rows is None else host_rows * layout.page_bytes
         host = HostRows(layout, capacity)
-        self.kv_cache = KVCacheManager(windows, self.state_limits, recurrent=recurrent, host=host)
+        rules: tuple[PoolRule, ...] = ()
+        if residency is not None and residency.previews:
+            rules = tuple(PoolRule(each, residency.sink, residency.tail) for each in windows)
+        self.kv_cache = KVCacheManager(
+            windows, self.state_limits, recurrent=recurrent, rules=rules, host=host
+        )
         self.prefixes = PrefixCache(self.kv_cache.checkpoints, checkpoints)
         self.engine = ToyEngine(
             windows, self.state_limits, recurrent=recurrent, paged=residency is not None

@@ -108,12 +108,21 @@ def _as_text(ready: Prepared, settings: Settings, beside: int) -> str:
         budget = ready.residency.chunks * CHUNK_POSITIONS
         rows.append(("of a longer sequence", f"{budget} positions on the device (--kvflash)"))
         rows.append(("its chunks in host memory", size(memory.paged)))
+        rows.append(("its chunks are chosen by", _scorers(ready)))
     if settings.cache_disk:
         rows.append(("prefixes on the disk", size(int(settings.cache_disk * 2**30))))
     for window, blocks in zip(ready.plan.windows, limits.blocks, strict=True):
         what = "pool" if window is None else f"pool of window {window}"
         rows.append((what, f"{blocks * CHUNK_POSITIONS} positions over all sequences"))
     return table(rows)
+
+
+def _scorers(ready: Prepared) -> str:
+    """Who scores chunks, with the layers whose attention does."""
+    assert ready.residency is not None
+    scored = ready.memory.limits.scored
+    layers = "" if scored is None else f" (layers {', '.join(map(str, scored.layers))})"
+    return (", ".join(ready.residency.scorers) or "nobody: the first and the last stay") + layers
 
 
 def _storage(plan: StatePlan) -> str:

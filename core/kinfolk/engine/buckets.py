@@ -115,11 +115,15 @@ class Buckets:
 
     def smallest(self, items: Sequence[Item]) -> Bucket | None:
         """The smallest bucket for ``items``; ``None`` if there is none."""
-        drafted = [item.rows for item in items if item.kind is ItemKind.VERIFY]
+        drafted = [item.rows for item in items if item.is_drafted]
         rows = sum(item.rows for item in items)
         trees = any(item.is_tree for item in items)
+        if any(item.kind is ItemKind.PREVIEW for item in items):
+            # One capture for ends of prompts of all lengths.
+            most = max(rows, MAX_SHORT_ROWS)
+            return self._mixed(items, most, WIDTHS[-1], trees, max(sum(drafted), MIXED_DRAFTED[-1]))
         width = _next_size(max(*drafted, self.drafted + 1), WIDTHS) if drafted else 1
-        if any(item.kind is ItemKind.PREFILL or item.stores for item in items):
+        if any(item.of_prompt or item.stores for item in items):
             return self._mixed(items, rows, width, trees, sum(drafted))
         sequences = _next_size(max(len(items), self.least), SEQUENCES)
         if sequences is None or width is None:
@@ -157,6 +161,8 @@ class Buckets:
         yield from (Bucket("decode", n, n) for n in sequences)
         if limits.proposed:
             yield from self._likely_proposed(limits, sequences)
+        if limits.previews:
+            yield Bucket("mixed", MAX_SHORT_ROWS, 2, WIDTHS[-1], drafted=MAX_SHORT_ROWS)
         yield from self._likely_mixed(limits, slots)
         if limits.max_draft > limits.proposed_chain:
             few = [n for n in sequences if n <= MAX_HOST_SEQUENCES]
@@ -213,11 +219,17 @@ class Buckets:
 
 
 def wanted_captures(
-    slots: int, step_tokens: int, *, host: int = 0, chain: int = 0, tree: int = 0
+    slots: int,
+    step_tokens: int,
+    *,
+    host: int = 0,
+    chain: int = 0,
+    tree: int = 0,
+    previews: bool = False,
 ) -> int:
     """The number of captured steps that these limits make likely, with drafts of so many tokens of
-    the host and chains and trees of the device: all but mixed ones are captured twice, greedy and
-    sampled."""
+    the host and chains and trees of the device, and with ``previews`` of ends of prompts: all but
+    mixed ones are captured twice, greedy and sampled."""
     limits = SchedulerLimits(
         slots,
         2,
@@ -226,6 +238,7 @@ def wanted_captures(
         max_draft=host,
         proposed_chain=chain,
         proposed_tree=tree,
+        previews=previews,
     )
     buckets = Buckets(drafted=usual_draft(host, chain, tree))
     kinds = [bucket.kind for bucket in buckets.likely(limits)]

@@ -1,4 +1,7 @@
-"""Asks the hook ``score_chunks`` behind a step, and reads the scores with the step's outputs."""
+"""Scores chunks behind a step, and reads the scores with the step's outputs.
+
+Policies are asked first (hook ``score_chunks``), and if none answers, the scorer of the core.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ import numpy as np
 import torch
 
 from kinfolk.engine.failures import explain
+from kinfolk.engine.qk_scorer import QkScorer
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.sched.plan import ChunkScores, ScoreRequest
-from kinfolk.score_api import ChunkQuery, Keep, Scores
+from kinfolk.score_api import ChunkKeys, ChunkQuery, Keep, Scores
+from kinfolk.state.transfer import Transfer
 from kinfolk.types import CHUNK_POSITIONS
+from kinfolk_kernels.write_queries.op import RING_ROWS
 
 log = logging.getLogger(__name__)
 
@@ -33,21 +39,34 @@ class PendingScores:
 
 
 class ChunkScoring:
-    """Scores chunks for one model. Nothing that a scorer does can fail a request: ``failures``
-    counts the rounds that it cost, and the first one is logged. ``nanoseconds`` is the host's
-    time."""
+    """Scores chunks for one model, of at most ``slots`` sequences of ``chunks`` chunks in a step,
+    and of one step at a time. Nothing that a scorer does can fail a request: ``failures`` counts
+    the rounds that it cost, and the first one is logged. ``nanoseconds`` is the host's time."""
 
-    def __init__(self, hooks: ModelHookCaller) -> None:
-        self._hooks = hooks
+    def __init__(
+        self,
+        hooks: ModelHookCaller,
+        scorer: QkScorer | None,
+        slots: int,
+        chunks: int,
+        device: torch.device,
+    ) -> None:
+        self._hooks, self._scorer = hooks, scorer
+        self._asked = bool(hooks.asked("score_chunks"))
         self.failures = 0
         self.nanoseconds = 0
+        self._places = Transfer({"places": ("int32", (chunks,))}, device, slots + 1)
+        # Made once: to make pinned memory, the host waits for the device.
+        self._pinned = (
+            torch.empty(slots, chunks, pin_memory=True) if device.type == "cuda" else None
+        )
 
     def launch(self, requests: Sequence[ScoreRequest]) -> list[PendingScores]:
         """Ask for scores behind what is launched; the host does not wait for the device."""
         if not requests:
             return []
         started = perf_counter_ns()
-        pending = [self._launch(request) for request in requests]
+        pending = [self._launch(number, request) for number, request in enumerate(requests)]
         self.nanoseconds += perf_counter_ns() - started
         return pending
 
@@ -55,23 +74,36 @@ class ChunkScoring:
         """The scores, after the wait for the outputs of their step."""
         return tuple(map(self._collected, pending))
 
-    def _launch(self, request: ScoreRequest) -> PendingScores:
-        query = ChunkQuery(
-            tokens=request.tokens,
-            length=request.length,
-            chunks=len(request.resident),
-            resident=np.array(request.resident, np.bool_),
-            last_used=np.array(request.last_used, np.int64),
-            reason=request.reason,
-        )
+    def _launch(self, number: int, request: ScoreRequest) -> PendingScores:
         try:
-            answer = self._hooks.score_chunks(query)
+            queries, keys = self._operands(request)
+            answer = (
+                self._hooks.score_chunks(_query(request, queries, keys)) if self._asked else None
+            )
+            if isinstance(answer, Keep):
+                return PendingScores(request, keep=True)
             if isinstance(answer, Scores):
-                return PendingScores(request, _on_its_way(answer.values))
-            return PendingScores(request, keep=isinstance(answer, Keep))
+                return PendingScores(request, self._on_its_way(number, answer.values))
+            if self._scorer is None or queries is None or keys is None:
+                return PendingScores(request)
+            values = self._scorer.scores(queries, keys.places)
+            return PendingScores(request, self._on_its_way(number, values))
         except (Exception, SystemExit) as error:
             self._note(explain(error))
             return PendingScores(request)
+
+    def _operands(self, request: ScoreRequest) -> tuple[torch.Tensor | None, ChunkKeys | None]:
+        """Queries of the sequence, and the compressed keys of its chunks, if there are any."""
+        scorer = self._scorer
+        if scorer is None:
+            return None, None
+        self._places.turn()
+        self._places.host["places"][: len(request.digests)] = request.digests
+        self._places.upload()
+        places = self._places.device["places"][: len(request.digests)]
+        rows = min(RING_ROWS, request.stop - request.started)
+        queries = scorer.queries(request.lease.slot, request.stop, rows)
+        return queries, ChunkKeys(scorer.keys.codes, scorer.keys.scales, places, scorer.layers)
 
     def _collected(self, pending: PendingScores) -> ChunkScores:
         lease, values = pending.request.lease, pending.values
@@ -79,9 +111,15 @@ class ChunkScoring:
             return ChunkScores(lease, keep=pending.keep)
         numbers = tuple(values.tolist())
         if not all(map(math.isfinite, numbers)):
-            self._note("hook score_chunks: a score is not a finite number")
+            self._note("a score of a chunk is not a finite number")
             return ChunkScores(lease)
         return ChunkScores(lease, numbers)
+
+    def _on_its_way(self, number: int, values: torch.Tensor) -> torch.Tensor:
+        """Where the values are once the step's outputs have arrived, on the host."""
+        if self._pinned is None or values.device.type != "cuda":
+            return values
+        return self._pinned[number, : len(values)].copy_(values, non_blocking=True)
 
     def _note(self, problem: str) -> None:
         if not self.failures:
@@ -92,9 +130,15 @@ class ChunkScoring:
         self.failures += 1
 
 
-def probe_scorers(hooks: ModelHookCaller) -> None:
-    """Ask once for a try, when a model is opened. Raises the error of a wrong answer."""
+def probe_scorers(hooks: ModelHookCaller, scorer: QkScorer | None = None) -> None:
+    """Ask policies once for a try, when a model is opened; ``scorer`` is like the core's. Raises
+    the error of a wrong answer."""
     length = PROBE_CHUNKS * CHUNK_POSITIONS
+    queries, keys = None, None
+    if scorer is not None:
+        queries = scorer.ring[0]
+        places = torch.arange(PROBE_CHUNKS, dtype=torch.int32, device=queries.device)
+        keys = ChunkKeys(scorer.keys.codes, scorer.keys.scales, places, scorer.layers)
     hooks.score_chunks(
         ChunkQuery(
             tokens=[0] * length,
@@ -103,13 +147,22 @@ def probe_scorers(hooks: ModelHookCaller) -> None:
             resident=np.ones(PROBE_CHUNKS, np.bool_),
             last_used=np.full(PROBE_CHUNKS, length, np.int64),
             reason="interval",
+            queries=queries,
+            keys=keys,
         )
     )
 
 
-def _on_its_way(values: torch.Tensor) -> torch.Tensor:
-    """Where the values are once the step's outputs have arrived, on the host."""
-    if values.device.type != "cuda":
-        return values
-    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    return pinned.copy_(values, non_blocking=True)
+def _query(
+    request: ScoreRequest, queries: torch.Tensor | None, keys: ChunkKeys | None
+) -> ChunkQuery:
+    return ChunkQuery(
+        tokens=request.tokens,
+        length=request.length,
+        chunks=len(request.resident),
+        resident=np.array(request.resident, np.bool_),
+        last_used=np.array(request.last_used, np.int64),
+        reason=request.reason,
+        queries=queries,
+        keys=keys,
+    )

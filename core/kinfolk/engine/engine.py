@@ -73,6 +73,7 @@ class Engine:
             proposed_chain=0 if with_weights is None else with_weights.chain,
             proposed_tree=0 if with_weights is None else with_weights.tree,
             proposed_depth=None if with_weights is None else with_weights.plan.depth,
+            previews=loaded.residency is not None and loaded.residency.previews,
         )
         self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state, scorer)

@@ -24,6 +24,7 @@ from kinfolk_kernels.row_layout import (
     KNOWN_DRAFT,
     MAX_DRAFT_ROWS,
     MAX_SHORT_ROWS,
+    PREVIEWED,
     LaunchTraits,
     Segment,
 )
@@ -88,7 +89,7 @@ def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> Buc
         sampled=sum(n > 0 for n in logits),
         logits=sum(logits),
         stores=sum(len(item.stores) for item in items),
-        slices=sum(n > 1 and not _drafted(i) for i, n in zip(items, counts, strict=True)),
+        slices=sum(n > 1 and not i.is_drafted for i, n in zip(items, counts, strict=True)),
         short=len(items) - len(long),
         long=len(long),
         short_rows=sum(counts) - sum(long),
@@ -162,7 +163,7 @@ def _fill_rows(
             _fill_tree(buffers, item, parents, slot, rows, arena_rows)
             arena_rows += item.rows
             continue
-        if _drafted(item):
+        if item.is_drafted:
             host["path"][rows] = CHAIN_PATHS[: counts[number]]
         for index, pool in enumerate(buffers.state.pools):
             _fill_places(host["write"][index, rows], pool, slot, item.start)
@@ -170,7 +171,11 @@ def _fill_rows(
     if arena_rows > room:
         raise StateError(f"the trees of a step have {arena_rows} rows, the arena holds {room}")
     buffers.segments = tuple(
-        Segment(number, slot, begin, begin + count, item.start, _drafted(item))
+        Segment(
+            *(number, slot, begin, begin + count, item.start),
+            drafted=item.is_drafted,
+            previewed=item.kind is ItemKind.PREVIEW,
+        )
         for number, (item, slot, begin, count) in enumerate(
             zip(items, slots, first, counts, strict=True)
         )
@@ -236,11 +241,8 @@ def _fill_lists(
 ) -> None:
     """Fill the lists of sequences: drafted ones, slices, checkpoints, short and long ones."""
     host, shape = buffers.host, buffers.shape
-    drafted = [_drafted(item) for item in items]
-    host["spans"][: len(items), 3] = [
-        KNOWN_DRAFT if is_draft and not item.proposed else is_draft
-        for item, is_draft in zip(items, drafted, strict=True)
-    ]
+    drafted = [item.is_drafted for item in items]
+    host["spans"][: len(items), 3] = [_span_kind(item) for item in items]
     slices = [
         (begin, count, slot)
         for begin, count, slot, is_draft in zip(first, counts, slots, drafted, strict=True)
@@ -282,7 +284,7 @@ def _fill_logits(
     if sum(counts) < stops[-1]:  # else it is all rows, as in padding
         rows = [np.arange(begin, begin + n) for begin, n in zip(first, counts, strict=True)]
         host["logit_rows"][: sum(counts)] = np.concatenate(rows) if rows else ()
-    host["drafted"][: len(chosen)] = [_drafted(item) for item in sampled]
+    host["drafted"][: len(chosen)] = [item.is_drafted for item in sampled]
     chosen_slots = [slots[number] for number in chosen]
     _fill_sampled(buffers, sampled, chosen_slots, first, counts, logit)
 
@@ -313,10 +315,12 @@ def _fill_places(places: npt.NDArray[np.generic], pool: Pool, slot: int, start: 
         done += count
 
 
-def _drafted(item: Item) -> bool:
-    return item.kind is ItemKind.VERIFY
+def _span_kind(item: Item) -> int:
+    if item.kind is ItemKind.PREVIEW:
+        return PREVIEWED
+    return KNOWN_DRAFT if item.is_drafted and not item.proposed else int(item.is_drafted)
 
 
 def _logit_rows(item: Item, all_logits: bool) -> int:
     """The number of rows of an item that need logits."""
-    return item.rows if all_logits or _drafted(item) else int(item.sample)
+    return item.rows if all_logits or item.kind is ItemKind.VERIFY else int(item.sample)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from kinfolk.engine.core_scorer import ChooseScorer, CoreScorer, no_scorer
 from kinfolk.engine.memory import MemoryPlan
 from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB, LEAST_CONTEXT
 from kinfolk.errors import CapacityError
@@ -40,8 +41,10 @@ def plan_residency(
     hooks: ModelHookCaller,
     divide: Divide,
     host_free: int,
+    choose: ChooseScorer = no_scorer,
 ) -> tuple[MemoryPlan, ResidencyRules | None]:
     """Divide memory, with a budget for sequences that are longer if the settings ask for one.
+    ``choose`` says who scores their chunks if no policy does.
 
     Says so where a budget would change nothing. Raises :class:`CapacityError` or
     :class:`SettingsError` with the arithmetic.
@@ -53,8 +56,9 @@ def plan_residency(
         return divide(wanted=wanted, paged=0), None
     rule = hooks.map_slots(plan, wanted).rules[plan.windows.index(None)]
     context = min(settings.context or DEFAULT_CONTEXT, wanted.context)
+    core = choose(rule)
     memory, rules = _first_that_fits(
-        settings, plan, wanted, hooks, divide, host_free, rule, context
+        settings, plan, wanted, hooks, divide, host_free, rule, context, core
     )
     positions = min(context, memory.limits.context)
     if rules.chunks >= chunks_for(positions):
@@ -79,7 +83,11 @@ def describe(rules: ResidencyRules, memory: MemoryPlan) -> str:
 
 
 def _rules(
-    settings: Settings, hooks: ModelHookCaller, rule: PoolRule, chunks: int
+    settings: Settings,
+    hooks: ModelHookCaller,
+    rule: PoolRule,
+    chunks: int,
+    core: CoreScorer | None,
 ) -> ResidencyRules:
     return ResidencyRules(
         chunks,
@@ -87,7 +95,8 @@ def _rules(
         tail=rule.tail,
         burst=settings.kvflash_burst,
         tau=settings.kvflash_tau,
-        scorers=hooks.asked("score_chunks"),
+        scorers=(*hooks.asked("score_chunks"), *(() if core is None else (core.name,))),
+        previews=core is not None,
     )
 
 
@@ -123,6 +132,7 @@ def _first_that_fits(
     host_free: int,
     rule: PoolRule,
     context: int,
+    core: CoreScorer | None,
 ) -> tuple[MemoryPlan, ResidencyRules]:
     """The largest budget that fits with all of the context. A default context is lowered only if no
     budget fits, and never to one that a budget holds as a whole."""
@@ -132,9 +142,9 @@ def _first_that_fits(
         for chunks in budgets:
             if length < context and chunks >= chunks_for(length):
                 continue
-            rules = _rules(settings, hooks, rule, chunks)
+            rules = _rules(settings, hooks, rule, chunks, core)
             try:
-                return _divided(settings, plan, wanted, divide, host_free, rules, length)
+                return _divided(settings, plan, wanted, divide, host_free, rules, length, core)
             except CapacityError as error:
                 problem = error if length == context else problem
     assert problem is not None
@@ -155,8 +165,10 @@ def _divided(
     host_free: int,
     rules: ResidencyRules,
     context: int,
+    core: CoreScorer | None,
 ) -> tuple[MemoryPlan, ResidencyRules]:
-    limits = replace(wanted, resident=rules.chunks)
+    scored = None if core is None else core.scored(rules.chunks, context)
+    limits = replace(wanted, resident=rules.chunks, scored=scored)
     paged = _host_bytes(settings, plan, wanted.slots, host_free, context)
     return divide(wanted=limits, paged=paged, asked=context), rules
 

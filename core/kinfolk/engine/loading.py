@@ -11,12 +11,13 @@ import torch
 
 from kinfolk.descriptors import Family
 from kinfolk.engine.buckets import usual_draft
-from kinfolk.engine.chunk_scoring import probe_scorers
+from kinfolk.engine.chunk_scoring import PROBE_CHUNKS, probe_scorers
 from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
 from kinfolk.engine.pinning import lock_limit, refuse_unpinnable, try_to_pin
 from kinfolk.engine.preparing import Prepared, prepare_model
 from kinfolk.engine.preparing_drafters import PreparedDrafters
+from kinfolk.engine.qk_scorer import QkScorer
 from kinfolk.engine.sizing import GIB
 from kinfolk.engine.step_ops import StepOps
 from kinfolk.errors import CapacityError, SettingsError, UnsupportedModelError
@@ -26,6 +27,7 @@ from kinfolk.hooks import ModelHookCaller
 from kinfolk.model_api import Model, ModelInfo
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.prompt_reading import PromptReading
+from kinfolk.nn.queries import QueryKind, ScoredAttention
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan, WeightPlan
 from kinfolk.registry import Registry
@@ -69,6 +71,8 @@ class LoadedModel:
     """Number of tensors that cannot be packed, by format and reason: they are stored dense."""
     residency: ResidencyRules | None = None
     """The budget of sequences that are longer; ``None``: all chunks stay on the device."""
+    queries: QueryKind | None = None
+    """Those of the layers whose attention scores chunks, if ``limits.scored`` names any."""
     drafter: LoadedDrafter | None = None
     drafters: PreparedDrafters = field(default_factory=PreparedDrafters)
     """All that draft: those of the host too."""
@@ -91,7 +95,18 @@ class LoadedModel:
             rules=self.mapping.rules,
             host=HostRows(HostLayout.of(self.plan), self.limits.host_bytes),
         )
-        return kv_cache, State(self.plan, self.limits, self.device)
+        state = State(self.plan, self.limits, self.device)
+        if self.limits.scored is not None and self.queries is not None:
+            state.scorer = QkScorer(
+                self.ops,
+                self.plan,
+                self.limits.scored.layers,
+                self.queries,
+                places=self.limits.digests,
+                slots=self.limits.query_slots,
+                device=self.device,
+            )
+        return kv_cache, state
 
 
 def load_model(
@@ -147,10 +162,12 @@ class ModelSource:
         ready = self.ready
         weights = _load(ready, ready.weights, ready.file, progress)
         config, limits = ready.config, ready.memory.limits
-        model = ready.family.build(config, weights, self._context())
+        scored = None if limits.scored is None else ScoredAttention(limits.scored.layers)
+        model = ready.family.build(config, weights, self._context(scored))
         _ask_for_features(ready, model)
+        queries = None if scored is None else _query_kind(ready.family, scored)
         if ready.residency is not None:
-            probe_scorers(ready.hooks)
+            probe_scorers(ready.hooks, _example_scorer(ready, queries))
         loaded = LoadedModel(
             file=ready.file,
             family=ready.family,
@@ -172,6 +189,7 @@ class ModelSource:
             packed=weights.packed,
             refused=weights.refused,
             residency=ready.residency,
+            queries=queries,
             drafters=ready.drafters,
             source=self,
         )
@@ -198,7 +216,7 @@ class ModelSource:
         )
         return replace(loaded, drafter=drafter)
 
-    def _context(self) -> BuildContext:
+    def _context(self, scored: ScoredAttention | None = None) -> BuildContext:
         ready, experts = self.ready, self.ready.config.experts
         placement = None
         if any(experts):
@@ -208,6 +226,7 @@ class ModelSource:
         return BuildContext(
             *(ready.ops, ready.device, ready.dtype, ready.plan, context, placement),
             reading=self.reading,
+            scored=scored,
         )
 
 
@@ -222,6 +241,29 @@ def _load(ready: Prepared, plan: WeightPlan, file: GGUFFile, progress: Progress 
         activations=ready.activations if ready.form == "packed" else None,
         progress=progress,
     )
+
+
+def _query_kind(family: Family, scored: ScoredAttention) -> QueryKind:
+    """The queries of all scored layers of a built model. Raises :class:`UnsupportedModelError` if
+    some layer keeps none, or they differ."""
+    kinds = {scored.kinds.get(layer) for layer in scored.layers}
+    kind = kinds.pop()
+    if kind is None or kinds:
+        raise UnsupportedModelError(
+            f"--kvflash-policy qk: layers {', '.join(map(str, scored.layers))} of family "
+            f"{family.name!r} do not all keep queries of one kind, as layers of "
+            "kinfolk.nn.attention.Attention with as many heads do: use --kvflash-policy lru"
+        )
+    return kind
+
+
+def _example_scorer(ready: Prepared, queries: QueryKind | None) -> QkScorer | None:
+    """A small scorer like that of the model, to show policies what they will get."""
+    scored = ready.memory.limits.scored
+    if scored is None or queries is None:
+        return None
+    sizes: dict[str, Any] = {"places": PROBE_CHUNKS, "slots": 1, "device": ready.device}
+    return QkScorer(ready.ops, ready.plan, scored.layers, queries, **sizes)
 
 
 def _ask_for_features(ready: Prepared, model: Model) -> None:

@@ -20,6 +20,7 @@ from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.outputs import DeviceOutputs, OutputReader, PendingCopy, item_results
 from kinfolk.engine.prompt_scorer import PendingReading, PromptScorer
+from kinfolk.engine.qk_scorer import QkScorer
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
 from kinfolk.sched.limits import SchedulerLimits
@@ -31,6 +32,7 @@ from kinfolk.sched.plan import (
     StepPlan,
     StepResult,
 )
+from kinfolk.state.geometry import chunks_for
 from kinfolk.state.operations import StateOperation
 from kinfolk.state.state import State
 
@@ -103,7 +105,11 @@ class ModelRunner:
             MAX_INVARIANT_SEQUENCES[loaded.device.type] if loaded.batch_invariant else None
         )
         self._reader = OutputReader(loaded.device)
-        self._scoring = ChunkScoring(loaded.hooks)
+        scorer, limits = state.scorer, loaded.limits
+        self._scorer = scorer if isinstance(scorer, QkScorer) else None
+        self._scoring = ChunkScoring(
+            loaded.hooks, self._scorer, limits.slots, chunks_for(limits.context), loaded.device
+        )
         self._collected = 0.0
         self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
         self._executed = ExecutorCounters()
@@ -123,6 +129,9 @@ class ModelRunner:
             if not self.uncapturable_ops:
                 self._buckets = Buckets.of(self.state, self._max_sequences, loaded.usual_draft)
                 self.executor = GraphExecutor(eager, capture_for(loaded.device), self._buckets)
+        if self._scorer is not None and self._scorer.nbytes:
+            with self._on_device(), torch.inference_mode():
+                self._scorer.warm_up(warmup, self.state)
         if self.uncapturable_ops:
             reasons = "; ".join(f"{op}: {why}" for op, why in self.uncapturable_ops.items())
             if loaded.batch_invariant:
@@ -264,9 +273,9 @@ class ModelRunner:
         most = self._max_sequences
         if most is None:
             return [plan.items] if self._buckets is None else self._buckets.parts(plan.items)
-        decoding = [item for item in plan.items if item.kind is not ItemKind.PREFILL]
+        decoding = [item for item in plan.items if not item.of_prompt]
         groups = [decoding[start : start + most] for start in range(0, len(decoding), most)]
-        return [*groups, *([i] for i in plan.items if i.kind is ItemKind.PREFILL)]
+        return [*groups, *([i] for i in plan.items if i.of_prompt)]
 
     @contextmanager
     def _invalidated_by_errors(self) -> Iterator[None]:
@@ -284,7 +293,7 @@ class ModelRunner:
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _count(self, plan: StepPlan) -> None:
-        prefill = [item for item in plan.items if item.kind is ItemKind.PREFILL]
+        prefill = [item for item in plan.items if item.of_prompt]
         self._counters["steps"] += 1
         self._counters["rows"] += plan.rows
         self._counters["prefill_rows"] += sum(item.rows for item in prefill)

@@ -227,8 +227,9 @@ def _sampled(
 
 
 def _unsampled(item: Item) -> ItemResult:
-    """The result of an item without sampling: all of its rows are kept."""
-    return ItemResult(item.lease, item.request_id, len(item.tokens))
+    """The result of an item without sampling: all of its rows are kept, but for a preview."""
+    kept = 0 if item.kind is ItemKind.PREVIEW else len(item.tokens)
+    return ItemResult(item.lease, item.request_id, kept)
 
 
 def _failed(item: Item, error: str = _NOT_FINITE) -> ItemResult:

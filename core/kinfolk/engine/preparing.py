@@ -14,6 +14,7 @@ import torch
 from kinfolk.descriptors import Family
 from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
+from kinfolk.engine.core_scorer import ChooseScorer, choose_scorer
 from kinfolk.engine.devices import missing_device
 from kinfolk.engine.kvflash import plan_residency
 from kinfolk.engine.memory import (
@@ -120,10 +121,10 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     pool_layouts(plan)  # raises if a section cannot be stored
     facts = _target_facts(file, family, config, plan, wanted, settings)
     drafters = prepare_drafters(settings, registry, formats, file, facts)
-    drafter, plan = drafters.with_weights, drafters.behind(plan)
+    trunk, drafter, plan = plan, drafters.with_weights, drafters.behind(plan)
     arena_rows = wanted.slots * drafters.arena_rows
     wanted = replace(wanted, tree_rows=max(wanted.tree_rows, arena_rows))
-    ops = Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
+    ops = _ops(registry, settings, device)
     usable = usable_memory(device, settings.memory)
     both = drafters.beside(weight_plan)
     form = choose_form(settings.weights, both, dtype, device, usable)
@@ -152,7 +153,8 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         cache=cache,
         host_free=host_free,
     )
-    memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free)
+    choose = _core_scorer(settings, registry, trunk, file, device, dtype, drafters)
+    memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free, choose)
     log.info("%s", memory)
     return Prepared(
         file=file,
@@ -174,6 +176,24 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         drafters=drafters,
         residency=residency,
     )
+
+
+def _ops(registry: Registry, settings: Settings, device: torch.device) -> Ops:
+    return Ops([provided.value for provided in registry.op_backends], settings.op, device.type)
+
+
+def _core_scorer(
+    settings: Settings,
+    registry: Registry,
+    trunk: StatePlan,
+    file: GGUFFile,
+    device: torch.device,
+    dtype: torch.dtype,
+    drafters: PreparedDrafters,
+) -> ChooseScorer:
+    ops = _ops(registry, settings, device)  # which binds what it tries
+    asked = (settings, trunk, file.metadata, ops, device, dtype, drafters.drafts)
+    return partial(choose_scorer, *asked)
 
 
 def _hooks(
@@ -234,7 +254,10 @@ def _wanted_captures(settings: Settings, step_tokens: int, drafters: PreparedDra
     drafter = drafters.with_weights
     chain, tree = (0, 0) if drafter is None else (drafter.chain, drafter.tree)
     host = drafters.host_rows
-    return wanted_captures(settings.slots, step_tokens, host=host, chain=chain, tree=tree)
+    previews = settings.kvflash != "off" and settings.kvflash_policy == "qk"
+    return wanted_captures(
+        settings.slots, step_tokens, host=host, chain=chain, tree=tree, previews=previews
+    )
 
 
 def choose_device(name: str) -> torch.device:

@@ -76,6 +76,11 @@ class PreparedDrafters:
     host_rows: int = 0
     host_first: bool = False
 
+    @property
+    def drafts(self) -> bool:
+        """Whether anything drafts."""
+        return self.with_weights is not None or bool(self.hosts)
+
     def beside(self, weights: WeightPlan) -> WeightPlan:
         """The weights of the target and of the drafter, to reckon with both."""
         drafter = self.with_weights

@@ -1,48 +1,44 @@
 """Scores chunks by the attention that the last rows of a sequence would give to them.
 
-Keys are compressed when a chunk is full, and stay on the device wherever the chunk is. A step keeps
-the queries of its last rows. The host waits for none of this.
+Keys are compressed when a chunk is full, and stay on the device wherever the chunk is. Layers keep
+the queries of the last rows (``nn/queries.py``). The host waits for none of this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from kinfolk.engine.kernel_warmup import KernelWarmup
-from kinfolk.model_api import CommitBatch, StateView, StepBatch
+from kinfolk.model_api import StateView
+from kinfolk.nn.queries import QueryKind
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import StatePlan
+from kinfolk.state.operations import DigestChunk
+from kinfolk.state.transfer import Transfer
 from kinfolk_kernels.chunk_digest.op import CHUNK_DIGEST, ChunkDigestArguments, KeyDigest
 from kinfolk_kernels.chunk_scores.op import CHUNK_SCORES, ChunkScoresArguments
 from kinfolk_kernels.stored_kind import StoredKind
-from kinfolk_kernels.write_queries.op import (
-    RING_ROWS,
-    WRITE_QUERIES,
-    WriteQueriesArguments,
-    recent,
-)
+from kinfolk_kernels.write_queries.op import RING_ROWS, recent
 
+COMPRESSED_AT_ONCE = 64
+"""Most chunks of a launch: a slice of a prompt fills half as many."""
 
-@dataclass(frozen=True, slots=True)
-class QueryKind:
-    """Queries of a layer as attention multiplies them: ``heads`` of ``dtype``, whose products with
-    keys it multiplies by ``scale``."""
-
-    heads: int
-    dtype: torch.dtype
-    scale: float
+COMPRESSION_STAGES = 16
+"""Launches whose arguments may be on their way to the device."""
 
 
 class QkScorer:
     """Compressed keys in ``places`` places, a chunk each, and the last queries of ``slots`` slots.
 
     ``layers`` are those of :func:`kinfolk.state.score_layers.scored_layers`; ``slots`` includes the
-    dummy slot. Whoever plans steps gives a chunk a place when it is full, and takes it back with
-    the chunk. Raises :class:`ValueError` if the layers do not store keys alike.
+    dummy slot, and places for suspended sequences. Whoever plans steps gives a chunk a place when
+    it is full, and takes it back with the chunk
+    (:class:`kinfolk.state.digest_places.DigestPlaces`). Raises :class:`ValueError` if the layers do
+    not store keys alike.
     """
 
     def __init__(
@@ -64,12 +60,13 @@ class QkScorer:
             for one in sections
         ):
             raise ValueError(f"layers {self.layers} store keys of different shapes or formats")
-        shape = (len(self.layers), queries.heads, keys.dim)
-        self.keys = KeyDigest.empty((places, len(self.layers), keys.heads), keys.dim, device)
-        self.ring = torch.zeros(slots, RING_ROWS, *shape, dtype=queries.dtype, device=device)
+        self.kind = queries
+        self._device = device
+        self._digests = (places, len(self.layers), keys.heads), keys.dim
+        self._queries = slots, RING_ROWS, len(self.layers), queries.heads, keys.dim
+        self.allocate()
         kind = StoredKind.named(keys.heads, keys.dim, keys.codec.format)
         self._chunk_digest = ops.bind(CHUNK_DIGEST, ChunkDigestArguments(kind, device))
-        self._write_queries = ops.bind(WRITE_QUERIES, WriteQueriesArguments(queries.dtype, device))
         self._chunk_scores = ops.bind(
             CHUNK_SCORES,
             ChunkScoresArguments(
@@ -82,41 +79,76 @@ class QkScorer:
                 device=device,
             ),
         )
+        one = ("int32", (COMPRESSED_AT_ONCE,))
+        fields = dict.fromkeys(("blocks", "firsts", "places"), one)
+        self._transfer = Transfer(fields, device, COMPRESSION_STAGES)
+        # Of each stage, in the order of their use: the event that the device has read it.
+        self._read: list[Any] = []
+
+    def allocate(self) -> None:
+        """Allocate places and queries; they are zero."""
+        self.keys = KeyDigest.empty(*self._digests, self._device)
+        self.ring = torch.zeros(self._queries, dtype=self.kind.dtype, device=self._device)
+
+    def free(self) -> None:
+        """Free what was allocated."""
+        self.keys = KeyDigest(self.keys.codes.new_empty(0), self.keys.scales.new_empty(0))
+        self.ring = self.ring.new_empty(0)
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
         return self.keys.codes.nbytes + self.keys.scales.nbytes + self.ring.nbytes
 
-    def compress(
+    # -- keys -----------------------------------------------------------------------------------
+
+    def compress(self, view: StateView, chunks: Sequence[DigestChunk]) -> None:
+        """Compress the keys of full chunks; the host does not wait."""
+        for start in range(0, len(chunks), COMPRESSED_AT_ONCE):
+            part = chunks[start : start + COMPRESSED_AT_ONCE]
+            self._turn()
+            host, count = self._transfer.host, len(part)
+            host["blocks"][:count] = [chunk.block for chunk in part]
+            host["firsts"][:count] = [chunk.first for chunk in part]
+            host["places"][:count] = [chunk.place for chunk in part]
+            self._transfer.upload()
+            if self._device.type == "cuda":
+                event = torch.cuda.Event()
+                event.record()
+                self._read.append(event)
+            device = self._transfer.device
+            self._launch(view, *(device[name][:count] for name in ("blocks", "firsts", "places")))
+
+    def _turn(self) -> None:
+        """Go on to the next stage, which the device has long read."""
+        self._transfer.turn()
+        if len(self._read) == COMPRESSION_STAGES:
+            self._read.pop(0).synchronize()
+
+    def _launch(
         self, view: StateView, blocks: torch.Tensor, firsts: torch.Tensor, places: torch.Tensor
     ) -> None:
-        """Compress the keys of N full chunks; int32 [N] each: their blocks, those of the first
-        chunks of their sequences, and their places, -1 = padding."""
         for index, layer in enumerate(self.layers):
             keys = view.paged(layer).pool("k")
             self._chunk_digest(keys, blocks, firsts, places, self.keys.layer(index))
 
-    def keep_queries(
-        self, queries: Sequence[torch.Tensor], batch: StepBatch, kept: CommitBatch
-    ) -> None:
-        """Keep the last queries of a step, [R, heads, dim] for each of ``layers``: those of certain
-        rows, and those of drafted rows in ``kept``."""
-        for index, of_layer in enumerate(queries):
-            self._write_queries(
-                of_layer,
-                batch.positions,
-                batch.layout.spans,
-                kept.path,
-                kept.n_keep,
-                kept.slot,
-                self.ring[:, :, index],
-            )
+    # -- queries --------------------------------------------------------------------------------
+
+    def queries_of(self, layer: int) -> torch.Tensor:
+        """Those of one of ``layers``, a view [slots, RING_ROWS, heads, dim]."""
+        return self.ring[:, :, self.layers.index(layer)]
+
+    def copy_queries(self, source: int, target: int) -> None:
+        """Copy those of a slot to another one."""
+        self.ring[target].copy_(self.ring[source])
 
     def queries(self, slot: int, length: int, rows: int) -> torch.Tensor:
         """Those of the last ``rows`` of ``length`` positions, [rows, layers, heads, dim], oldest
-        first. ``rows`` is at most ``RING_ROWS``, and at most what has run in this slot."""
+        first. ``rows`` is at most ``RING_ROWS``, and at most what has run in this slot. If more
+        positions have run since, theirs are in the places of the oldest."""
         return recent(self.ring, slot, length, rows)
+
+    # -- scores ---------------------------------------------------------------------------------
 
     def scores(
         self, queries: torch.Tensor, places: torch.Tensor, keys: KeyDigest | None = None
@@ -131,7 +163,7 @@ class QkScorer:
         no step waits for it later."""
         padding = torch.full((1,), -1, dtype=torch.int32, device=self.ring.device)
         first = torch.zeros_like(padding)
-        warmup.before("digests of chunks", lambda: self.compress(view, first, first, padding))
+        warmup.before("digests of chunks", lambda: self._launch(view, first, first, padding))
         for rows in range(1, RING_ROWS + 1):
             queries = self.ring[0, :rows]
             warmup.before(("scores of chunks", rows), partial(self.scores, queries, padding))

@@ -89,8 +89,9 @@ def size_state(
     first = replace(wanted, context=min(asked or DEFAULT_CONTEXT, model_context))
     for limits in _candidates(plan, first, flexible | ({"context"} if asked is None else set())):
         recurrent = _recurrent(plan, limits)
-        fixed = recurrent + _bytes(plan, (_spare(limits),) * len(plan.windows))
-        least = fixed + _bytes(plan, _one(plan, limits, limits.context))
+        spare = (_spare(limits),) * len(plan.windows)
+        fixed = recurrent + _query_bytes(limits) + _bytes(plan, spare)
+        least = fixed + _with_digests(plan, limits, _one(plan, limits, limits.context))
         if least <= budget:
             blocks = _shrunk(plan, limits, limits.context, budget - fixed)
             return replace(limits, blocks=blocks)
@@ -109,8 +110,9 @@ def _candidates(
     """Limits in the order in which they are tried: the ``flexible`` fields get lower and lower."""
     yield limits
     for field, fewest in LEAST_COUNTS.items():
-        # Without recurrent state a slot costs nothing by itself.
-        while field in flexible and plan.has_recurrent and getattr(limits, field) > fewest:
+        # Without recurrent state or queries a slot costs nothing by itself.
+        costs = plan.has_recurrent or (field == "slots" and limits.scored is not None)
+        while field in flexible and costs and getattr(limits, field) > fewest:
             limits = replace(limits, **{field: max(fewest, getattr(limits, field) // 2)})
             yield limits
     while "context" in flexible and limits.context > LEAST_CONTEXT:
@@ -126,6 +128,9 @@ def state_bytes(plan: StatePlan, limits: StateLimits) -> dict[str, int]:
         bytes_by_kind[name] = (blocks + _spare(limits)) * layout.block_bytes
     if plan.has_recurrent:
         bytes_by_kind["recurrent state"] = _recurrent(plan, limits)
+    if limits.scored is not None:
+        digests = limits.digests * limits.scored.chunk_bytes
+        bytes_by_kind["scores of chunks"] = digests + _query_bytes(limits)
     return bytes_by_kind
 
 
@@ -165,6 +170,22 @@ def _bytes(plan: StatePlan, blocks: tuple[int, ...]) -> int:
     return sum(n * layout.block_bytes for n, layout in zip(blocks, layouts, strict=True))
 
 
+def _with_digests(plan: StatePlan, limits: StateLimits, blocks: tuple[int, ...]) -> int:
+    """Bytes of ``blocks``, with the compressed keys of all chunks of the sequences that may have
+    them: those of one for each ``limits.resident`` blocks of full attention."""
+    keys, scored = 0, limits.scored
+    if scored is not None and limits.resident:
+        each = chunks_for(limits.context) * scored.chunk_bytes
+        keys = blocks[0] * -(-each // limits.resident)
+    return _bytes(plan, blocks) + keys
+
+
+def _query_bytes(limits: StateLimits) -> int:
+    """Bytes of the last queries of all slots, and for scores while they are computed."""
+    scored = limits.scored
+    return 0 if scored is None else limits.query_slots * scored.slot_bytes + scored.work_bytes
+
+
 def _shrunk(plan: StatePlan, wanted: StateLimits, context: int, budget: int) -> tuple[int, ...]:
     """Blocks of each pool within ``budget`` bytes, enough for one sequence of full length.
 
@@ -172,7 +193,7 @@ def _shrunk(plan: StatePlan, wanted: StateLimits, context: int, budget: int) -> 
     slots could use.
     """
     least, most = _one(plan, wanted, context), _blocks(plan, wanted, context)
-    total, fixed = _bytes(plan, most), _bytes(plan, least)
+    total, fixed = (_with_digests(plan, wanted, blocks) for blocks in (most, least))
     if total <= budget:
         return most
     share = (budget - fixed) / (total - fixed)

@@ -10,6 +10,7 @@ from kinfolk.model_api import CommitBatch, StateView
 from kinfolk.nn.context import BuildContext
 from kinfolk.nn.linear import Linear, Linears
 from kinfolk.nn.norm import RMSNorm
+from kinfolk.nn.queries import QueryKind, QueryWriter
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.step import Step
 from kinfolk_kernels.int8_rows import with_int8
@@ -104,12 +105,17 @@ class Attention:
                 device=context.device,
             ),
         )
+        scale = dim**-0.5 if scale is None else scale
+        self.query_writer = None
+        if context.scored is not None and layer in context.scored.layers:
+            context.scored.kinds[layer] = QueryKind(heads, query_dtype, scale)
+            self.query_writer = QueryWriter(context.ops, layer, query_dtype, context.device)
         arguments = GatedAttentionArguments(
             heads=heads,
             keys=keys,
             values=values,
             window=state.window,
-            scale=dim**-0.5 if scale is None else scale,
+            scale=scale,
             dtype=query_dtype,
             device=context.device,
         )
@@ -133,6 +139,9 @@ class Attention:
         paged = step.view.paged(self.layer)
         pools, arenas = ((part("k"), part("v")) for part in (paged.pool, paged.arena))
         query = self.qk_rope_write(q, k, v, pools, arenas, step.batch)
+        drafted = None
+        if self.query_writer is not None:
+            drafted = self.query_writer(query, step.batch, step.view)
         mixed = self.gated_attention(
             query,
             pools,
@@ -141,10 +150,13 @@ class Attention:
             step.batch.tables[paged.pool_index],
             Epilogue(gate, factor, x.dtype, activation=activation),
         )
-        return self.output(with_int8(mixed.values.flatten(1), mixed.int8)), None
+        return self.output(with_int8(mixed.values.flatten(1), mixed.int8)), drafted
 
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
-        """Nothing to advance: the engine copies keys and values of kept rows itself."""
+        """Keep the last queries, if the layer does. Nothing is advanced: the engine copies keys and
+        values of kept rows itself."""
+        if self.query_writer is not None and trace is not None:
+            self.query_writer.commit(trace, kept, view)
 
 
 def _heads(projected: torch.Tensor, heads: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kinfolk.nn.queries import ScoredAttention
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import Placement, StatePlan
 
@@ -19,7 +20,8 @@ class BuildContext:
     """``dtype`` is that of activations inside a layer; the residual stream is float32.
 
     ``context`` is the number of positions, and so the length of position tables. ``placement`` maps
-    experts to bays. ``reading``: the model scores the tokens of texts that it reads.
+    experts to bays. ``reading``: the model scores the tokens of texts that it reads. ``scored``
+    names the layers that keep their last queries.
     """
 
     ops: Ops
@@ -29,6 +31,7 @@ class BuildContext:
     context: int
     placement: Placement | None = None
     reading: PromptReading | None = None
+    scored: ScoredAttention | None = None
 
     def bays(self, layer: int, experts: int) -> tuple[int, ...]:
         """The expert in each bay of a layer; the identity without a placement."""

@@ -52,6 +52,7 @@ class Residency:
         self.since = 0
         self.phase = Phase.IDLE
         self.restored = bool(away)
+        self.previewed = False
         self.scores = None if scores is None else np.array(scores, np.float64)
         self._exchange = Exchange()
         # The committed length at which each chunk that is away left the device.

@@ -25,6 +25,7 @@ class ResidencyRules:
             most exchanges of a selection
     tau     committed tokens between two selections
     scorers who is asked for scores; without any, the last chunks are kept
+    previews whether the last rows of a prompt run before they are read, for their queries
     """
 
     chunks: int
@@ -33,6 +34,7 @@ class ResidencyRules:
     burst: int = 32
     tau: int = 64
     scorers: tuple[str, ...] = ()
+    previews: bool = False
 
     def __post_init__(self) -> None:
         least = least_chunks(self.sink, self.tail, self.burst)

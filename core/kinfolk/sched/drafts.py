@@ -146,7 +146,7 @@ class Drafts:
     def timed(self, plan: StepPlan, seconds: float) -> None:
         """Learn from the time of a step, if it had no slices."""
         drafted, self._drafted = self._drafted, any(item.propose != "off" for item in plan.items)
-        if seconds and all(item.kind is not ItemKind.PREFILL for item in plan.items):
+        if seconds and not any(item.of_prompt for item in plan.items):
             tree = any(item.is_tree for item in plan.items)
             self._widths.timed(plan.rows, len(plan.items), seconds, drafted=drafted, tree=tree)
 

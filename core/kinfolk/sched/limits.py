@@ -28,6 +28,7 @@ class SchedulerLimits:
     draft_width      most drafted rows of one sequence to verify; ``None`` = no limit
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     max_queue        requests that may wait for a slot; ``None`` = any number
+    previews         ends of prompts of paged sequences run for their queries before they are read
     preempt          a request of higher priority takes the place of a running one of lower priority
     overlap          plan a step before the one before it is known, where that changes nothing
     checkpoint_every tokens of a long prompt between checkpoints, 0 = none
@@ -52,6 +53,7 @@ class SchedulerLimits:
     vocabulary: int | None = None
     overlap: bool = True
     preempt: bool = False
+    previews: bool = False
     max_queue: int | None = None
 
     def __post_init__(self) -> None:

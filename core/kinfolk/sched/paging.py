@@ -129,8 +129,32 @@ class Paging:
         self._move(sequence, residency, at_once=last)
         self._make_room(sequence, residency, chunks_for(stop), residency.rules.reading)
         residency.grow(chunks_for(stop))
-        ends = stop == last_tokens_from(prompt)
-        self._ask(sequence, residency, prompt_ends=ends)
+        ends = stop == last_tokens_from(prompt) and not residency.rules.previews
+        self._ask(sequence, residency, stop, prompt_ends=ends)
+
+    def previews(self, sequence: Sequence, stop: int) -> bool:
+        """Whether the rows up to ``stop`` run once before they are read, for their queries: the
+        last ones of a prompt, while chunks are away."""
+        residency, prompt = sequence.residency, len(sequence.request.prompt)
+        return (
+            residency is not None
+            and residency.rules.previews
+            and not residency.previewed
+            and bool(residency.away)
+            and stop == prompt
+            and sequence.computed >= last_tokens_from(prompt)
+        )
+
+    def before_preview(self, sequence: Sequence, stop: int) -> None:
+        """Such rows are planned."""
+        residency = sequence.residency
+        if residency is None:
+            return
+        residency.previewed = True
+        self._move(sequence, residency, at_once=True)
+        self._make_room(sequence, residency, chunks_for(stop), residency.rules.reading)
+        residency.grow(chunks_for(stop))
+        self._ask(sequence, residency, stop, prompt_ends=True)
 
     def before_decode(self, sequence: Sequence, start: int, stop: int) -> None:
         """A row at ``start`` is planned, and drafts behind it up to ``stop``."""
@@ -141,7 +165,7 @@ class Paging:
         needed = chunks_for(start + 1)
         self._make_room(sequence, residency, needed, residency.rules.decoding)
         residency.grow(chunks_for(stop))
-        self._ask(sequence, residency)
+        self._ask(sequence, residency, start + 1)
 
     def overlaps(self, sequences: Iterable[Sequence]) -> bool:
         """Whether no sequence's next step is scored or exchanges chunks, if the one under way emits
@@ -182,7 +206,10 @@ class Paging:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _ask(self, sequence: Sequence, residency: Residency, *, prompt_ends: bool = False) -> None:
+    def _ask(
+        self, sequence: Sequence, residency: Residency, stop: int, *, prompt_ends: bool = False
+    ) -> None:
+        """Ask for scores if they are due; the rows up to ``stop`` are certain to be kept."""
         reason = residency.due(prompt_ends=prompt_ends)
         if reason is None:
             return
@@ -193,7 +220,16 @@ class Paging:
         self._asked[lease.slot] = sequence
         self._requests.append(
             ScoreRequest(
-                lease, sequence.request.id, sequence.known, length, reason, resident, last_used
+                lease,
+                sequence.request.id,
+                sequence.known,
+                length,
+                reason,
+                resident,
+                last_used,
+                self._tables.digest_places(lease),
+                self._tables.sequence(lease).started,
+                stop,
             )
         )
 

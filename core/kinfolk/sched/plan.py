@@ -24,9 +24,13 @@ UNKNOWN_TOKENS = (-1,)
 
 
 class ItemKind(Enum):
+    """What the rows of an item are: a slice of a prompt, one row, a row and drafts behind it, or
+    the last rows of a prompt of which none is kept: they run for their queries."""
+
     PREFILL = "prefill"
     DECODE = "decode"
     VERIFY = "verify"
+    PREVIEW = "preview"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,16 @@ class Item:
         return len(self.tokens) + self.proposed
 
     @property
+    def of_prompt(self) -> bool:
+        """Whether the rows are those of a prompt."""
+        return self.kind in (ItemKind.PREFILL, ItemKind.PREVIEW)
+
+    @property
+    def is_drafted(self) -> bool:
+        """Whether rows may be rejected."""
+        return self.kind in (ItemKind.VERIFY, ItemKind.PREVIEW)
+
+    @property
     def is_tree(self) -> bool:
         """Whether several rows may have one predecessor."""
         return self.parents is not None or (self.tree and self.proposed > 0)
@@ -72,7 +86,9 @@ class ScoreRequest:
     """Chunks of a sequence to score behind a step: those sealed in ``length`` positions, which were
     committed before it. ``tokens`` are all that are known when the step is launched, and not to be
     read later; ``resident`` and ``last_used`` of each chunk are those of
-    :class:`kinfolk.score_api.ChunkQuery`."""
+    :class:`kinfolk.score_api.ChunkQuery`. ``digests``: the places of compressed keys, -1 = none.
+    The rows of the positions from ``started`` to ``stop`` will have run in the slot when the step
+    is done, and of drafts perhaps more."""
 
     lease: SlotLease
     request_id: str
@@ -81,6 +97,9 @@ class ScoreRequest:
     reason: ScoreReason
     resident: npt.NDArray[np.bool_] = field(compare=False)
     last_used: npt.NDArray[np.int64] = field(compare=False)
+    digests: tuple[int, ...] = ()
+    started: int = 0
+    stop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +165,8 @@ class ItemResult:
     """What became of an item: ``kept`` rows are committed, ``emitted`` tokens were chosen.
 
     After a decode or verify item ``len(emitted) == kept``; the last emitted token is pending: it is
-    not in the state yet. A prefill item keeps all its rows and emits one token if it samples.
+    not in the state yet. A prefill item keeps all its rows and emits one token if it samples; a
+    preview keeps none.
     ``path`` are the proposed rows that were kept, ``proposed``: the device holds proposals for what
     follows, and ``confidence`` are the chances of their paths by the drafter, if they were asked
     for.

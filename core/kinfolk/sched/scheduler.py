@@ -306,7 +306,7 @@ class Scheduler:
                 self.stale_results += 1
             elif outcome.error is not None:
                 events.append(self._finish(sequence, FinishReason.ERROR, error=outcome.error))
-            else:
+            elif item.kind is not ItemKind.PREVIEW:
                 self._apply(sequence, item, outcome, events.append)
         self._paging.scored(result.scores)  # what may leave depends on the new lengths
         self._turns.rotate()
@@ -337,6 +337,7 @@ class Scheduler:
             raise EngineError(f"{self.running} requests have state on the device")
         while self._prefixes.evict_one():
             pass
+        self._kv_cache.forget_scores()
         return self._kv_cache.take_operations()
 
     # -- planning -----------------------------------------------------------------------------

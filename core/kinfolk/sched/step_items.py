@@ -97,6 +97,12 @@ class StepItems:
 
     def _slice_item(self, sequence: Sequence, size: int) -> Item:
         lease, start, stop = sequence.leased, sequence.computed, sequence.computed + size
+        if self._paging.previews(sequence, stop):
+            self._paging.before_preview(sequence, stop)
+            self._tables.extend(lease, stop)
+            tokens = sequence.request.prompt[start:stop]
+            kind, name = ItemKind.PREVIEW, sequence.request.id
+            return Item(lease, name, kind, tokens, start, sample=False)
         self._paging.before_slice(sequence, stop)
         self._tables.extend(lease, stop)
         last = stop == len(sequence.request.prompt)

@@ -50,6 +50,10 @@ def _fault(item: Item, outcome: ItemResult) -> str:
         if emitted != int(item.sample):
             return f"emitted {emitted} tokens, {int(item.sample)} asked for"
         return ""
+    if item.kind is ItemKind.PREVIEW:
+        return (
+            f"kept {kept} rows of a preview and emitted {emitted} tokens" if kept + emitted else ""
+        )
     if not 1 <= kept <= min(rows, item.budget):
         return f"kept {kept} rows of {rows} with a budget of {item.budget}"
     if emitted != kept:

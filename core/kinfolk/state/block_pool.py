@@ -6,7 +6,8 @@ while its bytes are still on the device for others: with the last reference they
 
 from __future__ import annotations
 
-from kinfolk.state.chunks import Chunk
+from kinfolk.state.chunks import NO_DIGEST, Chunk
+from kinfolk.state.digest_places import DigestPlaces
 from kinfolk.state.host_rows import HostRows
 from kinfolk.state.operations import DropSaved, LoadBlock, OperationLog, SaveBlock
 from kinfolk.types import DUMMY
@@ -17,7 +18,8 @@ class BlockPool:
 
     ``free`` lists free blocks; the last one is allocated next. ``references`` counts the tables
     that may give up chunks of blocks, and once for each chunk all others that hold it: tables that
-    never do, and checkpoints; ``kept`` counts the blocks of those.
+    never do, and checkpoints; ``kept`` counts the blocks of those. ``digests`` are the places for
+    compressed keys, if chunks are scored by them.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class BlockPool:
         window: int | None,
         operations: OperationLog,
         host: HostRows,
+        digests: DigestPlaces | None = None,
     ) -> None:
         self.index = index
         self.size = size
@@ -37,6 +40,7 @@ class BlockPool:
         self.row_pages = host.layout.block_pages[index]
         self._operations = operations
         self._host = host
+        self._digests = digests
 
     @property
     def unshared(self) -> int:
@@ -70,6 +74,21 @@ class BlockPool:
         """Save a full chunk of a paged sequence, once. From then on, evicting it costs nothing."""
         self._save(chunk)
         self._settle(chunk)
+
+    def digest(self, chunk: Chunk, first: Chunk) -> None:
+        """Compress the keys of a full chunk of a paged sequence, once. ``first`` is the first chunk
+        of the sequence. A chunk that is not on the device comes to a free block for as long as it
+        takes; without one it gets no digest."""
+        away = not chunk.refs
+        if self._digests is None or chunk.digest != NO_DIGEST or not first.refs:
+            return
+        if away and not self.free:
+            return
+        if away:
+            self.load(chunk, paged=True)
+        self._digests.give(chunk, first.block)
+        if away:
+            self.unload(chunk, paged=True)
 
     def keep(self, chunk: Chunk) -> None:
         """Add a checkpoint that holds a resident chunk."""
@@ -190,6 +209,8 @@ class BlockPool:
         if chunk.owners == 0 and chunk.saved:
             self._operations.append(DropSaved(chunk.identity))
             chunk.saved = False
+        if chunk.owners == 0 and self._digests is not None:
+            self._digests.take_back(chunk)
         wanted = chunk.saved or chunk.owners > chunk.refs
         if wanted and not chunk.charged:
             self._host.charge(self.row_pages)

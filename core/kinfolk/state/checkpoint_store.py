@@ -13,6 +13,7 @@ from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.state.chunks import Checkpoint, Chunk, Pin, SequenceState, SlotLease
 from kinfolk.state.geometry import chunks_for, visible_chunks
 from kinfolk.state.operations import (
+    CopyQueries,
     CopyRecurrent,
     DropSaved,
     LoadRecurrent,
@@ -171,6 +172,9 @@ class CheckpointStore:
         )
         self._tables.share(lease, length, chunks, away)
         self._tables.sequence(lease).exact = checkpoint.exact
+        if checkpoint.queries:
+            self._tables.sequence(lease).started = checkpoint.started
+            self.operations.append(CopyQueries(checkpoint.queries, lease.slot))
         if self.recurrent:
             self.operations.append(
                 CopyRecurrent(checkpoint.slot, lease.slot)
@@ -229,8 +233,18 @@ class CheckpointStore:
         checkpoint = self._away(seq.length, chunks, exact=seq.exact)
         if self.recurrent:
             self.operations.append(SaveRecurrent(lease.slot, checkpoint.identity))
+        if seq.paged and self._tables.query_places:
+            checkpoint.queries = self._tables.query_places.pop()
+            checkpoint.started = seq.started
+            self.operations.append(CopyQueries(lease.slot, checkpoint.queries))
         self._tables.release(lease)
         return checkpoint
+
+    def forget_queries(self, checkpoint: Checkpoint) -> None:
+        """Free the place for the queries of a suspended sequence."""
+        if checkpoint.queries:
+            self._tables.query_places.append(checkpoint.queries)
+            checkpoint.queries = 0
 
     def is_away(self, lease: SlotLease) -> bool:
         """Whether checkpoints of a sequence have nothing on the device: it is paged, and chunks of
@@ -315,6 +329,7 @@ class CheckpointStore:
             checkpoint.saved = False
             self.host.discharge(self.host.layout.recurrent_pages)
         self._free_slot(checkpoint)
+        self.forget_queries(checkpoint)
         self._settle_recurrent(checkpoint)
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
             for chunk in held.values():

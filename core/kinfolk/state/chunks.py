@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+NO_DIGEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ class Chunk:
     demoted; ``movable`` counts those of ``refs`` that a table may give up while its sequence runs,
     ``pagers`` those of ``owners`` that are tables of paged sequences; ``saved``: the host has its
     bytes, which do not change any more; ``charged``: the books count a row of host memory for it,
-    because its bytes are there or may have to go there.
+    because its bytes are there or may have to go there. ``digest``: the place of its compressed
+    keys on the device, ``NO_DIGEST`` = there are none.
     """
 
     identity: int
@@ -35,6 +39,7 @@ class Chunk:
     saved: bool = False
     exact: bool = True
     charged: bool = False
+    digest: int = NO_DIGEST
 
 
 @dataclass(slots=True)
@@ -54,7 +59,8 @@ class SequenceState:
     Tables are in increasing chunk order; ``evicted`` counts their entries that are not resident,
     ``fetched`` those of them that have a block. With ``resident`` the sequence is paged: at most
     that many of its chunks of full attention are on the device, and ``unsaved`` of its chunks have
-    no row of host memory yet, which was promised too.
+    no row of host memory yet, which was promised too. It had ``started`` positions when it got the
+    slot: the rows of others have run in this slot.
     """
 
     lease: SlotLease
@@ -62,6 +68,7 @@ class SequenceState:
     tables: tuple[dict[int, Entry], ...]
     resident: int | None = None
     unsaved: int = 0
+    started: int = 0
     length: int = 0
     extended: int = 0
     evicted: int = 0
@@ -81,7 +88,9 @@ class Checkpoint:
     chunks wherever they are, and its recurrent part is kept on the host under ``identity``
     (``saved``). That of a paged sequence which missed something is one from the start; until a
     step has stored its recurrent part, that is in ``slot`` too. ``exact``: no row of it missed a
-    chunk that it should have seen. ``pins`` counts the :class:`Pin` objects of it.
+    chunk that it should have seen. ``pins`` counts the :class:`Pin` objects of it. That of a
+    suspended sequence may have the last queries of the rows from ``started`` on in the place
+    ``queries``, 0 = it has none.
     """
 
     length: int
@@ -93,6 +102,8 @@ class Checkpoint:
     saved: bool = False
     exact: bool = True
     pins: int = 0
+    queries: int = 0
+    started: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from kinfolk.errors import StateError
 from kinfolk.state.block_pool import BlockPool
 from kinfolk.state.chunks import Checkpoint, Chunk, Pin, SequenceState
+from kinfolk.state.digest_places import DigestPlaces
 from kinfolk.state.host_rows import HostRows
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
 
@@ -88,6 +89,15 @@ def check_pool(
         sorted(used + pool.free) == list(range(1, pool.size + 1)),
         f"blocks of pool {index}: every block is free or has one chunk",
     )
+
+
+def check_digests(digests: DigestPlaces) -> None:
+    """Raise :class:`StateError` unless every place is free or held by one chunk with an owner."""
+    places = sorted([*digests.free, *digests.holders])
+    require(places == list(range(digests.size)), "places for compressed keys")
+    for place, chunk in digests.holders.items():
+        require(chunk.digest == place, f"compressed keys of chunk {chunk.identity}")
+        require(chunk.owners > 0, f"compressed keys of chunk {chunk.identity}, which nobody owns")
 
 
 def check_host(

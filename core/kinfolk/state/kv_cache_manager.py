@@ -12,7 +12,7 @@ from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Checkpoint, SlotLease
 from kinfolk.state.host_rows import HostRows
-from kinfolk.state.integrity import check_host, check_pool, require
+from kinfolk.state.integrity import check_digests, check_host, check_pool, require
 from kinfolk.state.operations import StateOperation
 from kinfolk.state.sequence_tables import SequenceTables
 from kinfolk.types import DUMMY
@@ -101,6 +101,13 @@ class KVCacheManager:
             start, positions, length, slot, resident=resident, away=away
         )
 
+    def forget_scores(self) -> None:
+        """Compressed keys and queries are lost. No sequence may have a slot."""
+        if self.tables.digests is not None:
+            self.tables.digests.forget()
+        for checkpoint in self.checkpoints.live:
+            self.checkpoints.forget_queries(checkpoint)
+
     def take_operations(self) -> tuple[StateOperation, ...]:
         """Changes of the tensors that must happen before the next step, in order."""
         return self.tables.operations.take()
@@ -127,6 +134,11 @@ class KVCacheManager:
             require(
                 self.tables.available(pool.index) >= 0, f"promises of pool {pool.index} are covered"
             )
+        if self.tables.digests is not None:
+            check_digests(self.tables.digests)
+            held = [each.queries for each in checkpoints.live if each.queries]
+            places = list(range(self.limits.slots + 1, self.limits.query_slots))
+            require(sorted([*held, *self.tables.query_places]) == places, "places for queries")
         slots = sorted([*sequences, *self.tables.free])
         require(slots == list(range(1, self.limits.slots + 1)), "slots")
         if self.recurrent:

@@ -81,6 +81,25 @@ class LoadBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class DigestChunk:
+    """Compress the keys of a full chunk into a place for digests. ``first`` is the block of the
+    first chunk of its sequence. It reads what the blocks hold before the plan's step."""
+
+    block: int
+    first: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyQueries:
+    """Copy the last queries of a slot to another one, or to and from a place for a suspended
+    sequence."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveRecurrent:
     """Keep a slot's recurrent state on the host under the checkpoint's identity."""
 
@@ -134,6 +153,8 @@ StateOperation = (
     | StoreRecurrent
     | SaveBlock
     | LoadBlock
+    | DigestChunk
+    | CopyQueries
     | SaveRecurrent
     | LoadRecurrent
     | DropSaved

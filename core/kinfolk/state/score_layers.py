@@ -24,10 +24,10 @@ def scored_layers(plan: StatePlan, blocks: int, chunks: int, count: int | None) 
     ``chunks`` chunks beside a pool of ``blocks`` blocks; at least one. ``count``: how many there
     are to be, instead of as many as a quarter of the pool has room for.
 
-    All chosen layers have keys of one shape: the one that most layers have. Raises
+    All chosen layers store keys of one shape in one way: that of most layers. Raises
     :class:`SettingsError` if there is no such layer, or not as many as ``count``.
     """
-    layers = _alike(plan)
+    layers = scoring_layers(plan)
     if not layers:
         raise SettingsError(
             "no layer attends to all positions: there are no chunks to score, and none to page out"
@@ -46,11 +46,12 @@ def scored_layers(plan: StatePlan, blocks: int, chunks: int, count: int | None) 
     return tuple(layers[(2 * part + 1) * len(layers) // (2 * count)] for part in range(count))
 
 
-def _alike(plan: StatePlan) -> list[int]:
-    """The layers of full attention with keys of their own, of the shape that most have."""
-    by_shape: dict[tuple[int, int], list[int]] = {}
+def scoring_layers(plan: StatePlan) -> list[int]:
+    """The layers of full attention with keys of their own, stored as those of most layers are."""
+    alike: dict[Section, list[int]] = {}
     for index, layer in enumerate(plan.layers):
         if isinstance(layer, Paged) and layer.window is None:
-            keys = layer.section("k")
-            by_shape.setdefault((keys.heads, keys.dim), []).append(index)
-    return max(by_shape.values(), key=len, default=[])
+            for section in layer.sections:
+                if section.name == "k":
+                    alike.setdefault(section, []).append(index)
+    return max(alike.values(), key=len, default=[])

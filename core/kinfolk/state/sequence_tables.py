@@ -18,6 +18,7 @@ from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.block_pool import BlockPool
 from kinfolk.state.chunks import Chunk, Entry, SequenceState, SlotLease
+from kinfolk.state.digest_places import DigestPlaces
 from kinfolk.state.geometry import (
     blocks_for_sequence,
     chunks_for,
@@ -28,6 +29,7 @@ from kinfolk.state.host_rows import HostLayout, HostRows
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
+    CopyQueries,
     CopyRecurrent,
     LoadBlock,
     MapChunk,
@@ -43,7 +45,8 @@ ChunkTables = tuple[dict[int, Chunk], ...]
 class SequenceTables:
     """The sequences that hold a slot. Owns the log of operations, and the pools that write to it.
 
-    ``free`` lists free slots; the last one is leased next.
+    ``free`` lists free slots; the last one is leased next. ``query_places`` are free places for the
+    queries of suspended sequences.
     """
 
     def __init__(
@@ -62,8 +65,15 @@ class SequenceTables:
         self.recurrent = recurrent
         self.operations = OperationLog()
         self.host = host or HostRows(HostLayout.counting_rows(len(windows)))
+        self.digests = (
+            None if limits.scored is None else DigestPlaces(limits.digests, self.operations)
+        )
+        self.query_places = list(range(limits.slots + 1, limits.query_slots))
         self.pools = tuple(
-            BlockPool(index, size, window, self.operations, self.host)
+            BlockPool(
+                *(index, size, window, self.operations, self.host),
+                digests=self.digests if window is None else None,
+            )
             for index, (size, window) in enumerate(zip(limits.blocks, windows, strict=True))
         )
         self._windowed = tuple(pool for pool in self.pools if pool.window is not None)
@@ -223,13 +233,15 @@ class SequenceTables:
                     seq.tables[pool.index][number] = Entry(chunk, resident=False)
                     seq.evicted += 1
                     self._saved(seq, pool)
+                    self._digest(seq, pool, chunk)
                 else:
                     pool.hold(chunk, paged=paged)
                     self._map(seq, pool, number, chunk)
                     if paged:
                         pool.seal(chunk)
                         self._saved(seq, pool)
-        seq.length = seq.extended = length
+                        self._digest(seq, pool, chunk)
+        seq.length = seq.extended = seq.started = length
 
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""
@@ -284,6 +296,9 @@ class SequenceTables:
         self.share(forked, source.length, chunks, self.away(lease) if source.evicted else ())
         if self.recurrent:
             self.operations.append(CopyRecurrent(lease.slot, forked.slot))
+        if source.paged and self.digests is not None:
+            self.operations.append(CopyQueries(lease.slot, forked.slot))
+            self.sequence(forked).started = source.started
         self.sequence(forked).exact = source.exact
         return forked
 
@@ -343,6 +358,12 @@ class SequenceTables:
         entries = self.sequence(lease).tables[pool]
         return frozenset(number for number, entry in entries.items() if not entry.resident)
 
+    def digest_places(self, lease: SlotLease, pool: int = 0) -> tuple[int, ...]:
+        """The place of the compressed keys of each full chunk, -1 = it has none."""
+        seq = self.sequence(lease)
+        entries = seq.tables[pool]
+        return tuple(entries[n].chunk.digest for n in range(seq.length // CHUNK_POSITIONS))
+
     def fetch(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
         """Give an evicted chunk a block again, that of another holder or one of the sequence's own
         to which its bytes are loaded. It is in the table from :meth:`recall` on; until then no step
@@ -372,6 +393,7 @@ class SequenceTables:
         seq.fetched -= 1
         seq.evicted -= 1
         self.operations.append(MapChunk(pool, lease.slot, chunk, entry.chunk.block))
+        self._digest(seq, self.pools[pool], entry.chunk)
 
     def new_identity(self) -> int:
         """A name for bytes that the host may keep: of a chunk, or of a checkpoint."""
@@ -400,8 +422,15 @@ class SequenceTables:
         for pool in self.pools:
             if pool.window is None:
                 for number in range(seq.length // CHUNK_POSITIONS, length // CHUNK_POSITIONS):
-                    pool.seal(seq.tables[pool.index][number].chunk)
+                    chunk = seq.tables[pool.index][number].chunk
+                    pool.seal(chunk)
                     self._saved(seq, pool)
+                    self._digest(seq, pool, chunk)
+
+    def _digest(self, seq: SequenceState, pool: BlockPool, chunk: Chunk) -> None:
+        """Compress the keys of a full chunk of a paged sequence, if chunks are scored by them."""
+        if (first := seq.tables[pool.index].get(0)) is not None:
+            pool.digest(chunk, first.chunk)
 
     def _saved(self, seq: SequenceState, pool: BlockPool) -> None:
         """A full chunk of a paged sequence has its row of host memory, which was promised."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,7 +24,9 @@ from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts,
 from kinfolk.state.operations import (
     ClearSlot,
     CopyBlock,
+    CopyQueries,
     CopyRecurrent,
+    DigestChunk,
     DiskOperation,
     DropSaved,
     FetchSaved,
@@ -122,6 +124,22 @@ class PagedLayer:
         return self._arena[section]
 
 
+class ChunkScorer(Protocol):
+    """Compressed keys of chunks, and the last queries of each slot, on the device of a state."""
+
+    def queries_of(self, layer: int) -> torch.Tensor: ...
+
+    def copy_queries(self, source: int, target: int) -> None: ...
+
+    def compress(self, state: State, chunks: Sequence[DigestChunk]) -> None:
+        """Compress the keys of chunks, on the main stream."""
+        ...
+
+    def allocate(self) -> None: ...
+
+    def free(self) -> None: ...
+
+
 class State:
     """All sequences of one model on one device. ``streams``: those of the device, or others."""
 
@@ -151,6 +169,8 @@ class State:
         self._arriving: deque[tuple[int, Any]] = deque()
         self.to_disk: Callable[[DiskOperation], object] | None = None
         """Hears of what is written to the disk and read from it, if there is one."""
+        self.scorer: ChunkScorer | None = None
+        """Has the compressed keys of chunks, if these are scored by the core."""
         tables = [pool.tables for pool in self.pools]
         self.block_tables = BlockTables(tables, plan.windows, limits, device)
 
@@ -163,12 +183,16 @@ class State:
             for table in pool.tables:  # those of sequences that have ended
                 table.clear()
         self._recurrent, self._paged = {}, {}
+        if self.scorer is not None:
+            self.scorer.free()
         self.block_tables.invalidate()
 
     def allocate(self) -> None:
         """Allocate what :meth:`free` freed; it is zero."""
         for pool in self.pools:
             pool.allocate()
+        if self.scorer is not None:
+            self.scorer.allocate()
         self._allocate_layers()
 
     def _allocate_layers(self) -> None:
@@ -200,6 +224,9 @@ class State:
     def recurrent(self, layer: int) -> Mapping[str, torch.Tensor]:
         return self._recurrent[layer]
 
+    def queries(self, layer: int) -> torch.Tensor:
+        return self._require_scorer().queries_of(layer)
+
     def recurrent_tensors(self) -> Iterable[torch.Tensor]:
         """Those of all recurrent layers: [slots and checkpoints + 1, ...] each."""
         for tensors in self._recurrent.values():
@@ -215,8 +242,17 @@ class State:
     def apply(self, operations: Iterable[StateOperation]) -> None:
         """Execute a plan's operations in order. The host waits for no copy."""
         self.copies.begin()
+        digests: list[DigestChunk] = []
         for operation in operations:
+            if isinstance(operation, DigestChunk):
+                digests.append(operation)
+                continue
+            if digests and isinstance(operation, CopyBlock | LoadBlock):
+                self._compress(digests)  # before another chunk is in the block
+                digests = []
             self._apply(operation)
+        if digests:
+            self._compress(digests)
         self.copies.end()
 
     def take_arrived(self) -> tuple[int, ...]:
@@ -274,6 +310,9 @@ class State:
                 )
             case CopyRecurrent(source, target):
                 self._copy_recurrent(source, target)
+            case CopyQueries(source, target):
+                scorer = self._require_scorer()
+                self.copies.change(lambda: scorer.copy_queries(source, target))
             case StoreRecurrent(slot):
                 self.copies.step_uses(_slot(slot))
             case SaveBlock(pool, block, identity):
@@ -289,6 +328,20 @@ class State:
                 self.host.drop(identity)
             case SpillSaved() | FetchSaved():
                 self._to_disk(operation)
+
+    def _compress(self, digests: Sequence[DigestChunk]) -> None:
+        scorer = self._require_scorer()
+        last = list({each.place: each for each in digests}.values())
+        pool = self.plan.windows.index(None)
+        reads = {block for each in last for block in (each.block, each.first)}
+        self.copies.change(
+            lambda: scorer.compress(self, last), reads=[_block(pool, block) for block in reads]
+        )
+
+    def _require_scorer(self) -> ChunkScorer:
+        if self.scorer is None:
+            raise StateError("there are no compressed keys and no queries of this state")
+        return self.scorer
 
     def _clear(self, slot: int) -> None:
         for index, each in enumerate(self.pools):

@@ -7,10 +7,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels import row_layout
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.write_queries import op
 
 KEPT_ROWS = tl.constexpr(op.RING_ROWS)
+PREVIEWED = tl.constexpr(row_layout.PREVIEWED)
 
 
 @triton.jit(do_not_specialize=["sequences", "most_kept"])
@@ -28,7 +30,8 @@ def write_queries_kernel(
     if program < sequences:
         first, rows = tl.load(spans + 4 * program), tl.load(spans + 4 * program + 1)
         slot = tl.load(spans + 4 * program + 2).to(tl.int64)
-        count = tl.where(tl.load(spans + 4 * program + 3) == 0, rows, 0).to(tl.int64)
+        drafted = tl.load(spans + 4 * program + 3)
+        count = tl.where((drafted == 0) | (drafted == PREVIEWED), rows, 0).to(tl.int64)
         last = count - KEPT_ROWS + tl.program_id(1)
         row = first + last
     else:

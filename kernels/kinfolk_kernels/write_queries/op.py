@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kinfolk_kernels.op import Op
+from kinfolk_kernels.row_layout import PREVIEWED
 
 RING_ROWS = 8
 """Last rows of a sequence whose queries are kept."""
@@ -22,10 +23,10 @@ class WriteQueriesArguments:
     padding; a ring [slots, RING_ROWS, heads, D] in the dtype of the queries, which is written.
 
     The query of position p is stored at ring row p % RING_ROWS of its sequence's slot: of certain
-    sequences the last RING_ROWS rows, of drafted ones the last RING_ROWS that are kept. So after a
-    step a slot has the queries of the last positions that are committed, of every row of a tree
-    that was kept and of none that was not; positions that were not computed in this slot leave what
-    was there before.
+    and ``PREVIEWED`` sequences the last RING_ROWS rows, of drafted ones the last RING_ROWS that are
+    kept. So after a step a slot has the queries of the last positions that are committed or
+    previewed, of every row of a tree that was kept and of none that was not; positions that were
+    not computed in this slot leave what was there before.
     """
 
     dtype: torch.dtype
@@ -44,7 +45,7 @@ def write_queries(
 ) -> None:
     """See :class:`WriteQueriesArguments`."""
     for first, rows, slot, drafted in spans.tolist():
-        if not drafted:
+        if drafted in (0, PREVIEWED):
             _write(queries, positions, list(range(first, first + rows)), slot, ring)
     for row, count, slot in zip(path.tolist(), n_keep.tolist(), slots.tolist(), strict=True):
         _write(queries, positions, row[:count], slot, ring)
