@@ -235,7 +235,7 @@ def bench(
     providers = [HookProvider("benchmark", each) for each in (skips, scorer) if each is not None]
     loaded = replace(loaded, hooks=loaded.hooks.with_policies(providers))
     if loaded.residency is not None:
-        scorers = loaded.hooks.asked("score_chunks")
+        scorers = (*loaded.hooks.asked("score_chunks"), *loaded.residency.scorers)
         loaded = replace(loaded, residency=replace(loaded.residency, scorers=scorers))
     with opened(loaded, settings) as engine:
         made = Bench(loaded, engine, skips, str(settings.kv_codec))

@@ -42,11 +42,13 @@ def test_every_row_is_taken(paging, cases, tmp_path):
     assert one["ratio"] > 0
     assert two["kvflash_evictions"] == 2 * one["kvflash_evictions"]
     assert two["steps"] == one["steps"], "both decode in the same steps"
-    (choosing,) = taken["choosing"]
-    assert choosing["rounds"] == 1
-    assert choosing["exchanges_a_round"] == 3
-    assert choosing["captures"] == choosing["allocations"] == 0
-    assert 0 < choosing["host_share_of_decode"] < 1
+    drawn, attention = taken["choosing"]
+    assert (drawn["scorer"], attention["scorer"]) == ("drawn", "qk")
+    assert drawn["exchanges_a_round"] == 3
+    for choosing in (drawn, attention):
+        assert choosing["rounds"] == 1
+        assert choosing["captures"] == choosing["allocations"] == 0
+        assert 0 < choosing["host_share_of_decode"] < 1
     assert taken["leaving"][0]["host_us_an_eviction"] > 0
     assert "skipped" in taken["memory"][0], "there is no such counter on a CPU"
     both = [(row["which"], row["depth"]) for row in taken["reading"]]
