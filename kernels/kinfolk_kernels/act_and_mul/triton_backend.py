@@ -48,20 +48,18 @@ def act_and_mul_kernel(
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * (GROUPS * 64)
-    wait_for_producers(PDL)
     if WIDE:
         column = first + tl.arange(0, GROUPS * 64)
-        inside = column < width
-        gate = tl.load(gate_ptr + row * gate_row + column, mask=inside, other=0.0).to(tl.float32)
-        up = tl.load(up_ptr + row * up_row + column, mask=inside, other=0.0).to(tl.float32)
-        y = activation(gate, ACTIVATION) * up
-        tl.store(out_ptr + row * width + column, y.to(out_ptr.dtype.element_ty), mask=inside)
     else:
         column = columns_of(first, GROUPS)
-        inside = column < width
-        gate = tl.load(gate_ptr + row * gate_row + column, mask=inside, other=0.0).to(tl.float32)
-        up = tl.load(up_ptr + row * up_row + column, mask=inside, other=0.0).to(tl.float32)
-        y = activation(gate, ACTIVATION) * up
+    inside = column < width
+    wait_for_producers(PDL)
+    gate = tl.load(gate_ptr + row * gate_row + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(up_ptr + row * up_row + column, mask=inside, other=0.0).to(tl.float32)
+    y = activation(gate, ACTIVATION) * up
+    if WIDE:
+        tl.store(out_ptr + row * width + column, y.to(out_ptr.dtype.element_ty), mask=inside)
+    else:
         line = row + tl.arange(0, 1)
         store_groups(
             y, line * width, line >= 0, first, width, out_ptr, words_ptr,
