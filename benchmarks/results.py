@@ -18,7 +18,8 @@ NEEDED = frozenset({"commit", "kernels", "machine", "versions", "rates", "rows",
 def kernels_hash(root: Path = ROOT) -> str:
     """A hash of the source files under kernels/."""
     digest = hashlib.sha256()
-    for path in sorted((root / "kernels").rglob("*.py")):
+    files = (path for kind in ("*.py", "*.cu") for path in (root / "kernels").rglob(kind))
+    for path in sorted(files):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
