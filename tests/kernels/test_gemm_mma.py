@@ -114,8 +114,37 @@ def test_more_rows_than_a_launch_has_are_multiplied_in_parts(
     monkeypatch.setattr(backend, "unavailable", lambda device: "")
     monkeypatch.setattr(backend, "mma_rows", lambda x: MmaRows.make(*x.shape, x.device))
     monkeypatch.setattr(backend, "gemm_mma", product)
+    monkeypatch.setattr(backend, "WEIGHTS_OF_PART", 0)
     matrices = [random_planes("Q8_0", n, 64) for n in (8, 12)]
     found = backend.products(x, matrices)
     for y, planes in zip(found, matrices, strict=True):
         torch.testing.assert_close(y, x @ planes.dequantize().T)
     assert seen == parts
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "dequantised"),
+    [(128, 8, False), (129, 8, True), (300, 127, True), (300, 128, False), (513, 4096, True)],
+)
+def test_many_rows_of_small_matrices_are_multiplied_after_dequantising(
+    monkeypatch, rows, count, dequantised
+):
+    """With parts that read the weights of 64 rows of the matrix for nothing."""
+    monkeypatch.setattr(backend, "unavailable", lambda device: "")
+    monkeypatch.setattr(backend, "WEIGHTS_OF_PART", 64 * 64)
+    asked = []
+
+    def large(matrices, x, *, asm):
+        asked.append("dequantised")
+        return [torch.empty(len(x), m.rows) for m in matrices]
+
+    def product(matrices, x, outs):
+        asked.append("in parts")
+        return SimpleNamespace(run=lambda: None)
+
+    monkeypatch.setattr(backend, "gemm_large", large)
+    monkeypatch.setattr(backend, "gemm_mma", product)
+    monkeypatch.setattr(backend, "mma_rows", lambda x: MmaRows.make(*x.shape, x.device))
+    matrices = [empty("Q8_0", count - 4, 64, META), empty("Q8_0", 4, 64, META)]
+    backend.products(torch.empty(rows, 64, device=META), matrices)
+    assert set(asked) == {"dequantised" if dequantised else "in parts"}

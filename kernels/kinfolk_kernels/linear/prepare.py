@@ -23,6 +23,9 @@ WARP_ROW_TILES = (1, 2, 3, 4)
 WARPGROUP_ROW_TILES = (8, 12, 16)
 """The same, by four warps together: for more rows than warps alone multiply."""
 
+MAX_PART_ROWS = 8 * WARPGROUP_ROW_TILES[-1]
+"""Most rows of a launch."""
+
 
 @dataclass(frozen=True, slots=True)
 class F16Rows:
@@ -76,7 +79,7 @@ class MmaRows:
     def make(rows: int, width: int, device: torch.device) -> MmaRows:
         """Uninitialised rows, in the fewest parts, of the least number of tiles that holds them."""
         counts = (*WARP_ROW_TILES, *WARPGROUP_ROW_TILES)
-        parts = -(-rows // (8 * counts[-1]))
+        parts = -(-rows // MAX_PART_ROWS)
         tiles = next(tiles for tiles in counts if parts * 8 * tiles >= rows)
         shape = (parts, -(-width // 128), 4, tiles, 256)
         numbers = torch.empty(shape, dtype=torch.float16, device=device)

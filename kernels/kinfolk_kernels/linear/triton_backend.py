@@ -2,9 +2,9 @@
 
 The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
 float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows, on sm_90
-up to 512, are multiplied as float16 on tensor cores, on sm_90 by a kernel in CUDA C++. For more
-rows, slices of the matrix are dequantised and multiplied by cuBLAS. The order of sums depends on
-shapes only.
+up to 128 or, of large matrices, up to 512, are multiplied as float16 on tensor cores, on sm_90 by a
+kernel in CUDA C++. For more rows, slices of the matrix are dequantised and multiplied by cuBLAS.
+The order of sums depends on shapes only.
 Matrices that read the same rows share launches. Dense matrices are multiplied by cuBLAS.
 """
 
@@ -25,7 +25,7 @@ from kinfolk_kernels.linear.gemm_mma import gemm_mma
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.op import LinearArguments, Matrix
-from kinfolk_kernels.linear.prepare import f16_rows, int8_rows, mma_rows
+from kinfolk_kernels.linear.prepare import MAX_PART_ROWS, f16_rows, int8_rows, mma_rows
 from kinfolk_kernels.linear.segments import MAX_MATRICES
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes
@@ -33,8 +33,12 @@ from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 MAX_MMA_ROWS = 512
-"""Most rows that ``gemm_mma`` multiplies, in parts of 128. More are faster after dequantising
-(``benchmarks/NOTES.md``)."""
+"""Most rows that ``gemm_mma`` multiplies, in parts of 128."""
+
+WEIGHTS_OF_PART = 24 << 20
+"""Weights that a launch must have for each part but the first. Every part reads them again, and its
+launch takes 12 us besides; with fewer weights it is faster to dequantise them once. Counted from
+launches of 31 to 178 M weights (``benchmarks/NOTES.md``)."""
 
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
@@ -72,7 +76,7 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     rows = x.shape[0]
     if x.stride(1) != 1:
         x = x.contiguous()
-    if rows > (MAX_F16_ROWS if unavailable(x.device) else MAX_MMA_ROWS):
+    if _dequantised(matrices, rows, x.device):
         groups = [
             matrices[first : first + MAX_MATRICES]
             for first in range(0, len(matrices), MAX_MATRICES)
@@ -92,6 +96,15 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     if as_half:
         _half_products(as_half, x)
     return outs
+
+
+def _dequantised(matrices: Sequence[Planes], rows: int, device: torch.device) -> bool:
+    """Whether matrices become numbers in memory before they are multiplied."""
+    if unavailable(device):
+        return rows > MAX_F16_ROWS
+    weights = sum(planes.rows * planes.columns for planes in matrices)
+    parts = -(-rows // MAX_PART_ROWS)
+    return rows > MAX_MMA_ROWS or weights < (parts - 1) * WEIGHTS_OF_PART
 
 
 def _half_products(pairs: Sequence[tuple[Planes, torch.Tensor]], x: torch.Tensor) -> None:
