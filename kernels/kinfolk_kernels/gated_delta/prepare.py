@@ -130,8 +130,8 @@ def prepare_kernel(
 
     Rows of a chunk that are not of its slice are as if they were zero. Chunks of few rows are left
     out, see ``chunks``."""
-    MATRICES: tl.constexpr = 4 if PAIRED else 2
     start_dependents(PDL)
+    MATRICES: tl.constexpr = 4 if PAIRED else 2
     head = tl.program_id(0)
     wait_for_producers(PDL)
     counts = chunks_of_slices(slices, positions, entries, TABLE)

@@ -134,8 +134,8 @@ def scan_kernel(
     A checkpoint inside a chunk gets the state before the chunk first, and then the rows up to its
     own, one by one.
     """
-    MATRICES: tl.constexpr = 4 if PAIRED else 2
     start_dependents(PDL)
+    MATRICES: tl.constexpr = 4 if PAIRED else 2
     head = tl.program_id(0) // (DV // BV)
     values = tl.program_id(0) % (DV // BV) * BV + tl.arange(0, BV)
     keys = tl.arange(0, DK)
