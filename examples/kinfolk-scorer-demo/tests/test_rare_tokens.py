@@ -53,10 +53,16 @@ def test_where_no_chunk_has_any_of_the_tokens_all_stays():
 
 @pytest.mark.parametrize("policy", ["rare-tokens", ""])
 def test_switched_on_it_brings_chunks_back(policy):
-    """The bundled model reads a text of several budgets; without the policy nothing comes back."""
+    """The bundled model reads a text of several budgets; without any scorer nothing comes back."""
     torch.set_num_threads(1)
     settings = load_settings(
-        device="cpu", draft="off", slots=1, policy=policy, kvflash=640, kvflash_burst=2
+        device="cpu",
+        draft="off",
+        slots=1,
+        policy=policy,
+        kvflash=640,
+        kvflash_burst=2,
+        kvflash_policy="lru",
     )
     with Runtime.open(None, settings, Registry.discover(load_settings())) as runtime:
         vocabulary = runtime.info.vocabulary
