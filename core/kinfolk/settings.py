@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +18,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from kinfolk.errors import SettingsError
+from kinfolk.setting_values import (
+    blank_is_unset,
+    device_name,
+    distinct,
+    one_word_alone,
+    overrides,
+    split_names,
+    tokens_or_word,
+)
 
 if TYPE_CHECKING:
     import click
@@ -36,99 +44,33 @@ ALIASES: Final = MappingProxyType(
 """Variables of another program for which this one may stand in, and the field that each sets where
 neither a flag nor our own variable does."""
 
-DRAFT_WORDS: Final = ("auto", "off")
-"""Values of ``--draft`` that are no names of drafters."""
-
-
-def _split(value: object) -> object:
-    """``"a, b"`` -> ``("a", "b")``; the empty string is the empty tuple."""
-    if not isinstance(value, str):
-        return value
-    if not value.strip():
-        return ()
-    return tuple(part.strip() for part in value.split(","))
-
-
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    if "" in names:
-        raise ValueError("has an empty name; write names separated by single commas")
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise ValueError(f"names {name!r} twice")
-    return names
-
-
-def _overrides(value: object) -> object:
-    """``"rope=torch,rms_norm=reference"`` or a sequence of ``NAME=OPTION`` -> a mapping."""
-    parts = _split(value)
-    if not isinstance(parts, tuple | list):
-        return value
-    pairs: dict[str, str] = {}
-    for part in parts:
-        name, equals, option = str(part).partition("=")
-        if not (name.strip() and equals and option.strip()):
-            raise ValueError(f"{part!r} is not of the form NAME=OPTION")
-        if name.strip() in pairs:
-            raise ValueError(f"names {name.strip()!r} twice")
-        pairs[name.strip()] = option.strip()
-    return pairs
-
-
-def _one_word_alone(names: tuple[str, ...]) -> tuple[str, ...]:
-    word = next((name for name in names if name in DRAFT_WORDS), None)
-    if not names or (word is not None and len(names) > 1):
-        raise ValueError("must be auto, off, or names of drafters, separated by commas")
-    return names
-
-
-def _blank_is_unset(value: object) -> object:
-    return None if isinstance(value, str) and not value.strip() else value
-
-
-def _device(value: object) -> object:
-    if isinstance(value, str) and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-        raise ValueError("must be auto, cpu, cuda, or cuda:N for the GPU of number N")
-    return value
-
-
-def _tokens(value: object) -> object:
-    if value in ("off", "auto"):
-        return value
-    try:
-        tokens = int(str(value))
-    except ValueError:
-        tokens = 0
-    if tokens < 1:
-        raise ValueError("must be a number of tokens, auto or off")
-    return tokens
-
 
 def _default_cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "kinfolk"
 
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_distinct)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names), AfterValidator(distinct)]
 OptionalNames = Annotated[
     tuple[str, ...] | None,
     NoDecode,
-    BeforeValidator(_split),
-    AfterValidator(lambda names: None if names is None else _distinct(names)),
+    BeforeValidator(split_names),
+    AfterValidator(lambda names: None if names is None else distinct(names)),
 ]
 Overrides = Annotated[
     Mapping[str, str],
     NoDecode,
-    BeforeValidator(_overrides),
+    BeforeValidator(overrides),
     AfterValidator(lambda pairs: MappingProxyType(dict(pairs))),
 ]
 Drafters = Annotated[
     tuple[str, ...],
     NoDecode,
-    BeforeValidator(_split),
-    AfterValidator(_distinct),
-    AfterValidator(_one_word_alone),
+    BeforeValidator(split_names),
+    AfterValidator(distinct),
+    AfterValidator(one_word_alone),
 ]
-OptionalText = Annotated[str | None, BeforeValidator(_blank_is_unset)]
+OptionalText = Annotated[str | None, BeforeValidator(blank_is_unset)]
 
 
 class Settings(BaseSettings):
@@ -160,7 +102,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "warning", description="lowest severity of log lines to print"
     )
-    device: Annotated[str, BeforeValidator(_device)] = Field(
+    device: Annotated[str, BeforeValidator(device_name)] = Field(
         "auto", description="device of the model: auto, cpu, cuda or cuda:N"
     )
     dtype: Literal["auto", "f32", "f16", "bf16"] = Field(
@@ -227,7 +169,7 @@ class Settings(BaseSettings):
         description="most GiB on the disk for prefixes of prompts, of all models together; 0 = "
         "none are kept there",
     )
-    kvflash: Annotated[Literal["off", "auto"] | int, BeforeValidator(_tokens)] = Field(
+    kvflash: Annotated[Literal["off", "auto"] | int, BeforeValidator(tokens_or_word)] = Field(
         "off",
         description="most tokens of a sequence's full attention on the device; the rest waits in "
         "host memory: a number, auto = what fits (--kvflash-most), off = all of them",

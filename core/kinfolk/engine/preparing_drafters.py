@@ -18,7 +18,8 @@ from kinfolk.loader import Provided
 from kinfolk.plans import StatePlan, WeightPlan
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
-from kinfolk.settings import DRAFT_WORDS, Settings
+from kinfolk.setting_values import DRAFT_WORDS
+from kinfolk.settings import Settings
 from kinfolk.state.layout import pool_layouts
 
 log = logging.getLogger(__name__)
