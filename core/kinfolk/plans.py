@@ -296,14 +296,19 @@ class SlotMapping(Checked):
 @dataclass(frozen=True, slots=True)
 class ExpertStats:
     """Statistics for placing experts. ``layers``: the number of experts of each layer, 0 = none.
-    ``counts``: how often each expert was used, by layer; ``None`` = not recorded."""
+    ``counts``: how often each expert was used, by layer; ``None`` = not recorded. ``nbytes``: the
+    bytes of an expert's record on the device, by layer."""
 
     layers: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...] | None = None
+    nbytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Placement(Checked):
-    """The expert in each bay of each layer. An expert in no bay is not resident."""
+    """The expert in each near bay of each layer. An expert in no bay is read from host memory until
+    it is fetched. ``pinned``: how many of the first bays of each layer keep their experts; empty =
+    none."""
 
     bays: tuple[tuple[int, ...], ...]
+    pinned: tuple[int, ...] = ()

@@ -32,11 +32,13 @@ class ExpertsArguments(Generic[S]):
     """The feed-forward experts of a layer: a row's result is the sum over its experts, in the order
     of its ids, of weight * down(activation(gate x) * up x), plus that of the ``shared`` expert.
 
-    ``gate`` and ``up`` [bays, F, W] and ``down`` [bays, W, F] hold the experts in bays, dense or
-    quantised; ``bay_of_expert`` int64 [E] is the bay of each. Operands: x [R, W] in ``dtype``, and
-    the result of :class:`RouteArguments`: ids int64 [R, top_k] and weights float32 [R, top_k].
-    Result: float32 [R, W]. It depends only on the row and on its experts' weights, not on bays or
-    on other rows.
+    ``gate`` and ``up`` [N, F, W] and ``down`` [N, W, F] hold the experts in the N near bays, dense
+    or quantised. ``bay_of_expert`` int64 [E] is the bay of each: a near one below N, the far bay
+    N + i, which is matrix i of the stacks ``far``, or -1 for an expert that is absent and adds
+    nothing. Operands: x [R, W] in ``dtype``, and the result of :class:`RouteArguments`: ids int64
+    [R, top_k] and weights float32 [R, top_k]. Result: float32 [R, W]. It depends only on the row
+    and on its experts' weights, not on bays or on other rows. ``rows`` int32 [1]: rows from this
+    one on are padding; no expert is read for them, and their routed sum is zero.
     """
 
     gate: S
@@ -47,6 +49,13 @@ class ExpertsArguments(Generic[S]):
     top_k: int
     dtype: torch.dtype
     shared: SharedExpert | None = None
+    far: FarExperts[S] | None = None
+    rows: torch.Tensor | None = None
+
+    @property
+    def near(self) -> int:
+        """N."""
+        return int(self.gate.shape[0])
 
     @property
     def count(self) -> int:
@@ -69,6 +78,16 @@ class ExpertsArguments(Generic[S]):
         return 0 if self.shared is None else int(self.shared.gate.shape[0])
 
 
+@dataclass(frozen=True, slots=True)
+class FarExperts(Generic[S]):
+    """The homes of all experts, in host memory that the device can read: ``gate`` and ``up``
+    [E, F, W], ``down`` [E, W, F]."""
+
+    gate: S
+    up: S
+    down: S
+
+
 class SharedExpert(NamedTuple):
     """The expert that every row uses: ``gate`` and ``up`` [F, W], ``down`` [W, F].
 
@@ -87,11 +106,12 @@ def experts(
     """See :class:`ExpertsArguments`."""
     activation = arguments.activation
     out = torch.zeros(x.shape[0], x.shape[1], device=x.device)
-    for row in range(x.shape[0]):
+    for row in range(real_rows(arguments.rows, x.shape[0])):
         for expert, weight in zip(ids[row].tolist(), weights[row], strict=True):
-            bay = int(arguments.bay_of_expert[expert])
-            stacks = (arguments.gate, arguments.up, arguments.down)
-            gate, up, down = (matrix(stack, bay) for stack in stacks)
+            matrices = of_expert(arguments, expert)
+            if matrices is None:
+                continue
+            gate, up, down = matrices
             inner = product(activation, gate @ x[row].float(), up @ x[row].float())
             out[row] += weight * (down @ inner)
     shared = arguments.shared
@@ -100,6 +120,25 @@ def experts(
     wide = x.float()
     inner = product(activation, linear(wide, shared.gate), linear(wide, shared.up))
     return add_shared(out, linear(inner, shared.down), x, shared.shared_gate)
+
+
+def of_expert(
+    arguments: ExpertsArguments[Stack], expert: int, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Gate, up and down of an expert, wherever it is; ``None`` if it is absent."""
+    bay, near = int(arguments.bay_of_expert[expert]), arguments.near
+    if bay < 0:
+        return None
+    there: Any = arguments
+    if bay >= near:
+        there, bay = arguments.far, bay - near
+    gate, up, down = (matrix(stack, bay, dtype) for stack in (there.gate, there.up, there.down))
+    return gate, up, down
+
+
+def real_rows(rows: torch.Tensor | None, most: int) -> int:
+    """The number of rows that are no padding."""
+    return most if rows is None else int(rows)
 
 
 def add_shared(

@@ -9,7 +9,13 @@ from __future__ import annotations
 import torch
 
 from kinfolk_kernels.act_and_mul.op import product
-from kinfolk_kernels.experts.op import ExpertsArguments, Stack, add_shared, matrix
+from kinfolk_kernels.experts.op import (
+    ExpertsArguments,
+    Stack,
+    add_shared,
+    of_expert,
+    real_rows,
+)
 from kinfolk_kernels.linear.torch_backend import product as linear
 
 EXPERT_TILE_ROWS = 16
@@ -20,20 +26,22 @@ def experts(
 ) -> torch.Tensor:
     """See :class:`ExpertsArguments`."""
     activation, shared = arguments.activation, arguments.shared
-    stacks = (arguments.gate, arguments.up, arguments.down)
     rows, top_k = ids.shape
     tile = 1 if rows == 1 else EXPERT_TILE_ROWS
-    pairs = torch.empty(rows * top_k, x.shape[1], device=x.device)
-    order = ids.flatten().argsort(stable=True)
-    counts = ids.flatten().bincount(minlength=arguments.count).tolist()
+    pairs = torch.zeros(rows * top_k, x.shape[1], device=x.device)
+    real = ids[: real_rows(arguments.rows, rows)].flatten()
+    order = real.argsort(stable=True)
+    counts = real.bincount(minlength=arguments.count).tolist()
     start = 0
     for expert, count in enumerate(counts):
         if count == 0:
             continue
-        bay = int(arguments.bay_of_expert[expert])
-        w_gate, w_up, w_down = (matrix(stack, bay, x.dtype) for stack in stacks)
         mine = order[start : start + count]
         start += count
+        matrices = of_expert(arguments, expert, x.dtype)
+        if matrices is None:
+            continue
+        w_gate, w_up, w_down = matrices
         for part in torch.split(mine, tile):
             block = x.new_zeros(tile, x.shape[1])
             block[: part.shape[0]] = x[part // top_k]
