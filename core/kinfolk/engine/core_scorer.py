@@ -45,6 +45,7 @@ class CoreScorer:
     drafts: bool
     suspended: int = 0
     name: str = "qk"
+    previews: bool = True
 
     def scored(self, budget: int, context: int) -> ScoredLayers:
         """The layers beside a ``budget`` of chunks on the device for a ``context``, and their
@@ -63,7 +64,20 @@ class CoreScorer:
         )
 
 
-ChooseScorer = Callable[[PoolRule], CoreScorer | None]
+@dataclass(frozen=True, slots=True)
+class ReadingScorer:
+    """Scores by the attention of another model, which reads the sequence along (``drafter``). That
+    one knows the last tokens of a prompt before this one has read them."""
+
+    name: str = "drafter"
+    previews: bool = False
+
+    def scored(self, budget: int, context: int) -> None:
+        """No layer of this model scores."""
+        return
+
+
+ChooseScorer = Callable[[PoolRule], CoreScorer | ReadingScorer | None]
 """The core's scorer of a model whose full attention has this rule; ``None`` = ``lru``."""
 
 
@@ -81,16 +95,17 @@ def choose_scorer(
     dtype: torch.dtype,
     drafts: bool,
     rule: PoolRule,
-) -> CoreScorer | None:
+) -> CoreScorer | ReadingScorer | None:
     """What the settings ask for; ``trunk`` is the state of a model without its drafter's.
 
     If the model cannot be scored in this way, that is an error (:class:`SettingsError`) if it was
     asked for; by default, the log says so and the first and the last chunks are kept.
     """
-    if settings.kvflash_policy == "lru":
+    policy = settings.kvflash_policy
+    if policy != "qk":
         if settings.kvflash_layers is not None:
-            raise SettingsError("--kvflash-layers is for --kvflash-policy qk, not lru")
-        return None
+            raise SettingsError(f"--kvflash-layers is for --kvflash-policy qk, not {policy}")
+        return ReadingScorer() if policy == "drafter" else None
     try:
         keys = _keys(trunk, rule)
         _require_ops(ops, keys, device, dtype)
