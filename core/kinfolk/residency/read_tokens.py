@@ -65,8 +65,8 @@ class SameTokens:
         self._ids += tokens
 
     def chunk_scores(self, scores: TokenScores, chunks: int) -> tuple[float, ...]:
-        means = scores[: chunks * CHUNK_POSITIONS].reshape(chunks, -1).mean(1, np.float64)
-        return tuple(means.tolist())
+        of_chunks = scores[: chunks * CHUNK_POSITIONS].reshape(chunks, CHUNK_POSITIONS)
+        return tuple(of_chunks.mean(1, np.float64).tolist())
 
 
 class TokensThroughText:
