@@ -87,6 +87,7 @@ class PromptScorer:
         self.loaded, self.reading, self.tokenizer = loaded, reading, tokenizer
         self.kv_cache, self.state = loaded.new_state()
         self._warmup = KernelWarmup(loaded.ops, loaded.device)
+        self._has_failed = False
 
     @classmethod
     def open(
@@ -160,7 +161,12 @@ class PromptScorer:
         try:
             return self._launch(planned)
         except (Exception, SystemExit) as error:
-            log.exception("a slice of a text that is to be scored failed")
+            log.log(
+                logging.DEBUG if self._has_failed else logging.ERROR,
+                "a slice of a text that is to be scored failed",
+                exc_info=True,
+            )
+            self._has_failed = True
             self.state.forget()
             self.state.block_tables.invalidate()
             return PendingReading(planned, error=explain(error))
