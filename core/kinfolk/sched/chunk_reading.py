@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ReadSequence:
     """How far a sequence has been read. ``asked``: chunks whose scores somebody waits for.
     ``problem``: why it cannot be read."""
 
@@ -59,7 +59,7 @@ class ChunkReading:
     back_off: BackOff = field(default_factory=BackOff)
     tokens: int = 0
     failures: int = 0
-    _readers: dict[str, _Reader] = field(default_factory=dict)
+    _readers: dict[str, _ReadSequence] = field(default_factory=dict)
     _outstanding: ReadingSlice | None = None
 
     @property
@@ -80,7 +80,7 @@ class ChunkReading:
     def started(self, sequence: Sequence) -> None:
         """A paged sequence has got a slot."""
         sequence.read = sequence.read or self.start()
-        reader = self._readers[sequence.request.id] = _Reader(sequence, sequence.read)
+        reader = self._readers[sequence.request.id] = _ReadSequence(sequence, sequence.read)
         self._feed(reader)
 
     def ended(self, sequence: Sequence) -> None:
@@ -167,7 +167,7 @@ class ChunkReading:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _next(self) -> _Reader | None:
+    def _next(self) -> _ReadSequence | None:
         """Whose turn it is: of those who are waited for, else of prompts that can be read ahead."""
         if self.back_off.waiting:
             return None
@@ -176,7 +176,7 @@ class ChunkReading:
         ahead = (reader for reader in readers if self._stop(reader) is not None)
         return next(asked, None) or next(ahead, None)
 
-    def _stop(self, reader: _Reader) -> int | None:
+    def _stop(self, reader: _ReadSequence) -> int | None:
         """Where the next slice ends; ``None`` = it has to wait for more tokens. The slice that
         scores has ``least`` rows, so as many stay unread until then."""
         length, size = len(reader.text.ids), self.limits.slice
@@ -188,7 +188,7 @@ class ChunkReading:
         behind = length - self.limits.least
         return behind if grid < length and reader.done < behind else length
 
-    def _feed(self, reader: _Reader) -> None:
+    def _feed(self, reader: _ReadSequence) -> None:
         """Let a reader have the tokens that are new."""
         if reader.problem is not None:
             return
@@ -202,7 +202,7 @@ class ChunkReading:
                 f"--kvflash-drafter reads at most {self.limits.context}"
             )
 
-    def _release(self, reader: _Reader) -> None:
+    def _release(self, reader: _ReadSequence) -> None:
         if reader.lease is not None:
             self.kv_cache.tables.release(reader.lease)
         reader.lease, reader.done = None, 0
