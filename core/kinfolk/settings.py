@@ -187,12 +187,13 @@ class Settings(BaseSettings):
         description="chunks of 64 tokens that a choice exchanges at most; so many blocks of the "
         "budget are spare (--kvflash)",
     )
-    kvflash_policy: Literal["qk", "lru", "drafter"] = Field(
+    kvflash_policy: Literal["qk", "lru", "drafter", "oracle"] = Field(
         "qk",
         description="who chooses what is on the device, unless a --policy scores chunks: qk = the "
         "attention of the last 8 rows to compressed keys of all chunks, lru = nobody: the first "
         "and the last chunks stay, and nothing comes back, drafter = the attention of a small "
-        "model that reads along (--kvflash-drafter)",
+        "model that reads along (--kvflash-drafter), oracle = exact keys in host memory: slow, for "
+        "tests and measurements, and refused by servers",
     )
     kvflash_drafter: Path | None = Field(
         None,

@@ -79,6 +79,13 @@ def test_layers_are_not_for_a_model_that_reads_along(model):
     assert "--kvflash-layers is for --kvflash-policy qk, not drafter" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["serve", "daemon"])
+def test_servers_refuse_a_scorer_for_measurements(model, command):
+    result = invoke(command, "-m", model, *PAGED, "--kvflash-policy", "oracle")
+    assert result.exit_code != 0
+    assert "oracle is for tests and measurements" in result.stderr
+
+
 def test_the_variable_of_another_program_names_the_file(monkeypatch, model):
     monkeypatch.setenv("DFLASH_KVFLASH_DRAFTER", str(model))
     assert load_settings().kvflash_drafter == model

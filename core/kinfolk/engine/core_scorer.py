@@ -30,7 +30,8 @@ SCORE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class CoreScorer:
-    """Scores by the attention of some layers of a model (``qk``).
+    """Scores by the attention of some layers of a model (``qk``), or by exact keys of all of them
+    (``oracle``).
 
     ``count``: how many layers, ``None`` = as many as the memory of the pool suggests. ``heads``:
     query heads of a layer at most, in ``query_dtype``. ``drafts``: whether rows are drafted, whose
@@ -61,6 +62,7 @@ class CoreScorer:
             slot_bytes=RING_ROWS * row,
             work_bytes=scores + (MIXED_ROWS[-1] * row if self.drafts else 0),
             suspended=self.suspended,
+            exact=self.name == "oracle",
         )
 
 
@@ -102,9 +104,9 @@ def choose_scorer(
     asked for; by default, the log says so and the first and the last chunks are kept.
     """
     policy = settings.kvflash_policy
-    if policy != "qk":
-        if settings.kvflash_layers is not None:
-            raise SettingsError(f"--kvflash-layers is for --kvflash-policy qk, not {policy}")
+    if policy != "qk" and settings.kvflash_layers is not None:
+        raise SettingsError(f"--kvflash-layers is for --kvflash-policy qk, not {policy}")
+    if policy in ("lru", "drafter"):
         return ReadingScorer() if policy == "drafter" else None
     try:
         keys = _keys(trunk, rule)
@@ -112,17 +114,19 @@ def choose_scorer(
     except UnsupportedModelError as error:
         if settings.asked("kvflash_policy") or settings.asked("kvflash_layers"):
             raise SettingsError(
-                f"--kvflash-policy qk: {error}; use --kvflash-policy lru", field="kvflash_policy"
+                f"--kvflash-policy {policy}: {error}; use --kvflash-policy lru",
+                field="kvflash_policy",
             ) from None
         log.warning("--kvflash-policy is lru, the first and the last chunks are kept: %s", error)
         return None
     return CoreScorer(
         trunk,
-        settings.kvflash_layers,
+        len(scoring_layers(trunk)) if policy == "oracle" else settings.kvflash_layers,
         _query_heads(metadata, trunk),
         TORCH_DTYPES.get(keys.codec.format, dtype),
         drafts,
         suspended=settings.slots if settings.preempt else 0,
+        name=policy,
     )
 
 

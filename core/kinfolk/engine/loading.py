@@ -14,6 +14,7 @@ from kinfolk.engine.buckets import usual_draft
 from kinfolk.engine.chunk_scoring import PROBE_CHUNKS, probe_scorers
 from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
+from kinfolk.engine.oracle_scorer import OracleScorer
 from kinfolk.engine.pinning import lock_limit, refuse_unpinnable, try_to_pin
 from kinfolk.engine.preparing import Prepared, prepare_model
 from kinfolk.engine.preparing_drafters import PreparedDrafters
@@ -97,7 +98,8 @@ class LoadedModel:
         )
         state = State(self.plan, self.limits, self.device)
         if self.limits.scored is not None and self.queries is not None:
-            state.scorer = QkScorer(
+            kind = OracleScorer if self.limits.scored.exact else QkScorer
+            state.scorer = kind(
                 self.ops,
                 self.plan,
                 self.limits.scored.layers,

@@ -1,4 +1,4 @@
-"""What the user asked of the model that scores chunks."""
+"""What the user asked of those who score chunks."""
 
 from __future__ import annotations
 
@@ -24,3 +24,13 @@ def chunk_drafter(settings: Settings) -> Path | None:
             field="kvflash_drafter",
         )
     return None if file is None or settings.kvflash == "off" else file.expanduser()
+
+
+def refuse_oracle(settings: Settings) -> None:
+    """Raise :class:`SettingsError` if others would wait for a scorer that is for measurements."""
+    if settings.kvflash != "off" and settings.kvflash_policy == "oracle":
+        raise SettingsError(
+            "--kvflash-policy oracle is for tests and measurements: it keeps exact keys in host "
+            "memory that no plan counts, and every request waits for its scores; use qk",
+            field="kvflash_policy",
+        )
