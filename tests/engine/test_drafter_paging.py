@@ -296,3 +296,14 @@ def test_a_request_that_was_preempted_while_it_was_read_goes_on(
         assert seen == alone
         engine.close()
         engine.check_integrity()
+
+
+def test_parking_frees_the_model_that_reads_along(start, collect):
+    engine, reader = start()
+    request = Request("a", tokens_of(900), 40)
+    before = collect(engine.submit(request)).tokens
+    engine.park("target")
+    assert reader.loaded.model is None
+    engine.unpark("target")
+    assert collect(engine.submit(request)).tokens == before
+    assert engine.stats()["kvflash_reading_failures"] == 0
