@@ -88,6 +88,8 @@ class ChunkReading:
         reader = self._readers.pop(sequence.request.id, None)
         if reader is not None:
             self._release(reader)
+            if reader.problem is not None:
+                sequence.read = None  # it may lack a part of the text
 
     def ask(self, sequence: Sequence, chunks: int) -> ChunkScores | None:
         """Score the first ``chunks`` chunks by all tokens that are known now. ``None``: the answer
