@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -34,10 +35,8 @@ class OracleScorer(QkScorer):
         """Copy the keys of full chunks, and compress them too."""
         super().compress(view, chunks)
         for chunk in chunks:
-            keys = [
-                numbers(view.paged(layer).pool("k"), lambda plane, b=chunk.block: plane[b])
-                for layer in self.layers
-            ]
+            block = itemgetter(chunk.block)
+            keys = [numbers(view.paged(layer).pool("k"), block) for layer in self.layers]
             self._exact[chunk.place] = torch.stack(keys).float().cpu()
 
     def scores(
