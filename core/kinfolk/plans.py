@@ -220,13 +220,15 @@ class StatePlan(Checked):
 class ScoredLayers:
     """The ``layers`` whose attention scores chunks, and bytes on the device: ``chunk_bytes`` for
     the compressed keys of a chunk, ``slot_bytes`` for the last queries of a slot, ``work_bytes``
-    for intermediate results. The queries of so many ``suspended`` sequences are kept too."""
+    for intermediate results. The queries of so many ``suspended`` sequences are kept too.
+    ``exact``: keys are kept in host memory as well, and scores are those of these."""
 
     layers: tuple[int, ...]
     chunk_bytes: int = 0
     slot_bytes: int = 0
     work_bytes: int = 0
     suspended: int = 0
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class ChunkQuery:
     length at which each was on the device last. ``queries`` [rows, layers, heads, dim]: those of
     the last rows that were kept, at most 8, in the order of their positions but for drafts, with
     the rotary embedding; and ``keys``. Both are on the device, and not to be changed or kept. They
-    are ``None`` unless the core's scorer is ``qk`` (``--kvflash-policy``).
+    are ``None`` unless the core's scorer is ``qk`` or ``oracle`` (``--kvflash-policy``).
     """
 
     tokens: Sequence[int]

@@ -39,6 +39,7 @@ ALIASES: Final = MappingProxyType(
         "DFLASH_KVFLASH_TAU": "kvflash_tau",
         "DFLASH_KVFLASH_MAX_POOL": "kvflash_most",
         "DFLASH_KVFLASH_POLICY": "kvflash_policy",
+        "DFLASH_KVFLASH_DRAFTER": "kvflash_drafter",
     }
 )
 """Variables of another program for which this one may stand in, and the field that each sets where
@@ -186,11 +187,18 @@ class Settings(BaseSettings):
         description="chunks of 64 tokens that a choice exchanges at most; so many blocks of the "
         "budget are spare (--kvflash)",
     )
-    kvflash_policy: Literal["qk", "lru"] = Field(
+    kvflash_policy: Literal["qk", "lru", "drafter", "oracle"] = Field(
         "qk",
         description="who chooses what is on the device, unless a --policy scores chunks: qk = the "
         "attention of the last 8 rows to compressed keys of all chunks, lru = nobody: the first "
-        "and the last chunks stay, and nothing comes back (--kvflash)",
+        "and the last chunks stay, and nothing comes back, drafter = the attention of a small "
+        "model that reads along (--kvflash-drafter), oracle = exact keys in host memory: slow, for "
+        "tests and measurements, and refused by servers",
+    )
+    kvflash_drafter: Path | None = Field(
+        None,
+        description="file of the small model of --kvflash-policy drafter; its keys and values of "
+        "all positions of all slots are on the device",
     )
     kvflash_layers: int | None = Field(
         None,

@@ -10,6 +10,7 @@ import torch
 
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.prompt_scorer import PromptScorer
+from kinfolk.engine.readers import Readers
 from kinfolk.engine.runtime import scheduler_limits
 from kinfolk.errors import EngineError, RequestError, SettingsError
 from kinfolk.nn.prompt_reading import PromptReading
@@ -38,7 +39,8 @@ def scoring_engine(loaded, load, open_scorer):
     def start(model=None, scorer=None):
         model, scorer = model or loaded, scorer or open_scorer()
         settings = load_settings(device="cpu")
-        opened.append((Engine(model, scheduler_limits(model, settings), scorer=scorer), scorer))
+        limits = scheduler_limits(model, settings)
+        opened.append((Engine(model, limits, readers=Readers(prompts=scorer)), scorer))
         return opened[-1]
 
     yield start

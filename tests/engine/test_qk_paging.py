@@ -175,6 +175,33 @@ def test_scores_are_those_of_a_dense_softmax_over_all_keys(
     assert apart < (1 if family.startswith("gemma") else 0.05)
 
 
+@pytest.mark.parametrize(
+    ("family", "settings"), [("qwen35", {}), ("gemma4", {}), ("laguna", {"kv_codec": "q4_0"})]
+)
+def test_the_oracle_scores_by_exact_keys_of_all_layers(open_paged, wrapped_ops, family, settings):
+    dense = Dense()
+    with wrapped_ops(gated_attention=dense.wrap):
+        loaded = open_paged(family, kvflash_policy="oracle", **settings)
+    assert loaded.residency.scorers == ("oracle",)
+    layers = loaded.limits.scored.layers
+    assert list(layers) == [n for n in full_layers(loaded.plan) if loaded.plan.owner(n) == n]
+    scene = PagedScene(loaded, slots=1)
+    scene.submit(Request("a", tokens_of(loaded, 1200), 60))
+    compared, apart = 0, 0.0
+    while (plan := scene.scheduler.plan()) is not None:
+        result = scene.runner.run(plan, scene.histories)
+        dense.see(scene, plan, result)
+        for request, scores in zip(plan.scores, result.scores, strict=True):
+            assert not all(request.resident)
+            last = range(request.stop - 8, request.stop)
+            exact = dense.scores(layers, len(request.digests), last)
+            apart = max(apart, float((torch.tensor(scores.values) - exact).abs().max()))
+            compared += 1
+        scene.take(scene.scheduler.commit(result))
+    assert compared >= 4
+    assert apart < 1e-5
+
+
 # -- queries --------------------------------------------------------------------------------------
 
 

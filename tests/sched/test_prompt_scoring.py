@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kinfolk.errors import QueueFull, RequestError
 from kinfolk.plans import StateLimits
-from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.limits import SchedulerLimits, ScoringLimits
 from kinfolk.sched.plan import (
     SCORER_MODEL,
     ItemKind,
@@ -17,7 +17,8 @@ from kinfolk.sched.plan import (
     ReadingResult,
     StepResult,
 )
-from kinfolk.sched.prompt_scoring import PromptScoring, ScoringLimits, ScoringRequest
+from kinfolk.sched.prompt_scoring import PromptScoring, ScoringRequest
+from kinfolk.sched.readings import Readings
 from kinfolk.sched.request import Request
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.state.kv_cache_manager import KVCacheManager
@@ -158,7 +159,7 @@ def scheduler_with(scoring):
     kv_cache = KVCacheManager((None,), limits, recurrent=False)
     prefixes = PrefixCache(kv_cache.checkpoints, 0)
     settings = SchedulerLimits(slots=2, context=512, step_tokens=128, slice=64, max_draft=0)
-    return Scheduler(settings, kv_cache, prefixes, scoring=scoring)
+    return Scheduler(settings, kv_cache, prefixes, readings=Readings(scoring))
 
 
 def answered(plan):
@@ -166,8 +167,8 @@ def answered(plan):
         ItemResult(item.lease, item.request_id, item.rows, (7,) if item.sample else ())
         for item in plan.items
     )
-    reading = None if plan.reading is None else scored(plan.reading)
-    return StepResult(plan.step_id, results, reading=reading)
+    readings = tuple(map(scored, plan.readings))
+    return StepResult(plan.step_id, results, readings=readings)
 
 
 def test_requests_go_on_decoding_in_every_step_that_reads_a_slice():
@@ -179,8 +180,8 @@ def test_requests_go_on_decoding_in_every_step_that_reads_a_slice():
     emitted, slices = 0, 0
     while scoring.busy:
         plan = scheduler.plan()
-        assert plan.reading is not None
-        assert plan.reading.item.model == SCORER_MODEL
+        (reading,) = plan.readings
+        assert reading.item.model == SCORER_MODEL
         assert [item.kind for item in plan.items] == [ItemKind.DECODE]
         assert scheduler.plan_next() is None, "the step after it has the next slice"
         scheduler.commit(answered(plan))
@@ -188,7 +189,7 @@ def test_requests_go_on_decoding_in_every_step_that_reads_a_slice():
     assert slices == -(-200 // SLICE) == emitted
     (event,) = scoring.take_events()
     assert len(event.scores) == 200
-    assert scheduler.plan().reading is None
+    assert not scheduler.plan().readings
 
 
 def test_a_step_may_read_and_do_nothing_else():
@@ -212,11 +213,13 @@ def test_a_slice_that_fails_ends_its_text_and_no_request():
     scoring.submit(text("t", 200))
     plan = scheduler.plan()
     result = answered(plan)
-    broken = StepResult(plan.step_id, result.results, reading=ReadingResult("t", error="broken"))
+    broken = StepResult(
+        plan.step_id, result.results, readings=(ReadingResult("t", error="broken"),)
+    )
     events = scheduler.commit(broken)
     assert [event.tokens for event in events] == [(7,)]
     assert [event.error for event in scoring.take_events()] == ["broken"]
-    assert scheduler.plan().reading is None
+    assert not scheduler.plan().readings
     assert scheduler.prefix_stats()["scoring_failures"] == 1
 
 

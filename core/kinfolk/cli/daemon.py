@@ -19,6 +19,7 @@ from kinfolk.cli.options import ENGINE, LOADING, PREFIXES, model_argument, setti
 from kinfolk.cli.streams import OutputLost
 from kinfolk.daemon.frames import Wire
 from kinfolk.errors import SettingsError
+from kinfolk.residency.options import refuse_oracle
 
 if TYPE_CHECKING:
     from kinfolk.daemon.connection import LineSource
@@ -86,6 +87,7 @@ def daemon(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     their ends.
     """
     settings = read_settings(ctx, slots=1, max_queue=0)
+    refuse_oracle(settings)
     if params["socket_path"] is not None and params["stream_fd"] is not None:
         raise click.UsageError("--stream-fd belongs to stdin, --socket has streams of its own")
     wire = {None: Wire.LEGACY, "v1": Wire.TAGGED, "v2": Wire.TAGGED_V2}[params["stream_tagged"]]

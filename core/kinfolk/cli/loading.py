@@ -20,6 +20,7 @@ from kinfolk.compress.options import CompressionOptions
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.errors import ModelFormatError, SettingsError
 from kinfolk.registry import Registry
+from kinfolk.residency.options import chunk_drafter
 from kinfolk.settings import Settings, load_settings, typed_options, unknown_variables
 
 if TYPE_CHECKING:
@@ -149,12 +150,13 @@ def check_model(
         (need or Requirements()).check(file, settings)
 
 
-def check_prompt_scorer(settings: Settings, registry: Registry) -> None:
-    """Check the file of the model that scores prompts, if there is one."""
-    compression = CompressionOptions.of(settings)
-    if compression is not None:
-        own = settings.model_copy(update={"model_family": None})
-        check_model(find_model(str(compression.drafter)), own, registry)
+def check_readers(settings: Settings, registry: Registry) -> None:
+    """Check the files of the models that read beside the one that answers, if there are any."""
+    compression, chunks = CompressionOptions.of(settings), chunk_drafter(settings)
+    own = settings.model_copy(update={"model_family": None})
+    for file in (None if compression is None else compression.drafter, chunks):
+        if file is not None:
+            check_model(find_model(str(file)), own, registry)
 
 
 @contextmanager
@@ -171,7 +173,7 @@ def open_runtime(
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry, need)
-    check_prompt_scorer(settings, registry)
+    check_readers(settings, registry)
     before(path)
     with loading(path) as progress:
         from kinfolk.engine.runtime import Runtime

@@ -33,7 +33,7 @@ ENGINE: Final = (
     *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),
     *("kvflash", "kvflash_most", "kvflash_tau", "kvflash_burst", "kvflash_host"),
-    *("kvflash_policy", "kvflash_layers"),
+    *("kvflash_policy", "kvflash_layers", "kvflash_drafter"),
 )
 COMPRESSION: Final = (
     *("prefill_compression", "prefill_compression_threshold", "prefill_compression_keep_ratio"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 from kinfolk.cli.console import print_json, size, table
 from kinfolk.cli.loading import (
     check_model,
-    check_prompt_scorer,
+    check_readers,
     discover,
     loading,
     model_path,
@@ -54,7 +55,7 @@ def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -
     registry = discover(settings)
     path = model_path(model, registry)
     check_model(path, settings, registry)
-    check_prompt_scorer(settings, registry)
+    check_readers(settings, registry)
     with loading(path):
         from kinfolk.engine.preparing import prepare_model
         from kinfolk.engine.prompt_scorer import planned_beside
@@ -64,7 +65,11 @@ def plan(ctx: click.Context, /, model: str | None, as_json: bool, **rest: Any) -
     with ready.file:
         ready.drafters.close(ready.file)  # what is reported of it was read with the header
         if as_json:
-            print_json({**_report(ready, settings), "prompt_scorer": beside})
+            others = {
+                "prompt_scorer": beside.get("prompts", 0),
+                "chunk_scorer": beside.get("chunks", 0),
+            }
+            print_json(_report(ready, settings) | others)
         else:
             click.echo(_as_text(ready, settings, beside))
 
@@ -87,7 +92,7 @@ def _report(ready: Prepared, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _as_text(ready: Prepared, settings: Settings, beside: int) -> str:
+def _as_text(ready: Prepared, settings: Settings, beside: Mapping[str, int]) -> str:
     from kinfolk.engine.preparing_drafters import draft_line
 
     memory, limits = ready.memory, ready.memory.limits
@@ -96,8 +101,7 @@ def _as_text(ready: Prepared, settings: Settings, beside: int) -> str:
     if memory.others:
         rows.append(("left to others", size(memory.others)))
     rows.append((f"usable on {ready.device}", size(memory.usable)))
-    if beside:
-        rows.append(("the scorer of prompts beside it", size(beside)))
+    rows += [(f"the scorer of {what} beside it", size(taken)) for what, taken in beside.items()]
     rows.append(("weights are kept as", ready.form))
     rows += [("drafts", draft_line(row)) for row in ready.drafters.report()]
     rows.append(("keys and values as", _storage(ready.plan)))

@@ -21,6 +21,7 @@ from kinfolk.cli.options import (
     settings_options,
 )
 from kinfolk.errors import SettingsError
+from kinfolk.residency.options import refuse_oracle
 
 if TYPE_CHECKING:
     from kinfolk.server.options import ServerOptions
@@ -118,6 +119,7 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     is 130.
     """
     settings = read_settings(ctx)
+    refuse_oracle(settings)
     if "log_level" not in settings.model_fields_set:
         logging.getLogger("kinfolk.server").setLevel(logging.INFO)
     keys = _keys(params["api_key"], params["api_key_file"])

@@ -31,17 +31,19 @@ PROBE_CHUNKS = 2
 @dataclass(frozen=True, slots=True)
 class PendingScores:
     """Scores of a sequence that are on their way to the host; ``values`` are valid once the outputs
-    of the step are."""
+    of the step are. ``read``: another model is to read the sequence first."""
 
     request: ScoreRequest
     values: torch.Tensor | None = None
     keep: bool = False
+    read: bool = False
 
 
 class ChunkScoring:
     """Scores chunks for one model, of at most ``slots`` sequences of ``chunks`` chunks in a step,
     and of one step at a time. Nothing that a scorer does can fail a request: ``failures`` counts
-    the rounds that it cost, and the first one is logged. ``nanoseconds`` is the host's time."""
+    the rounds that it cost, and the first one is logged. ``nanoseconds`` is the host's time.
+    ``reads``: what no policy scores, another model does."""
 
     def __init__(
         self,
@@ -50,8 +52,10 @@ class ChunkScoring:
         slots: int,
         chunks: int,
         device: torch.device,
+        *,
+        reads: bool = False,
     ) -> None:
-        self._hooks, self._scorer = hooks, scorer
+        self._hooks, self._scorer, self._reads = hooks, scorer, reads
         self._asked = bool(hooks.asked("score_chunks"))
         self.failures = 0
         self.nanoseconds = 0
@@ -85,7 +89,7 @@ class ChunkScoring:
             if isinstance(answer, Scores):
                 return PendingScores(request, self._on_its_way(number, answer.values))
             if self._scorer is None or queries is None or keys is None:
-                return PendingScores(request)
+                return PendingScores(request, read=self._reads)
             values = self._scorer.scores(queries, keys.places)
             return PendingScores(request, self._on_its_way(number, values))
         except (Exception, SystemExit) as error:
@@ -108,7 +112,7 @@ class ChunkScoring:
     def _collected(self, pending: PendingScores) -> ChunkScores:
         lease, values = pending.request.lease, pending.values
         if values is None:
-            return ChunkScores(lease, keep=pending.keep)
+            return ChunkScores(lease, keep=pending.keep, read=pending.read)
         numbers = tuple(values.tolist())
         if not all(map(math.isfinite, numbers)):
             self._note("a score of a chunk is not a finite number")

@@ -30,7 +30,8 @@ SCORE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class CoreScorer:
-    """Scores by the attention of some layers of a model (``qk``).
+    """Scores by the attention of some layers of a model (``qk``), or by exact keys of all of them
+    (``oracle``).
 
     ``count``: how many layers, ``None`` = as many as the memory of the pool suggests. ``heads``:
     query heads of a layer at most, in ``query_dtype``. ``drafts``: whether rows are drafted, whose
@@ -45,6 +46,7 @@ class CoreScorer:
     drafts: bool
     suspended: int = 0
     name: str = "qk"
+    previews: bool = True
 
     def scored(self, budget: int, context: int) -> ScoredLayers:
         """The layers beside a ``budget`` of chunks on the device for a ``context``, and their
@@ -60,10 +62,24 @@ class CoreScorer:
             slot_bytes=RING_ROWS * row,
             work_bytes=scores + (MIXED_ROWS[-1] * row if self.drafts else 0),
             suspended=self.suspended,
+            exact=self.name == "oracle",
         )
 
 
-ChooseScorer = Callable[[PoolRule], CoreScorer | None]
+@dataclass(frozen=True, slots=True)
+class ReadingScorer:
+    """Scores by the attention of another model, which reads the sequence along (``drafter``). That
+    one knows the last tokens of a prompt before this one has read them."""
+
+    name: str = "drafter"
+    previews: bool = False
+
+    def scored(self, budget: int, context: int) -> None:
+        """No layer of this model scores."""
+        return
+
+
+ChooseScorer = Callable[[PoolRule], CoreScorer | ReadingScorer | None]
 """The core's scorer of a model whose full attention has this rule; ``None`` = ``lru``."""
 
 
@@ -81,33 +97,36 @@ def choose_scorer(
     dtype: torch.dtype,
     drafts: bool,
     rule: PoolRule,
-) -> CoreScorer | None:
+) -> CoreScorer | ReadingScorer | None:
     """What the settings ask for; ``trunk`` is the state of a model without its drafter's.
 
     If the model cannot be scored in this way, that is an error (:class:`SettingsError`) if it was
     asked for; by default, the log says so and the first and the last chunks are kept.
     """
-    if settings.kvflash_policy == "lru":
-        if settings.kvflash_layers is not None:
-            raise SettingsError("--kvflash-layers is for --kvflash-policy qk, not lru")
-        return None
+    policy = settings.kvflash_policy
+    if policy != "qk" and settings.kvflash_layers is not None:
+        raise SettingsError(f"--kvflash-layers is for --kvflash-policy qk, not {policy}")
+    if policy in ("lru", "drafter"):
+        return ReadingScorer() if policy == "drafter" else None
     try:
         keys = _keys(trunk, rule)
         _require_ops(ops, keys, device, dtype)
     except UnsupportedModelError as error:
         if settings.asked("kvflash_policy") or settings.asked("kvflash_layers"):
             raise SettingsError(
-                f"--kvflash-policy qk: {error}; use --kvflash-policy lru", field="kvflash_policy"
+                f"--kvflash-policy {policy}: {error}; use --kvflash-policy lru",
+                field="kvflash_policy",
             ) from None
         log.warning("--kvflash-policy is lru, the first and the last chunks are kept: %s", error)
         return None
     return CoreScorer(
         trunk,
-        settings.kvflash_layers,
+        len(scoring_layers(trunk)) if policy == "oracle" else settings.kvflash_layers,
         _query_heads(metadata, trunk),
         TORCH_DTYPES.get(keys.codec.format, dtype),
         drafts,
         suspended=settings.slots if settings.preempt else 0,
+        name=policy,
     )
 
 

@@ -19,7 +19,7 @@ from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
 from kinfolk.engine.named_prefixes import NamedPrefixes
 from kinfolk.engine.parking import Parking
-from kinfolk.engine.prompt_scorer import PromptScorer
+from kinfolk.engine.readers import Readers
 from kinfolk.engine.scoring_queue import ScoringQueue
 from kinfolk.engine.sizing import prefix_bytes
 from kinfolk.engine.ticket import OnEvent, OnPause, Ticket
@@ -31,6 +31,7 @@ from kinfolk.errors import (
     SlotTaken,
     shown,
 )
+from kinfolk.residency.read_tokens import ReadTokens
 from kinfolk.sched.events import Emitted, Finished, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
@@ -52,7 +53,7 @@ class Engine:
 
     ``submit`` and ``cancel`` may be called from any thread. ``close`` cancels all requests and
     stops the thread; the engine is a context manager. With a ``disk`` prefixes are kept there too.
-    With a ``scorer``, :attr:`scoring` takes texts whose tokens are to be scored.
+    With ``readers`` that score prompts, :attr:`scoring` takes texts whose tokens are to be scored.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Engine:
         limits: SchedulerLimits,
         drafter: Drafter | None = None,
         disk: DiskCache | None = None,
-        scorer: PromptScorer | None = None,
+        readers: Readers | None = None,
     ) -> None:
         if limits.vocabulary is None:
             limits = replace(limits, vocabulary=loaded.info.vocabulary)
@@ -76,7 +77,7 @@ class Engine:
             previews=loaded.residency is not None and loaded.residency.previews,
         )
         self._kv_cache, state = loaded.new_state()
-        self._runner = ModelRunner(loaded, state, scorer)
+        self._runner = ModelRunner(loaded, state, readers := readers or Readers())
         self._wake = threading.Condition()
         prefixes = PrefixCache(
             self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
@@ -86,12 +87,12 @@ class Engine:
             self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._wake)
         books = None if self._disk is None else self._disk.books
         self._root = 0 if disk is None else disk.root
-        scoring = None if scorer is None else scorer.books()
-        self.scoring = None if scoring is None else ScoringQueue(scoring, self._post)
+        readings = self._readings = readers.books()
+        self.scoring = ScoringQueue(texts, self._post) if (texts := readings.texts) else None
         self._scheduler = Scheduler(
-            limits, self._kv_cache, prefixes, drafter, books, loaded.residency, scoring
+            limits, self._kv_cache, prefixes, drafter, books, loaded.residency, readings
         )
-        self._parking = Parking(self._runner, self._scheduler, scorer, self.scoring)
+        self._parking = Parking(self._runner, self._scheduler, readers, self.scoring)
         self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}
@@ -115,6 +116,7 @@ class Engine:
         """
         self._scheduler.check(request)
         history, prompt = History(request), HashedTokens(request.prompt, root=self._root)
+        read = self._readings.read(request, self.loaded.residency)
         ticket = Ticket(request, self.cancel, on_event, on_pause)
         with self._wake:
             if request.id in self._tickets:
@@ -122,7 +124,7 @@ class Engine:
             self._require_place(request)
             self._tickets[request.id] = ticket
         try:
-            self._post(lambda: self._enter(request, history, prompt))
+            self._post(lambda: self._enter(request, history, prompt, read))
         except EngineError:
             del self._tickets[request.id]
             raise
@@ -421,11 +423,11 @@ class Engine:
         return not closing
 
     def _enter(
-        self, request: Request, history: History, prompt: HashedTokens
+        self, request: Request, history: History, prompt: HashedTokens, read: ReadTokens | None
     ) -> Sequence[SchedulerEvent]:
         """Queue a request. An error here ends this request only."""
         try:
-            self._scheduler.submit(request, prompt)
+            self._scheduler.submit(request, prompt, read)
         except Exception as error:
             log.exception("request %r cannot be queued", request.id)
             nothing = Usage(len(request.prompt))

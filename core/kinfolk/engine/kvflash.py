@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from kinfolk.engine.core_scorer import ChooseScorer, CoreScorer, no_scorer
+from kinfolk.engine.core_scorer import ChooseScorer, CoreScorer, ReadingScorer, no_scorer
 from kinfolk.engine.memory import MemoryPlan
 from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB, LEAST_CONTEXT
 from kinfolk.errors import CapacityError
@@ -87,7 +87,7 @@ def _rules(
     hooks: ModelHookCaller,
     rule: PoolRule,
     chunks: int,
-    core: CoreScorer | None,
+    core: CoreScorer | ReadingScorer | None,
 ) -> ResidencyRules:
     return ResidencyRules(
         chunks,
@@ -96,7 +96,7 @@ def _rules(
         burst=settings.kvflash_burst,
         tau=settings.kvflash_tau,
         scorers=(*hooks.asked("score_chunks"), *(() if core is None else (core.name,))),
-        previews=core is not None,
+        previews=core is not None and core.previews,
     )
 
 
@@ -132,7 +132,7 @@ def _first_that_fits(
     host_free: int,
     rule: PoolRule,
     context: int,
-    core: CoreScorer | None,
+    core: CoreScorer | ReadingScorer | None,
 ) -> tuple[MemoryPlan, ResidencyRules]:
     """The largest budget that fits with all of the context. A default context is lowered only if no
     budget fits, and never to one that a budget holds as a whole."""
@@ -165,7 +165,7 @@ def _divided(
     host_free: int,
     rules: ResidencyRules,
     context: int,
-    core: CoreScorer | None,
+    core: CoreScorer | ReadingScorer | None,
 ) -> tuple[MemoryPlan, ResidencyRules]:
     scored = None if core is None else core.scored(rules.chunks, context)
     limits = replace(wanted, resident=rules.chunks, scored=scored)

@@ -14,6 +14,7 @@ from kinfolk.engine.buckets import usual_draft
 from kinfolk.engine.chunk_scoring import PROBE_CHUNKS, probe_scorers
 from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
+from kinfolk.engine.oracle_scorer import OracleScorer
 from kinfolk.engine.pinning import lock_limit, refuse_unpinnable, try_to_pin
 from kinfolk.engine.preparing import Prepared, prepare_model
 from kinfolk.engine.preparing_drafters import PreparedDrafters
@@ -97,7 +98,8 @@ class LoadedModel:
         )
         state = State(self.plan, self.limits, self.device)
         if self.limits.scored is not None and self.queries is not None:
-            state.scorer = QkScorer(
+            kind = OracleScorer if self.limits.scored.exact else QkScorer
+            state.scorer = kind(
                 self.ops,
                 self.plan,
                 self.limits.scored.layers,
@@ -120,7 +122,7 @@ def load_model(
     """Load the model of a file. Everything is checked before weights are read; raises as
     :func:`kinfolk.engine.preparing.prepare_model` does. ``beside``: bytes of the device that
     another model of this process has taken of what ``--memory`` allows."""
-    ready = prepare_model(path, _less_memory(settings, beside), registry)
+    ready = prepare_model(path, less_memory(settings, beside), registry)
     graphs = _wants_graphs(settings, ready.device)
     # cuBLAS adds the parts of a split-K product in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -135,13 +137,14 @@ def load_model(
     return ModelSource(ready, graphs, settings.batch_invariant).load(progress)
 
 
-def _less_memory(settings: Settings, taken: int) -> Settings:
+def less_memory(settings: Settings, taken: int) -> Settings:
+    """The settings where other models have taken bytes of what ``--memory`` allows."""
     if settings.memory is None or not taken:
         return settings
     left = settings.memory - taken / GIB
     if left <= 0:
         raise CapacityError(
-            f"--memory {settings.memory} leaves nothing for the model: the one that scores prompts "
+            f"--memory {settings.memory} leaves nothing for the model: what reads beside it "
             f"takes {taken / GIB:.2f} GiB"
         )
     return settings.model_copy(update={"memory": left})

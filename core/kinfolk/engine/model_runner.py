@@ -19,8 +19,9 @@ from kinfolk.engine.history import History
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.outputs import DeviceOutputs, OutputReader, PendingCopy, item_results
-from kinfolk.engine.prompt_scorer import PendingReading, PromptScorer
+from kinfolk.engine.prompt_scorer import PendingReading
 from kinfolk.engine.qk_scorer import QkScorer
+from kinfolk.engine.readers import Readers
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
 from kinfolk.sched.limits import SchedulerLimits
@@ -60,15 +61,15 @@ class PendingItems:
 class PendingStep:
     """A launched step. If it runs in several parts, ``results`` are those of all parts but the
     last, and ``last`` is the part that is still pending. ``launched``: when its launch began.
-    ``scores``: what was asked for behind it; ``reading``: the part of the model that scores
-    prompts, which may be all of it."""
+    ``scores``: what was asked for behind it; ``readings``: the parts of other models, which may be
+    all of it."""
 
     plan: StepPlan
     results: Sequence[ItemResult]
     last: PendingItems | None
     launched: float = 0.0
     scores: Sequence[PendingScores] = ()
-    reading: PendingReading | None = None
+    readings: Sequence[PendingReading] = ()
 
     @property
     def next_tokens(self) -> torch.Tensor | None:
@@ -80,7 +81,7 @@ class PendingStep:
         batch, outputs = self.last.batch, self.last.outputs
         if (
             self.results
-            or self.reading is not None
+            or self.readings
             or not outputs.captured
             or batch.errors
             or any(item.kind is not ItemKind.DECODE for item in self.plan.items)
@@ -96,11 +97,9 @@ class ModelRunner:
     one, every step runs eagerly; with --batch-invariant, :class:`EngineError` is raised instead.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, state: State, prompt_scorer: PromptScorer | None = None
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, state: State, readers: Readers | None = None) -> None:
         self.state = state
-        self._prompt_scorer = prompt_scorer
+        self._readers = readers or Readers()
         self._max_sequences = (
             MAX_INVARIANT_SEQUENCES[loaded.device.type] if loaded.batch_invariant else None
         )
@@ -108,7 +107,9 @@ class ModelRunner:
         scorer, limits = state.scorer, loaded.limits
         self._scorer = scorer if isinstance(scorer, QkScorer) else None
         self._scoring = ChunkScoring(
-            loaded.hooks, self._scorer, limits.slots, chunks_for(limits.context), loaded.device
+            *(loaded.hooks, self._scorer, limits.slots, chunks_for(limits.context)),
+            loaded.device,
+            reads=self._readers.chunks is not None,
         )
         self._collected = 0.0
         self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
@@ -197,10 +198,8 @@ class ModelRunner:
                     results += self._collect(self._launch(ScheduledBatch(items, histories))[0])
                 pending, scores = self._launch(ScheduledBatch(last, histories, tokens), plan.scores)
             # Behind the copy of the outputs: the device reads on while the host plans.
-            reading = None
-            if self._prompt_scorer is not None and plan.reading is not None:
-                reading = self._prompt_scorer.launch(plan.reading)
-            return PendingStep(plan, results, pending, launched, scores, reading)
+            readings = self._readers.launch(plan.readings)
+            return PendingStep(plan, results, pending, launched, scores, readings)
 
     @torch.inference_mode()
     def collect(self, step: PendingStep) -> StepResult:
@@ -213,8 +212,8 @@ class ModelRunner:
         seconds, self._collected = now - max(step.launched, self._collected), now
         arrived = self.state.take_arrived()
         scores = self._scoring.collect(step.scores)
-        reading = None if step.reading is None else step.reading.collect()
-        return StepResult(step.plan.step_id, tuple(results), seconds, arrived, scores, reading)
+        readings = tuple(each.collect() for each in step.readings)
+        return StepResult(step.plan.step_id, tuple(results), seconds, arrived, scores, readings)
 
     @torch.inference_mode()
     def apply(self, operations: Sequence[StateOperation]) -> None:
@@ -230,8 +229,7 @@ class ModelRunner:
         """The scheduler has given up all sequences and checkpoints: nothing of them is left."""
         self.state.forget()
         self.executor.invalidate()
-        if self._prompt_scorer is not None:
-            self._prompt_scorer.state.forget()
+        self._readers.forget()
 
     def _launch(
         self, batch: ScheduledBatch, scores: Sequence[ScoreRequest] = ()

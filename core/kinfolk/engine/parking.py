@@ -1,6 +1,6 @@
 """Parking: a model's device memory is given to other programs until it is unparked.
 
-Parking the target frees the weights of model, drafter and scorer of prompts, the state of sequences
+Parking the target frees the weights of model, drafter and readers, the state of sequences
 and all captured steps; what host memory and files keep of earlier prompts stays. Parking the draft
 frees the drafter's weights alone, and requests run without its drafts.
 """
@@ -17,7 +17,7 @@ import torch
 from kinfolk.engine.failures import explain
 from kinfolk.engine.loading import Progress
 from kinfolk.engine.model_runner import ModelRunner
-from kinfolk.engine.prompt_scorer import PromptScorer
+from kinfolk.engine.readers import Readers
 from kinfolk.engine.scoring_queue import ScoringQueue
 from kinfolk.errors import EngineError
 from kinfolk.model_api import Model
@@ -50,11 +50,11 @@ class Parking:
         self,
         runner: ModelRunner,
         scheduler: Scheduler,
-        scorer: PromptScorer | None = None,
+        readers: Readers | None = None,
         scoring: ScoringQueue | None = None,
     ) -> None:
         self._runner, self._scheduler = runner, scheduler
-        self._scorer, self._scoring = scorer, scoring
+        self._readers, self._scoring = readers or Readers(), scoring
         self._graphs = runner.loaded.graphs
         self.parked: frozenset[str] = frozenset()
 
@@ -73,10 +73,10 @@ class Parking:
         """Free a part; no request may have a slot. Parts that are parked stay so."""
         parts, loaded = self.check(part), self._runner.loaded
         if "target" in parts - self.parked:
-            if self._scorer is not None and self._scoring is not None:
+            if self._scoring is not None:
                 self._scoring.parked = True
                 self._scoring.end("the model that scores prompts is parked")
-                self._scorer.park()
+            self._readers.park()
             self._runner.apply(self._scheduler.leave_device())
             self._runner.state.free()
             self._runner.use(
@@ -100,8 +100,7 @@ class Parking:
             if "target" in self.parked - left:
                 self._runner.state.allocate()
                 read = source.load(progress, drafter="draft" not in left)
-                if self._scorer is not None:
-                    self._scorer.unpark(progress)
+                self._readers.unpark(progress)
                 self._runner.use(
                     replace(loaded, model=read.model, drafter=read.drafter, graphs=self._graphs)
                 )
@@ -110,8 +109,7 @@ class Parking:
         except Exception as error:
             if "target" in self.parked:
                 self._runner.state.free()
-                if self._scorer is not None:
-                    self._scorer.park()
+                self._readers.park()
             self._runner.use(loaded)
             why = explain(error)
             # The traceback refers to what was loaded.

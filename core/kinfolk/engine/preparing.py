@@ -254,7 +254,7 @@ def _wanted_captures(settings: Settings, step_tokens: int, drafters: PreparedDra
     drafter = drafters.with_weights
     chain, tree = (0, 0) if drafter is None else (drafter.chain, drafter.tree)
     host = drafters.host_rows
-    previews = settings.kvflash != "off" and settings.kvflash_policy == "qk"
+    previews = settings.kvflash != "off" and settings.kvflash_policy in ("qk", "oracle")
     return wanted_captures(
         settings.slots, step_tokens, host=host, chain=chain, tree=tree, previews=previews
     )

@@ -1,5 +1,5 @@
-"""The second model: it reads texts in slices, beside the steps of the first, and scores their
-tokens. It has state of its own, for one text at a time."""
+"""A second model: it reads texts in slices, beside the steps of the first, and scores their tokens.
+It has state of its own: for one text at a time, or for each sequence whose chunks it scores."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from kinfolk.engine.executor import MAX_WARMUP_SIZE_LOG2
 from kinfolk.engine.failures import explain
 from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.kernel_warmup import KernelWarmup
-from kinfolk.engine.loading import LoadedModel, ModelSource, Progress
-from kinfolk.engine.preparing import prepare_model, usable_memory
-from kinfolk.engine.sizing import GIB
+from kinfolk.engine.loading import LoadedModel, ModelSource, Progress, less_memory
+from kinfolk.engine.preparing import Prepared, choose_device, prepare_model, usable_memory
+from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB
 from kinfolk.engine.text import open_text
 from kinfolk.errors import EngineError, SettingsError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.model_api import GraphShape, Model
 from kinfolk.nn.prompt_reading import SCORING_ROWS, PromptReading
 from kinfolk.registry import Registry
+from kinfolk.residency.options import chunk_drafter
+from kinfolk.sched.limits import ScoringLimits
 from kinfolk.sched.plan import ReadingResult, ReadingSlice
-from kinfolk.sched.prompt_scoring import PromptScoring, ScorerFacts, ScoringLimits
+from kinfolk.sched.prompt_scoring import PromptScoring, ScorerFacts
 from kinfolk.settings import Settings
 from kinfolk.text.tokenizer import Tokenizer
 
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 SCORED_POSITIONS: Final = 16384
 """Most tokens of a text that are read at once, whatever the model supports: its keys and values
 stay on the device. A longer text is read in parts."""
+
+FLOAT_BYTES: Final = 4
 
 WAITING_TEXTS: Final = 1024
 """Most texts that wait to be scored."""
@@ -52,32 +56,38 @@ class PendingReading:
 
     def collect(self) -> ReadingResult:
         """Wait for the slice, if it is the last one of its text."""
-        name, error, scores = self.planned.item.request_id, self.error, None
+        item, error, scores = self.planned.item, self.error, None
         if self.values is not None:
             self.ready()
             scores = self.values.numpy().astype(np.float32, copy=False)
             if not np.isfinite(scores).all():
                 scores, error = None, "a score is not a finite number"
-        return ReadingResult(name, scores, error)
+        return ReadingResult(item.request_id, scores, error, item.model)
 
 
 class PromptScorer:
     """A loaded model that scores the tokens of texts, and its state.
 
-    ``tokenizer`` is that of its file. Raises :class:`SettingsError` if the model has no layer that
-    attends to all of a text.
+    ``tokenizer`` is that of its file, ``option`` the one that named it. Raises
+    :class:`SettingsError` if the model has no layer that attends to all of a text.
     """
 
-    def __init__(self, loaded: LoadedModel, reading: PromptReading, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        reading: PromptReading,
+        tokenizer: Tokenizer,
+        option: str = "--prefill-compression-drafter",
+    ) -> None:
         if not reading.layers:
             raise SettingsError(
                 f"{loaded.file.path}: family {loaded.family.name!r} cannot score prompts, as none "
-                "of its layers attends to all positions; name another model with "
-                "--prefill-compression-drafter"
+                f"of its layers attends to all positions; name another model with {option}"
             )
         self.loaded, self.reading, self.tokenizer = loaded, reading, tokenizer
         self.kv_cache, self.state = loaded.new_state()
         self._warmup = KernelWarmup(loaded.ops, loaded.device)
+        self._has_failed = False
 
     @classmethod
     def open(
@@ -87,13 +97,38 @@ class PromptScorer:
         registry: Registry,
         progress: Progress | None = None,
     ) -> PromptScorer:
-        """Load the model of a file. Raises as
+        """Load the model of a file, to score the tokens of prompts. Raises as
         :func:`kinfolk.engine.preparing.prepare_model` does."""
         own = scorer_settings(path, settings)
+        return cls._open(path, own, registry, progress, "--prefill-compression-drafter")
+
+    @classmethod
+    def open_for_chunks(
+        cls,
+        path: Path,
+        settings: Settings,
+        registry: Registry,
+        progress: Progress | None = None,
+    ) -> PromptScorer:
+        """Load the model of a file, to score the chunks of sequences. Raises as
+        :func:`kinfolk.engine.preparing.prepare_model` does."""
+        own = chunk_scorer_settings(path, settings)
+        return cls._open(path, own, registry, progress, "--kvflash-drafter")
+
+    @classmethod
+    def _open(
+        cls,
+        path: Path,
+        own: Settings,
+        registry: Registry,
+        progress: Progress | None,
+        option: str,
+    ) -> PromptScorer:
         ready = prepare_model(path, own, registry)
-        reading = PromptReading(sparse=True)
+        # Slices of a text whose end is not known attend to all keys.
+        reading = PromptReading(sparse=option == "--prefill-compression-drafter")
         source = ModelSource(ready, graphs=False, batch_invariant=False, reading=reading)
-        return cls(source.load(progress), reading, open_text(path, own, registry)[0])
+        return cls(source.load(progress), reading, open_text(path, own, registry)[0], option)
 
     @property
     def facts(self) -> ScorerFacts:
@@ -103,26 +138,35 @@ class PromptScorer:
     def nbytes(self) -> int:
         """Bytes of the device that it was planned with."""
         source = self.loaded.source
-        return 0 if source is None else source.ready.memory.total
+        return 0 if source is None else _nbytes(source.ready)
 
-    def books(self) -> PromptScoring:
-        """What plans its items."""
+    @property
+    def limits(self) -> ScoringLimits:
+        """What it can read."""
         loaded = self.loaded
-        limits = ScoringLimits(
+        return ScoringLimits(
             context=loaded.limits.context,
             slice=loaded.slice_rows,
             least=SCORING_ROWS,
             vocabulary=loaded.info.vocabulary,
             waiting=WAITING_TEXTS,
         )
-        return PromptScoring(limits, self.kv_cache)
+
+    def books(self) -> PromptScoring:
+        """What plans its items, if it scores the tokens of texts."""
+        return PromptScoring(self.limits, self.kv_cache)
 
     def launch(self, planned: ReadingSlice) -> PendingReading:
         """Launch a slice; the host does not wait. An error is that of its text alone."""
         try:
             return self._launch(planned)
         except (Exception, SystemExit) as error:
-            log.exception("a slice of a text that is to be scored failed")
+            log.log(
+                logging.DEBUG if self._has_failed else logging.ERROR,
+                "a slice of a text that is to be scored failed",
+                exc_info=True,
+            )
+            self._has_failed = True
             self.state.forget()
             self.state.block_tables.invalidate()
             return PendingReading(planned, error=explain(error))
@@ -169,23 +213,36 @@ class PromptScorer:
         self.loaded.file.close()
 
 
-def planned_beside(settings: Settings, registry: Registry) -> tuple[int, Settings]:
-    """Bytes of the device that a model that scores prompts will take, 0 without one, and the
-    settings with which the model beside it is planned. Reads no weights."""
-    options = CompressionOptions.of(settings)
-    if options is None:
-        return 0, settings
-    ready = prepare_model(options.drafter, scorer_settings(options.drafter, settings), registry)
-    ready.file.close()
-    taken = ready.memory.total
-    left = usable_memory(ready.device, settings.memory) - taken
+def planned_beside(settings: Settings, registry: Registry) -> tuple[dict[str, int], Settings]:
+    """Bytes of the device that models beside the one that answers will take, by what they score,
+    and the settings with which that one is planned. Reads no weights."""
+    taken, options, chunks = {}, CompressionOptions.of(settings), chunk_drafter(settings)
+    if options is not None:
+        own = scorer_settings(options.drafter, settings)
+        taken["prompts"] = _planned(options.drafter, own, registry)
+    if chunks is not None:
+        own = chunk_scorer_settings(chunks, less_memory(settings, sum(taken.values())))
+        taken["chunks"] = _planned(chunks, own, registry)
+    if not taken:
+        return {}, settings
+    device = choose_device(settings.device)
+    left = usable_memory(device, settings.memory) - sum(taken.values())
     return taken, settings.model_copy(update={"memory": max(left, 1) / GIB})
 
 
 def scorer_settings(path: Path, settings: Settings) -> Settings:
-    """The settings of the model that scores prompts: one text at a time, of which nothing is
-    kept."""
-    context = SCORED_POSITIONS
+    """The settings of a model that scores prompts: one text at a time, of which nothing is kept."""
+    return _own_settings(path, settings, SCORED_POSITIONS, slots=1)
+
+
+def chunk_scorer_settings(path: Path, settings: Settings) -> Settings:
+    """The settings of a model that scores chunks: as many sequences of as many positions as the
+    model that answers."""
+    context = settings.context or DEFAULT_CONTEXT
+    return _own_settings(path, settings, context, slots=settings.slots)
+
+
+def _own_settings(path: Path, settings: Settings, context: int, slots: int) -> Settings:
     with GGUFFile.open(path) as file:
         key = f"{file.metadata.architecture}.context_length"
         if key in file.metadata:
@@ -194,13 +251,15 @@ def scorer_settings(path: Path, settings: Settings) -> Settings:
         update={
             "model_family": None,
             "policy": (),
-            "slots": 1,
+            "slots": slots,
             "context": context,
             "step_tokens": None,
             "checkpoints": 0,
             "cache_memory": 0.0,
             "cache_disk": 0.0,
             "kvflash": "off",
+            "kvflash_policy": "qk",
+            "kvflash_drafter": None,
             "kv_codec": None,
             "v_codec": None,
             "graphs": "off",
@@ -210,3 +269,22 @@ def scorer_settings(path: Path, settings: Settings) -> Settings:
             "draft_model": None,
         }
     )
+
+
+def _planned(path: Path, own: Settings, registry: Registry) -> int:
+    ready = prepare_model(path, own, registry)
+    ready.file.close()
+    return _nbytes(ready)
+
+
+def _nbytes(ready: Prepared) -> int:
+    """Bytes of the device of a model that scores, with those of its last look at a text: products,
+    shares, and copies of both."""
+    metadata = ready.file.metadata
+    key = metadata.arch_key("attention.head_count")
+    heads = 1
+    if key in metadata:
+        value = metadata.value(key)
+        heads = max(metadata.integers(key)) if value.is_array else metadata.integer(key)
+    look = 4 * SCORING_ROWS * heads * ready.memory.limits.context * FLOAT_BYTES
+    return ready.memory.total + look

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.disk_tier import open_disk
 from kinfolk.engine.engine import Engine
-from kinfolk.engine.loading import LoadedModel, load_model
+from kinfolk.engine.loading import LoadedModel, less_memory, load_model
 from kinfolk.engine.preparing_drafters import named_drafters
 from kinfolk.engine.prompt_scorer import PromptScorer
+from kinfolk.engine.readers import Readers, start_reading
 from kinfolk.engine.text import open_text
 from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
 from kinfolk.model_api import ModelInfo
 from kinfolk.registry import Registry
+from kinfolk.residency.options import chunk_drafter
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.settings import Settings
 from kinfolk.spec.in_order import DraftersInOrder
@@ -43,8 +45,13 @@ class Runtime:
     chat: ChatTemplate | None
     chat_format: ChatFormat
     card: ModelCard | None
-    scorer: PromptScorer | None = None
-    """The model that scores prompts which may be compressed."""
+    readers: Readers = field(default_factory=Readers)
+    """The models that read beside it."""
+
+    @property
+    def scorer(self) -> PromptScorer | None:
+        """The model that scores prompts which may be compressed."""
+        return self.readers.prompts
 
     @property
     def loaded(self) -> LoadedModel:
@@ -69,28 +76,26 @@ class Runtime:
     ) -> Runtime:
         """Load a model file, or the bundled model if ``path`` is ``None``."""
         named_drafters(settings, registry)  # refuses an unknown name before anything is read
-        options = CompressionOptions.of(settings)
+        chunk_drafter(settings)  # and settings that contradict each other
         path = path or bundled_model(registry)
         with ThreadPoolExecutor(1) as pool:
             # Building a large vocabulary takes as long as loading weights: do both at once.
             text = pool.submit(open_text, path, settings, registry)
-            scorer, beside = None, 0
-            if options is not None:
-                # First, so that the model's plan divides what it leaves.
-                scorer = PromptScorer.open(options.drafter, settings, registry, progress)
-                beside = scorer.nbytes
-            loaded = load_model(path, settings, registry, progress, beside=beside)
+            # First, so that the model's plan divides what they leave.
+            readers = _readers(settings, registry, progress)
+            loaded = load_model(path, settings, registry, progress, beside=readers.nbytes)
             tokenizer, chat, chat_format = text.result()
+        if readers.chunks is not None:
+            readers = replace(readers, start=start_reading(tokenizer, readers.chunks))
         card = find_card(path, loaded.file.metadata, loaded.family)
         limits, disk = scheduler_limits(loaded, settings), open_disk(loaded, settings)
-        engine = Engine(loaded, limits, _host_drafter(loaded), disk, scorer)
-        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card, scorer)
+        engine = Engine(loaded, limits, _host_drafter(loaded), disk, readers)
+        return cls(loaded.info.name, engine, tokenizer, chat, chat_format, card, readers)
 
     def close(self) -> None:
         self.engine.close()
         self.loaded.drafters.close(self.loaded.file)
-        if self.scorer is not None:
-            self.scorer.close()
+        self.readers.close()
         self.loaded.file.close()
 
     def __enter__(self) -> Runtime:
@@ -98,6 +103,20 @@ class Runtime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _readers(settings: Settings, registry: Registry, progress: Progress | None) -> Readers:
+    """The models that read beside the one that answers; without the tokens of the latter."""
+    options, chunks = CompressionOptions.of(settings), chunk_drafter(settings)
+    readers = Readers()
+    if options is not None:
+        scorer = PromptScorer.open(options.drafter, settings, registry, progress)
+        readers = replace(readers, prompts=scorer)
+    if chunks is not None:
+        left = less_memory(settings, readers.nbytes)
+        scorer = PromptScorer.open_for_chunks(chunks, left, registry, progress)
+        readers = replace(readers, chunks=scorer)
+    return readers
 
 
 def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits:

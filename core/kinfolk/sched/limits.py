@@ -100,3 +100,16 @@ class SchedulerLimits:
     def most_drafted(self) -> int:
         """Most drafted rows of a sequence in a step, whoever drafts them."""
         return max(self.max_draft, self.proposed)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringLimits:
+    """``context``: most tokens of a text; ``slice``: most rows of a step; ``least``: rows that the
+    last slice has if the text has as many; ``vocabulary``: token ids are below this; ``waiting``:
+    most texts that wait."""
+
+    context: int
+    slice: int
+    least: int
+    vocabulary: int
+    waiting: int

@@ -4,6 +4,7 @@ device and come back.
 Everything is a function of the sequence's own steps. Chunks leave when a row needs their place.
 A selection takes three steps of its sequence: the first one is scored, the plan of the second one
 loads chunks into spare blocks while its step runs, and the plan of the third one exchanges them.
+Where another model scores chunks, the sequence waits behind the first one until that has read it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from time import perf_counter_ns
 from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
 from kinfolk.residency.residency import Phase, Residency
 from kinfolk.residency.rules import ResidencyRules
+from kinfolk.sched.chunk_reading import ChunkReading
 from kinfolk.sched.plan import ChunkScores, ScoreRequest
 from kinfolk.sched.request import Sequence
 from kinfolk.state.geometry import chunks_for
@@ -31,10 +33,17 @@ class Paging:
 
     ``exchanges`` and ``selections`` count chunks that came back and scores that came, ``evictions``
     chunks that left. ``choosing`` and ``moving`` are the host's nanoseconds; they decide nothing.
+    ``reading``: what another model reads, to score chunks that nobody else has scored.
     """
 
-    def __init__(self, rules: ResidencyRules | None, tables: SequenceTables) -> None:
+    def __init__(
+        self,
+        rules: ResidencyRules | None,
+        tables: SequenceTables,
+        reading: ChunkReading | None = None,
+    ) -> None:
         self.rules = rules
+        self._reading = reading
         self.evictions = 0
         self.exchanges = 0
         self.selections = 0
@@ -94,8 +103,12 @@ class Paging:
         seq = self._tables.sequence(sequence.leased)
         if self.rules is None or not seq.paged:
             return
+        if self._reading is not None:
+            self._reading.started(sequence)
         if sequence.residency is not None:
             sequence.residency.reopened(chunks_for(seq.extended))
+            if self.waits(sequence):
+                self._await(sequence)
             return
         away = sorted(self._tables.away(sequence.leased))
         known = chunks_for(seq.extended)
@@ -104,7 +117,17 @@ class Paging:
         scores = None if judged is None else judged[: seq.length // CHUNK_POSITIONS]
         sequence.residency = Residency(self.rules, seq.length, known, away, scores)
 
+    def ended(self, sequence: Sequence) -> None:
+        """A sequence gives its slot back, for good or for a while."""
+        if self._reading is not None:
+            self._reading.ended(sequence)
+
     # -- planning -------------------------------------------------------------------------------
+
+    def waits(self, sequence: Sequence) -> bool:
+        """Whether a sequence waits for scores, while no step is under way."""
+        residency = sequence.residency
+        return residency is not None and residency.phase is Phase.ASKED
 
     def slice_end(self, sequence: Sequence, end: int, most: int) -> int:
         """Where the next slice of a prompt ends, which would be at ``end`` without paging, on the
@@ -191,6 +214,9 @@ class Paging:
             sequence = self._asked.pop(result.lease.slot, None)
             if sequence is None or sequence.lease is not result.lease:
                 continue
+            if result.read:
+                self._await(sequence)
+                continue
             residency = sequence.residency
             if residency is not None:
                 self.selections += 1
@@ -205,6 +231,19 @@ class Paging:
         self._asked.clear()
 
     # -- inside ---------------------------------------------------------------------------------
+
+    def _await(self, sequence: Sequence) -> None:
+        """Have another model read what is new of a sequence, which waits for the scores."""
+        lease = sequence.leased
+        self._asked[lease.slot] = sequence
+        answer = ChunkScores(lease)
+        if self._reading is not None:
+            chunks = self._tables.length(lease) // CHUNK_POSITIONS
+            pending = self._reading.ask(sequence, chunks)
+            if pending is None:
+                return
+            answer = pending
+        self.scored([answer])
 
     def _ask(
         self, sequence: Sequence, residency: Residency, stop: int, *, prompt_ends: bool = False

@@ -19,6 +19,9 @@ TokenScores = npt.NDArray[np.float32]
 SCORER_MODEL = 1
 """The model of items that read a text to score its tokens; 0 is the one that answers."""
 
+CHUNK_SCORER_MODEL = 2
+"""The model of items that read a sequence along, to score its chunks."""
+
 UNKNOWN_TOKENS = (-1,)
 """The tokens of a row that follows a step whose result is not known yet."""
 
@@ -43,8 +46,8 @@ class Item:
     hold tokens that only the device knows, the first of those proposed for the slot; they are a
     tree if ``tree``. ``propose``: what to propose behind the tokens that the item chooses.
     ``budget`` is the largest number of tokens that may still be emitted. ``stores`` asks for
-    checkpoints: (tokens of the item after which to store, slot to store in). ``model`` is 0, or
-    ``SCORER_MODEL``, whose sequences have state of their own.
+    checkpoints: (tokens of the item after which to store, slot to store in). ``model`` is 0,
+    ``SCORER_MODEL`` or ``CHUNK_SCORER_MODEL``: each has state of its own.
     """
 
     lease: SlotLease
@@ -105,17 +108,19 @@ class ScoreRequest:
 @dataclass(frozen=True, slots=True)
 class ChunkScores:
     """What came of a :class:`ScoreRequest`: a score of each chunk; ``None``: nobody has an opinion,
-    so the last chunks are kept; ``keep``: nothing is to change."""
+    so the last chunks are kept; ``keep``: nothing is to change; ``read``: the sequence waits until
+    another model has read what is new of it."""
 
     lease: SlotLease
     values: tuple[float, ...] | None = None
     keep: bool = False
+    read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingSlice:
-    """An item of ``SCORER_MODEL``, with the operations on that model's state before it: a slice of
-    a text of ``length`` tokens. With the last slice, all of them are scored."""
+    """An item of another model, with the operations on that model's state before it: a slice of a
+    text of ``length`` tokens so far. With the last slice, all of them are scored."""
 
     item: Item
     operations: tuple[StateOperation, ...]
@@ -133,18 +138,19 @@ class ReadingResult:
     request_id: str
     scores: TokenScores | None = None
     error: str | None = None
+    model: int = SCORER_MODEL
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step: state operations first, then the items' rows, then ``scores``: chunks to score for
-    the plan after the next. ``reading`` is the part of the model that scores prompts."""
+    the plan after the next. ``readings`` are the parts of other models, at most one of each."""
 
     step_id: int
     items: tuple[Item, ...]
     operations: tuple[StateOperation, ...]
     scores: tuple[ScoreRequest, ...] = ()
-    reading: ReadingSlice | None = None
+    readings: tuple[ReadingSlice, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -188,11 +194,11 @@ class StepResult:
     """What became of a step: a result for each of its items, and the seconds since the step before,
     or since its launch if that was later; 0 = not measured. ``arrived``: identities of chunks and
     checkpoints whose bytes have come to host memory since the step before. ``scores``: one for each
-    of the plan's. ``reading``: that of the plan's."""
+    of the plan's. ``readings``: one for each of the plan's."""
 
     step_id: int
     results: tuple[ItemResult, ...]
     seconds: float = 0.0
     arrived: tuple[int, ...] = ()
     scores: tuple[ChunkScores, ...] = ()
-    reading: ReadingResult | None = None
+    readings: tuple[ReadingResult, ...] = ()

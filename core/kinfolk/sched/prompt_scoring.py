@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from kinfolk.errors import QueueFull, RequestError
 from kinfolk.sched.acceptance import check_tokens
+from kinfolk.sched.limits import ScoringLimits
 from kinfolk.sched.plan import (
     SCORER_MODEL,
     Item,
@@ -44,19 +45,6 @@ class ScorerFacts:
     """What clients know of a scorer: ``context`` is the number of tokens that it reads at once."""
 
     context: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScoringLimits:
-    """``context``: most tokens of a text; ``slice``: most rows of a step; ``least``: rows that the
-    last slice has if the text has as many; ``vocabulary``: token ids are below this; ``waiting``:
-    most texts that wait."""
-
-    context: int
-    slice: int
-    least: int
-    vocabulary: int
-    waiting: int
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Literal
 
 from kinfolk.errors import EngineError, RequestError, SettingsError, shown
+from kinfolk.residency.read_tokens import ReadTokens
 from kinfolk.residency.residency import Residency
 from kinfolk.sched.draft_counts import DraftTally
 from kinfolk.sched.rules import FORBIDDEN, RULES, check_bias
@@ -165,6 +166,7 @@ class Sequence:
     ``granted`` tokens are emitted, ``None`` = never. ``kept`` is its state while it is preempted.
     If it is paged, ``residency`` says which of its chunks are on the device, and ``salted`` is its
     prompt as the prefix cache knows it where something was missed. ``exact``: nothing was, so far.
+    ``read``: its tokens as another model reads them to score its chunks.
     """
 
     request: Request
@@ -180,6 +182,7 @@ class Sequence:
     kept: Checkpoint | None = None
     residency: Residency | None = field(default=None, repr=False)
     salted: HashedTokens | None = field(default=None, repr=False)
+    read: ReadTokens | None = field(default=None, repr=False)
     exact: bool = True
     reused_from: Place | None = None
     asked_disk: bool = False

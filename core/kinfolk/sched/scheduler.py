@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from kinfolk.draft_api import Drafter
 from kinfolk.errors import EngineError, SettingsError, SlotTaken
+from kinfolk.residency.read_tokens import ReadTokens
 from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.admission import Admission
 from kinfolk.sched.checkpoints import Checkpoints
@@ -24,7 +25,7 @@ from kinfolk.sched.overlap import goes_on
 from kinfolk.sched.paging import Paging
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan, StepResult
 from kinfolk.sched.preemption import Preemption
-from kinfolk.sched.prompt_scoring import PromptScoring
+from kinfolk.sched.readings import Readings
 from kinfolk.sched.request import FinishReason, Request, Sequence, Status
 from kinfolk.sched.step_items import StepItems, draft_depth, forked_items
 from kinfolk.sched.turns import Turns
@@ -53,7 +54,7 @@ class Scheduler:
         drafter: Drafter | None = None,
         disk: DiskBooks | None = None,
         residency: ResidencyRules | None = None,
-        scoring: PromptScoring | None = None,
+        readings: Readings | None = None,
     ) -> None:
         longest = max(limits.slice, limits.max_draft + 1, limits.proposed + 1)
         tree = limits.proposed_tree
@@ -70,14 +71,14 @@ class Scheduler:
             )
         self.limits = limits
         self._kv_cache = kv_cache
-        self._paging = Paging(residency, kv_cache.tables)
+        self._readings = readings or Readings()
+        self._paging = Paging(residency, kv_cache.tables, self._readings.chunks)
         self._checkpoints = Checkpoints(kv_cache.checkpoints, prefixes, limits, self._paging)
         self._prefixes = prefixes
         self._disk = disk
         self._admission = Admission(limits, kv_cache, prefixes, self._paging, disk)
         self._choices = Choices(prefixes, self._admission.room_changed)
         self._preemption = Preemption(kv_cache.checkpoints, prefixes)
-        self._scoring = scoring
         self._drafts = Drafts(limits, drafter)
         self._turns = Turns(limits.quantum)
         self._items = StepItems(
@@ -124,8 +125,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        scoring = self._scoring is not None and self._scoring.busy
-        return not self._alive and not self._outstanding and not scoring
+        return not self._alive and not self._outstanding and not self._readings.busy
 
     @property
     def alive(self) -> Mapping[str, Sequence]:
@@ -164,9 +164,8 @@ class Scheduler:
     def prefix_stats(self) -> dict[str, int]:
         """Counters of the prefix cache, of the disk behind it, of paging, and of scored texts."""
         disk = {} if self._disk is None else self._disk.stats()
-        scoring = {} if self._scoring is None else self._scoring.stats()
         paging = self._paging.stats(tuple(self._alive.values()))
-        return self._prefixes.stats() | disk | paging | scoring
+        return self._prefixes.stats() | disk | paging | self._readings.stats()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -174,15 +173,17 @@ class Scheduler:
         """Raise :class:`RequestError` if a request could never run; any thread may ask."""
         self._admission.check(request)
 
-    def submit(self, request: Request, prompt: HashedTokens | None = None) -> None:
+    def submit(
+        self, request: Request, prompt: HashedTokens | None = None, read: ReadTokens | None = None
+    ) -> None:
         """Queue a request that :meth:`check` accepts and whose id no running request has.
 
-        ``prompt`` is that of the request; another thread may have hashed it. Raises
-        :class:`SlotTaken` if another request has its slot.
+        ``prompt`` is that of the request, ``read`` what :meth:`Readings.read` has made of it;
+        another thread may have done that. Raises :class:`SlotTaken` if its slot is taken.
         """
         if request.slot is not None and (owner := self.owner(request.slot)) is not None:
             raise SlotTaken(f"slot {request.slot} is taken by request {owner!r}")
-        sequence = Sequence(request, self._arrivals, prompt)
+        sequence = Sequence(request, self._arrivals, prompt, read=read)
         self._arrivals += 1
         if self._choices.enter(sequence):
             self._admission.enqueue(sequence)
@@ -266,7 +267,7 @@ class Scheduler:
         items = self._items.decode(self._turns, rows - self._items.prefill_rows(self._prefilling))
         rows -= sum(item.rows for item in items)
         items += self._items.prefill(self._prefilling, rows)
-        return self._planned(items) if items or (self._scoring and self._scoring.busy) else None
+        return self._planned(items) if items or self._readings.busy else None
 
     def plan_next(self) -> StepPlan | None:
         """The step after the outstanding one, whose result is not known yet; ``None`` if what is in
@@ -293,9 +294,7 @@ class Scheduler:
         outcomes = match_results(plan, result)
         self._kv_cache.arrived(result.arrived)
         self._outstanding.pop(0)
-        if self._scoring is not None and result.reading is not None:
-            self._scoring.commit(result.reading)
-        else:
+        if not result.readings:
             self._drafts.timed(plan, result.seconds)
         events: list[SchedulerEvent] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
@@ -309,6 +308,7 @@ class Scheduler:
             elif item.kind is not ItemKind.PREVIEW:
                 self._apply(sequence, item, outcome, events.append)
         self._paging.scored(result.scores)  # what may leave depends on the new lengths
+        self._readings.commit(result.readings, self._paging)
         self._turns.rotate()
         return events
 
@@ -317,8 +317,7 @@ class Scheduler:
         caller makes the state forget as well."""
         self._outstanding.clear()
         self._paging.forget()
-        if self._scoring is not None:
-            self._scoring.fail_all(error)
+        self._readings.fail_all(error)
         if self._disk is not None:
             for job in self._disk.forget():
                 self._admission.fetched(job, None)
@@ -348,12 +347,9 @@ class Scheduler:
                 self._preemption.drop(sequence)
             else:
                 self._choices.started(sequence)
-            if sequence.emitted:
-                sequence.status = Status.DECODE
-                self._turns.join(sequence)
-            else:
-                sequence.status = Status.PREFILL
-                self._prefilling.append(sequence)
+            sequence.status = Status.DECODE if sequence.emitted else Status.PREFILL
+            join = self._turns.join if sequence.emitted else self._prefilling.append
+            join(sequence)
 
     def _preempt(self) -> None:
         """Give places of running requests to the first that waits, as long as it needs them."""
@@ -369,6 +365,7 @@ class Scheduler:
                 self._prefilling.remove(victim)
             else:
                 self._turns.leave(victim)
+            self._paging.ended(victim)
             self._admission.enqueue(victim)
             self._admission.room_changed()
             self._admit()
@@ -378,8 +375,7 @@ class Scheduler:
         if self._disk is not None:
             self._disk.spill()
         scores, operations = self._paging.take_requests(), self._kv_cache.take_operations()
-        reading = None if self._scoring is None else self._scoring.plan()
-        plan = StepPlan(self._steps, tuple(items), operations, scores, reading)
+        plan = StepPlan(self._steps, tuple(items), operations, scores, self._readings.plan())
         self._outstanding.append(plan)
         return plan
 
@@ -387,7 +383,7 @@ class Scheduler:
         """The sequences of the step after the one under way, if that can be planned now."""
         if len(self._outstanding) != 1 or not self.limits.overlap or self._prefilling:
             return None
-        if self._admission.may_admit(self._places) or (self._scoring and self._scoring.busy):
+        if self._admission.may_admit(self._places) or self._readings.busy:
             return None
         drafts, paging = self._drafts, self._paging
         return goes_on(self._outstanding[0], self._alive, len(self._turns), drafts, paging)
@@ -476,6 +472,7 @@ class Scheduler:
             if settled and sequence.request.keep:
                 self._keep_end(sequence, sequence.lease)
             sequence.exact = self._kv_cache.tables.sequence(sequence.lease).exact
+            self._paging.ended(sequence)
             self._kv_cache.tables.release(sequence.lease)
             sequence.lease = None
             self._admission.room_changed()

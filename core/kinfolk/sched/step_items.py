@@ -34,6 +34,7 @@ class StepItems:
 
     def prefill_rows(self, prompts: list[Sequence]) -> int:
         """Rows that decoding leaves to prompts: the head's next slice, or the share if larger."""
+        prompts = [each for each in prompts if not self._paging.waits(each)]
         if not prompts:
             return 0
         head = self._next_slice(prompts[0])
@@ -52,7 +53,8 @@ class StepItems:
         """A row, and drafts if they pay, for each sequence whose turn it is, at most ``rows``."""
         if not turns:
             return []
-        served = turns.front(min(rows, self._limits.step_sequences or rows))
+        most = min(rows, self._limits.step_sequences or rows)
+        served = turns.front(most, self._paging.waits)
         left = rows - len(served)
         drafts = self._drafts.choose(served, left)
         proposes = self._drafts.proposes(served, drafts)
@@ -88,6 +90,8 @@ class StepItems:
         """The next slice of each prompt that fits into ``rows``."""
         items = []
         for sequence in prompts:
+            if self._paging.waits(sequence):
+                continue
             size = self._next_slice(sequence)
             if size > rows:
                 continue

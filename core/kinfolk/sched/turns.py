@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kinfolk.sched.request import Sequence
 
 
@@ -27,8 +29,9 @@ class Turns:
     def leave(self, sequence: Sequence) -> None:
         self._order = [other for other in self._order if other is not sequence]
 
-    def front(self, places: int) -> list[Sequence]:
-        return self._order[:places]
+    def front(self, places: int, waits: Callable[[Sequence], bool]) -> list[Sequence]:
+        """The first ones, without those that wait for something."""
+        return [seq for seq in self._order if not waits(seq)][:places]
 
     def rotate(self) -> None:
         """Send those whose turn is over to the back, in their order."""
