@@ -20,10 +20,11 @@ from kinfolk.descriptors import resolve
 from kinfolk.door import REFUSALS, ask, cause
 from kinfolk.door import label as shown
 from kinfolk.errors import HookValueError, PluginError
+from kinfolk.expert_answers import placement_problem, swap_problem
 from kinfolk.guarded import who_is
 from kinfolk.hookcheck import MODEL, Implementation, implementations, problems
 from kinfolk.hookspecs import PROJECT, ModelHooks, hookimpl
-from kinfolk.plans import Placement, SlotMapping, StatePlan
+from kinfolk.plans import ExpertSwaps, Placement, SlotMapping, StatePlan
 from kinfolk.score_api import ChunkQuery, Keep, Scores
 from kinfolk.verify_api import Draft, Kept, RowSampling, VerifyStep
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from kinfolk.descriptors import Family, PolicySpec
     from kinfolk.loader import Provided
     from kinfolk.model_api import GraphShape, Model, ModelInfo, StepFn
-    from kinfolk.plans import ExpertStats, StateLimits
+    from kinfolk.plans import ExpertResidency, ExpertStats, ExpertUse, StateLimits
     from kinfolk.registry import Registry
 
 logger = logging.getLogger("kinfolk.plugins")
@@ -43,6 +44,7 @@ ANSWERS: Final[Mapping[str, Any]] = MappingProxyType(
         "map_slots": SlotMapping,
         "place_experts": Placement,
         "score_chunks": Scores | Keep,
+        "swap_experts": ExpertSwaps,
         "verify": Kept,
     }
 )
@@ -179,13 +181,10 @@ class ModelHookCaller:
         return mapping
 
     def place_experts(self, stats: ExpertStats, budget: int) -> Placement:
-        """Which experts get a bay."""
+        """Which experts get a near bay of at most ``budget`` bytes, and how many are pinned."""
         placement = cast(Placement, self._ask("place_experts", stats=stats, budget=budget))
-        if len(placement.bays) != len(stats.layers):
-            raise HookValueError(
-                f"hook place_experts: bays for {len(placement.bays)} layers, the model has "
-                f"{len(stats.layers)}; {self._order('place_experts')}"
-            )
+        if problem := placement_problem(placement, stats, budget):
+            raise HookValueError(f"hook place_experts: {problem}; {self._order('place_experts')}")
         return placement
 
     def score_chunks(self, query: ChunkQuery) -> Scores | Keep | None:
@@ -198,6 +197,13 @@ class ModelHookCaller:
                 f"hook score_chunks: {answer.values.shape[0]} scores for {query.chunks} chunks; "
                 f"{self._order('score_chunks')}"
             )
+        return answer
+
+    def swap_experts(self, use: ExpertUse, residency: ExpertResidency) -> ExpertSwaps:
+        """Which experts change their bays before the next step."""
+        answer = cast(ExpertSwaps, self._ask("swap_experts", use=use, residency=residency))
+        if problem := swap_problem(answer, residency):
+            raise HookValueError(f"hook swap_experts: {problem}; {self._order('swap_experts')}")
         return answer
 
     def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:

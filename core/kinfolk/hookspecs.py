@@ -26,7 +26,16 @@ if TYPE_CHECKING:
         QuantFormat,
     )
     from kinfolk.model_api import GraphShape, Model, StepFn
-    from kinfolk.plans import ExpertStats, Placement, SlotMapping, StateLimits, StatePlan
+    from kinfolk.plans import (
+        ExpertResidency,
+        ExpertStats,
+        ExpertSwaps,
+        ExpertUse,
+        Placement,
+        SlotMapping,
+        StateLimits,
+        StatePlan,
+    )
     from kinfolk.score_api import ChunkQuery, Keep, Scores
     from kinfolk.verify_api import Draft, Kept, RowSampling, VerifyStep
 
@@ -82,10 +91,10 @@ class DiscoveryHooks:
 class ModelHooks:
     """Asked for one loaded model; the first answer that is not ``None`` counts.
 
-    ``build_graph``, ``verify`` and ``score_chunks`` are called on the engine's thread, the others
-    while a model is opened. An answer of another type is an error that names the plugin; an
-    exception fails the opening, or the step. Wrappers (``@hookimpl(wrapper=True)``) may change the
-    answer; ``tryfirst`` and ``trylast`` are refused.
+    ``build_graph``, ``verify``, ``score_chunks`` and ``swap_experts`` are called on the engine's
+    thread, the others while a model is opened. An answer of another type is an error that names the
+    plugin; an exception fails the opening, or the step. Wrappers (``@hookimpl(wrapper=True)``) may
+    change the answer; ``tryfirst`` and ``trylast`` are refused.
     """
 
     @hookspec(firstresult=True)
@@ -112,9 +121,12 @@ class ModelHooks:
 
     @hookspec(firstresult=True)
     def place_experts(self, stats: ExpertStats, budget: int) -> Placement | None:
-        """Which experts get the ``budget`` bays there is room for, when a model with experts opens.
+        """Which experts get near bays, and how many of these are pinned, when a model with experts
+        opens.
 
-        Default: the most used ones, spread evenly where nothing was recorded. Added in API 1.0.
+        All records together have at most ``budget`` bytes. Default: the most used ones for each
+        byte, spread evenly over the layers where nothing was recorded; none is pinned. Added in
+        API 1.0; ``stats.nbytes`` and ``Placement.pinned`` in API 1.1.
         """
 
     @hookspec(firstresult=True)
@@ -127,6 +139,15 @@ class ModelHooks:
         model is opened, where the hook is asked once for a try; later, an exception or a number
         that is not finite costs a round of selection and is counted, and never fails a request.
         Default: the scorer of the core (``--kvflash-policy``). Added in API 1.1.
+        """
+
+    @hookspec(firstresult=True)
+    def swap_experts(self, use: ExpertUse, residency: ExpertResidency) -> ExpertSwaps | None:
+        """Which experts change their bays, between steps, after each harvest of the counters.
+
+        All numbers are integers on the host. A pinned bay keeps its expert, and a bay or an expert
+        is in one swap at most. A swap of an expert that is already near does nothing. Default: no
+        swaps, because captured steps fetch what they miss. Added in API 1.1.
         """
 
     @hookspec(firstresult=True)

@@ -299,11 +299,16 @@ class SlotMapping(Checked):
 class ExpertStats:
     """Statistics for placing experts. ``layers``: the number of experts of each layer, 0 = none.
     ``counts``: how often each expert was used, by layer; ``None`` = not recorded. ``nbytes``: the
-    bytes of an expert's record on the device, by layer."""
+    bytes of an expert's record on the device, by layer; empty = 1 each."""
 
     layers: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...] | None = None
     nbytes: tuple[int, ...] = ()
+
+    @property
+    def record_bytes(self) -> tuple[int, ...]:
+        """``nbytes``, or 1 for each layer if that is empty."""
+        return self.nbytes or (1,) * len(self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,3 +319,42 @@ class Placement(Checked):
 
     bays: tuple[tuple[int, ...], ...]
     pinned: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertUse:
+    """What the rows of the last ``steps`` steps chose. ``uses``: how many rows chose each expert,
+    by layer. ``traffic``: of each layer, the chosen experts of each step that were near, that were
+    fetched, and that were read from host memory."""
+
+    steps: int
+    uses: tuple[tuple[int, ...], ...]
+    traffic: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertResidency:
+    """Where experts were when their use was counted. ``experts``: the number of experts of each
+    layer. ``bays``: the expert in each near bay, by layer, -1 = empty. ``pinned``: how many of the
+    first bays of each layer keep their experts. ``nbytes``: the bytes of a record, by layer."""
+
+    experts: tuple[int, ...]
+    bays: tuple[tuple[int, ...], ...]
+    pinned: tuple[int, ...]
+    nbytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSwap(Checked):
+    """The ``expert`` takes the near ``bay`` of its ``layer``; whose bay it was is far again."""
+
+    layer: int
+    expert: int
+    bay: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSwaps(Checked):
+    """Swaps in the order in which they are executed."""
+
+    swaps: tuple[ExpertSwap, ...] = ()

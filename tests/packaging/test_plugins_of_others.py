@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
 OFFLINE = ("--no-index", "--no-build-isolation")
 EXAMPLES = (
     *("kinfolk-qwen3", "kinfolk-policy-demo", "kinfolk-scorer-demo"),
-    *("kinfolk-op-demo", "kinfolk-drafter-demo"),
+    *("kinfolk-op-demo", "kinfolk-drafter-demo", "kinfolk-pinned-demo"),
 )
 FAMILIES = ("gemma4", "laguna", "qwen35", "qwen35moe")
 
@@ -90,6 +90,7 @@ def test_all_of_them_are_found_and_usable(others):
         ("qwen3", "families", ["qwen3"]),
         ("policy-demo", "policies", ["lenient"]),
         ("scorer-demo", "policies", ["rare-tokens"]),
+        ("pinned-demo", "policies", ["pinned"]),
         ("drafter-demo", "drafters", ["recurrent"]),
         ("op-demo", "op_backends", ["act_and_mul=inplace", "clipped_swiglu=inplace"]),
     ):
@@ -119,6 +120,11 @@ def test_the_scorer_passes_the_kit_from_installed_wheels(others):
     report = json.loads(run(others, "kinfolk", "check", "rare-tokens", "--json").stdout)
     assert report["ok"]
     assert {check["status"] for check in report["checks"]} == {"passed"}
+
+
+def test_the_policy_for_experts_passes_the_kit_from_installed_wheels(others):
+    report = json.loads(run(others, "kinfolk", "check", "pinned", "--json").stdout)
+    assert report["ok"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

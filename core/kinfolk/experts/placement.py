@@ -1,7 +1,7 @@
-"""Expert placement: which expert is in which bay. Torch-free.
+"""Expert placement: which expert is in which near bay. Torch-free.
 
-A bay is the place of one expert's weights on the device. A placement lists, for each layer, the
-experts in its bays; an expert in no bay is not resident.
+A near bay is the place of one expert's record on the device. A placement lists, for each layer, the
+experts in its near bays; an expert in none of them is far, in host memory.
 """
 
 from __future__ import annotations
@@ -10,42 +10,48 @@ from collections.abc import Sequence
 
 from kinfolk.errors import HookValueError
 from kinfolk.hookspecs import hookimpl
-from kinfolk.plans import ExpertStats, Placement
+from kinfolk.plans import ExpertResidency, ExpertStats, ExpertSwaps, ExpertUse, Placement
 
 
 class DefaultPlacement:
-    """The core's implementation of the hook ``place_experts``."""
+    """The core's implementation of the hooks ``place_experts`` and ``swap_experts``."""
 
     @hookimpl
     def place_experts(self, stats: ExpertStats, budget: int) -> Placement:
         return place_by_frequency(stats, budget)
 
+    @hookimpl
+    def swap_experts(self, use: ExpertUse, residency: ExpertResidency) -> ExpertSwaps:
+        return no_swaps(use, residency)
+
 
 def place_by_frequency(stats: ExpertStats, budget: int) -> Placement:
-    """Give ``budget`` bays to the most used experts; without counts, evenly over the layers.
+    """Fill ``budget`` bytes with the experts that are used most for each byte of their records.
 
-    Within a layer the order is that of the ids, so that a full placement is the identity.
+    Of equals, those that are used more; of these, those that come first among the experts of their
+    layer, so that without counts the layers have equal numbers of bays. Within a layer the order is
+    that of the ids, so that a full placement is the identity. No bay is pinned.
     """
-    total = sum(stats.layers)
-    if budget >= total:
-        return Placement(tuple(tuple(range(experts)) for experts in stats.layers))
-    if stats.counts is None:
-        ranked = [(expert, layer) for layer, n in enumerate(stats.layers) for expert in range(n)]
-        ranked.sort()
-    else:
-        weighted = [
-            (-uses, expert, layer)
-            for layer, row in enumerate(stats.counts)
-            for expert, uses in enumerate(row)
-        ]
-        ranked = [(expert, layer) for _, expert, layer in sorted(weighted)]
-    kept = ranked[:budget]
-    return Placement(
-        tuple(
-            tuple(sorted(expert for expert, where in kept if where == layer))
-            for layer in range(len(stats.layers))
+    sizes = stats.record_bytes
+    counts = stats.counts or tuple((0,) * experts for experts in stats.layers)
+    ranked = sorted(
+        (-count / sizes[layer], -count, place, layer, expert)
+        for layer, row in enumerate(counts)
+        for place, (count, expert) in enumerate(
+            sorted(zip(row, range(len(row)), strict=True), key=lambda one: (-one[0], one[1]))
         )
     )
+    bays: list[list[int]] = [[] for _ in stats.layers]
+    for _, _, _, layer, expert in ranked:
+        if sizes[layer] <= budget:
+            budget -= sizes[layer]
+            bays[layer].append(expert)
+    return Placement(tuple(tuple(sorted(row)) for row in bays))
+
+
+def no_swaps(use: ExpertUse, residency: ExpertResidency) -> ExpertSwaps:
+    """All experts stay where they are: captured steps fetch what they miss."""
+    return ExpertSwaps()
 
 
 def bay_map(bays: Sequence[int], experts: int, layer: int) -> list[int]:

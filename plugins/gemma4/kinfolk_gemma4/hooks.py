@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from kinfolk import hookimpl
-from kinfolk.experts.placement import place_by_frequency
+from kinfolk.experts.placement import no_swaps, place_by_frequency
 from kinfolk.model_api import GraphShape, Model, StepFn
 from kinfolk.plans import (
     Codec,
+    ExpertResidency,
     ExpertStats,
+    ExpertSwaps,
+    ExpertUse,
     LayerState,
     Paged,
     Placement,
@@ -56,6 +59,10 @@ class Gemma4Hooks:
     @hookimpl
     def place_experts(self, stats: ExpertStats, budget: int) -> Placement:
         return place_by_frequency(stats, budget)
+
+    @hookimpl
+    def swap_experts(self, use: ExpertUse, residency: ExpertResidency) -> ExpertSwaps:
+        return no_swaps(use, residency)
 
     @hookimpl
     def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from kinfolk import hookimpl
-from kinfolk.experts.placement import place_by_frequency
+from kinfolk.experts.placement import no_swaps, place_by_frequency
 from kinfolk.model_api import GraphShape, Model, StepFn
 from kinfolk.nn.hybrid.state import hybrid_state
 from kinfolk.plans import (
     Codec,
+    ExpertResidency,
     ExpertStats,
+    ExpertSwaps,
+    ExpertUse,
     Placement,
     PoolRule,
     SlotMapping,
@@ -42,3 +45,7 @@ class Qwen35MoeHooks:
     @hookimpl
     def place_experts(self, stats: ExpertStats, budget: int) -> Placement:
         return place_by_frequency(stats, budget)
+
+    @hookimpl
+    def swap_experts(self, use: ExpertUse, residency: ExpertResidency) -> ExpertSwaps:
+        return no_swaps(use, residency)

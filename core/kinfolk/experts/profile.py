@@ -1,0 +1,203 @@
+"""How often each expert of a model was used, kept in a file from run to run. Torch-free."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kinfolk.errors import OutputError, SettingsError
+
+PROFILE_VERSION: Final = 1
+SAVE_SECONDS: Final = 600.0
+"""A profile that changed is written again after this time."""
+
+Counts = tuple[tuple[int, ...], ...]
+
+
+class ExpertProfile:
+    """Uses of experts by layer, those of the file and those of this run.
+
+    ``layers`` are the numbers of experts of each layer, 0 = none. ``fingerprint`` names the model;
+    the profile of another one is refused. Not safe for several threads.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        fingerprint: str,
+        layers: Sequence[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path, self.fingerprint, self.layers = path, fingerprint, tuple(layers)
+        self.tokens = 0
+        self._uses = [[0] * experts for experts in layers]
+        self._clock = clock
+        self._saved_at = clock()
+        self._changed = False
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        fingerprint: str,
+        layers: Sequence[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> ExpertProfile:
+        """The profile in a file, or an empty one if there is no file.
+
+        A table of comma-separated counts, one line for each layer with experts, is read too; it
+        names no model, so only its shape is checked. Raises :class:`SettingsError` for a file that
+        cannot be read, is damaged, or is of another model; the file stays as it is.
+        """
+        profile = cls(path, fingerprint, layers, clock)
+        try:
+            text = path.read_bytes().decode()
+        except FileNotFoundError:
+            return profile
+        except (OSError, UnicodeDecodeError) as error:
+            raise _refusal(path, f"cannot be read as text: {error}") from error
+        if text.lstrip().startswith("{"):
+            counts, tokens = _parsed(path, text, fingerprint)
+        else:
+            counts, tokens = _table(path, text, profile.layers), 0
+        if problem := _shape_problem(counts, profile.layers):
+            raise _refusal(path, f"'counts': {problem}")
+        profile._uses, profile.tokens = [list(row) for row in counts], tokens
+        return profile
+
+    @property
+    def counts(self) -> Counts | None:
+        """Uses by layer and expert; ``None`` if no expert was used yet."""
+        counts = tuple(tuple(row) for row in self._uses)
+        return counts if any(map(any, counts)) else None
+
+    def add(self, counts: Sequence[Sequence[int]], tokens: int) -> None:
+        """Count more uses, of ``tokens`` tokens: all of them or, after an error, none.
+
+        Raises :class:`ValueError` for counts of another shape and for negative numbers.
+        """
+        if problem := _shape_problem(counts, self.layers):
+            raise ValueError(f"counts of experts: {problem}")
+        if tokens < 0:
+            raise ValueError(f"{tokens} tokens")
+        for uses, more in zip(self._uses, counts, strict=True):
+            uses[:] = map(int.__add__, uses, more)
+        self.tokens += tokens
+        self._changed = self._changed or tokens > 0 or any(map(any, counts))
+
+    def save_if_due(self) -> None:
+        """Save if the last time is ten minutes ago."""
+        if self._clock() - self._saved_at >= SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Replace the file if there is anything new: after a crash it is the old or the new one.
+
+        Raises :class:`OutputError` if it cannot be written; then the counts are still here, and
+        the next try is made as late as after a success.
+        """
+        self._saved_at = self._clock()
+        if not self._changed:
+            return
+        content = {
+            "version": PROFILE_VERSION,
+            "fingerprint": self.fingerprint,
+            "tokens": self.tokens,
+            "counts": self._uses,
+        }
+        content["checksum"] = _checksum(content)
+        try:
+            _replace_file(self.path, (json.dumps(content) + "\n").encode())
+        except OSError as error:
+            raise OutputError.of(self.path, error) from error
+        self._changed = False
+
+
+def _refusal(path: Path, problem: str) -> SettingsError:
+    return SettingsError(
+        f"--expert-profile {path}: {problem}; give another path, or remove the file",
+        field="expert_profile",
+    )
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _parsed(path: Path, text: str, fingerprint: str) -> tuple[Counts, int]:
+    """Counts and tokens of a file of ours. Raises :class:`SettingsError`, naming the field."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refusal(path, f"is no valid JSON: {error}") from error
+    version = content.get("version")
+    if type(version) is not int or version != PROFILE_VERSION:
+        raise _refusal(path, f"'version' is {version!r}, this release reads {PROFILE_VERSION}")
+    counts, tokens = content.get("counts"), content.get("tokens")
+    if not isinstance(counts, list) or not all(isinstance(row, list) for row in counts):
+        raise _refusal(path, "'counts' is no list of lists")
+    if type(tokens) is not int or tokens < 0:
+        raise _refusal(path, f"'tokens' is {tokens!r}, which is no count")
+    if content.get("checksum") != _checksum(content):
+        raise _refusal(path, "'checksum' does not fit the other fields, so the file is damaged")
+    if content.get("fingerprint") != fingerprint:
+        raise _refusal(
+            path,
+            f"'fingerprint' is {content.get('fingerprint')!r}, but the model's is "
+            f"{fingerprint!r}: the profile is of another model",
+        )
+    return tuple(tuple(row) for row in counts), tokens
+
+
+def _table(path: Path, text: str, layers: tuple[int, ...]) -> Counts:
+    """The counts of a comma-separated table. Layers without experts have no line."""
+    rows: list[tuple[int, ...]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        values = [value.strip() for value in line.split(",")]
+        for value in values:
+            if not (value.isascii() and value.isdecimal() and len(value) <= 20):
+                raise _refusal(path, f"line {number} has {value[:20]!r} where a count belongs")
+        rows.append(tuple(map(int, values)))
+    with_experts = [layer for layer, experts in enumerate(layers) if experts]
+    if len(rows) != len(with_experts):
+        raise _refusal(
+            path, f"has {len(rows)} lines of counts, the model {len(with_experts)} such layers"
+        )
+    found = dict(zip(with_experts, rows, strict=True))
+    return tuple(found.get(layer, ()) for layer in range(len(layers)))
+
+
+def _shape_problem(counts: Sequence[Sequence[int]], layers: tuple[int, ...]) -> str:
+    """Why these are no counts of a model with such layers; empty if they are."""
+    if len(counts) != len(layers):
+        return f"{len(counts)} layers, the model has {len(layers)}"
+    for layer, (row, experts) in enumerate(zip(counts, layers, strict=True)):
+        if len(row) != experts:
+            return f"layer {layer} has {len(row)} experts, the model's has {experts}"
+        if wrong := [value for value in row if type(value) is not int or value < 0]:
+            return f"layer {layer} has {wrong[0]!r} where a count belongs"
+    return ""
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    """Write a file whose bytes are on the disk before it has its name."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

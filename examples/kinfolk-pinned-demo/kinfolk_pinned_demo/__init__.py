@@ -1,0 +1,1 @@
+"""Example: a policy for the experts of kinfolk."""

@@ -1,0 +1,174 @@
+"""The file of an expert profile: what is read, what is refused, and what a crash leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kinfolk.errors import OutputError, SettingsError
+from kinfolk.experts.profile import SAVE_SECONDS, ExpertProfile
+
+LAYERS = (3, 0, 2)
+COUNTS = ((5, 0, 7), (), (1, 11))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    profile = ExpertProfile.load(tmp_path / "profile.json", "model-a", LAYERS)
+    profile.add(COUNTS, 12)
+    profile.save()
+    return profile.path
+
+
+def test_a_new_profile_has_no_counts(tmp_path):
+    profile = ExpertProfile.load(tmp_path / "none.json", "model-a", LAYERS)
+    assert profile.counts is None
+    profile.save()
+    assert not profile.path.exists()
+
+
+def test_counts_of_the_file_and_of_this_run_are_added(saved):
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    profile.add(COUNTS, 3)
+    profile.save()
+    again = ExpertProfile.load(saved, "model-a", LAYERS)
+    assert (again.counts, again.tokens) == (((10, 0, 14), (), (2, 22)), 15)
+    assert saved.stat().st_mode & 0o777 == 0o600
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+@pytest.mark.parametrize(
+    "counts", [((1, 1, 1), ()), ((1, 1), (), (1, 1)), ((1, 1, 1), (), (1, -1))]
+)
+def test_wrong_counts_add_nothing(saved, counts):
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    with pytest.raises(ValueError, match="counts of experts"):
+        profile.add(counts, 1)
+    assert (profile.counts, profile.tokens) == (COUNTS, 12)
+
+
+def test_it_is_saved_again_after_ten_minutes(tmp_path):
+    now = [0.0]
+    profile = ExpertProfile(tmp_path / "p.json", "model-a", LAYERS, lambda: now[0])
+    profile.add(COUNTS, 1)
+    now[0] = SAVE_SECONDS - 1
+    profile.save_if_due()
+    assert not profile.path.exists()
+    now[0] = SAVE_SECONDS
+    profile.save_if_due()
+    assert profile.path.exists()
+
+
+def test_a_profile_that_cannot_be_written_keeps_its_counts(tmp_path):
+    profile = ExpertProfile(tmp_path / "missing" / "p.json", "model-a", LAYERS)
+    profile.add(COUNTS, 1)
+    with pytest.raises(OutputError, match=r"p\.json"):
+        profile.save()
+    profile.path.parent.mkdir()
+    profile.save()
+    assert ExpertProfile.load(profile.path, "model-a", LAYERS).counts == COUNTS
+
+
+def test_the_profile_of_another_model_is_refused(saved):
+    with pytest.raises(SettingsError, match="'fingerprint' is 'model-a', but the model's is 'b'"):
+        ExpertProfile.load(saved, "b", LAYERS)
+    with pytest.raises(SettingsError, match="'counts': layer 0 has 3 experts, the model's has 4"):
+        ExpertProfile.load(saved, "model-a", (4, 0, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("version", 2), ("version", True), ("tokens", -1), ("counts", [[1], 2]), ("checksum", "0")],
+)
+def test_a_damaged_field_is_named(saved, name, value):
+    saved.write_text(json.dumps(json.loads(saved.read_text()) | {name: value}))
+    with pytest.raises(SettingsError, match=re.escape(f"'{name}'")):
+        ExpertProfile.load(saved, "model-a", LAYERS)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_file_is_refused_or_says_the_same(saved, data):
+    """Cut off, bytes changed, bytes put in. Spaces may differ without harm."""
+    whole = saved.read_bytes()
+    numbers = [place for place, byte in enumerate(whole) if chr(byte).isdigit()]
+    place = data.draw(st.sampled_from(numbers) | st.integers(0, len(whole) - 1))
+    end = data.draw(st.sampled_from([place, place + 1, len(whole)]))
+    path = saved.with_name("damaged.json")
+    # Digits leave the file valid JSON of the right shape, with other counts.
+    digits = st.text("0123456789", min_size=1, max_size=2).map(str.encode)
+    put_in = data.draw(digits | st.binary(max_size=3))
+    path.write_bytes(whole[:place] + put_in + whole[end:])
+    before = path.read_bytes()
+    try:
+        profile = ExpertProfile.load(path, "model-a", LAYERS)
+    except SettingsError:
+        profile = None
+    assert profile is None or (profile.counts, profile.tokens) == (COUNTS, 12)
+    assert path.read_bytes() == before
+
+
+TABLE = "# hotness table: n_layer=2 n_expert=3 n_expert_used=1\n# layers\n\n1,2,3\n4, 5,6\n"
+
+
+def test_a_table_of_counts_is_read(tmp_path):
+    path = tmp_path / "hot.csv"
+    path.write_text(TABLE)
+    profile = ExpertProfile.load(path, "model-a", (0, 3, 3))
+    assert profile.counts == ((), (1, 2, 3), (4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1,2,x\n1,2,3\n", "line 1 has 'x'"),
+        ("1,2,3\n1,-2,3\n", "line 2 has '-2'"),
+        ("1,2,3\n1,2\n", "layer 2 has 2 experts"),
+        ("1,2,3\n", "has 1 lines of counts, the model 2"),
+        ("# nothing\n", "has 0 lines of counts"),
+        ("", "has 0 lines of counts"),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path, text, problem):
+    path = tmp_path / "hot.csv"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=problem):
+        ExpertProfile.load(path, "model-a", (0, 3, 3))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from kinfolk.experts.profile import ExpertProfile
+profile = ExpertProfile.load(Path(sys.argv[1]), "model-a", (256,) * 8)
+print("ready", flush=True)
+while True:
+    profile.add(((1,) * 256,) * 8, 1)
+    profile.save()
+"""
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_profile(tmp_path):
+    path, tokens = tmp_path / "p.json", 0
+    for delay in (0.01, 0.02, 0.03, 0.05, 0.08):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(delay)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        profile = ExpertProfile.load(path, "model-a", (256,) * 8)
+        assert profile.tokens >= tokens
+        assert profile.counts in (((profile.tokens,) * 256,) * 8, None)
+        tokens = profile.tokens
+    assert tokens > 0
