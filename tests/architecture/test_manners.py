@@ -59,6 +59,10 @@ def test_no_file_names_a_package_index(repo, tracked):
     assert found(INDEX_HOST, [path for path in tracked if path != here], repo) == []
 
 
+def test_no_merge_is_half_done(repo, tracked):
+    assert found(re.compile("^(<{7}|>{7}) "), tracked, repo) == []
+
+
 def test_library_code_never_prints(library):
     wrong = [
         f"{source.path}:{node.lineno}"
