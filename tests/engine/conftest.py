@@ -27,6 +27,19 @@ PATIENCE = 60.0
 """Seconds until a waiting test gives up, more than a hundred times what any wait takes."""
 
 
+@pytest.fixture(autouse=True)
+def kernels_of_whole_models_are_not_checked_for_overflow(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's interpreter does each integer operation again in 64 bits: that is nearly half of the
+    time, and the tests of the kernels themselves have it done."""
+    if request.node.get_closest_marker("interpreter"):
+        from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
+
+        unchecked = InterpreterOptions(sanitize_overflow=False)
+        monkeypatch.setattr(interpreter_builder, "options", unchecked)
+
+
 @pytest.fixture(scope="session")
 def registry() -> Registry:
     return Registry.discover(load_settings())
