@@ -75,16 +75,18 @@ def refuses_far(arguments: ExpertsArguments[Stack]) -> str:
         if there.shape[0] != arguments.count:
             return f"{there.shape[0]} far bays of {name} for {arguments.count} experts"
         for plane in tensors_of(there):
-            if plane.device != device and not _readable(plane, device):
+            if not readable(plane, device):
                 return f"the far {name} is in memory of {plane.device} that {device} cannot read"
     both = [pairs["gate"], pairs["up"]]
     return _refuses_records("gate and up", both) or _refuses_records("down", [pairs["down"]])
 
 
-def _readable(plane: torch.Tensor, device: torch.device) -> bool:
-    """Whether a device reads a plane by its address; memory that the driver registered counts as
-    pinned."""
-    return device.type == "cuda" and plane.device.type == "cpu" and plane.is_pinned()
+def readable(memory: torch.Tensor, device: torch.device) -> bool:
+    """Whether kernels on a device read memory by its address: its own, and page-locked host memory,
+    by torch or by the driver's registration."""
+    if memory.device == device:
+        return True
+    return device.type == "cuda" and memory.device.type == "cpu" and memory.is_pinned()
 
 
 def _differs(name: str, near: Stack, far: Stack) -> str:
