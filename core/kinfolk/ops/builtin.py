@@ -41,6 +41,8 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("embedding", "embedding"),
     _torch("experts", "experts"),
     _triton("experts", "experts"),
+    _torch("fetch", "fetch"),
+    _triton("fetch", "fetch"),
     _triton("flash_prefill", "flash_prefill"),
     _torch("gated_attention", "paged_attention"),
     _triton("gated_attention", "paged_attention"),

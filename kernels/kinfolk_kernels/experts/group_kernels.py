@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.activations import activation
+from kinfolk_kernels.experts.far_records import moved, record_of
 from kinfolk_kernels.experts.weight_tiles import weight_tile
 
 
@@ -28,6 +29,22 @@ def _block(starts_ptr, ends_ptr, E: tl.constexpr, SIZE: tl.constexpr, BM: tl.con
     known = tl.minimum(expert, E - 1)
     first = tl.load(starts_ptr + known) + (block - earlier) * BM
     return expert, first, tl.load(starts_ptr + known + 1)
+
+
+@triton.jit
+def _planes(
+    q_ptr, high_ptr, scales_ptr, supers_ptr, first_ptr, far_ptr, bay,
+    near, record, q_step, high_step, scales_step, supers_step, FAR: tl.constexpr,
+):  # fmt: skip
+    """The addresses of the planes of a bay; ``bays`` describes what leads to far ones."""
+    if FAR:
+        at = record_of(bay, first_ptr, far_ptr, near, record)
+        planes = (moved(q_ptr, at), moved(high_ptr, at),
+                  moved(scales_ptr, at), moved(supers_ptr, at))  # fmt: skip
+    else:
+        planes = (q_ptr + bay * q_step, high_ptr + bay * high_step,
+                  scales_ptr + bay * scales_step, supers_ptr + bay * supers_step)  # fmt: skip
+    return planes
 
 
 @triton.jit
@@ -52,43 +69,57 @@ def _narrow(y, out_ptr):
     return y.to(out_ptr.dtype.element_ty)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["near", "record"])
 def group_gate_up_kernel(
     x_ptr, order_ptr, starts_ptr, ends_ptr, bay_ptr,
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
+    far_ptr,
     inner_ptr,
-    q_step, high_step, scales_step, supers_step,
+    near,
+    record, q_step, high_step, scales_step, supers_step,
     K: tl.constexpr, F: tl.constexpr, TOP_K: tl.constexpr, E: tl.constexpr,
     FORMAT: tl.constexpr, ACTIVATION: tl.constexpr,
+    FAR: tl.constexpr, GAPS: tl.constexpr,
     SIZE: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid (F / BN, blocks): inner [P, F] = activation(gate x) * up x, pairs in sorted order."""
+    """Grid (F / BN, blocks): inner [P, F] = activation(gate x) * up x, pairs in sorted order.
+    Nothing is stored for absent experts."""
     expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
-    if expert < E:
+    there_is = expert < E
+    if GAPS:
+        bay = tl.load(bay_ptr + expert, mask=there_is, other=-1).to(tl.int64)
+        there_is = bay >= 0
+    if there_is:
         place = first + tl.arange(0, BM)
         there = place < stop
         pair = tl.load(order_ptr + place, mask=there, other=0)
         row = (pair // TOP_K).to(tl.int64)
         n = tl.program_id(0) * BN + tl.arange(0, BN)
         mine = tl.minimum(n, F - 1)
-        bay = tl.load(bay_ptr + expert).to(tl.int64)
-        q_at, high_at = bay * q_step, bay * high_step
-        scales_at, supers_at = bay * scales_step, bay * supers_step
+        if not GAPS:
+            bay = tl.load(bay_ptr + expert).to(tl.int64)
+        gate_planes = _planes(
+            gate_q, gate_high, gate_scales, gate_supers, gate_q, far_ptr, bay,
+            near, record, q_step, high_step, scales_step, supers_step, FAR,
+        )  # fmt: skip
+        up_planes = _planes(
+            up_q, up_high, up_scales, up_supers, gate_q, far_ptr, bay,
+            near, record, q_step, high_step, scales_step, supers_step, FAR,
+        )  # fmt: skip
         gate = tl.zeros([BN, BM], tl.float32)
         up = tl.zeros([BN, BM], tl.float32)
         for group in tl.range(0, (K + 63) // 64, num_stages=STAGES):
             x0, x1 = _rows_tile(x_ptr, row, there, group, K)
             w0, w1 = weight_tile(
-                gate_q + q_at, gate_high + high_at, gate_scales + scales_at,
-                gate_supers + supers_at, mine, group, K, FORMAT,
+                gate_planes[0], gate_planes[1], gate_planes[2], gate_planes[3],
+                mine, group, K, FORMAT,
             )  # fmt: skip
             gate = _add(gate, w0, x0)
             gate = _add(gate, w1, x1)
             w0, w1 = weight_tile(
-                up_q + q_at, up_high + high_at, up_scales + scales_at, up_supers + supers_at,
-                mine, group, K, FORMAT,
-            )  # fmt: skip
+                up_planes[0], up_planes[1], up_planes[2], up_planes[3], mine, group, K, FORMAT
+            )
             up = _add(up, w0, x0)
             up = _add(up, w1, x1)
         inner = _narrow(activation(gate, ACTIVATION) * up, inner_ptr)
@@ -96,32 +127,41 @@ def group_gate_up_kernel(
         tl.store(at, inner, mask=there[None, :] & (n < F)[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["near", "record"])
 def group_down_kernel(
     inner_ptr, order_ptr, starts_ptr, ends_ptr, bay_ptr,
     down_q, down_high, down_scales, down_supers,
+    far_ptr,
     pairs_ptr,
-    q_step, high_step, scales_step, supers_step,
+    near,
+    record, q_step, high_step, scales_step, supers_step,
     F: tl.constexpr, W: tl.constexpr, E: tl.constexpr, FORMAT: tl.constexpr,
+    FAR: tl.constexpr, GAPS: tl.constexpr,
     SIZE: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid (W / BN, blocks): pairs [P, W] = down inner, in the order before sorting."""
+    """Grid (W / BN, blocks): pairs [P, W] = down inner, in the order before sorting. Nothing
+    is stored for absent experts."""
     expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
-    if expert < E:
+    there_is = expert < E
+    if GAPS:
+        bay = tl.load(bay_ptr + expert, mask=there_is, other=-1).to(tl.int64)
+        there_is = bay >= 0
+    if there_is:
         place = first + tl.arange(0, BM)
         there = place < stop
         pair = tl.load(order_ptr + place, mask=there, other=0).to(tl.int64)
         n = tl.program_id(0) * BN + tl.arange(0, BN)
         mine = tl.minimum(n, W - 1)
-        bay = tl.load(bay_ptr + expert).to(tl.int64)
+        if not GAPS:
+            bay = tl.load(bay_ptr + expert).to(tl.int64)
+        planes = _planes(
+            down_q, down_high, down_scales, down_supers, down_q, far_ptr, bay,
+            near, record, q_step, high_step, scales_step, supers_step, FAR,
+        )  # fmt: skip
         acc = tl.zeros([BN, BM], tl.float32)
         for group in tl.range(0, (F + 63) // 64, num_stages=STAGES):
             x0, x1 = _rows_tile(inner_ptr, place.to(tl.int64), there, group, F)
-            w0, w1 = weight_tile(
-                down_q + bay * q_step, down_high + bay * high_step,
-                down_scales + bay * scales_step, down_supers + bay * supers_step,
-                mine, group, F, FORMAT,
-            )  # fmt: skip
+            w0, w1 = weight_tile(planes[0], planes[1], planes[2], planes[3], mine, group, F, FORMAT)
             acc = _add(acc, w0, x0)
             acc = _add(acc, w1, x1)
         at = pairs_ptr + pair[None, :] * W + n[:, None]
@@ -130,17 +170,27 @@ def group_down_kernel(
 
 @triton.jit
 def sum_kernel(
-    pairs_ptr, weights_ptr, y_ptr,
-    W: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr,
+    pairs_ptr, ids_ptr, weights_ptr, bay_ptr, rows_ptr, y_ptr,
+    W: tl.constexpr, TOP_K: tl.constexpr, GAPS: tl.constexpr, PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, W / COLUMNS): y float32 [rows, W], the weighted sum of a row's pairs, added in
-    the order of its experts."""
+    the order of its experts, without absent ones. GAPS and PADDED: see ``bays``."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < W
     total = tl.zeros([COLUMNS], tl.float32)
     for k in tl.static_range(TOP_K):
         pair = row * TOP_K + k
-        one = tl.load(pairs_ptr + pair * W + column, mask=inside, other=0.0)
-        total += tl.load(weights_ptr + pair) * one.to(tl.float32)
+        if GAPS:
+            there = row >= 0
+            if PADDED:
+                there = row < tl.load(rows_ptr)
+            expert = tl.load(ids_ptr + pair, mask=there, other=0)
+            there &= tl.load(bay_ptr + expert, mask=there, other=-1) >= 0
+            one = tl.load(pairs_ptr + pair * W + column, mask=inside & there, other=0.0)
+            total += tl.load(weights_ptr + pair, mask=there, other=0.0) * one.to(tl.float32)
+        else:
+            one = tl.load(pairs_ptr + pair * W + column, mask=inside, other=0.0)
+            total += tl.load(weights_ptr + pair) * one.to(tl.float32)
     tl.store(y_ptr + row * W + column, total, mask=inside)

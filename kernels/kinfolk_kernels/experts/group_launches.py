@@ -10,9 +10,10 @@ import triton
 
 from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import group_kernels, sort_kernels
+from kinfolk_kernels.experts.bays import base, places, rows_pointer, switches
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.op import ExpertsArguments
-from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps, type_of
+from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, type_of
 from kinfolk_kernels.launch import Launch
 
 SUM_TILE_COLUMNS = 1024
@@ -61,14 +62,14 @@ def group_launches(
     )
     tile, down_tile = tiles or usual
     order = Order.make(pairs, experts.count, device)
-    yield from sort(choice.ids, order, tile.pairs)
+    yield from sort(choice.ids, order, tile.pairs, experts.rows)
     inner = torch.empty(pairs, experts.channels, dtype=between, device=device)
     yield gate_up_groups(x, choice, experts, order, inner, tile)
     # float16 halves the bytes; its inputs had no more precision.
     dtype = between if between == torch.float16 else torch.float32
     each = torch.empty(pairs, experts.width, dtype=dtype, device=device)
     yield down_groups(inner, experts, order, each, down_tile)
-    yield add_up(each, choice, y)
+    yield add_up(each, choice, experts, y)
 
 
 def tile_for(rows: int, each_has: int, dtype: torch.dtype, *, down: bool = False) -> GroupTile:
@@ -111,26 +112,31 @@ class Order:
         return min(pairs, pairs // size + min(experts, pairs))
 
 
-def sort(ids: torch.Tensor, order: Order, block: int) -> Iterator[Launch]:
-    """The launches that sort the pairs of ids [R, K] by expert, in blocks of up to ``block``."""
+def sort(
+    ids: torch.Tensor, order: Order, block: int, rows: torch.Tensor | None = None
+) -> Iterator[Launch]:
+    """The launches that sort the pairs of ids [R, K] by expert, in blocks of up to ``block``; with
+    ``rows`` int32 [1] only those of the first rows."""
     pairs, experts = ids.numel(), order.ends.shape[0]
     size = max(16, triton.next_power_of_2(experts))
-    constants = {"E": experts, "SIZE": size, "BLOCK": block}
+    real = {"rows_ptr": ids if rows is None else rows, "pairs": pairs}
+    padded = {"TOP_K": ids.shape[1], "PADDED": rows is not None}
+    constants = {"E": experts, "SIZE": size, "BLOCK": block, **padded}
     if pairs <= FEW_PAIRS:
         most = max(16, triton.next_power_of_2(pairs))
-        arguments = {"ids_ptr": ids, **order.arguments, "pairs": pairs}
+        arguments = {"ids_ptr": ids, **order.arguments, **real}
         few = {**constants, "PAIRS": most}
         yield Launch(sort_kernels.sort_few_kernel, (1,), arguments, few, warps=8)
         return
     chunks = -(-pairs // GROUP_ROWS)
     counts = torch.empty(chunks, size, dtype=torch.int32, device=ids.device)
-    of_chunk = {"SIZE": size, "GROUP_ROWS": GROUP_ROWS}
-    arguments = {"ids_ptr": ids, "counts_ptr": counts, "pairs": pairs}
+    of_chunk = {"SIZE": size, "GROUP_ROWS": GROUP_ROWS, **padded}
+    arguments = {"ids_ptr": ids, "counts_ptr": counts, **real}
     yield Launch(sort_kernels.count_kernel, (chunks,), arguments, of_chunk)
     ends = {"starts_ptr": order.starts, "ends_ptr": order.ends}
-    arguments = {"counts_ptr": counts, **ends, "pairs": pairs, "chunks": chunks}
+    arguments = {"counts_ptr": counts, **ends, **real, "chunks": chunks}
     yield Launch(sort_kernels.scan_kernel, (1,), arguments, {**constants, "TILE": 32}, warps=8)
-    arguments = {"ids_ptr": ids, "places_ptr": counts, "order_ptr": order.order, "pairs": pairs}
+    arguments = {"ids_ptr": ids, "places_ptr": counts, "order_ptr": order.order, **real}
     yield Launch(sort_kernels.place_kernel, (chunks,), arguments, of_chunk)
 
 
@@ -143,6 +149,9 @@ def gate_up_groups(
     tile: GroupTile,
 ) -> Launch:
     """The launch that computes inner [R K, F], in sorted order, from x [R, W]."""
+    far = experts.far
+    gate = base(experts.gate, far.gate if far else None)
+    up = base(experts.up, far.up if far else None)
     return Launch(
         group_kernels.group_gate_up_kernel,
         (-(-experts.channels // tile.rows), order.blocks(tile.pairs)),
@@ -150,10 +159,10 @@ def gate_up_groups(
             "x_ptr": x,
             **order.arguments,
             "bay_ptr": experts.bay_of_expert,
-            **pointers("gate", experts.gate, as_bytes=True),
-            **pointers("up", experts.up, as_bytes=True),
+            **pointers("gate", gate, as_bytes=True),
+            **pointers("up", up, as_bytes=True),
             "inner_ptr": inner,
-            **steps(experts.gate, as_bytes=True),
+            **places(experts.gate, far.gate if far else None, as_bytes=True),
         },
         {
             "K": experts.width,
@@ -175,6 +184,7 @@ def down_groups(
     tile: GroupTile,
 ) -> Launch:
     """The launch that computes each [R K, W], in the order before sorting, from inner [R K, F]."""
+    far = experts.far.down if experts.far else None
     return Launch(
         group_kernels.group_down_kernel,
         (-(-experts.width // tile.rows), order.blocks(tile.pairs)),
@@ -182,9 +192,9 @@ def down_groups(
             "inner_ptr": inner,
             **order.arguments,
             "bay_ptr": experts.bay_of_expert,
-            **pointers("down", experts.down, as_bytes=True),
+            **pointers("down", base(experts.down, far), as_bytes=True),
             "pairs_ptr": each,
-            **steps(experts.down, as_bytes=True),
+            **places(experts.down, far, as_bytes=True),
         },
         {
             "F": experts.channels,
@@ -197,7 +207,10 @@ def down_groups(
 
 
 def _constants(experts: ExpertsArguments[Stack], stack: Stack, tile: GroupTile) -> dict[str, int]:
+    skips = switches(experts)
     return {
+        "FAR": skips["FAR"],
+        "GAPS": skips["GAPS"],
         "E": experts.count,
         "FORMAT": format_of(stack),
         "SIZE": max(16, triton.next_power_of_2(experts.count)),
@@ -207,12 +220,27 @@ def _constants(experts: ExpertsArguments[Stack], stack: Stack, tile: GroupTile) 
     }
 
 
-def add_up(each: torch.Tensor, choice: Choice, y: torch.Tensor) -> Launch:
+def add_up(
+    each: torch.Tensor, choice: Choice, experts: ExpertsArguments[Stack], y: torch.Tensor
+) -> Launch:
     """The launch that computes y [R, W], the weighted sum of each row's pairs."""
-    rows, width = y.shape
+    (rows, width), skips = y.shape, switches(experts)
     return Launch(
         group_kernels.sum_kernel,
         (rows, -(-width // SUM_TILE_COLUMNS)),
-        {"pairs_ptr": each, "weights_ptr": choice.weights, "y_ptr": y},
-        {"W": width, "TOP_K": choice.top_k, "COLUMNS": SUM_TILE_COLUMNS},
+        {
+            "pairs_ptr": each,
+            "ids_ptr": choice.ids,
+            "weights_ptr": choice.weights,
+            "bay_ptr": experts.bay_of_expert,
+            **rows_pointer(experts),
+            "y_ptr": y,
+        },
+        {
+            "W": width,
+            "TOP_K": choice.top_k,
+            "GAPS": skips["GAPS"],
+            "PADDED": skips["PADDED"],
+            "COLUMNS": SUM_TILE_COLUMNS,
+        },
     )

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from kinfolk_kernels.activations import activation, sigmoid
 from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
+from kinfolk_kernels.experts.far_records import moved, record_of
 from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
 from kinfolk_kernels.plane_words import codes_of, columns, load, matrix_words, row_words
 from kinfolk_kernels.row_outputs import WHOLE
@@ -194,40 +195,62 @@ def _openness(x_row, gate_ptr, K: tl.constexpr, LANES: tl.constexpr):
     return sigmoid(tl.sum(total, 0))
 
 
-@triton.jit(do_not_specialize=["pairs", "d_step"])
+@triton.jit(do_not_specialize=["pairs", "near", "d_step", "record"])
 def gate_up_kernel(
-    x_ptr, d_ptr, numbers_ptr, ids_ptr, bay_ptr,
+    x_ptr, d_ptr, numbers_ptr, ids_ptr, bay_ptr, rows_ptr,
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
     shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
     shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
-    shared_gate_ptr,
+    far_ptr, shared_gate_ptr,
     inner_ptr, shared_inner_ptr, open_ptr,
-    pairs,
-    d_step, numbers_row, q_step, high_step, scales_step, supers_step,
+    pairs, near,
+    d_step, numbers_row, record, q_step, high_step, scales_step, supers_step,
     K: tl.constexpr, F: tl.constexpr, SHARED_F: tl.constexpr, TOP_K: tl.constexpr,
     FORMAT: tl.constexpr, SHARED: tl.constexpr,
     ACTIVATION: tl.constexpr, GATED: tl.constexpr, MASKED: tl.constexpr,
+    FAR: tl.constexpr, GAPS: tl.constexpr, PADDED: tl.constexpr,
     NR: tl.constexpr, LANES: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (pairs + rows, parts): inner float32 [pairs, F] of the pairs and [rows, SHARED_F] of the
     shared expert, and open float32 [rows], its gate, computed by the part after its last channel.
+
+    ``bays`` describes what leads to far bays, and FAR, GAPS and PADDED. Nothing is stored for
+    absent experts and padding rows.
     """
     pair = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * NR
     wait_for_producers(PDL)
     start_dependents(PDL)
     if pair < pairs:
-        if first < F // 4:
-            bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
-            q_at, high_at = bay * q_step, bay * high_step
-            scales_at, supers_at = bay * scales_step, bay * supers_step
-            row = pair // TOP_K
+        row = pair // TOP_K
+        there = first < F // 4
+        if GAPS:
+            if PADDED:
+                there &= row < tl.load(rows_ptr)
+            expert = tl.load(ids_ptr + pair, mask=there, other=0)
+            bay = tl.load(bay_ptr + expert, mask=there, other=-1).to(tl.int64)
+            there &= bay >= 0
+        if there:
+            if not GAPS:
+                bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
+            if FAR:
+                at = record_of(bay, gate_q, far_ptr, near, record)
+                gate = (moved(gate_q, at), moved(gate_high, at),
+                        moved(gate_scales, at), moved(gate_supers, at))  # fmt: skip
+                up = (moved(up_q, at), moved(up_high, at),
+                      moved(up_scales, at), moved(up_supers, at))  # fmt: skip
+            else:
+                q_at, high_at = bay * q_step, bay * high_step
+                scales_at, supers_at = bay * scales_step, bay * supers_step
+                gate = (gate_q + q_at, gate_high + high_at,
+                        gate_scales + scales_at, gate_supers + supers_at)  # fmt: skip
+                up = (up_q + q_at, up_high + high_at,
+                      up_scales + scales_at, up_supers + supers_at)  # fmt: skip
             _gate_up(
-                gate_q + q_at, gate_high + high_at,
-                gate_scales + scales_at, gate_supers + supers_at,
-                up_q + q_at, up_high + high_at, up_scales + scales_at, up_supers + supers_at,
+                gate[0], gate[1], gate[2], gate[3],
+                up[0], up[1], up[2], up[3],
                 x_ptr + row * (K // 4), d_ptr + row, d_step, first, inner_ptr + pair * F,
                 K, F, FORMAT, ACTIVATION, NR, LANES, MASKED, ASM,
             )  # fmt: skip
@@ -246,16 +269,20 @@ def gate_up_kernel(
             tl.store(open_ptr + row, share)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["near", "record"])
 def down_kernel(
-    inner_ptr, words_ptr, scale_ptr, shared_inner_ptr, open_ptr, ids_ptr, weights_ptr, bay_ptr,
+    inner_ptr, words_ptr, scale_ptr, shared_inner_ptr, open_ptr,
+    ids_ptr, weights_ptr, bay_ptr, rows_ptr,
     down_q, down_high, down_scales, down_supers,
     shared_q, shared_high, shared_scales, shared_supers,
+    far_ptr,
     y_ptr,
-    q_step, high_step, scales_step, supers_step,
+    near,
+    record, q_step, high_step, scales_step, supers_step,
     F: tl.constexpr, W: tl.constexpr, SHARED_F: tl.constexpr, TOP_K: tl.constexpr,
     FORMAT: tl.constexpr, SHARED: tl.constexpr,
     GATED: tl.constexpr, EARLY: tl.constexpr, ROUNDED: tl.constexpr, MASKED: tl.constexpr,
+    FAR: tl.constexpr, GAPS: tl.constexpr, PADDED: tl.constexpr,
     NR: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -263,7 +290,8 @@ def down_kernel(
 
     The words of a row's experts are distributed over the lanes one after the other, and one sum of
     fixed shape adds columns and experts. SPAN lanes process the shared expert. EARLY: its words are
-    loaded before ``inner`` is available. ROUNDED: ``round_kernel`` has rounded ``inner``.
+    loaded before ``inner`` is available. ROUNDED: ``round_kernel`` has rounded ``inner``. ``bays``
+    describes what leads to far bays, and FAR, GAPS and PADDED.
     """
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -284,25 +312,39 @@ def down_kernel(
                                     SHARED_F, SHARED, True)  # fmt: skip
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     OWN: tl.constexpr = F // 64 * SHARE
-    for start in tl.range(0, TOP_K * OWN, LANES):
+    stop = TOP_K * OWN
+    if PADDED:
+        stop = tl.where(row < early(rows_ptr), stop, 0)
+    for start in tl.range(0, stop, LANES):
         place, inside = (start + lane) // OWN, (start + lane) % OWN
         group, t = inside // SHARE, inside % SHARE
         there = place < TOP_K
         pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
         # The ids are written: the gate and up launch waited for them before it let this one start.
-        bay = tl.load(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
+        if GAPS:
+            # A launch of the step may have written the map: it has ended for the same reason.
+            bay = early(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
+            there &= bay >= 0
+        else:
+            bay = tl.load(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
+        if FAR:
+            at = record_of(bay, down_q, far_ptr, near, record)
+            planes = (moved(down_q, at), moved(down_high, at),
+                      moved(down_scales, at), moved(down_supers, at))  # fmt: skip
+        else:
+            planes = (down_q + bay * q_step, down_high + bay * high_step,
+                      down_scales + bay * scales_step, down_supers + bay * supers_step)  # fmt: skip
         words = ()
         for n in tl.static_range(NR):
             words = words + (
                 matrix_words(
-                    down_q + bay * q_step, down_high + bay * high_step,
-                    down_scales + bay * scales_step, down_supers + bay * supers_step,
+                    planes[0], planes[1], planes[2], planes[3],
                     first + n, group, t, there, F, FORMAT, MASKED,
                 ),
             )  # fmt: skip
         wait_for_producers(PDL)
         tl.debug_barrier()
-        weight = tl.load(weights_ptr + pair)
+        weight = load(weights_ptr + pair, there, GAPS)
         if ROUNDED:
             x, top, d = made_before(
                 words_ptr, scale_ptr, pair * OWN + inside, there, FORMAT, MASKED

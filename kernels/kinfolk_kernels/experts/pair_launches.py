@@ -12,9 +12,10 @@ import triton
 
 from kinfolk_kernels.act_and_mul.triton_backend import CODES
 from kinfolk_kernels.experts import pair_kernels
+from kinfolk_kernels.experts.bays import base, places, rows_pointer, switches
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.op import ExpertsArguments
-from kinfolk_kernels.experts.stacks import Stack, format_of, pointers, steps
+from kinfolk_kernels.experts.stacks import Stack, format_of, pointers
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows, made_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import quantize_rows
@@ -113,6 +114,9 @@ def gate_up_pairs(
     """The launch that computes ``inner`` from ``rows`` [R, W], which are x in int8."""
     form, width, pairs = format_of(experts.gate), experts.width, choice.ids.numel()
     shared, shared_gate, shared_form = experts.shared, None, pair_kernels.NO_SHARED_EXPERT.value
+    far = experts.far
+    gate = base(experts.gate, far.gate if far else None)
+    up = base(experts.up, far.up if far else None)
     needed = [_lanes(form, width)]
     at_once = gcd(QUADS, experts.channels // INTERLEAVE, experts.shared_channels // INTERLEAVE)
     programs, parts = pairs, experts.channels // INTERLEAVE // at_once
@@ -133,10 +137,11 @@ def gate_up_pairs(
             "numbers_ptr": x,
             "ids_ptr": choice.ids,
             "bay_ptr": experts.bay_of_expert,
-            **pointers("gate", experts.gate, as_bytes=False),
-            **pointers("up", experts.up, as_bytes=False),
-            **pointers("shared_gate", shared.gate if shared else experts.gate, as_bytes=False),
-            **pointers("shared_up", shared.up if shared else experts.up, as_bytes=False),
+            **rows_pointer(experts),
+            **pointers("gate", gate, as_bytes=False),
+            **pointers("up", up, as_bytes=False),
+            **pointers("shared_gate", shared.gate if shared else gate, as_bytes=False),
+            **pointers("shared_up", shared.up if shared else up, as_bytes=False),
             "shared_gate_ptr": inner.open if shared_gate is None else shared_gate,
             "inner_ptr": inner.pairs,
             "shared_inner_ptr": inner.shared,
@@ -144,7 +149,7 @@ def gate_up_pairs(
             "pairs": pairs,
             "d_step": rows.scale.stride(0),
             "numbers_row": x.stride(0),
-            **steps(experts.gate, as_bytes=False),
+            **places(experts.gate, far.gate if far else None, as_bytes=False),
         },
         {
             "K": width,
@@ -156,6 +161,7 @@ def gate_up_pairs(
             "ACTIVATION": CODES[experts.activation],
             "GATED": shared_gate is not None,
             "MASKED": any(count % lanes for count in needed),
+            **switches(experts),
             "NR": at_once,
             "LANES": lanes,
             "ASM": asm,
@@ -190,6 +196,8 @@ def down_pairs(
     rows, shared = choice.ids.shape[0], experts.shared
     lanes = _down_lanes(choice, experts)
     at_once = gcd(DOWN_QUADS, width // INTERLEAVE)
+    far = experts.far.down if experts.far else None
+    down, skips = base(experts.down, far), switches(experts)
     return Launch(
         pair_kernels.down_kernel,
         (rows, width // INTERLEAVE // at_once),
@@ -202,10 +210,11 @@ def down_pairs(
             "ids_ptr": choice.ids,
             "weights_ptr": choice.weights,
             "bay_ptr": experts.bay_of_expert,
-            **pointers("down", experts.down, as_bytes=False),
-            **pointers("shared", shared.down if shared else experts.down, as_bytes=False),
+            **rows_pointer(experts),
+            **pointers("down", down, as_bytes=False),
+            **pointers("shared", shared.down if shared else down, as_bytes=False),
             "y_ptr": y,
-            **steps(experts.down, as_bytes=False),
+            **places(experts.down, far, as_bytes=False),
         },
         {
             "F": channels,
@@ -217,7 +226,8 @@ def down_pairs(
             "GATED": shared is not None and shared.shared_gate is not None,
             "EARLY": rows <= MAX_UNROUNDED_ROWS,
             "ROUNDED": inner.words is not None,
-            "MASKED": choice.top_k * _lanes(form, channels) % lanes != 0,
+            "MASKED": skips["GAPS"] or choice.top_k * _lanes(form, channels) % lanes != 0,
+            **skips,
             "NR": at_once,
             "LANES": lanes,
             "SPAN": _span(shared.down) if shared else 1,

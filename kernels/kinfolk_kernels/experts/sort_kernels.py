@@ -5,6 +5,7 @@
 ``ends``    int32 [E]      number of blocks of pairs of the experts 0 to e
 
 A pair's place is the number of pairs before it, so it does not depend on the order of programs.
+With PADDED, only the pairs of the first ``rows`` int32 [1] rows are sorted, TOP_K a row.
 """
 
 # mypy: ignore-errors
@@ -19,6 +20,14 @@ COMPARED_PAIRS = tl.constexpr(16)
 
 
 @triton.jit
+def _real(pairs, rows_ptr, TOP_K: tl.constexpr, PADDED: tl.constexpr):
+    """The number of pairs of rows that are no padding."""
+    if PADDED:
+        pairs = tl.minimum(pairs, tl.load(rows_ptr) * TOP_K)
+    return pairs
+
+
+@triton.jit
 def _store_starts(starts_ptr, ends_ptr, before, total, pairs, E: tl.constexpr, SIZE: tl.constexpr,
                   BLOCK: tl.constexpr):  # fmt: skip
     e = tl.arange(0, SIZE)
@@ -30,10 +39,12 @@ def _store_starts(starts_ptr, ends_ptr, before, total, pairs, E: tl.constexpr, S
 
 @triton.jit(do_not_specialize=["pairs"])
 def sort_few_kernel(
-    ids_ptr, order_ptr, starts_ptr, ends_ptr, pairs,
-    E: tl.constexpr, SIZE: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr,
+    ids_ptr, rows_ptr, order_ptr, starts_ptr, ends_ptr, pairs,
+    E: tl.constexpr, TOP_K: tl.constexpr, PADDED: tl.constexpr,
+    SIZE: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program for up to PAIRS pairs, a multiple of 16: compares every pair with every other."""
+    pairs = _real(pairs, rows_ptr, TOP_K, PADDED)
     p = tl.arange(0, PAIRS)[:, None]
     e = tl.arange(0, SIZE)[:, None]
     mine = tl.load(ids_ptr + p, mask=p < pairs, other=SIZE).to(tl.int32)
@@ -53,10 +64,12 @@ def sort_few_kernel(
 
 @triton.jit(do_not_specialize=["pairs"])
 def count_kernel(
-    ids_ptr, counts_ptr, pairs, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr
+    ids_ptr, rows_ptr, counts_ptr, pairs,
+    TOP_K: tl.constexpr, PADDED: tl.constexpr, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks,): counts int32 [chunks, SIZE], the pairs of each expert in every chunk of
     GROUP_ROWS pairs."""
+    pairs = _real(pairs, rows_ptr, TOP_K, PADDED)
     e = tl.arange(0, SIZE)[:, None]
     total = tl.zeros([SIZE, COMPARED_PAIRS], tl.int32)
     first = tl.program_id(0) * GROUP_ROWS
@@ -69,10 +82,12 @@ def count_kernel(
 
 @triton.jit(do_not_specialize=["pairs", "chunks"])
 def scan_kernel(
-    counts_ptr, starts_ptr, ends_ptr, pairs, chunks,
-    E: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    counts_ptr, rows_ptr, starts_ptr, ends_ptr, pairs, chunks,
+    E: tl.constexpr, TOP_K: tl.constexpr, PADDED: tl.constexpr,
+    SIZE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program: replaces counts by the place of each chunk's first pair of each expert."""
+    pairs = _real(pairs, rows_ptr, TOP_K, PADDED)
     e = tl.arange(0, SIZE)[None, :]
     sums = tl.zeros([TILE, SIZE], tl.int32)
     for start in tl.range(0, chunks, TILE):
@@ -91,9 +106,11 @@ def scan_kernel(
 
 @triton.jit(do_not_specialize=["pairs"])
 def place_kernel(
-    ids_ptr, places_ptr, order_ptr, pairs, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr
+    ids_ptr, places_ptr, rows_ptr, order_ptr, pairs,
+    TOP_K: tl.constexpr, PADDED: tl.constexpr, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks,): write the pairs of a chunk to their places in ``order``."""
+    pairs = _real(pairs, rows_ptr, TOP_K, PADDED)
     first = tl.program_id(0) * GROUP_ROWS
     p = first + tl.arange(0, GROUP_ROWS)[:, None]
     mine = tl.load(ids_ptr + p, mask=p < pairs, other=0).to(tl.int32)

@@ -66,7 +66,7 @@ def refuses(stack: Any, name: str) -> str:
     if isinstance(stack, torch.Tensor):
         if stack.dtype not in FLOATS:
             return f"{name} is of {stack.dtype}"
-        if stack[0].stride() != (stack.shape[2], 1):
+        if stack.stride()[1:] != (stack.shape[2], 1):
             return f"the matrices of {name} are not contiguous"
         return ""
     if not isinstance(stack, PlanesStack):

@@ -1,6 +1,10 @@
 """``experts`` on the GPU.
 
 The number of rows of the step selects the kernels. The host does not wait for the device.
+
+Far experts are read where they are. Launches order their programs so that those with the same part
+of an expert run side by side: its rows should cost the link one reading. No expert may be absent if
+there is a near bay for each, no far one, and no number of real rows: the map is not looked at then.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import torch
 import triton
 
 from kinfolk_kernels.device import refuses_device
+from kinfolk_kernels.experts.bays import refuses_far
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_kernels import group_gate_up_kernel
 from kinfolk_kernels.experts.group_launches import group_launches
@@ -53,6 +58,12 @@ def supports(arguments: ExpertsArguments[Stack]) -> Verdict:
     same = format_of(gate) == format_of(up) and type_of(gate) == type_of(up)
     if not same or steps(gate, as_bytes=True) != steps(up, as_bytes=True):
         return no("gate and up are stored differently")
+    rows = arguments.rows
+    if rows is not None and (rows.dtype != torch.int32 or rows.device != device):
+        return no(f"the number of real rows is {rows.dtype} on {rows.device}")
+    reason = refuses_far(arguments)
+    if reason:
+        return no(reason)
     if not arguments.bay_of_expert.is_contiguous():
         return no("the bays of the experts are not contiguous")
     if arguments.count > MAX_STACKED_EXPERTS or arguments.top_k > MOST_CHOSEN:

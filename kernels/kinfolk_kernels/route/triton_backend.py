@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import triton
 
+from kinfolk_kernels.counters import counters
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.torch_backend import product as linear
@@ -126,7 +127,7 @@ def route_few(
             "weight_ptr": arguments.weight,
             **_pointers(arguments, logits, ids, weights),
             "logits_ptr": logits,
-            "done_ptr": _counters(x.device),
+            "done_ptr": counters(x.device),
             "rows": rows,
             "x_row": x.stride(0),
             "scale": float(arguments.scale),
@@ -165,14 +166,3 @@ def _constants(arguments: RouteArguments, experts: int) -> dict[str, int]:
         "BIASED": arguments.bias is not None,
         "SCALED": arguments.expert_scale is not None,
     }
-
-
-_COUNTERS: dict[torch.device, torch.Tensor] = {}
-
-
-def _counters(device: torch.device) -> torch.Tensor:
-    """Counters int32 of finished programs, one for each group of rows. They are zero before and
-    after every launch. Only one stream at a time may use them."""
-    if device not in _COUNTERS:
-        _COUNTERS[device] = torch.zeros(MAX_ONE_LAUNCH_ROWS, dtype=torch.int32, device=device)
-    return _COUNTERS[device]

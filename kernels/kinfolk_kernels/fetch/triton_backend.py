@@ -1,0 +1,113 @@
+"""``fetch`` on the GPU, in one launch.
+
+A launch that only decided and one that copied would cost every layer of a step the latency of two,
+also where nothing is missed. So all programs decide the same, which costs no time as they do it
+side by side, and none waits for another.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from kinfolk_kernels.counters import counters
+from kinfolk_kernels.device import refuses_device
+from kinfolk_kernels.experts.bays import UNIT, readable
+from kinfolk_kernels.fetch.kernel import fetch_kernel
+from kinfolk_kernels.fetch.op import FetchArguments
+from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.verdict import YES, Verdict, no
+
+MAX_FETCHED_EXPERTS = 1024
+
+FETCH_PROGRAMS = 64
+"""Sixteen keep the link busy; of more, each has less to copy behind the last of the others."""
+
+PIECE_WORDS = 4096
+"""Words of a record that a program copies at a time: 16 KiB."""
+
+COMPARED = 8192
+"""Comparisons of ids with experts that a program makes at a time: 32 for each of its threads."""
+
+
+def supports(arguments: FetchArguments) -> Verdict:
+    near, far = arguments.near, arguments.far
+    device = arguments.bay_of_expert.device
+    reason = refuses_device(fetch_kernel, device)
+    if reason:
+        return no(reason)
+    if max(arguments.count, arguments.bays) > MAX_FETCHED_EXPERTS:
+        return no(
+            f"{arguments.count} experts in {arguments.bays} bays: more than {MAX_FETCHED_EXPERTS}"
+        )
+    types = {
+        "near": (near, torch.uint8),
+        "bay_of_expert": (arguments.bay_of_expert, torch.int64),
+        "expert_of_bay": (arguments.expert_of_bay, torch.int32),
+        "score": (arguments.score, torch.float32),
+        "uses": (arguments.uses, torch.int64),
+        "traffic": (arguments.traffic, torch.int64),
+        "rows": (arguments.rows, torch.int32),
+    }
+    for name, (tensor, dtype) in types.items():
+        if tensor.device != device or tensor.dtype != dtype:
+            return no(f"{name} is {tensor.dtype} on {tensor.device}, not {dtype} on {device}")
+        if name != "near" and not tensor.is_contiguous():
+            return no(f"{name} is not contiguous")
+    if far.dtype != torch.uint8 or near.shape[1:] != far.shape[1:]:
+        return no(f"records of {list(near.shape[1:])} bytes, at home of {list(far.shape[1:])}")
+    if not readable(far, device):
+        return no(
+            f"the homes of the experts are in memory of {far.device} that {device} cannot read"
+        )
+    for records in (near, far):
+        begins = 0 if records.shape[0] == 0 else records.data_ptr()
+        step = 0 if records.shape[0] <= 1 else records.stride(0)
+        if begins % UNIT or step % UNIT or records.shape[1] % UNIT or records.stride(1) != 1:
+            return no(f"records are not contiguous, or no multiple of {UNIT} bytes")
+    return YES
+
+
+def fetch(arguments: FetchArguments, ids: torch.Tensor) -> None:
+    """See :class:`FetchArguments`."""
+    fetch_launch(arguments, ids.contiguous()).run()
+
+
+def fetch_launch(arguments: FetchArguments, ids: torch.Tensor) -> Launch:
+    """The launch of the op for ids [R, K]."""
+    near, far = (records.view(torch.int32) for records in (arguments.near, arguments.far))
+    size = max(16, triton.next_power_of_2(max(arguments.count, arguments.bays)))
+    at_once = min(triton.next_power_of_2(ids.numel()), COMPARED // size)
+    return Launch(
+        fetch_kernel,
+        (FETCH_PROGRAMS,),
+        {
+            "ids_ptr": ids,
+            "rows_ptr": arguments.rows,
+            "far_ptr": far,
+            "near_ptr": near,
+            "bay_ptr": arguments.bay_of_expert,
+            "owner_ptr": arguments.expert_of_bay,
+            "score_ptr": arguments.score,
+            "uses_ptr": arguments.uses,
+            "traffic_ptr": arguments.traffic,
+            "done_ptr": counters(ids.device),
+            "pairs": ids.numel(),
+            "bays": arguments.bays,
+            "pinned": arguments.pinned,
+            "words": far.shape[1],
+            "near_step": near.stride(0),
+            "far_step": far.stride(0),
+            "decay": float(arguments.decay),
+        },
+        {
+            "E": arguments.count,
+            "TOP_K": ids.shape[1],
+            "SIZE": size,
+            "PAIRS": max(1, at_once),
+            "WORDS": PIECE_WORDS,
+        },
+        warps=8,
+        # The reference rounds the product of score and decay before it adds.
+        fuse=False,
+    )
