@@ -154,11 +154,14 @@ def place(
     counts: tuple[tuple[int, ...], ...] | None = None,
 ) -> ExpertPlan:
     """Ask which experts are in near bays of ``budget`` bytes, ``None`` = of all."""
+    swap = settings.expert_swap == "on"
+    if not any(sizes.layers):
+        return ExpertPlan(sizes, Placement(((),) * len(sizes.layers)), swap)
     stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
     room = sizes.total if budget is None else budget
     placement = hooks.place_experts(stats, _in_bays(room, sizes))
     check_budget(placement, dict(enumerate(sizes.nbytes)), room)
-    return ExpertPlan(sizes, placement, settings.expert_swap == "on", top_k, counts)
+    return ExpertPlan(sizes, placement, swap, top_k, counts)
 
 
 def _in_bays(budget: int, sizes: ExpertRecords) -> int:
