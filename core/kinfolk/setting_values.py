@@ -63,6 +63,21 @@ def device_name(value: object) -> object:
     return value
 
 
+def budget_of_experts(value: object) -> object:
+    """GiB as a number, or a word or part of all experts as text."""
+    text = str(value).strip()
+    if text in ("auto", "all"):
+        return text
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        amount = float(number)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount <= (100 if percent else float("1e6")):
+        raise ValueError("must be auto, all, GiB as a number from 0 on, or N% of all experts")
+    return f"{amount:g}%" if percent else amount
+
+
 def tokens_or_word(value: object) -> object:
     if value in ("off", "auto"):
         return value

@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from kinfolk.errors import SettingsError
 from kinfolk.setting_values import (
     blank_is_unset,
+    budget_of_experts,
     device_name,
     distinct,
     one_word_alone,
@@ -124,6 +125,23 @@ class Settings(BaseSettings):
         "int8",
         description="activations in a product of up to 16 rows with a packed matrix, of up to 32 "
         "with packed experts: int8 = fastest, f16 = more accurate",
+    )
+    expert_budget: Annotated[float | str, BeforeValidator(budget_of_experts)] = Field(
+        "auto",
+        description="experts of a mixture on the device: all, or bays of so many GiB or of N% of "
+        "them, and the others in host memory; auto = all if they fit, else what the rest leaves",
+    )
+    expert_swap: Literal["on", "off"] = Field(
+        "on",
+        description="experts that a step chooses come to the device and stay until others need "
+        "their place; off = those of the start stay (--expert-budget)",
+    )
+    expert_host: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="most GiB of host memory for experts; unset = what is free when the model "
+        "opens (--expert-budget)",
     )
     op: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),

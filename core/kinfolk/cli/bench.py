@@ -317,6 +317,7 @@ def _report(runtime: Runtime, work: Workload, runs: list[Run]) -> dict[str, Any]
         ),
         "step_milliseconds": step_milliseconds(runs),
         "runs": [asdict(run) for run in runs],
+        "expert_use": runtime.engine.expert_use(),
         "engine": runtime.engine.stats(),
         "uncapturable_ops": runtime.engine.uncapturable_ops(),
     }
@@ -334,9 +335,19 @@ def _as_text(report: dict[str, Any]) -> str:
         ),
         ("step", f"{report['step_milliseconds']} ms, {work['rows']} rows per sequence"),
         ("steps", _engine_counters(report["engine"])),
+        *_expert_counters(report["engine"]),
         *((f"no graph: {name}", why) for name, why in report["uncapturable_ops"].items()),
     ]
     return table(rows)
+
+
+def _expert_counters(stats: dict[str, int]) -> list[tuple[str, str]]:
+    """How many of the experts that the layers of steps chose were on the device."""
+    if "expert_hits" not in stats:
+        return []
+    near, fetched, far = (stats[f"expert_{kind}"] for kind in ("hits", "fetched", "far"))
+    share = near / max(1, near + fetched + far)
+    return [("experts", f"{share:.1%} near, {fetched} fetched, {far} read from host memory")]
 
 
 def _engine_counters(stats: dict[str, int]) -> str:

@@ -181,6 +181,7 @@ def open_runtime(
         runtime = Runtime.open(path, settings, registry, progress)
     _announce_compilations(runtime.loaded)
     _announce_residency(runtime.loaded)
+    _announce_experts(runtime.loaded)
     with runtime:
         yield runtime
 
@@ -231,6 +232,11 @@ def _announce_residency(loaded: LoadedModel) -> None:
         from kinfolk.engine.kvflash import describe
 
         note(describe(loaded.residency, loaded.source.ready.memory))
+
+
+def _announce_experts(loaded: LoadedModel) -> None:
+    if loaded.experts is not None and loaded.source is not None:
+        note(loaded.source.ready.experts.describe())
 
 
 def _announce_compilations(loaded: LoadedModel) -> None:

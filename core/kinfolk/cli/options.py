@@ -26,6 +26,7 @@ class Decorator(Protocol):
 LOADING: Final = (
     *("model_family", "policy", "device", "memory"),
     *("dtype", "weights", "activations", "op"),
+    *("expert_budget", "expert_swap", "expert_host"),
 )
 ENGINE: Final = (
     *("context", "slots", "max_queue", "kv_codec", "v_codec", "step_tokens"),
@@ -46,6 +47,7 @@ PREFIXES: Final = ("checkpoints", "cache_memory", "cache_disk", "cache_dir")
 
 _REPEATED: Final = frozenset({"op", "draft_option"})
 _METAVARS: Final = {
+    "expert_budget": "auto|all|GIB|N%",
     "kvflash": "N|auto|off",
     "draft": "auto|off|NAME[,NAME]",
     "draft_option": "NAME=VALUE",

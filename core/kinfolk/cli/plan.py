@@ -86,6 +86,7 @@ def _report(ready: Prepared, settings: Settings) -> dict[str, Any]:
         "demoted_checkpoints": (memory.limits.host_bytes or 0) - memory.paged,
         "paged": memory.paged,
         "residency": None if ready.residency is None else asdict(ready.residency),
+        "experts": _experts(ready),
         "disk": int(settings.cache_disk * 2**30),
         "drafters": ready.drafters.report(),
         "limits": asdict(memory.limits),
@@ -113,12 +114,54 @@ def _as_text(ready: Prepared, settings: Settings, beside: Mapping[str, int]) -> 
         rows.append(("of a longer sequence", f"{budget} positions on the device (--kvflash)"))
         rows.append(("its chunks in host memory", size(memory.paged)))
         rows.append(("its chunks are chosen by", _scorers(ready)))
+    rows += _expert_rows(ready)
     if settings.cache_disk:
         rows.append(("prefixes on the disk", size(int(settings.cache_disk * 2**30))))
     for window, blocks in zip(ready.plan.windows, limits.blocks, strict=True):
         what = "pool" if window is None else f"pool of window {window}"
         rows.append((what, f"{blocks * CHUNK_POSITIONS} positions over all sequences"))
     return table(rows)
+
+
+def _experts(ready: Prepared) -> dict[str, Any] | None:
+    """Where experts are; ``None`` if all are on the device, or there are none."""
+    plan = ready.experts
+    if not plan.partial:
+        return None
+    return {
+        "layers": plan.sizes.layers,
+        "bays": plan.bays,
+        "record_bytes": plan.sizes.nbytes,
+        "device_bytes": plan.device_bytes,
+        "host_bytes": plan.host_bytes,
+        "worst_token_bytes": plan.worst_token_bytes,
+        "usual_token_bytes": plan.usual_token_bytes,
+        "swap": plan.swap,
+    }
+
+
+def _expert_rows(ready: Prepared) -> list[tuple[str, str]]:
+    plan = ready.experts
+    if not plan.partial:
+        return []
+    used = [(bays, n) for bays, n in zip(plan.bays, plan.sizes.layers, strict=True) if n]
+    fewest, most = min(bays for bays, _ in used), max(bays for bays, _ in used)
+    bays = str(most) if fewest == most else f"{fewest} to {most}"
+    share = plan.device_bytes / plan.sizes.total
+    rows = [
+        (
+            "experts on the device",
+            f"{bays} of {max(n for _, n in used)} a layer, {share:.0%} of all (--expert-budget)",
+        ),
+        ("experts in host memory", size(plan.host_bytes)),
+        ("a token reads of them", f"{size(plan.worst_token_bytes)} at worst"),
+    ]
+    usual = plan.usual_token_bytes
+    if usual is not None:
+        rows.append(("by the profile", size(usual)))
+    if not plan.swap:
+        rows.append(("experts in bays", "those of the start stay (--expert-swap off)"))
+    return rows
 
 
 def _scorers(ready: Prepared) -> str:

@@ -19,6 +19,7 @@ from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
 from kinfolk.engine.named_prefixes import NamedPrefixes
 from kinfolk.engine.parking import Parking
+from kinfolk.engine.probe import probe
 from kinfolk.engine.readers import Readers
 from kinfolk.engine.scoring_queue import ScoringQueue
 from kinfolk.engine.sizing import prefix_bytes
@@ -181,7 +182,8 @@ class Engine:
         """For each of some held requests the token after the pending one: computed in one step of
         all, and alone. Copies compute it, so nothing changes. Blocks until it is done; raises
         :class:`PoolExhausted` if there are no slots or blocks for the copies."""
-        return self._ask(lambda: self._probe(request_ids))
+        books = self._scheduler, self._runner, self._histories
+        return self._ask(lambda: probe(request_ids, *books, self._fail_all))
 
     def view(self) -> tuple[SequenceView, ...]:
         """All requests that have not ended. Blocks until the running step is over."""
@@ -238,6 +240,11 @@ class Engine:
             "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,
         }
 
+    def expert_use(self) -> Mapping[int, tuple[int, ...]]:
+        """How often rows have chosen each expert, by layer; empty if all experts are on the device.
+        Blocks until the running step is over, and brings :meth:`stats` up to date."""
+        return self._ask(self._runner.expert_use)
+
     def uncapturable_ops(self) -> Mapping[str, str]:
         """Uncapturable ops with the reason; if there are any, every step runs eagerly."""
         return dict(self._runner.uncapturable_ops)
@@ -255,10 +262,11 @@ class Engine:
         return bool(self._inbox) or disk or self._closing
 
     def check_integrity(self) -> None:
-        """Recount blocks and slots, for a closed engine also that nothing is held. Not while a step
-        runs. Raises :class:`StateError` at the first disagreement."""
+        """Recount blocks and slots, compare experts with their homes, and for a closed engine also
+        check that nothing is held. Not while a step runs. Raises :class:`StateError` at the first
+        disagreement."""
         self._kv_cache.check_integrity()
-        self._runner.state.check_integrity()
+        self._runner.check_integrity()
         if self.closed:
             free = len(self._kv_cache.tables.free)
             require(free == self._kv_cache.limits.slots, "slots of a closed engine are free")
@@ -309,27 +317,6 @@ class Engine:
             log.exception("a step failed")
             self._fail_all(error)
         return True
-
-    def _probe(self, request_ids: Sequence[str]) -> list[tuple[int, int]]:
-        together = self._run_forks(request_ids)
-        alone = [token for each in request_ids for token in self._run_forks([each])]
-        return list(zip(together, alone, strict=True))
-
-    def _run_forks(self, request_ids: Sequence[str]) -> list[int]:
-        """The next tokens of copies of held requests, in one step."""
-        with self._scheduler.forks(request_ids) as plan:
-            histories = {each: self._histories[each].copy() for each in request_ids}
-            try:
-                results = self._runner.run(plan, histories).results
-            except Exception as error:
-                fault = error
-            else:
-                for result in results:
-                    if result.error is not None:
-                        raise EngineError(result.error)
-                return [result.emitted[0] for result in results]
-        self._fail_all(fault)
-        raise EngineError(explain(fault))
 
     def _fail_all(self, error: BaseException) -> None:
         """Nobody knows which operations of a step were carried out: books and state forget all."""

@@ -104,6 +104,8 @@ def fill(buffers: InputBuffers, items: Sequence[Item], *, all_logits: bool = Fal
     """Write ``items`` into the host's arrays, which hold only padding before."""
     slots = [item.lease.slot for item in items]
     starts = [item.start for item in items]
+    # Real rows come first: whatever is behind them is padding.
+    buffers.host["rows"][0] = sum(item.rows for item in items)
     if buffers.single_rows:
         rows = buffers.order[: len(items)]
         _fill_single_rows(buffers, items, slots, starts)

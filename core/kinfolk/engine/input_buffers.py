@@ -94,6 +94,7 @@ class InputBuffers:
             "store_slots": ("int64", (shape.stores,)),
             "places": ("int64", (shape.changes,)),
             "values": ("int32", (shape.changes,)),
+            "rows": ("int32", (1,)),
             "spans": ("int32", (sequences, 4)),
             "slices": ("int32", (shape.slices, 3)),
             # Kernels are compiled for aligned pointers.
@@ -156,7 +157,10 @@ class InputBuffers:
         self.transfer.upload()
 
     def enter_changes(self) -> None:
-        """Write the uploaded changes to the block tables on the device."""
+        """Write the uploaded changes to the block tables on the device, and the number of rows
+        that are no padding to where experts read it."""
+        if self.state.real_rows is not None:
+            self.state.real_rows.copy_(self.device["rows"])
         self.state.block_tables.enter(self.device["places"], self.device["values"])
 
     def batch(self, traits: LaunchTraits, *, full_width: bool) -> StepBatch:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kinfolk.descriptors import Family
-from kinfolk.engine.buckets import usual_draft
+from kinfolk.engine.buckets import largest_step, usual_draft
 from kinfolk.engine.chunk_scoring import PROBE_CHUNKS, probe_scorers
 from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
@@ -22,6 +22,7 @@ from kinfolk.engine.qk_scorer import QkScorer
 from kinfolk.engine.sizing import GIB
 from kinfolk.engine.step_ops import StepOps
 from kinfolk.errors import CapacityError, SettingsError, UnsupportedModelError
+from kinfolk.experts.residency import ExpertResidency
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.guarded import build_drafter
 from kinfolk.hooks import ModelHookCaller
@@ -30,7 +31,7 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.nn.prompt_reading import PromptReading
 from kinfolk.nn.queries import QueryKind, ScoredAttention
 from kinfolk.ops.binding import Ops
-from kinfolk.plans import ExpertStats, SlotMapping, StateLimits, StatePlan, WeightPlan
+from kinfolk.plans import Placement, SlotMapping, StateLimits, StatePlan, WeightPlan
 from kinfolk.registry import Registry
 from kinfolk.residency.rules import ResidencyRules
 from kinfolk.settings import Settings
@@ -77,6 +78,10 @@ class LoadedModel:
     drafter: LoadedDrafter | None = None
     drafters: PreparedDrafters = field(default_factory=PreparedDrafters)
     """All that draft: those of the host too."""
+    real_rows: torch.Tensor | None = None
+    """Where steps write how many of their rows are no padding, for experts."""
+    experts: ExpertResidency | None = None
+    """The experts' bays and homes; ``None``: all are on the device, or there are none."""
     source: ModelSource | None = None
     """Loads the same model again, with the same plans."""
 
@@ -97,6 +102,7 @@ class LoadedModel:
             host=HostRows(HostLayout.of(self.plan), self.limits.host_bytes),
         )
         state = State(self.plan, self.limits, self.device)
+        state.real_rows = self.real_rows
         if self.limits.scored is not None and self.queries is not None:
             kind = OracleScorer if self.limits.scored.exact else QkScorer
             state.scorer = kind(
@@ -132,8 +138,9 @@ def load_model(
         usable = ready.memory.usable + beside
         share = usable / torch.cuda.get_device_properties(ready.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), ready.device)
-    if ready.device.type == "cuda" and ready.residency is not None:
-        refuse_unpinnable(ready.memory.beside, lock_limit(), try_to_pin)
+    if ready.device.type == "cuda" and (ready.residency is not None or ready.experts.partial):
+        pinned = ready.experts.host_bytes + (ready.memory.beside if ready.residency else 0)
+        refuse_unpinnable(pinned, lock_limit(), try_to_pin)
     return ModelSource(ready, graphs, settings.batch_invariant).load(progress)
 
 
@@ -163,10 +170,19 @@ class ModelSource:
     def load(self, progress: Progress | None = None, *, drafter: bool = True) -> LoadedModel:
         """Build the model over its weights, with its drafter or with room for it."""
         ready = self.ready
-        weights = _load(ready, ready.weights, ready.file, progress)
+        experts = ready.experts
+        placement = experts.placement if experts.partial else None
+        weights = _load(ready, ready.weights, ready.file, progress, placement)
         config, limits = ready.config, ready.memory.limits
         scored = None if limits.scored is None else ScoredAttention(limits.scored.layers)
-        model = ready.family.build(config, weights, self._context(scored))
+        context = self._context(scored)
+        if any(experts.sizes.layers):
+            # The largest number: until a step writes its own, no row is padding.
+            most = torch.iinfo(torch.int32).max
+            rows = torch.full((1,), most, dtype=torch.int32, device=ready.device)
+            fetched = largest_step(1)[0] if experts.swap else 0
+            context = replace(context, placement=experts.placement, rows=rows, fetch_rows=fetched)
+        model = ready.family.build(config, weights, context)
         _ask_for_features(ready, model)
         queries = None if scored is None else _query_kind(ready.family, scored)
         if ready.residency is not None:
@@ -194,6 +210,8 @@ class ModelSource:
             residency=ready.residency,
             queries=queries,
             drafters=ready.drafters,
+            real_rows=context.rows,
+            experts=weights.experts,
             source=self,
         )
         return self.with_drafter(loaded, progress) if drafter else loaded
@@ -220,20 +238,21 @@ class ModelSource:
         return replace(loaded, drafter=drafter)
 
     def _context(self, scored: ScoredAttention | None = None) -> BuildContext:
-        ready, experts = self.ready, self.ready.config.experts
-        placement = None
-        if any(experts):
-            # As many bays as experts: all of them are on the device.
-            placement = ready.hooks.place_experts(ExpertStats(experts), sum(experts))
-        context = ready.memory.limits.context
+        ready, context = self.ready, self.ready.memory.limits.context
         return BuildContext(
-            *(ready.ops, ready.device, ready.dtype, ready.plan, context, placement),
+            *(ready.ops, ready.device, ready.dtype, ready.plan, context),
             reading=self.reading,
             scored=scored,
         )
 
 
-def _load(ready: Prepared, plan: WeightPlan, file: GGUFFile, progress: Progress | None) -> Weights:
+def _load(
+    ready: Prepared,
+    plan: WeightPlan,
+    file: GGUFFile,
+    progress: Progress | None,
+    placement: Placement | None = None,
+) -> Weights:
     return load_weights(
         plan,
         file.inventory,
@@ -243,6 +262,7 @@ def _load(ready: Prepared, plan: WeightPlan, file: GGUFFile, progress: Progress 
         keep_quantised=ready.form == "blocks",
         activations=ready.activations if ready.form == "packed" else None,
         progress=progress,
+        placement=placement,
     )
 
 

@@ -5,7 +5,7 @@ State gets what weights, work space, graphs and a margin leave.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kinfolk.engine.sizing import GIB, size_state, state_bytes
 from kinfolk.errors import CapacityError
@@ -41,6 +41,12 @@ MOST_CACHE_BYTES = 8 * GIB
 PAGED = "chunks that left the device"
 """The part of a host's plan that is for chunks of sequences longer than their budget."""
 
+BAYS = "experts"
+"""The part of a plan that is for bays of experts, if some experts are not on the device."""
+
+HOMES = "homes of experts"
+"""The part of a host's plan that is for all experts, if some have no bay."""
+
 DEMOTED = "demoted checkpoints"
 """The part of a host's plan that is for checkpoints in host memory."""
 
@@ -72,6 +78,10 @@ class MemoryPlan:
     limits: StateLimits
     others: int = 0
     paged: int = 0
+    state: dict[str, int] = field(default_factory=dict)
+    """The parts that are state."""
+    homes: int = 0
+    """Bytes of host memory for experts, of this plan if the device is the host."""
 
     @property
     def beside(self) -> int:
@@ -97,6 +107,8 @@ def plan_memory(
     usable: int,
     weights: int,
     drafter: int = 0,
+    experts: int | None = None,
+    homes: int = 0,
     work: int,
     graphs: int,
     is_host: bool,
@@ -109,10 +121,11 @@ def plan_memory(
     paged: int = 0,
     host_free: int = 0,
 ) -> MemoryPlan:
-    """Divide ``usable`` bytes. ``drafter``: bytes of a drafter's weights; ``cache``: bytes of host
-    memory for demoted checkpoints, ``None`` = by default, of ``host_free``. If the device is the
-    host, the default is what the state leaves, and no more than usual. ``paged``: bytes of host
-    memory for chunks that leave the device.
+    """Divide ``usable`` bytes. ``drafter``: bytes of a drafter's weights; ``experts``: those of
+    bays on the device, if ``weights`` are without experts, and ``homes`` of host memory;
+    ``cache``: bytes of host memory for demoted checkpoints, ``None`` = by default, of
+    ``host_free``. If the device is the host, the default is what the state leaves, and no more than
+    usual. ``paged``: bytes of host memory for chunks that leave the device.
 
     ``asked`` is the context the user asked for, ``flexible`` names the fields of ``wanted`` that
     are defaults and may be lowered. Raises :class:`CapacityError` with the arithmetic.
@@ -120,15 +133,22 @@ def plan_memory(
     fixed = {"weights": weights, "drafter": drafter, "work space": work}
     if not drafter:
         del fixed["drafter"]
+    if experts is not None:
+        fixed[BAYS] = experts
+    if is_host and homes:
+        fixed[HOMES] = homes
     if not is_host:
         fixed |= {"graphs": graphs, "margin": int(usable * MARGIN)}
     left = usable - sum(fixed.values())
     others = max(0, int(left * (1 - HOST_SHARE))) if is_host else 0
     left -= others
     if left <= 0:
+        needed = "A smaller quantisation or a larger device is needed"
+        if experts:
+            needed = "Lower --expert-budget, or use a smaller quantisation"
         raise CapacityError(
             f"the model does not fit: {_sum(fixed)}, and {usable / GIB:.2f} GiB can be used. "
-            "A smaller quantisation or a larger device is needed"
+            f"{needed}"
         )
     if is_host and paged:
         fixed[PAGED] = paged
@@ -136,7 +156,7 @@ def plan_memory(
     if not wanted.checkpoints:
         cache = 0  # a checkpoint is taken on the device first
     elif not is_host:
-        cache = cache_bytes(cache, host_free - paged)
+        cache = cache_bytes(cache, max(0, host_free - paged - homes))
     elif cache:
         fixed[DEMOTED] = cache
         left -= cache
@@ -150,7 +170,7 @@ def plan_memory(
         cache = min(cache_bytes(None, usable), left - sum(state.values()))
         fixed[DEMOTED] = cache
     limits = replace(limits, host_bytes=(cache or 0) + paged)
-    return MemoryPlan(usable, fixed | state, limits, others, paged)
+    return MemoryPlan(usable, fixed | state, limits, others, paged, state, homes)
 
 
 def cache_bytes(asked: int | None, free: int) -> int:

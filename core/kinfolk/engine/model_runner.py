@@ -15,6 +15,7 @@ from kinfolk.engine.chunk_scoring import ChunkScoring, PendingScores
 from kinfolk.engine.cuda_graph import capture_for
 from kinfolk.engine.draft_buffers import Lane
 from kinfolk.engine.executor import EagerExecutor, Executor, ExecutorCounters, GraphExecutor
+from kinfolk.engine.expert_reports import ExpertReports
 from kinfolk.engine.history import History
 from kinfolk.engine.kernel_warmup import KernelWarmup
 from kinfolk.engine.loading import LoadedModel, Progress
@@ -24,6 +25,7 @@ from kinfolk.engine.qk_scorer import QkScorer
 from kinfolk.engine.readers import Readers
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
+from kinfolk.experts.swaps import ExpertSwap
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import (
     Item,
@@ -49,12 +51,14 @@ code, and the edges of a matrix product are computed differently.
 @dataclass(frozen=True, slots=True)
 class PendingItems:
     """Items that were launched together, and the pending copy of their outputs. ``proposed``: a
-    draft was launched behind them, for those that ask for one."""
+    draft was launched behind them, for those that ask for one; ``reported``: counters of experts
+    come with the copy."""
 
     batch: ScheduledBatch
     outputs: DeviceOutputs
     copy: PendingCopy
     proposed: bool = False
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,9 @@ class ModelRunner:
         """Run the steps of ``loaded`` from now on; captured steps of another model are dropped. No
         step may be pending."""
         self.loaded = loaded
+        self.state.real_rows = loaded.real_rows
+        experts = loaded.experts
+        self._reports = None if experts is None else ExpertReports(experts)
         self.uncapturable_ops: Mapping[str, str] = {}
         self._buckets: Buckets | None = None
         warmup = KernelWarmup(loaded.ops, loaded.device)
@@ -155,7 +162,24 @@ class ModelRunner:
             "kvflash_scorer_failures": self._scoring.failures,
             "kvflash_scoring_us": self._scoring.nanoseconds // 1000,
             "allocations": _allocations(self.loaded.device),
+            **({} if self._reports is None else self._reports.stats()),
         }
+
+    @torch.inference_mode()
+    def expert_use(self) -> Mapping[int, tuple[int, ...]]:
+        """By layer, how often rows have chosen each expert, up to now; waits for the device. Empty
+        if all experts are on the device."""
+        if self._reports is None:
+            return {}
+        self._reports.refresh()
+        return self._reports.uses
+
+    def check_integrity(self) -> None:
+        """Check the state, and that the experts in bays equal their homes. No step may run. Raises
+        :class:`StateError`."""
+        self.state.check_integrity()
+        if self.loaded.experts is not None:
+            self.loaded.experts.check_integrity()
 
     @property
     def draft_failures(self) -> int:
@@ -189,6 +213,8 @@ class ModelRunner:
         launched = perf_counter()
         with self._on_device(), self._invalidated_by_errors():
             self.state.apply(plan.operations)
+            for swap in plan.swaps:
+                self._swap(swap)
             results: list[ItemResult] = []
             pending: PendingItems | None = None
             scores: Sequence[PendingScores] = ()
@@ -230,6 +256,7 @@ class ModelRunner:
         self.state.forget()
         self.executor.invalidate()
         self._readers.forget()
+        self._restore_experts()
 
     def _launch(
         self, batch: ScheduledBatch, scores: Sequence[ScoreRequest] = ()
@@ -237,14 +264,36 @@ class ModelRunner:
         outputs = self.executor.launch(batch)
         # Before the copy, so that the wait for it is the wait for the scores too.
         pending = self._scoring.launch(scores)
+        reported = self._reports is not None and self._reports.launch()
         copy = self._reader.send(outputs)
         # Behind the copy: the host reads the outputs and plans while the draft runs.
         lanes = batch.lanes
         proposed = bool(lanes) and self.executor.draft(lanes)
-        return PendingItems(batch, outputs, copy, proposed), pending
+        return PendingItems(batch, outputs, copy, proposed, reported), pending
+
+    def _swap(self, swap: ExpertSwap) -> None:
+        experts = self.loaded.experts
+        if experts is None:
+            raise EngineError(f"all experts are on the device: {swap} has nothing to swap")
+        experts.layers[swap.layer].swap(swap.expert, swap.bay)
+
+    @torch.inference_mode()
+    def _restore_experts(self) -> None:
+        """A step that failed may have copied a part of an expert."""
+        experts = self.loaded.experts
+        if experts is None:
+            return
+        try:
+            with self._on_device():
+                experts.restore()
+        except RuntimeError:
+            # The device itself has failed: so will every step.
+            log.exception("the experts on the device cannot be copied again")
 
     def _collect(self, pending: PendingItems) -> list[ItemResult]:
         outputs = self._reader.receive(pending.copy)
+        if pending.reported and self._reports is not None:
+            self._reports.receive()
         found = item_results(pending.batch, outputs, pending.outputs.logprobs)
         if not pending.proposed:
             return found

@@ -80,8 +80,17 @@ class Parking:
             self._runner.apply(self._scheduler.leave_device())
             self._runner.state.free()
             self._runner.use(
-                replace(loaded, model=cast(Model, ParkedModel()), drafter=None, graphs=False)
+                replace(
+                    loaded,
+                    model=cast(Model, ParkedModel()),
+                    drafter=None,
+                    experts=None,
+                    real_rows=None,
+                    graphs=False,
+                )
             )
+            if loaded.experts is not None:
+                loaded.experts.release()
         elif "draft" in parts - self.parked and "target" not in self.parked:
             self._runner.use(replace(loaded, drafter=None))
         self._set(self.parked | parts)
@@ -102,7 +111,14 @@ class Parking:
                 read = source.load(progress, drafter="draft" not in left)
                 self._readers.unpark(progress)
                 self._runner.use(
-                    replace(loaded, model=read.model, drafter=read.drafter, graphs=self._graphs)
+                    replace(
+                        loaded,
+                        model=read.model,
+                        drafter=read.drafter,
+                        experts=read.experts,
+                        real_rows=read.real_rows,
+                        graphs=self._graphs,
+                    )
                 )
             elif "target" not in left:
                 self._runner.use(source.with_drafter(loaded, progress))

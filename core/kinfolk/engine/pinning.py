@@ -35,7 +35,8 @@ def refuse_unpinnable(nbytes: int, limit: int | None, pin: Callable[[int], None]
             f"{nbytes / GIB:.2f} GiB of host memory are to be pinned, and this process may lock "
             f"{limit / GIB:.2f} GiB (RLIMIT_MEMLOCK = {limit} bytes; pinning more fails: {error}): "
             "raise the limit (ulimit -l, LimitMEMLOCK= of a service, --ulimit memlock=-1 of a "
-            "container), or lower --kvflash-host, --cache-memory or --context"
+            "container), or lower --kvflash-host, --cache-memory or --context, or "
+            "raise --expert-budget"
         ) from error
 
 

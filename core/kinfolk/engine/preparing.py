@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -16,7 +17,8 @@ from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.core_scorer import ChooseScorer, choose_scorer
 from kinfolk.engine.devices import missing_device
-from kinfolk.engine.kvflash import plan_residency
+from kinfolk.engine.expert_plan import ExpertPlan, ExpertRecords, place, plan_experts
+from kinfolk.engine.kvflash import Divide, plan_residency
 from kinfolk.engine.memory import (
     MemoryPlan,
     cache_bytes,
@@ -44,7 +46,7 @@ from kinfolk.spec.verify import DefaultVerify
 from kinfolk.state.layout import pool_layouts
 from kinfolk.state.mapping import DefaultMapping
 from kinfolk.torch_dtypes import DTYPE_NAMES, TORCH_DTYPES
-from kinfolk.weights.size import Form, weight_bytes
+from kinfolk.weights.size import Form, record_bytes, weight_bytes, without_experts
 
 if TYPE_CHECKING:
     from kinfolk_kernels.planes import Activations
@@ -94,6 +96,7 @@ class Prepared:
     drafters: PreparedDrafters
     residency: ResidencyRules | None
     """The budget of sequences that are longer."""
+    experts: ExpertPlan
 
 
 def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
@@ -122,8 +125,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     facts = _target_facts(file, family, config, plan, wanted, settings)
     drafters = prepare_drafters(settings, registry, formats, file, facts)
     trunk, drafter, plan = plan, drafters.with_weights, drafters.behind(plan)
-    arena_rows = wanted.slots * drafters.arena_rows
-    wanted = replace(wanted, tree_rows=max(wanted.tree_rows, arena_rows))
+    wanted = replace(wanted, tree_rows=max(wanted.tree_rows, wanted.slots * drafters.arena_rows))
     ops = _ops(registry, settings, device)
     usable = usable_memory(device, settings.memory)
     both = drafters.beside(weight_plan)
@@ -131,17 +133,14 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     nbytes = partial(
         weight_bytes, formats=formats, dtype=dtype, activations=settings.activations, form=form
     )
-    if form == "blocks" and device.type == "cpu":
-        dense = nbytes(weight_plan, file.inventory, form="dense")
-        _warn_of_blocks(settings.weights, nbytes(weight_plan, file.inventory), dense, usable)
-    step_tokens = settings.step_tokens or 2 * slice_rows
-    layers = len(plan.layers)
+    if form == "blocks" and is_host:
+        _warn_of_blocks(settings.weights, partial(nbytes, weight_plan, file.inventory), usable)
+    step_tokens, layers = settings.step_tokens or 2 * slice_rows, len(plan.layers)
     captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafters))
     features, drafts = _draft_sizes(drafters, config, wanted.slots)
-    divide = partial(
+    parted = partial(
         plan_memory,
         usable=usable,
-        weights=nbytes(weight_plan, file.inventory),
         drafter=0 if drafter is None else nbytes(drafter.plan.weights, drafter.file.inventory),
         work=work_bytes(both, step_tokens, LOGIT_ROWS, features, drafts),
         graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features, drafts),
@@ -151,10 +150,13 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         asked=settings.context,
         flexible=frozenset({"slots", "checkpoints"} - settings.model_fields_set),
         cache=cache,
-        host_free=host_free,
     )
     choose = _core_scorer(settings, registry, trunk, file, device, dtype, drafters)
-    memory, residency = plan_residency(settings, plan, wanted, hooks, divide, host_free, choose)
+    plan_state = partial(plan_residency, settings, plan, wanted, hooks, choose=choose)
+    memory, residency, experts = _with_experts(
+        *(settings, file, config, weight_plan, nbytes, hooks, parted, plan_state),
+        host_free=host_free,
+    )
     log.info("%s", memory)
     return Prepared(
         file=file,
@@ -175,7 +177,41 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
         captures=captures,
         drafters=drafters,
         residency=residency,
+        experts=experts,
     )
+
+
+def _with_experts(
+    settings: Settings,
+    file: GGUFFile,
+    config: Any,
+    weights: WeightPlan,
+    nbytes: partial[int],
+    hooks: ModelHookCaller,
+    parted: partial[MemoryPlan],
+    plan_state: Callable[[Divide, int], tuple[MemoryPlan, ResidencyRules | None]],
+    *,
+    host_free: int,
+) -> tuple[MemoryPlan, ResidencyRules | None, ExpertPlan]:
+    """Divide memory between state and bays of experts, and ask which experts are in them."""
+    is_host, layers = parted.keywords["is_host"], tuple(config.experts)
+    indices, keywords = range(len(layers)), nbytes.keywords
+    found = record_bytes(weights, file.inventory, layers=indices, **keywords)
+    core = without_experts(weights, found)
+
+    def divide(bays: int | None, homes: int) -> tuple[MemoryPlan, ResidencyRules | None]:
+        free = host_free if is_host else max(0, host_free - homes)
+        taken = nbytes(weights if bays is None else core, file.inventory)
+        part = partial(parted, weights=taken, experts=bays, homes=homes, host_free=free)
+        return plan_state(part, free)
+
+    records = ExpertRecords(layers, tuple(found.get(layer, 0) for layer in indices))
+    form = keywords["form"]
+    memory, residency, budget = plan_experts(
+        settings, records, divide, is_host=is_host, host_free=host_free, form=form
+    )
+    top_k = file.metadata.integer(f"{config.architecture}.expert_used_count", default=0)
+    return memory, residency, place(hooks, records, budget, settings=settings, top_k=top_k)
 
 
 def _ops(registry: Registry, settings: Settings, device: torch.device) -> Ops:
@@ -302,9 +338,10 @@ def choose_form(
     return "dense" if _fits(plan, dtype, usable) else "blocks"
 
 
-def _warn_of_blocks(asked: str, blocks: int, numbers: int, usable: int) -> None:
+def _warn_of_blocks(asked: str, nbytes: partial[int], usable: int) -> None:
     """Log that a CPU dequantises blocks in every step, measured as up to nine times the time of a
     step with dense weights."""
+    blocks, numbers = nbytes(), nbytes(form="dense")
     if blocks == numbers:
         return  # nothing is quantised
     slow = (

@@ -3,47 +3,71 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kinfolk.errors import UnsupportedModelError
 from kinfolk.experts.placement import bay_map
+from kinfolk.experts.residency import LayerExperts, PlacedStack
 from kinfolk.quant.tensor import QuantTensor
+
+if TYPE_CHECKING:
+    from kinfolk_kernels.experts.op import FarExperts
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertStore:
     """``gate`` and ``up`` [bays, F, width], ``down`` [bays, width, F], dense, quantised or packed;
-    ``bay_of_expert`` int64 [experts]."""
+    ``bay_of_expert`` int64 [experts]. ``far``: the homes of all experts, if some are not in these
+    bays; ``placed``: the layer's records, if the loader has placed them."""
 
     gate: Any
     up: Any
     down: Any
     bay_of_expert: torch.Tensor
+    far: FarExperts[Any] | None = None
+    placed: LayerExperts | None = None
 
     @classmethod
     def place(cls, layer: int, gate: Any, up: Any, down: Any, bays: tuple[int, ...]) -> ExpertStore:
         """Stack the experts of a layer in the order of ``bays``; they are given in order of id.
+        Stacks that the loader has placed stay as they are.
 
-        Raises :class:`UnsupportedModelError` if an expert has no bay.
+        Raises :class:`UnsupportedModelError` if an expert has neither a bay nor a home.
         """
+        if isinstance(gate, PlacedStack):
+            return cls._of_records(gate, up, down)
         experts = int(gate.shape[0])
         where = bay_map(bays, experts, layer)
         if -1 in where:
             raise UnsupportedModelError(
-                f"layer {layer}: {where.count(-1)} of {experts} experts have no bay, and experts "
-                "cannot be swapped in yet: all of them must fit on the device"
+                f"layer {layer}: {where.count(-1)} of {experts} experts have no bay, and the "
+                "weight plan does not name their tensors as role 'experts', so the loader keeps no "
+                "copy of them in host memory"
             )
         if bays != tuple(range(experts)):
             order = torch.tensor(bays, device=gate.device)
             gate, up, down = (_taken(stack, order) for stack in (gate, up, down))
         return cls(gate, up, down, torch.tensor(where, device=gate.device))
 
+    @classmethod
+    def _of_records(cls, gate: PlacedStack, up: PlacedStack, down: PlacedStack) -> ExpertStore:
+        from kinfolk_kernels.experts.op import FarExperts
+
+        placed = gate.experts
+        far = None if placed.far is None else FarExperts(gate.far, up.far, down.far)
+        return cls(gate.near, up.near, down.near, placed.bay_of_expert, far, placed)
+
 
 def halves(stack: Any) -> tuple[Any, Any]:
     """Split fused gate and up matrices [experts, 2 F, width], gate rows first."""
     rows = int(stack.shape[1]) // 2
+    if isinstance(stack, PlacedStack):
+        near = halves(stack.near)
+        far = (None, None) if stack.far is None else halves(stack.far)
+        gate, up = (PlacedStack(a, b, stack.experts) for a, b in zip(near, far, strict=True))
+        return gate, up
     if isinstance(stack, torch.Tensor):
         return stack[:, :rows], stack[:, rows:]
     if isinstance(stack, QuantTensor):

@@ -20,8 +20,11 @@ class BuildContext:
     """``dtype`` is that of activations inside a layer; the residual stream is float32.
 
     ``context`` is the number of positions, and so the length of position tables. ``placement`` maps
-    experts to bays. ``reading``: the model scores the tokens of texts that it reads. ``scored``
-    names the layers that keep their last queries.
+    experts to bays. ``rows`` int32 [1] on the device is the number of real rows of the running
+    step: those behind them are padding; ``None`` if nobody writes it. In steps of up to
+    ``fetch_rows`` rows, experts that are chosen come to near bays; 0 = bays stay. ``reading``: the
+    model scores the tokens of texts that it reads. ``scored`` names the layers that keep their
+    last queries.
     """
 
     ops: Ops
@@ -30,6 +33,8 @@ class BuildContext:
     state: StatePlan
     context: int
     placement: Placement | None = None
+    rows: torch.Tensor | None = None
+    fetch_rows: int = 0
     reading: PromptReading | None = None
     scored: ScoredAttention | None = None
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from kinfolk.config import Activation
+from kinfolk.experts.residency import LayerExperts
 from kinfolk.experts.store import ExpertStore
 from kinfolk.nn.context import BuildContext
 from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments, SharedExpert
+from kinfolk_kernels.fetch.op import FETCH, FetchArguments
 from kinfolk_kernels.route.op import ROUTE, RouteArguments, Score
 
 
@@ -32,7 +35,12 @@ class Router:
 
 
 class MoE:
-    """Routed experts, plus the ``shared`` expert, which every row uses, if the model has one."""
+    """Routed experts, plus the ``shared`` expert, which every row uses, if the model has one.
+
+    If the loader has placed the experts, those that a step chooses are fetched before they are
+    used, unless it has more rows than ``BuildContext.fetch_rows``: such a step, of a prompt, uses
+    almost all of them, and reads them where they are.
+    """
 
     def __init__(
         self,
@@ -66,11 +74,35 @@ class MoE:
                 router.top_k,
                 context.dtype,
                 shared,
+                store.far,
+                context.rows,
             ),
         )
+        self.fetch_rows = context.fetch_rows
+        self.fetch: Callable[[torch.Tensor], None] | None = None
+        if store.placed is not None and context.fetch_rows and context.rows is not None:
+            arguments = fetch_arguments(store.placed, context.rows)
+            self.fetch = context.ops.bind(FETCH, arguments)
 
     def __call__(self, x: torch.Tensor, router_input: torch.Tensor | None = None) -> torch.Tensor:
         """x [R, width] -> float32 [R, width]; the router reads ``router_input`` [R, width], of the
         dtype of x or float32, by default x."""
         ids, weights = self.route(x if router_input is None else router_input)
+        if self.fetch is not None and x.shape[0] <= self.fetch_rows:
+            self.fetch(ids)
         return self.experts(x, ids, weights)
+
+
+def fetch_arguments(placed: LayerExperts, rows: torch.Tensor) -> FetchArguments:
+    """The arguments of ``fetch`` for the records of a layer."""
+    return FetchArguments(
+        placed.near,
+        placed.homes,
+        placed.bay_of_expert,
+        placed.expert_of_bay,
+        placed.score,
+        placed.uses,
+        placed.traffic,
+        rows,
+        placed.pinned,
+    )

@@ -9,6 +9,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from kinfolk.experts.swaps import ExpertSwap
 from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.score_api import ScoreReason
 from kinfolk.state.chunks import SlotLease
@@ -144,13 +145,15 @@ class ReadingResult:
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step: state operations first, then the items' rows, then ``scores``: chunks to score for
-    the plan after the next. ``readings`` are the parts of other models, at most one of each."""
+    the plan after the next. ``readings`` are the parts of other models, at most one of each.
+    ``swaps`` of experts come after the operations; they change no number."""
 
     step_id: int
     items: tuple[Item, ...]
     operations: tuple[StateOperation, ...]
     scores: tuple[ScoreRequest, ...] = ()
     readings: tuple[ReadingSlice, ...] = ()
+    swaps: tuple[ExpertSwap, ...] = ()
 
     @property
     def rows(self) -> int:

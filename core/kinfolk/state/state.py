@@ -171,6 +171,9 @@ class State:
         """Hears of what is written to the disk and read from it, if there is one."""
         self.scorer: ChunkScorer | None = None
         """Has the compressed keys of chunks, if these are scored by the core."""
+        self.real_rows: torch.Tensor | None = None
+        """int32 [1], where a step writes how many of its rows are no padding, if the model's
+        experts read it."""
         tables = [pool.tables for pool in self.pools]
         self.block_tables = BlockTables(tables, plan.windows, limits, device)
 

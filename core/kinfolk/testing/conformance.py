@@ -12,6 +12,7 @@ from kinfolk.testing.checks.drafter_proposals import DrafterProposalChecks
 from kinfolk.testing.checks.drafter_state import DrafterStateChecks
 from kinfolk.testing.checks.drafts import DraftChecks
 from kinfolk.testing.checks.engine import EngineChecks
+from kinfolk.testing.checks.experts import ExpertChecks
 from kinfolk.testing.checks.features import FeatureChecks
 from kinfolk.testing.checks.files import FileChecks
 from kinfolk.testing.checks.numbers import NumberChecks
@@ -24,8 +25,8 @@ from kinfolk.testing.checks.text import TextChecks
 @pytest.mark.cpu
 class FamilyConformance(
     # pytest runs the last base first.
-    EngineChecks, TextChecks, FeatureChecks, DraftChecks, StateChecks, NumberChecks, RangeChecks,
-    FileChecks, ContractChecks,
+    EngineChecks, ExpertChecks, TextChecks, FeatureChecks, DraftChecks, StateChecks, NumberChecks,
+    RangeChecks, FileChecks, ContractChecks,
 ):  # fmt: skip
     """All checks, on the installed family that ``family`` names.
 

@@ -184,6 +184,8 @@ class Driver:
     def check_integrity(self) -> None:
         self.kv_cache.check_integrity()
         self.state.check_integrity()
+        if self.loaded.experts is not None:
+            self.loaded.experts.check_integrity()
 
 
 class Replays:

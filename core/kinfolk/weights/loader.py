@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from kinfolk.experts.residency import ExpertResidency, PlacedStack
 from kinfolk.gguf.inventory import Inventory
-from kinfolk.plans import WeightPlan
+from kinfolk.plans import Placement, WeightPlan
 from kinfolk.quant.formats import PLAIN, QuantFormats
 from kinfolk.quant.tensor import QuantTensor, dequantize_rows, row_chunks
+from kinfolk.weights.expert_records import RecordLoader
 from kinfolk.weights.packer import Packer
 from kinfolk.weights.pieces import Piece, check_readable, check_unknown, take
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Weight: TypeAlias = "torch.Tensor | QuantTensor | Planes | PlanesStack"
+Loaded: TypeAlias = "Weight | PlacedStack"
 Progress = Callable[[int, int, str], None]
 """Called with the bytes done, the bytes in total and the tensor that was finished."""
 
@@ -38,21 +41,25 @@ class Weights(Mapping[str, Weight]):
     """The weights of one model by the names of its plan.
 
     ``[name]`` gives a tensor, a :class:`QuantTensor` if quantised bytes were kept, or planes if
-    they were repacked. ``packed`` counts the tensors in planes by format, ``refused`` those that
+    they were repacked. Those of experts may be a :class:`PlacedStack`; ``experts`` are their bays
+    and homes. ``packed`` counts the tensors in planes by format, ``refused`` those that
     could not be repacked by format and reason; these are plain numbers.
     """
 
     def __init__(
         self,
-        weights: Mapping[str, Weight],
+        weights: Mapping[str, Loaded],
         packed: Mapping[str, int] | None = None,
         refused: Mapping[tuple[str, str], int] | None = None,
+        experts: ExpertResidency | None = None,
     ):
         self._weights = dict(weights)
+        self.experts = experts
         self.packed, self.refused = dict(packed or {}), dict(refused or {})
 
     def __getitem__(self, name: str) -> Weight:
-        return self._weights[name]
+        # Stacks of experts that the loader has placed are for ``ExpertStore`` alone.
+        return cast(Weight, self._weights[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
@@ -64,8 +71,7 @@ class Weights(Mapping[str, Weight]):
         """A weight that must not be quantised, such as a vector."""
         weight = self._weights[name]
         if not isinstance(weight, torch.Tensor):
-            format_ = weight.format.name if isinstance(weight, QuantTensor) else weight.format
-            raise TypeError(f"weight {name!r} is kept as {format_}, not as numbers")
+            raise TypeError(f"weight {name!r} is kept as {_kept_as(weight)}, not as numbers")
         return weight
 
     def optional(self, name: str) -> torch.Tensor | None:
@@ -79,9 +85,17 @@ class Weights(Mapping[str, Weight]):
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in data}.values())
 
 
-def _memory(weight: Weight) -> tuple[torch.Tensor, ...]:
+def _kept_as(weight: QuantTensor | Planes | PlanesStack | PlacedStack) -> str:
+    if isinstance(weight, PlacedStack):
+        return "records of experts"
+    return weight.format.name if isinstance(weight, QuantTensor) else weight.format
+
+
+def _memory(weight: Loaded) -> tuple[torch.Tensor, ...]:
     if isinstance(weight, torch.Tensor):
         return (weight,)
+    if isinstance(weight, PlacedStack):
+        return (weight.experts.near,)
     return (weight.data,) if isinstance(weight, QuantTensor) else weight.tensors
 
 
@@ -104,13 +118,15 @@ def load_weights(
     keep_quantised: bool = False,
     activations: Activations | None = None,
     progress: Progress | None = None,
+    placement: Placement | None = None,
 ) -> Weights:
     """Load every weight of ``plan``; everything is checked before anything is loaded.
 
     Vectors become float32, everything else ``dtype``, or stays as its bytes if ``keep_quantised``
     and its format is registered. With ``activations``, what is quantised becomes planes that are
     multiplied with these, and ``dtype`` only where there are no planes for it. Weights made of the
-    same rows of a tensor share their memory.
+    same rows of a tensor share their memory. With a ``placement`` of experts, those of its layers
+    go to their bays on the device and to their homes in host memory, and nowhere else.
     Raises :class:`ModelFormatError` for a missing tensor or a wrong shape, and
     :class:`UnsupportedModelError` for a type that nothing can read, and for a tensor that the plan
     passes over in a layer it uses.
@@ -120,8 +136,9 @@ def load_weights(
         check_readable(piece, formats)
     check_unknown(plan, inventory)
     packer = None if activations is None else Packer(torch.device(device), activations)
-    loader = _Loader(inventory, formats, dtype, torch.device(device), keep_quantised, packer)
-    loaded = loader.load(list(dict.fromkeys(pieces.values())), progress)
+    loader = Loader(inventory, formats, dtype, torch.device(device), keep_quantised, packer)
+    records = None if placement is None else RecordLoader.of(loader, plan, placement)
+    loaded = loader.load(list(dict.fromkeys(pieces.values())), progress, records)
     packed, refused = Counter[str](), Counter[tuple[str, str]]()
     for piece in () if packer is None else loaded:
         kind, reason = piece.info.type_name, loader.refuses(piece)
@@ -129,14 +146,18 @@ def load_weights(
             packed[kind] += 1
         elif kind not in PLAIN and not piece.is_vector:
             refused[kind, reason] += 1
-    return Weights({name: loaded[piece] for name, piece in pieces.items()}, packed, refused)
+    experts = None if records is None else records.residency
+    named = {name: loaded[piece] for name, piece in pieces.items()}
+    return Weights(named, packed, refused, experts)
 
 
 # -- loading --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Loader:
+class Loader:
+    """How the pieces of a file become weights."""
+
     inventory: Inventory
     formats: QuantFormats
     dtype: torch.dtype
@@ -144,30 +165,41 @@ class _Loader:
     keep_quantised: bool
     packer: Packer | None
 
-    def load(self, pieces: Sequence[Piece], progress: Progress | None) -> dict[Piece, Weight]:
+    def load(
+        self,
+        pieces: Sequence[Piece],
+        progress: Progress | None = None,
+        records: RecordLoader | None = None,
+    ) -> dict[Piece, Loaded]:
         """Kept bytes are taken as they are; the rest is dequantised by rows in a few threads."""
-        total = sum(self._stored(piece).nbytes for piece in pieces)
+        total = sum(self.stored(piece).nbytes for piece in pieces)
         done = 0
-        loaded: dict[Piece, Weight] = {}
-        for piece, weight in self._results(pieces):
+        loaded: dict[Piece, Loaded] = {}
+        for piece, weight in self._results(pieces, records):
             loaded[piece] = weight
-            done += self._stored(piece).nbytes
+            done += self.stored(piece).nbytes
             if progress is not None:
                 progress(done, total, piece.info.name)
         return loaded
 
-    def _results(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Weight]]:
+    def _results(
+        self, pieces: Sequence[Piece], records: RecordLoader | None
+    ) -> Iterator[tuple[Piece, Loaded]]:
         """Yield every piece with its weight, in the order in which they finish."""
         with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
+            if records is not None:
+                yield from records.load(pool)
+                placed = {piece for layer in records.pieces.values() for piece in layer.values()}
+                pieces = [piece for piece in pieces if piece not in placed]
             tasks: dict[Future[None], _Job] = {}
             for piece in pieces:
-                if self._stays_quantised(piece):
+                if self.stays_quantised(piece):
                     yield piece, self._kept(piece)
                 elif self.refuses(piece) != "":
                     self._submit(piece, pool, tasks)
             for piece in pieces:
                 if self.packer is not None and self.refuses(piece) == "":
-                    stored = self._stored(piece)
+                    stored = self.stored(piece)
                     yield piece, self.packer.pack(stored, piece.info.type_name, piece.shape)
             try:
                 for task in as_completed(tasks):
@@ -186,7 +218,7 @@ class _Loader:
             return "not asked for"
         return self.packer.refuses(piece.info.type_name, piece.shape)
 
-    def _stays_quantised(self, piece: Piece) -> bool:
+    def stays_quantised(self, piece: Piece) -> bool:
         return (
             self.keep_quantised
             and not piece.is_vector
@@ -194,7 +226,7 @@ class _Loader:
             and self.formats.is_native(piece.info.ggml_type)
         )
 
-    def _stored(self, piece: Piece) -> npt.NDArray[np.uint8]:
+    def stored(self, piece: Piece) -> npt.NDArray[np.uint8]:
         """The bytes of the piece, a view [rows, row bytes]."""
         info = piece.info
         data = self.inventory.bytes(info.name)
@@ -205,7 +237,7 @@ class _Loader:
 
     def _kept(self, piece: Piece) -> QuantTensor:
         format_ = self.formats.of_type(piece.info.ggml_type)
-        return QuantTensor.from_bytes(self._stored(piece), format_, piece.shape).to(self.device)
+        return QuantTensor.from_bytes(self.stored(piece), format_, piece.shape).to(self.device)
 
     def _submit(
         self, piece: Piece, pool: ThreadPoolExecutor, tasks: dict[Future[None], _Job]
@@ -216,7 +248,7 @@ class _Loader:
             out = torch.empty(piece.shape, dtype=dtype, device=self.device)
             rows = out.view(-1, piece.shape[-1])
         format_ = self.formats.of_type(piece.info.ggml_type)
-        stored = self._stored(piece)
+        stored = self.stored(piece)
         job = _Job(piece, out, pending=0)
         for start, stop in row_chunks(piece.shape):
             task = pool.submit(dequantize_rows, stored[start:stop], format_, rows[start:stop])

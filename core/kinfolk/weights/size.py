@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from kinfolk.gguf.file_types import layer_of
 from kinfolk.gguf.inventory import Inventory
 from kinfolk.plans import WeightPlan
 from kinfolk.quant.formats import PLAIN, QuantFormats
+from kinfolk.weights.expert_records import expert_pieces, record_layout
 from kinfolk.weights.packer import Packer
 from kinfolk.weights.pieces import Piece, take
 
@@ -40,6 +44,31 @@ def weight_bytes(
     if form == "blocks":
         return sum(_blocks(piece, formats) or _numbers(piece, dtype) for piece in pieces)
     return sum(_numbers(piece, dtype) for piece in pieces)
+
+
+def record_bytes(
+    plan: WeightPlan,
+    inventory: Inventory,
+    formats: QuantFormats,
+    *,
+    layers: Iterable[int],
+    dtype: torch.dtype,
+    form: Form,
+    activations: Activations = "int8",
+) -> dict[int, int]:
+    """Bytes of the record of an expert, for each of ``layers`` whose experts can have records."""
+    packer = Packer(torch.device("meta"), activations) if form == "packed" else None
+    keep = form == "blocks"
+    return {
+        layer: record_layout(pieces, formats, dtype, packer=packer, keep_quantised=keep).nbytes
+        for layer, pieces in expert_pieces(plan, inventory, layers).items()
+    }
+
+
+def without_experts(plan: WeightPlan, layers: Container[int]) -> WeightPlan:
+    """The plan without the experts of these layers."""
+    kept = (w for w in plan if w.role != "experts" or layer_of(w.tensor) not in layers)
+    return replace(plan, weights=tuple(kept))
 
 
 def _numbers(piece: Piece, dtype: torch.dtype) -> int:

@@ -138,7 +138,7 @@ def of_expert(
 
 def real_rows(rows: torch.Tensor | None, most: int) -> int:
     """The number of rows that are no padding."""
-    return most if rows is None else int(rows)
+    return most if rows is None else min(most, int(rows))
 
 
 def add_shared(

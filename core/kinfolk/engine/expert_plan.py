@@ -1,0 +1,228 @@
+"""How many experts are on the device (``--expert-budget``), and host memory for the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kinfolk.engine.memory import MemoryPlan
+from kinfolk.engine.sizing import GIB
+from kinfolk.errors import CapacityError, SettingsError
+from kinfolk.experts.residency import check_budget
+from kinfolk.hooks import ModelHookCaller
+from kinfolk.plans import ExpertStats, Placement
+from kinfolk.settings import Settings
+from kinfolk.weights.size import Form
+
+log = logging.getLogger(__name__)
+
+STATE_SHARE = 0.25
+"""Most of what core weights and work leave that ``--expert-budget auto`` gives to state which
+nobody asked for; bays of experts get the rest."""
+
+_TRIES = 10
+"""Halvings in the search for the bays beside state that was asked for."""
+
+R = TypeVar("R")
+Divide = Callable[[int | None, int], tuple[MemoryPlan, R]]
+"""Divides memory with so many bytes of near bays, ``None`` = ordinary weights, and so many bytes of
+homes in host memory. Raises :class:`CapacityError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRecords:
+    """The experts of a model by layer: their number, and the bytes of a record; 0 = no experts, or
+    their tensors have not the role ``experts``, and all of them are on the device."""
+
+    layers: tuple[int, ...]
+    nbytes: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes of all records."""
+        return sum(n * size for n, size in zip(self.layers, self.nbytes, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPlan:
+    """Where the experts of a model are. ``placement``: what is in the near bays; ``partial``: some
+    experts have none. ``swap``: experts that are chosen come to near bays. ``top_k``: experts that
+    a row chooses."""
+
+    sizes: ExpertRecords
+    placement: Placement
+    swap: bool = True
+    top_k: int = 0
+    counts: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def bays(self) -> tuple[int, ...]:
+        """Near bays of each layer."""
+        return tuple(len(bays) for bays in self.placement.bays)
+
+    @property
+    def partial(self) -> bool:
+        return self.bays != self.sizes.layers
+
+    @property
+    def device_bytes(self) -> int:
+        return sum(n * size for n, size in zip(self.bays, self.sizes.nbytes, strict=True))
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of homes: those of all experts of the layers that are not near as a whole."""
+        sizes = self.sizes
+        each = zip(sizes.layers, self.bays, sizes.nbytes, strict=True)
+        return sum(count * size for count, bays, size in each if bays < count)
+
+    @property
+    def worst_token_bytes(self) -> int:
+        """Most bytes that a row reads or fetches from host memory."""
+        each = zip(self.sizes.layers, self.bays, self.sizes.nbytes, strict=True)
+        return sum(min(self.top_k, count - bays) * size for count, bays, size in each)
+
+    @property
+    def usual_token_bytes(self) -> int | None:
+        """The same on average if bays stay and choices are as they were counted; ``None`` without
+        counts."""
+        if self.counts is None:
+            return None
+        total = 0.0
+        rows = zip(self.counts, self.placement.bays, self.sizes.nbytes, strict=True)
+        for counts, bays, size in rows:
+            near = sum(counts[expert] for expert in bays)
+            if uses := sum(counts):
+                total += self.top_k * size * (uses - near) / uses
+        return int(total)
+
+    def describe(self) -> str:
+        """Where experts are, in a line."""
+        near, count = sum(self.bays), sum(self.sizes.layers)
+        what = "those that are chosen come to the device" if self.swap else "bays stay as they are"
+        return (
+            f"--expert-budget: {near} of {count} experts are on the device "
+            f"({self.device_bytes / GIB:.2f} GiB), all have their home in "
+            f"{self.host_bytes / GIB:.2f} GiB of host memory; {what}"
+        )
+
+
+def plan_experts(
+    settings: Settings,
+    sizes: ExpertRecords,
+    divide: Divide[R],
+    *,
+    is_host: bool,
+    host_free: int,
+    form: Form,
+) -> tuple[MemoryPlan, R, int | None]:
+    """Divide memory; the last answer is the bytes of near bays, ``None`` if all experts are near.
+
+    Raises :class:`CapacityError` or :class:`SettingsError` with the arithmetic.
+    """
+    asked = settings.expert_budget
+    budget = _asked_bytes(asked, sizes.total)
+    if budget is None or budget >= sizes.total:
+        try:
+            return *divide(None, 0), None
+        except CapacityError as error:
+            if asked != "auto" or not sizes.total or is_host:
+                raise
+            log.info("not all experts fit: %s", error)
+    homes = sizes.total
+    _check_host(settings, homes, host_free, is_host=is_host)
+    if form == "blocks" and not is_host:
+        raise SettingsError(
+            "--weights blocks: kernels cannot read the blocks of a file from host memory, and "
+            f"--expert-budget {asked} leaves experts there: use --weights packed or dense, or "
+            "--expert-budget all"
+        )
+    if budget is not None:
+        return *divide(budget, homes), budget
+    found = _largest(sizes.total, lambda bays: divide(bays, homes))
+    return *found[1], found[0]
+
+
+def place(
+    hooks: ModelHookCaller,
+    sizes: ExpertRecords,
+    budget: int | None,
+    *,
+    settings: Settings,
+    top_k: int,
+    counts: tuple[tuple[int, ...], ...] | None = None,
+) -> ExpertPlan:
+    """Ask which experts are in near bays of ``budget`` bytes, ``None`` = of all."""
+    swap = settings.expert_swap == "on"
+    if not any(sizes.layers):
+        return ExpertPlan(sizes, Placement(((),) * len(sizes.layers)), swap)
+    stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
+    room = sizes.total if budget is None else budget
+    placement = hooks.place_experts(stats, _in_bays(room, sizes))
+    check_budget(placement, dict(enumerate(sizes.nbytes)), room)
+    return ExpertPlan(sizes, placement, swap, top_k, counts)
+
+
+def _in_bays(budget: int, sizes: ExpertRecords) -> int:
+    """Bays of the largest record in ``budget`` bytes: the default placement counts bays."""
+    largest = max(sizes.nbytes, default=0)
+    if budget >= sizes.total:
+        return sum(sizes.layers)
+    return budget // largest if largest else 0
+
+
+def _asked_bytes(asked: float | str, total: int) -> int | None:
+    """Bytes of near bays that the user asked for; ``None`` for words."""
+    if isinstance(asked, float):
+        return int(asked * GIB)
+    return int(total * float(asked[:-1]) / 100) if asked.endswith("%") else None
+
+
+def _check_host(settings: Settings, homes: int, free: int, *, is_host: bool) -> None:
+    """What the user says that the host has is believed: memory of some machines grows with use."""
+    asked = settings.expert_host
+    if asked is None and is_host:
+        return  # it is a part of the plan
+    most = free if asked is None else int(asked * GIB)
+    if homes <= most:
+        return
+    has = (
+        f"the host has {free / GIB:.2f} GiB free" if asked is None else f"--expert-host is {asked}"
+    )
+    raise CapacityError(
+        f"not all experts are on the device (--expert-budget {settings.expert_budget}), so all of "
+        f"them have their home in host memory: {homes / GIB:.2f} GiB, and {has}: use "
+        "--expert-budget all or a smaller quantisation, or set --expert-host to what the host "
+        "really has"
+    )
+
+
+def _largest(
+    total: int, divide: Callable[[int], tuple[MemoryPlan, R]]
+) -> tuple[int, tuple[MemoryPlan, R]]:
+    """The most bytes of bays with which memory can be divided, less what state may have that nobody
+    asked for."""
+    nothing = divide(0)  # raises if not even core and state fit
+    memory = nothing[0]
+    left = memory.usable - sum(memory.parts.values()) + sum(memory.state.values())
+    low, best = 0, nothing
+    high = min(total, int(left * (1 - STATE_SHARE)))
+    for attempt in range(_TRIES):
+        # The first try is the most there may be.
+        bays = high if attempt == 0 else (low + high) // 2
+        try:
+            best, low = divide(bays), bays
+        except CapacityError:
+            high = bays
+        if low == high:
+            break
+    spare = best[0].usable - best[0].total
+    if low == high and spare > 0 and low < total:
+        # State has all that it could use.
+        try:
+            more = min(total, low + spare)
+            return more, divide(more)
+        except CapacityError:
+            pass
+    return low, best

@@ -1,0 +1,155 @@
+"""How memory is divided between state and experts, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinfolk.engine.expert_plan import ExpertPlan, ExpertRecords, plan_experts
+from kinfolk.engine.memory import MemoryPlan
+from kinfolk.engine.preparing import prepare_model
+from kinfolk.errors import CapacityError, SettingsError
+from kinfolk.plans import Placement, StateLimits
+from kinfolk.settings import load_settings
+
+pytestmark = pytest.mark.cpu
+
+RECORDS = ExpertRecords((4, 0, 4), (100, 0, 50))
+"""600 bytes of experts."""
+
+LIMITS = StateLimits(slots=1, checkpoints=0, blocks=(), context=1, step_rows=1)
+
+
+def device(usable, core=100, least=40, most=200):
+    """Memory where state needs ``least`` bytes and has a use for ``most``."""
+
+    def divide(bays, homes):
+        taken = core + (RECORDS.total if bays is None else bays)
+        left = usable - taken
+        if left < least:
+            raise CapacityError(f"{usable} bytes less {taken} leave {left}")
+        state = {"state": min(most, left)}
+        return MemoryPlan(usable, {"weights": taken, **state}, LIMITS, state=state), homes
+
+    return divide
+
+
+def planned(budget, usable, *, is_host=False, host_free=10**12, form="packed", **options):
+    settings = load_settings(expert_budget=budget, **options)
+    return plan_experts(
+        settings, RECORDS, device(usable), is_host=is_host, host_free=host_free, form=form
+    )
+
+
+def test_all_experts_are_near_if_they_fit():
+    memory, homes, bays = planned("auto", 740)
+    assert (homes, bays) == (0, None)
+    assert memory.parts == {"weights": 700, "state": 40}
+
+
+def test_what_does_not_fit_leaves_a_quarter_to_state_that_nobody_asked_for():
+    memory, homes, bays = planned("auto", 500)
+    assert homes == RECORDS.total
+    assert bays == 300
+    assert memory.state == {"state": 100}
+
+
+def test_state_that_was_asked_for_comes_before_bays():
+    """A quarter of 100 is less than the 40 that state needs."""
+    _, _, bays = planned("auto", 200)
+    assert 55 <= bays <= 60
+
+
+def test_what_state_has_no_use_for_goes_to_bays():
+    settings = load_settings(expert_budget="auto")
+    divide = device(690, most=50)
+    memory, _, bays = plan_experts(
+        settings, RECORDS, divide, is_host=False, host_free=10**12, form="packed"
+    )
+    assert bays == 540
+    assert memory.total == 690
+
+
+@given(usable=st.integers(140, 900), most=st.integers(40, 400))
+def test_no_plan_is_larger_than_the_device(usable, most):
+    memory, _, bays = plan_experts(
+        load_settings(expert_budget="auto"),
+        RECORDS,
+        device(usable, most=most),
+        is_host=False,
+        host_free=10**12,
+        form="packed",
+    )
+    assert memory.total <= usable
+    assert bays is None or 0 <= bays <= RECORDS.total
+
+
+@pytest.mark.parametrize(
+    ("budget", "bays"), [("50%", 300), ("0%", 0), ("0", 0), ("100%", None), ("all", None)]
+)
+def test_a_budget_that_was_asked_for_is_taken(budget, bays):
+    assert planned(budget, 2000)[2] == bays
+
+
+def test_less_than_no_bay_is_refused_with_the_arithmetic():
+    with pytest.raises(CapacityError, match="139 bytes less 100 leave 39"):
+        planned("auto", 139)
+
+
+def test_experts_that_must_all_be_near_are_refused_if_they_do_not_fit():
+    with pytest.raises(CapacityError, match="500 bytes less 700"):
+        planned("all", 500)
+
+
+def test_a_host_has_no_other_memory_for_experts():
+    with pytest.raises(CapacityError, match="500 bytes less 700"):
+        planned("auto", 500, is_host=True)
+
+
+def test_host_memory_is_checked_and_what_the_user_says_is_believed():
+    with pytest.raises(
+        CapacityError, match=r"--expert-budget 50%.*--expert-budget all.*--expert-h"
+    ):
+        planned("50%", 2000, host_free=599)
+    assert planned("50%", 2000, host_free=599, expert_host=1)[2] == 300
+    with pytest.raises(CapacityError, match="--expert-host is 1e-07"):
+        planned("50%", 2000, expert_host=1e-7)
+
+
+def test_blocks_of_a_file_cannot_be_read_from_host_memory():
+    with pytest.raises(SettingsError, match="--weights packed or dense"):
+        planned("50%", 2000, form="blocks")
+    assert planned("50%", 2000, form="blocks", is_host=True)[2] == 300
+
+
+@pytest.mark.parametrize("value", ["", "most", "-1", "101%", "nan", "inf", "4GiB", "%"])
+def test_a_budget_that_means_nothing_is_refused(value):
+    with pytest.raises(SettingsError, match=r"--expert-budget: must be auto, all, GiB"):
+        load_settings(expert_budget=value)
+
+
+def test_bytes_of_a_token_are_those_of_the_experts_that_are_away():
+    plan = ExpertPlan(RECORDS, Placement(((0, 1, 2), (), (3,))), top_k=2)
+    assert plan.partial
+    assert plan.worst_token_bytes == 1 * 100 + 2 * 50
+    assert (plan.device_bytes, plan.host_bytes) == (350, 600)
+    assert plan.usual_token_bytes is None
+    counted = ExpertPlan(RECORDS, plan.placement, top_k=2, counts=((1, 1, 1, 1), (), (0, 0, 0, 9)))
+    assert counted.usual_token_bytes == 2 * 100 / 4
+    near = ExpertPlan(RECORDS, Placement(((0, 1, 2, 3), (), (0, 1, 2, 3))), top_k=2)
+    assert not near.partial
+    assert near.host_bytes == near.worst_token_bytes == 0
+
+
+def test_a_plan_of_a_file_has_parts_for_bays_and_homes(cases, registry):
+    settings = load_settings(device="cpu", context=64, slots=1, expert_budget="50%", memory=1)
+    ready = prepare_model(cases / "laguna.gguf", settings, registry)
+    parts, experts = ready.memory.parts, ready.experts
+    assert parts["homes of experts"] == experts.sizes.total
+    assert experts.device_bytes <= parts["experts"] <= experts.sizes.total / 2
+    whole = prepare_model(
+        cases / "laguna.gguf", settings.model_copy(update={"expert_budget": "all"}), registry
+    )
+    assert "experts" not in whole.memory.parts
+    assert parts["weights"] < whole.memory.parts["weights"]
