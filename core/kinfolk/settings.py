@@ -143,6 +143,11 @@ class Settings(BaseSettings):
         description="most GiB of host memory for experts; unset = what is free when the model "
         "opens (--expert-budget)",
     )
+    expert_profile: Path | None = Field(
+        None,
+        description="file that keeps how often each expert was used: the most used ones begin on "
+        "the device; written anew every ten minutes and at the end",
+    )
     op: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),
         description="back end of an op, as NAME=OPTION",

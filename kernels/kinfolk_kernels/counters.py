@@ -1,4 +1,4 @@
-"""Counters of finished programs, by which the last program of a launch knows that it is the last."""
+"""Counters of finished programs, by which the last program of a launch knows that it is last."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Decorator(Protocol):
 LOADING: Final = (
     *("model_family", "policy", "device", "memory"),
     *("dtype", "weights", "activations", "op"),
-    *("expert_budget", "expert_swap", "expert_host"),
+    *("expert_budget", "expert_swap", "expert_host", "expert_profile"),
 )
 ENGINE: Final = (
     *("context", "slots", "max_queue", "kv_codec", "v_codec", "step_tokens"),

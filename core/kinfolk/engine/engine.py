@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.disk_tier import DiskTier
+from kinfolk.engine.expert_policy import ExpertPolicy
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.loading import LoadedModel, Progress
@@ -79,6 +80,7 @@ class Engine:
         )
         self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state, readers := readers or Readers())
+        self._experts = ExpertPolicy(loaded)
         self._wake = threading.Condition()
         prefixes = PrefixCache(
             self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
@@ -237,6 +239,7 @@ class Engine:
             "preemptions": self._scheduler.preemptions,
             "parked": int("target" in self.parked),
             **self._scheduler.prefix_stats(),
+            "expert_swap_failures": self._experts.failures,
             "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,
         }
 
@@ -305,6 +308,7 @@ class Engine:
         plan = self._scheduler.plan()
         if plan is None:
             return False
+        plan = self._experts.with_swaps(plan)
         try:
             step: PendingStep | None = self._runner.launch(plan, self._histories)
             while step is not None:
@@ -312,6 +316,8 @@ class Engine:
                     following = self._launch_next(step)
                 finally:  # this step is collected even if the next one fails
                     self._dispatch(self._scheduler.commit(self._runner.collect(step)))
+                    if (harvested := self._runner.take_expert_use()) is not None:
+                        self._experts.harvest(*harvested)
                 step = following
         except (Exception, SystemExit) as error:
             log.exception("a step failed")
@@ -332,7 +338,9 @@ class Engine:
         if step.next_tokens is None or self.pending_calls:
             return None
         plan = self._scheduler.plan_next()
-        return None if plan is None else self._runner.launch(plan, self._histories, step)
+        if plan is None:
+            return None
+        return self._runner.launch(self._experts.with_swaps(plan), self._histories, step)
 
     def _loop(self) -> None:
         worked = monotonic()
@@ -357,6 +365,7 @@ class Engine:
             self.scoring.end("the engine has stopped")
         if self._disk is not None:
             self._disk.finish(self._scheduler)
+        self._experts.close(self._runner)
 
     def _rest(self, since: float) -> None:
         """Nothing can run, and has not since some time: wait for a client, and let the disk
@@ -391,6 +400,7 @@ class Engine:
     def _park_when_drained(self) -> None:
         while self._to_park and not self._scheduler.running:
             part, parked = self._to_park.popleft()
+            self._experts.close(self._runner)  # with the weights go their counters
             try:
                 self._parking.park(part)
             except Exception as error:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from kinfolk.engine.memory import MemoryPlan
 from kinfolk.engine.sizing import GIB
 from kinfolk.errors import CapacityError, SettingsError
-from kinfolk.experts.residency import check_budget
+from kinfolk.experts.profile import ExpertProfile
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.plans import ExpertStats, Placement
 from kinfolk.settings import Settings
@@ -49,13 +49,13 @@ class ExpertRecords:
 class ExpertPlan:
     """Where the experts of a model are. ``placement``: what is in the near bays; ``partial``: some
     experts have none. ``swap``: experts that are chosen come to near bays. ``top_k``: experts that
-    a row chooses."""
+    a row chooses. ``profile``: how often each was used before, if that is kept."""
 
     sizes: ExpertRecords
     placement: Placement
     swap: bool = True
     top_k: int = 0
-    counts: tuple[tuple[int, ...], ...] | None = None
+    profile: ExpertProfile | None = None
 
     @property
     def bays(self) -> tuple[int, ...]:
@@ -87,13 +87,14 @@ class ExpertPlan:
     def usual_token_bytes(self) -> int | None:
         """The same on average if bays stay and choices are as they were counted; ``None`` without
         counts."""
-        if self.counts is None:
+        counts = None if self.profile is None else self.profile.counts
+        if counts is None:
             return None
         total = 0.0
-        rows = zip(self.counts, self.placement.bays, self.sizes.nbytes, strict=True)
-        for counts, bays, size in rows:
-            near = sum(counts[expert] for expert in bays)
-            if uses := sum(counts):
+        rows = zip(counts, self.placement.bays, self.sizes.nbytes, strict=True)
+        for of_layer, bays, size in rows:
+            near = sum(of_layer[expert] for expert in bays)
+            if uses := sum(of_layer):
                 total += self.top_k * size * (uses - near) / uses
         return int(total)
 
@@ -151,25 +152,17 @@ def place(
     *,
     settings: Settings,
     top_k: int,
-    counts: tuple[tuple[int, ...], ...] | None = None,
+    profile: ExpertProfile | None = None,
 ) -> ExpertPlan:
     """Ask which experts are in near bays of ``budget`` bytes, ``None`` = of all."""
     swap = settings.expert_swap == "on"
     if not any(sizes.layers):
         return ExpertPlan(sizes, Placement(((),) * len(sizes.layers)), swap)
+    counts = None if profile is None else profile.counts
     stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
     room = sizes.total if budget is None else budget
-    placement = hooks.place_experts(stats, _in_bays(room, sizes))
-    check_budget(placement, dict(enumerate(sizes.nbytes)), room)
-    return ExpertPlan(sizes, placement, swap, top_k, counts)
-
-
-def _in_bays(budget: int, sizes: ExpertRecords) -> int:
-    """Bays of the largest record in ``budget`` bytes: the default placement counts bays."""
-    largest = max(sizes.nbytes, default=0)
-    if budget >= sizes.total:
-        return sum(sizes.layers)
-    return budget // largest if largest else 0
+    placement = hooks.place_experts(stats, room)
+    return ExpertPlan(sizes, placement, swap, top_k, profile)
 
 
 def _asked_bytes(asked: float | str, total: int) -> int | None:

@@ -22,7 +22,7 @@ from kinfolk.engine.qk_scorer import QkScorer
 from kinfolk.engine.sizing import GIB
 from kinfolk.engine.step_ops import StepOps
 from kinfolk.errors import CapacityError, SettingsError, UnsupportedModelError
-from kinfolk.experts.residency import ExpertResidency
+from kinfolk.experts.cache import ExpertCache
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.guarded import build_drafter
 from kinfolk.hooks import ModelHookCaller
@@ -80,7 +80,7 @@ class LoadedModel:
     """All that draft: those of the host too."""
     real_rows: torch.Tensor | None = None
     """Where steps write how many of their rows are no padding, for experts."""
-    experts: ExpertResidency | None = None
+    experts: ExpertCache | None = None
     """The experts' bays and homes; ``None``: all are on the device, or there are none."""
     source: ModelSource | None = None
     """Loads the same model again, with the same plans."""

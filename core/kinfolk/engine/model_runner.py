@@ -25,7 +25,7 @@ from kinfolk.engine.qk_scorer import QkScorer
 from kinfolk.engine.readers import Readers
 from kinfolk.engine.scheduled_batch import ScheduledBatch
 from kinfolk.errors import EngineError
-from kinfolk.experts.swaps import ExpertSwap
+from kinfolk.plans import ExpertResidency, ExpertSwap, ExpertUse
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import (
     Item,
@@ -126,7 +126,9 @@ class ModelRunner:
         self.loaded = loaded
         self.state.real_rows = loaded.real_rows
         experts = loaded.experts
-        self._reports = None if experts is None else ExpertReports(experts)
+        self._reports = (
+            None if experts is None else ExpertReports(experts, len(loaded.config.experts))
+        )
         self.uncapturable_ops: Mapping[str, str] = {}
         self._buckets: Buckets | None = None
         warmup = KernelWarmup(loaded.ops, loaded.device)
@@ -173,6 +175,10 @@ class ModelRunner:
             return {}
         self._reports.refresh()
         return self._reports.uses
+
+    def take_expert_use(self) -> tuple[ExpertUse, ExpertResidency] | None:
+        """What rows chose since the last call; ``None`` if no counters have come since."""
+        return None if self._reports is None else self._reports.take()
 
     def check_integrity(self) -> None:
         """Check the state, and that the experts in bays equal their homes. No step may run. Raises

@@ -32,6 +32,7 @@ from kinfolk.engine.preparing_drafters import PreparedDrafters, prepare_drafters
 from kinfolk.engine.sizing import GIB, free_memory, host_memory
 from kinfolk.errors import SettingsError
 from kinfolk.experts.placement import DefaultPlacement
+from kinfolk.experts.profile import ExpertProfile
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.guarded import GuardedFamily
 from kinfolk.hooks import CoreHooks, ModelHookCaller, family_provider, policy_providers
@@ -43,6 +44,7 @@ from kinfolk.registry import Registry
 from kinfolk.residency.rules import ResidencyRules
 from kinfolk.settings import Settings
 from kinfolk.spec.verify import DefaultVerify
+from kinfolk.state.cache_salt import model_hash
 from kinfolk.state.layout import pool_layouts
 from kinfolk.state.mapping import DefaultMapping
 from kinfolk.torch_dtypes import DTYPE_NAMES, TORCH_DTYPES
@@ -211,7 +213,14 @@ def _with_experts(
         settings, records, divide, is_host=is_host, host_free=host_free, form=form
     )
     top_k = file.metadata.integer(f"{config.architecture}.expert_used_count", default=0)
-    return memory, residency, place(hooks, records, budget, settings=settings, top_k=top_k)
+    path = settings.expert_profile
+    profile = None
+    if path is not None and any(layers):
+        profile = ExpertProfile.load(path, model_hash(file), layers)
+    experts = place(hooks, records, budget, settings=settings, top_k=top_k, profile=profile)
+    if profile is not None and not experts.partial:
+        log.warning("--expert-profile: all experts are on the device, so no uses are counted")
+    return memory, residency, experts
 
 
 def _ops(registry: Registry, settings: Settings, device: torch.device) -> Ops:

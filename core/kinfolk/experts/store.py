@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kinfolk.errors import UnsupportedModelError
+from kinfolk.experts.cache import LayerExperts, PlacedStack
 from kinfolk.experts.placement import bay_map
-from kinfolk.experts.residency import LayerExperts, PlacedStack
 from kinfolk.quant.tensor import QuantTensor
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kinfolk.config import Activation
-from kinfolk.experts.residency import LayerExperts
+from kinfolk.experts.cache import LayerExperts
 from kinfolk.experts.store import ExpertStore
 from kinfolk.nn.context import BuildContext
 from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments, SharedExpert

@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from kinfolk.experts.swaps import ExpertSwap
+from kinfolk.plans import ExpertSwap
 from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.score_api import ScoreReason
 from kinfolk.state.chunks import SlotLease

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kinfolk.experts.cache import ExpertCache, LayerExperts, PlacedStack
 from kinfolk.experts.records import RecordLayout, StoredMatrix, blocks, numbers, planes
-from kinfolk.experts.residency import ExpertResidency, LayerExperts, PlacedStack
 from kinfolk.gguf.file_types import layer_of
 from kinfolk.gguf.inventory import Inventory
 from kinfolk.plans import Placement, WeightPlan
@@ -96,7 +96,7 @@ class RecordLoader:
 
     loader: PieceReader
     pieces: ExpertPieces
-    residency: ExpertResidency
+    residency: ExpertCache
 
     @classmethod
     def of(cls, loader: PieceReader, plan: WeightPlan, placement: Placement) -> RecordLoader:
@@ -112,7 +112,7 @@ class RecordLoader:
                 keep_quantised=loader.keep_quantised,
             )
             layouts[layer] = layout, next(iter(mine.values())).shape[0]
-        return cls(loader, pieces, ExpertResidency(layouts, placement, loader.device))
+        return cls(loader, pieces, ExpertCache(layouts, placement, loader.device))
 
     def load(self, pool: ThreadPoolExecutor) -> Iterator[tuple[Piece, PlacedStack]]:
         """Fill layer after layer, and yield its stacks."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kinfolk.experts.residency import ExpertResidency, PlacedStack
+from kinfolk.experts.cache import ExpertCache, PlacedStack
 from kinfolk.gguf.inventory import Inventory
 from kinfolk.plans import Placement, WeightPlan
 from kinfolk.quant.formats import PLAIN, QuantFormats
@@ -51,7 +51,7 @@ class Weights(Mapping[str, Weight]):
         weights: Mapping[str, Loaded],
         packed: Mapping[str, int] | None = None,
         refused: Mapping[tuple[str, str], int] | None = None,
-        experts: ExpertResidency | None = None,
+        experts: ExpertCache | None = None,
     ):
         self._weights = dict(weights)
         self.experts = experts

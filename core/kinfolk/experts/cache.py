@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kinfolk.errors import CapacityError, StateError
+from kinfolk.errors import StateError
 from kinfolk.experts.arena import HostArena
 from kinfolk.experts.placement import bay_map
 from kinfolk.experts.records import RecordLayout
@@ -82,7 +82,8 @@ class LayerExperts:
     def swap(self, expert: int, bay: int) -> None:
         """Bring an expert from its home into a near bay, on the current stream, without a wait.
         One that is near already stays where it is, and nothing changes."""
-        assert self.far is not None
+        if self.far is None:
+            return
         owner = self.expert_of_bay[bay : bay + 1].long()
         comes = self.bay_of_expert[expert : expert + 1] >= self.bays
         leaves = comes & (owner >= 0)
@@ -111,7 +112,7 @@ class PlacedStack:
         return (self.experts.count, *self.near.shape[1:])
 
 
-class ExpertResidency:
+class ExpertCache:
     """The experts of a model in near and far bays.
 
     ``layouts`` maps each layer with experts to the layout and the number of its records.
@@ -139,8 +140,10 @@ class ExpertResidency:
         with torch.inference_mode(False):
             # One tensor, so that one copy reports all counts.
             self._counts = torch.zeros(experts + 3 * len(layouts), dtype=torch.int64, device=device)
+            bays = sum(map(len, places.values()))
+            self._owners = torch.zeros(bays, dtype=torch.int32, device=device)
             self.layers: dict[int, LayerExperts] = {}
-            start, traffic = 0, experts
+            start, traffic, bay = 0, experts, 0
             for layer, (layout, count) in layouts.items():
                 self.layers[layer] = self._layer(
                     layout,
@@ -149,8 +152,10 @@ class ExpertResidency:
                     placement.pinned[layer] if placement.pinned else 0,
                     self._counts[start : start + count],
                     self._counts[traffic : traffic + 3],
+                    self._owners[bay : bay + len(places[layer])],
                 )
                 start, traffic = start + count, traffic + 3
+                bay += len(places[layer])
 
     def _layer(
         self,
@@ -160,6 +165,7 @@ class ExpertResidency:
         pinned: int,
         uses: torch.Tensor,
         traffic: torch.Tensor,
+        owners: torch.Tensor,
     ) -> LayerExperts:
         bays, device = len(placed), self.device
         made = LayerExperts(
@@ -167,7 +173,7 @@ class ExpertResidency:
             torch.zeros(bays, layout.nbytes, dtype=torch.uint8, device=device),
             self.arena.take(count, layout.nbytes) if bays < count else None,
             torch.zeros(count, dtype=torch.int64, device=device),
-            torch.zeros(bays, dtype=torch.int32, device=device),
+            owners,
             torch.zeros(count, dtype=torch.float32, device=device),
             uses,
             traffic,
@@ -189,32 +195,14 @@ class ExpertResidency:
 
     @property
     def counts(self) -> torch.Tensor:
-        """All counters in one tensor on the device, int64; :meth:`read` knows their places."""
+        """All counters in one int64 tensor on the device: the uses of each layer, then the traffic
+        of each."""
         return self._counts
 
-    def read(self, counts: list[int]) -> tuple[tuple[tuple[int, ...], ...], tuple[int, int, int]]:
-        """Uses by layer and expert, and how many chosen experts were near, were fetched and were
-        read from their homes, of a copy of :attr:`counts`."""
-        uses, start = [], 0
-        for each in self.layers.values():
-            uses.append(tuple(counts[start : start + each.count]))
-            start += each.count
-        hits, fetched, far = (sum(counts[start + kind :: 3]) for kind in range(3))
-        return tuple(uses), (hits, fetched, far)
-
-    def check_swap(self, layer: int, expert: int, bay: int) -> str:
-        """Why an expert cannot be swapped into a bay; empty if it can."""
-        if layer not in self.layers:
-            return f"layer {layer} has no experts"
-        found = self.layers[layer]
-        if not 0 <= expert < found.count:
-            return f"layer {layer} has the experts 0 to {found.count - 1}, not {expert}"
-        if found.pinned <= bay < found.bays:
-            return ""
-        return (
-            f"layer {layer} has the bays 0 to {found.bays - 1}, of which the first {found.pinned} "
-            f"keep their experts, so none can be swapped into bay {bay}"
-        )
+    @property
+    def owners(self) -> torch.Tensor:
+        """The expert in each bay of all layers, -1 = empty, in one int32 tensor on the device."""
+        return self._owners
 
     def check_integrity(self) -> None:
         """Raise :class:`StateError` if map and owners are not inverse, or a near record differs
@@ -247,13 +235,3 @@ class ExpertResidency:
     def release(self) -> None:
         """Give host memory back; the model cannot run afterwards."""
         self.arena.release()
-
-
-def check_budget(placement: Placement, nbytes: Mapping[int, int], budget: int) -> None:
-    """Raise :class:`CapacityError` if a placement needs more than ``budget`` bytes."""
-    needed = sum(len(bays) * nbytes.get(i, 0) for i, bays in enumerate(placement.bays))
-    if needed > budget:
-        raise CapacityError(
-            f"hook place_experts: its bays take {needed} bytes, the budget is {budget}: answer "
-            "fewer bays, or raise --expert-budget"
-        )

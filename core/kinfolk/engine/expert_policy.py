@@ -1,0 +1,79 @@
+"""What counters of experts are for, between steps: swaps are asked for, a profile is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from kinfolk.engine.loading import LoadedModel
+from kinfolk.engine.model_runner import ModelRunner
+from kinfolk.errors import OutputError
+from kinfolk.experts.swaps import SwapQueue
+from kinfolk.plans import ExpertResidency, ExpertUse
+from kinfolk.sched.plan import StepPlan
+
+log = logging.getLogger(__name__)
+
+
+class ExpertPolicy:
+    """Asks the hook ``swap_experts`` for swaps, a few for each step that follows, and counts uses
+    in the profile (``--expert-profile``). A policy that fails costs its swaps, is counted in
+    ``failures`` and logged once, and harms no request."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        source = loaded.source
+        planned = None if source is None else source.ready.experts
+        self._hooks = loaded.hooks
+        self._queue = SwapQueue()
+        self._swaps = planned is None or planned.swap
+        self._profile = None if planned is None else planned.profile
+        self._top_k = 1 if planned is None else max(1, planned.top_k)
+        self.failures = 0
+
+    def with_swaps(self, plan: StepPlan) -> StepPlan:
+        """``plan`` with the swaps of its step."""
+        swaps = self._queue.take()
+        return replace(plan, swaps=swaps) if swaps else plan
+
+    def harvest(self, use: ExpertUse, residency: ExpertResidency) -> None:
+        """Counters have come, and no step is planned yet."""
+        self._count(use)
+        if self._profile is not None:
+            self._save(self._profile.save_if_due)
+        if not self._swaps:
+            return
+        try:
+            answer = self._hooks.swap_experts(use, residency)
+        except Exception as error:
+            self.failures += 1
+            if self.failures == 1:
+                log.warning("swap_experts failed, bays stay as they are for now: %s", error)
+            return
+        self._queue.put(answer.swaps, residency.nbytes)
+
+    def close(self, runner: ModelRunner) -> None:
+        """Count what has not been counted yet, which waits for the device, and write the profile.
+        No step may run."""
+        if self._profile is None:
+            return
+        try:
+            runner.expert_use()
+            harvested = runner.take_expert_use()
+        except RuntimeError as error:
+            log.warning("the last uses of experts are lost: %s", error)
+        else:
+            if harvested is not None:
+                self._count(harvested[0])
+        self._save(self._profile.save)
+
+    def _count(self, use: ExpertUse) -> None:
+        if self._profile is not None:
+            rows = max((sum(uses) for uses in use.uses), default=0) // self._top_k
+            self._profile.add(use.uses, rows)
+
+    def _save(self, save: Callable[[], None]) -> None:
+        try:
+            save()
+        except OutputError as error:
+            log.warning("--expert-profile cannot be written: %s", error)
