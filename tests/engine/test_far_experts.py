@@ -1,0 +1,275 @@
+"""Engines and models whose experts are not all on the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
+
+from kinfolk.engine.engine import Engine
+from kinfolk.engine.expert_reports import REPORT_STEPS
+from kinfolk.engine.loading import load_model
+from kinfolk.engine.model_runner import ModelRunner
+from kinfolk.engine.score import logits
+from kinfolk.errors import CapacityError
+from kinfolk.experts import arena
+from kinfolk.experts.swaps import ExpertSwap
+from kinfolk.gguf.file import GGUFFile
+from kinfolk.gguf.output import GGUFOutput, OutputTensor
+from kinfolk.quant.formats import QuantFormats
+from kinfolk.quant.tensor import QuantTensor
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.plan import StepPlan
+from kinfolk.sched.request import FinishReason, Request
+from kinfolk.settings import load_settings
+from kinfolk.testing.driver import Driver
+from kinfolk_kernels.planes import PlanesStack
+
+pytestmark = pytest.mark.cpu
+
+CASES = ("qwen35moe", "laguna", "gemma4moe")
+TOKENS = [5, 300, 71, 9, 640, 2, 33, 500, 17, 90, 4, 4]
+KINDS = {"gate": "Q4_0", "up": "Q5_0", "down": "Q8_0", "gate_up": "Q5_0"}
+
+
+@pytest.fixture(scope="module")
+def quantised(cases, tmp_path_factory):
+    """``quantised(case)``: a reference case whose experts are in three formats."""
+    folder, formats = tmp_path_factory.mktemp("experts"), QuantFormats()
+
+    def make(case):
+        path = folder / f"{case}.gguf"
+        if path.exists():
+            return path
+        stored = {}
+        with GGUFFile.open(cases / path.name) as file:
+            for name, info in file.inventory.items():
+                raw, kind = file.inventory.bytes(name), formats.of_type(info.ggml_type)
+                if name.endswith("_exps.weight"):
+                    target = formats.named(
+                        KINDS[name.split(".ffn_")[1].removesuffix("_exps.weight")]
+                    )
+                    numbers = QuantTensor.from_bytes(raw, kind, info.shape).dequantize().numpy()
+                    raw, kind = quantize(numbers, GGMLQuantizationType[target.name]), target
+                stored[name] = info.shape, kind.ggml_type, np.ascontiguousarray(raw)
+            metadata = {key: file.metadata.value(key) for key in file.metadata}
+        tensors = [OutputTensor(n, s, kind, raw.nbytes) for n, (s, kind, raw) in stored.items()]
+        with GGUFOutput(path, metadata, tensors) as output:
+            for name, (_, _, raw) in stored.items():
+                output.write(name, raw.tobytes())
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def opened(registry):
+    def run(path, **settings):
+        fixed = {"device": "cpu", "dtype": "f32", "context": 256, "slots": 2, "draft": "off"}
+        return load_model(path, load_settings(**{**fixed, **settings}), registry)
+
+    return run
+
+
+def scores(model, rows):
+    return torch.cat(list(logits(model, TOKENS, chunk=rows)))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("form", ["dense", "blocks", "packed"])
+@pytest.mark.parametrize("op", ["experts=torch", "experts=reference"])
+def test_every_form_of_experts_gives_the_same_bits_anywhere(opened, quantised, case, form, op):
+    path = quantised(case)
+    usual, far = (
+        opened(path, weights=form, op=op, expert_budget=budget) for budget in ("all", "25%")
+    )
+    assert usual.experts is None
+    assert far.experts is not None
+    for rows in (1, 5):
+        assert torch.equal(scores(usual, rows), scores(far, rows))
+    far.experts.check_integrity()
+    layer = next(iter(far.experts.layers.values()))
+    stacks = [layer.layout.stack(name, layer.far) for name in layer.layout.matrices]
+    kept = {"dense": torch.Tensor, "blocks": QuantTensor, "packed": PlanesStack}[form]
+    assert any(isinstance(stack, kept) for stack in stacks)
+    assert far.experts.read(far.experts.counts.tolist())[1][1] > 0, "nothing was fetched"
+
+
+def test_without_swaps_bays_stay_and_nothing_is_counted(opened, quantised):
+    path = quantised("laguna")
+    far = opened(path, expert_budget="40%", expert_swap="off")
+    before = {i: each.expert_of_bay.tolist() for i, each in far.experts.layers.items()}
+    assert torch.equal(scores(far, 3), scores(opened(path), 3))
+    assert before == {i: each.expert_of_bay.tolist() for i, each in far.experts.layers.items()}
+    assert not far.experts.counts.any()
+
+
+def test_steps_longer_than_recorded_ones_read_experts_where_they_are(opened, quantised):
+    path, tokens = quantised("laguna"), TOKENS * 50
+    found = []
+    for budget in ("all", "40%"):
+        drive = Driver(opened(path, expert_budget=budget, context=1280))
+        lease = drive.open(1280)
+        found.append(drive.feed({lease: tokens}, rows=600)[lease])
+    assert torch.equal(*found)
+    experts = drive.loaded.experts
+    assert experts is not None
+    assert not experts.counts.any()
+    assert all(each.expert_of_bay.tolist() == [*each.placed] for each in experts.layers.values())
+    drive.feed({lease: tokens[:512]}, rows=512)
+    assert experts.counts.any()
+
+
+LIMITS = {"context": 256, "step_tokens": 64, "slice": 32}
+
+
+def answers(running, count=4):
+    tickets = [
+        running.submit(Request(f"r{i}", tuple(TOKENS[: 3 + 2 * i]), 10)) for i in range(count)
+    ]
+    found = []
+    for ticket in tickets:
+        tokens = []
+        for event in ticket:
+            tokens += getattr(event, "tokens", ())
+        found.append((tokens, event))
+    return found
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+def test_counters_count_the_real_rows_and_stay_flat(opened, quantised, graphs):
+    far = opened(quantised("qwen35moe"), expert_budget="30%", graphs=graphs)
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        answers(running)
+        first, stats = running.expert_use(), running.stats()
+        layers = len(far.experts.layers)
+        top_k = far.source.ready.experts.top_k
+        assert stats["expert_uses"] == stats["rows"] * layers * top_k
+        assert all(sum(uses) == stats["rows"] * top_k for uses in first.values())
+        chosen = stats["expert_hits"] + stats["expert_fetched"] + stats["expert_far"]
+        assert 0 < chosen <= stats["expert_uses"]
+        answers(running)
+        second, later = running.expert_use(), running.stats()
+        assert all(sum(second[i]) > sum(first[i]) for i in first)
+        for flat in ("captures", "allocations", "expert_bays", "expert_host_bytes"):
+            assert later[flat] == stats[flat]
+        assert later["waits"] - stats["waits"] == later["steps"] - stats["steps"]
+        running.check_integrity()
+
+
+def test_a_report_comes_with_every_64th_step(opened, quantised):
+    far = opened(quantised("qwen35moe"), expert_budget="30%")
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        ticket = running.submit(Request("long", tuple(TOKENS), REPORT_STEPS - 2))
+        for _ in ticket:
+            pass
+        assert running.stats()["expert_uses"] == 0
+        answers(running)
+        assert running.stats()["expert_uses"] > 0
+        assert running.stats()["waits"] == running.stats()["steps"]
+
+
+def test_a_model_with_all_experts_near_has_no_counters(opened, quantised):
+    usual = opened(quantised("qwen35moe"))
+    with Engine(usual, SchedulerLimits(slots=1, **LIMITS)) as running:
+        answers(running, 1)
+        assert running.expert_use() == {}
+        assert not any(name.startswith("expert_") for name in running.stats())
+
+
+@pytest.mark.parametrize("nth", [1, 2, 5, 9, 14])
+def test_a_step_that_fails_in_the_middle_of_a_copy_spoils_no_expert(
+    opened, quantised, monkeypatch, nth
+):
+    """The nth fetch writes half a record and raises: the requests of that step end, and all later
+    answers are those of a model without far experts."""
+    path = quantised("laguna")
+    with Engine(opened(path), SchedulerLimits(slots=1, **LIMITS)) as usual:
+        expected = [tokens for tokens, _ in answers(usual)]
+    far = opened(path, expert_budget="30%")
+    left, layers = [nth], list(far.experts.layers.values())
+    moe = next(iter(module for module in mixtures(far.model)))
+    fetch = moe.fetch
+
+    def breaks(ids):
+        left[0] -= 1
+        if left[0] == 0:
+            layers[0].near[0][:100] = 0xFF
+            layers[0].bay_of_expert[layers[0].expert_of_bay[1].long()] = 0
+            raise RuntimeError("a cable was pulled")
+        return fetch(ids)
+
+    monkeypatch.setattr(moe, "fetch", breaks)
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        ended = [event for _, event in answers(running)]
+        failed = [event for event in ended if event.reason is FinishReason.ERROR]
+        assert len(failed) == 1
+        assert "a cable was pulled" in failed[0].error
+        running.check_integrity()
+        assert [tokens for tokens, _ in answers(running)] == expected
+        running.check_integrity()
+
+
+def mixtures(model):
+    """The MoE blocks of a model, found through its layers."""
+    seen, waiting = set(), [model]
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in seen or isinstance(each, torch.Tensor | str | int | float | type(None)):
+            continue
+        seen.add(id(each))
+        if type(each).__name__ == "MoE":
+            yield each
+            continue
+        if isinstance(each, list | tuple):
+            waiting += each
+        elif hasattr(each, "__dict__"):
+            waiting += vars(each).values()
+
+
+def test_parking_gives_the_host_memory_back(opened, quantised):
+    path = quantised("laguna")
+    far = opened(path, expert_budget="30%")
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        before = [tokens for tokens, _ in answers(running)]
+        homes = next(iter(far.experts.layers.values())).far
+        assert homes.any()
+        running.park()
+        assert not homes.any()
+        assert running.loaded.experts is None
+        running.unpark()
+        assert [tokens for tokens, _ in answers(running)] == before
+        running.check_integrity()
+
+
+def test_swaps_of_a_plan_are_executed_before_its_rows(opened, quantised):
+    far = opened(quantised("laguna"), expert_budget="30%")
+    number, layer = next(iter(far.experts.layers.items()))
+    away = next(e for e in range(layer.count) if e not in layer.placed)
+    runner = ModelRunner(far, far.new_state()[1])
+    runner.run(StepPlan(1, (), (), swaps=(ExpertSwap(number, away, 1),)), {})
+    assert layer.expert_of_bay.tolist()[1] == away
+    runner.check_integrity()
+
+
+def test_page_locking_that_is_refused_ends_loading_and_loses_nothing(
+    opened, quantised, monkeypatch
+):
+    real, refused = arena.HostArena, []
+
+    def locked(nbytes, device):
+        def lock(memory):
+            refused.append(memory.numel())
+            raise RuntimeError("operation not permitted")
+
+        return real(nbytes, device, lock)
+
+    path = quantised("laguna")
+    with monkeypatch.context() as patch:
+        patch.setattr("kinfolk.experts.residency.HostArena", locked)
+        with pytest.raises(CapacityError, match="page-locked"):
+            opened(path, expert_budget="30%")
+    assert refused
+    opened(path, expert_budget="30%").experts.check_integrity()
