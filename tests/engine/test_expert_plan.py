@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from kinfolk.engine.expert_plan import ExpertPlan, ExpertRecords, plan_experts
 from kinfolk.engine.memory import MemoryPlan
 from kinfolk.engine.preparing import prepare_model
 from kinfolk.errors import CapacityError, SettingsError
+from kinfolk.experts.profile import ExpertProfile
 from kinfolk.plans import Placement, StateLimits
 from kinfolk.settings import load_settings
 
@@ -135,7 +138,9 @@ def test_bytes_of_a_token_are_those_of_the_experts_that_are_away():
     assert plan.worst_token_bytes == 1 * 100 + 2 * 50
     assert (plan.device_bytes, plan.host_bytes) == (350, 600)
     assert plan.usual_token_bytes is None
-    counted = ExpertPlan(RECORDS, plan.placement, top_k=2, counts=((1, 1, 1, 1), (), (0, 0, 0, 9)))
+    profile = ExpertProfile(Path("unused"), "model", RECORDS.layers)
+    profile.add(((1, 1, 1, 1), (), (0, 0, 0, 9)), 2)
+    counted = ExpertPlan(RECORDS, plan.placement, top_k=2, profile=profile)
     assert counted.usual_token_bytes == 2 * 100 / 4
     near = ExpertPlan(RECORDS, Placement(((0, 1, 2, 3), (), (0, 1, 2, 3))), top_k=2)
     assert not near.partial

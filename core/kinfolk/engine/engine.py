@@ -239,7 +239,7 @@ class Engine:
             "preemptions": self._scheduler.preemptions,
             "parked": int("target" in self.parked),
             **self._scheduler.prefix_stats(),
-            "expert_swap_failures": self._experts.failures,
+            "swap_experts_failures": self._experts.failures,
             "draft_failures": self._scheduler.draft_failures + self._runner.draft_failures,
         }
 

@@ -17,7 +17,7 @@ Counts = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class _Counted:
     """Counts since the model was opened, and the experts in bays, by layer of the model."""
 
     launches: int
@@ -105,7 +105,7 @@ class ExpertReports:
             "expert_far": far,
         }
 
-    def _read(self, counts: Sequence[int], owners: Sequence[int]) -> _Report:
+    def _read(self, counts: Sequence[int], owners: Sequence[int]) -> _Counted:
         """Numbers in the order of the layers in the cache, see :class:`ExpertCache`."""
         uses: list[tuple[int, ...]] = [()] * self._layers
         traffic: list[tuple[int, int, int]] = [(0, 0, 0)] * self._layers
@@ -119,7 +119,7 @@ class ExpertReports:
             hits, fetched, far = counts[start : start + 3]
             traffic[layer] = hits, fetched, far
             start += 3
-        return _Report(self._sent, tuple(uses), tuple(traffic), tuple(bays))
+        return _Counted(self._sent, tuple(uses), tuple(traffic), tuple(bays))
 
 
 def _difference(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:

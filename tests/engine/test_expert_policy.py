@@ -1,0 +1,145 @@
+"""Policies that swap experts between steps, and the profile that is kept of their uses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from kinfolk.descriptors import PolicySpec
+from kinfolk.engine.engine import Engine
+from kinfolk.engine.expert_reports import REPORT_STEPS
+from kinfolk.engine.loading import load_model
+from kinfolk.errors import SettingsError
+from kinfolk.hookspecs import hookimpl
+from kinfolk.plans import ExpertSwap, ExpertSwaps
+from kinfolk.registry import Provided, Registry
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.request import Request
+from kinfolk.settings import load_settings
+
+pytestmark = pytest.mark.cpu
+
+PROMPT = (5, 300, 71, 9, 640)
+LIMITS = {"context": 256, "step_tokens": 64, "slice": 32}
+
+
+class BringsTheFirst:
+    """A policy that wants the least expert of each layer that is far, in its first bay."""
+
+    asked: ClassVar[list[Any]] = []
+
+    @hookimpl
+    def swap_experts(self, use, residency):
+        self.asked.append((use, residency))
+        swaps = []
+        for layer, (experts, bays) in enumerate(
+            zip(residency.experts, residency.bays, strict=True)
+        ):
+            far = [expert for expert in range(experts) if expert not in bays]
+            if bays and far:
+                swaps.append(ExpertSwap(layer, far[0], 0))
+        return ExpertSwaps(tuple(swaps))
+
+
+class Fails:
+    @hookimpl
+    def swap_experts(self, use, residency):
+        raise RuntimeError("no opinion")
+
+
+def create(info):
+    return BringsTheFirst()
+
+
+def create_failing(info):
+    return Fails()
+
+
+@pytest.fixture
+def opened(cases):
+    def run(policy="", **settings):
+        registry = Registry.discover(load_settings())
+        if policy:
+            spec = PolicySpec("swaps", f"{__name__}:{policy}")
+            registry = replace(registry, policies={"swaps": Provided(spec, "test", "test")})
+            settings["policy"] = "swaps"
+        fixed = {"device": "cpu", "dtype": "f32", "context": 256, "slots": 2, "draft": "off"}
+        options = load_settings(**fixed, expert_budget="30%", **settings)
+        return load_model(cases / "laguna.gguf", options, registry)
+
+    return run
+
+
+def answer(running, tokens=REPORT_STEPS + 8):
+    found = []
+    for event in running.submit(Request("r", PROMPT, tokens)):
+        found += getattr(event, "tokens", ())
+    return found, event
+
+
+def test_swaps_of_a_policy_are_executed_and_change_no_token(opened):
+    with Engine(opened(expert_swap="on"), SchedulerLimits(slots=1, **LIMITS)) as running:
+        usual, _ = answer(running)
+    BringsTheFirst.asked.clear()
+    far = opened("create")
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        found, event = answer(running)
+        assert event.error is None
+        running.check_integrity()
+        assert running.stats()["swap_experts_failures"] == 0
+    assert found == usual
+    (use, residency), *_ = BringsTheFirst.asked
+    assert use.steps == REPORT_STEPS
+    top_k = far.source.ready.experts.top_k
+    rows = REPORT_STEPS - 1 + len(PROMPT)
+    for layer, uses in enumerate(use.uses):
+        assert sum(uses) == (rows * top_k if residency.experts[layer] else 0)
+    assert [len(bays) for bays in residency.bays] == list(far.source.ready.experts.bays)
+
+
+def test_a_policy_that_fails_harms_no_request(opened, caplog):
+    with Engine(opened("create_failing"), SchedulerLimits(slots=1, **LIMITS)) as running:
+        _, event = answer(running, 2 * REPORT_STEPS + 8)
+        assert event.error is None
+        assert running.stats()["swap_experts_failures"] == 2
+    assert caplog.text.count("no opinion") == 1
+
+
+def test_bays_that_stay_are_not_asked_about(opened):
+    BringsTheFirst.asked.clear()
+    with Engine(opened("create", expert_swap="off"), SchedulerLimits(slots=1, **LIMITS)) as running:
+        answer(running)
+    assert BringsTheFirst.asked == []
+
+
+def test_a_profile_is_written_at_the_end_and_places_the_most_used_experts(opened, tmp_path):
+    path = tmp_path / "profile.json"
+    far = opened(expert_profile=path)
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        answer(running)
+        uses, rows = running.expert_use(), running.stats()["rows"]
+    kept = json.loads(path.read_text())
+    assert kept["tokens"] == rows
+    assert {i: tuple(row) for i, row in enumerate(kept["counts"]) if row} == dict(uses)
+    again = opened(expert_profile=path)
+    for layer, each in again.experts.layers.items():
+        counts = uses[layer]
+        best = sorted(counts, reverse=True)[: each.bays]
+        assert sorted((counts[expert] for expert in each.placed), reverse=True) == best
+    with Engine(again, SchedulerLimits(slots=1, **LIMITS)) as running:
+        answer(running)
+    assert json.loads(path.read_text())["tokens"] == 2 * rows
+
+
+def test_a_profile_of_another_model_is_refused_before_weights_are_read(opened, tmp_path, cases):
+    path = tmp_path / "profile.json"
+    with Engine(opened(expert_profile=path), SchedulerLimits(slots=1, **LIMITS)) as running:
+        answer(running, 4)
+    kept = path.read_bytes()
+    settings = load_settings(device="cpu", expert_budget="30%", expert_profile=path)
+    with pytest.raises(SettingsError, match="'fingerprint'"):
+        load_model(cases / "qwen35moe.gguf", settings, Registry.discover(load_settings()))
+    assert path.read_bytes() == kept
