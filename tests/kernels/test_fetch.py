@@ -56,10 +56,9 @@ def test_pinned_bays_and_those_of_chosen_experts_stay(backend):
 def test_records_may_be_views_of_a_larger_arena(backend):
     model = layer(bays=2, seed=3)
     made = model.arguments()
-    arenas = [torch.zeros(len(part), 3 * 64, dtype=torch.uint8) for part in (made.near, made.far)]
-    near, far = (
-        arena[:, 64:112].copy_(p) for arena, p in zip(arenas, (made.near, made.far), strict=True)
-    )
+    parts = made.near, made.far
+    arenas = [torch.zeros(len(part), 3 * 64, dtype=torch.uint8) for part in parts]
+    near, far = (arena[:, 64:112].copy_(p) for arena, p in zip(arenas, parts, strict=True))
     arguments = replace(made, near=near, far=far)
     ids = torch.tensor([[0, 1], [2, 3]])
     for given_ids in (ids, ids + 2):

@@ -188,7 +188,8 @@ def sum_kernel(
                 there = row < tl.load(rows_ptr)
             expert = tl.load(ids_ptr + pair, mask=there, other=0)
             there &= tl.load(bay_ptr + expert, mask=there, other=-1) >= 0
-            one = tl.load(pairs_ptr + pair * W + column, mask=inside & there, other=0.0)
+            stop = tl.where(there, W, 0)
+            one = tl.load(pairs_ptr + pair * W + column, mask=column < stop, other=0.0)
             total += tl.load(weights_ptr + pair, mask=there, other=0.0) * one.to(tl.float32)
         else:
             one = tl.load(pairs_ptr + pair * W + column, mask=inside, other=0.0)

@@ -29,7 +29,8 @@ def experts(
     rows, top_k = ids.shape
     tile = 1 if rows == 1 else EXPERT_TILE_ROWS
     pairs = torch.zeros(rows * top_k, x.shape[1], device=x.device)
-    real = ids[: real_rows(arguments.rows, rows)].flatten()
+    here = real_rows(arguments.rows, rows)
+    real = ids[:here].flatten()
     order = real.argsort(stable=True)
     counts = real.bincount(minlength=arguments.count).tolist()
     start = 0
@@ -48,6 +49,8 @@ def experts(
             inner = product(activation, block @ w_gate.T, block @ w_up.T)
             pairs[part] = (inner @ w_down.T)[: part.shape[0]].float()
     results = pairs.view(rows, top_k, -1)
+    # The weights of padding rows may be anything.
+    weights = torch.cat([weights[:here], weights.new_zeros(rows - here, top_k)])
     out = weights[:, 0, None] * results[:, 0]
     for k in range(1, top_k):
         out = out + weights[:, k, None] * results[:, k]
