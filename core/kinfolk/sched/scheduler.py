@@ -166,7 +166,7 @@ class Scheduler:
         disk = {} if self._disk is None else self._disk.stats()
         scoring = {} if self._scoring is None else self._scoring.stats()
         paging = self._paging.stats(tuple(self._alive.values()))
-        return self._prefixes.stats() | disk | paging | scoring
+        return self._prefixes.stats() | self._admission.reused.stats() | disk | paging | scoring
 
     # -- requests -----------------------------------------------------------------------------
 

@@ -120,6 +120,7 @@ class GracefulServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.service.draining = True
+        await self.service.feed.close()
         loop = asyncio.get_running_loop()
         ending = loop.call_later(self.service.options.grace, self._end_grace)
         try:
