@@ -24,8 +24,8 @@ class FinishedAnswer:
         return cls(round(time.time(), 1), end)
 
     def to_json(self) -> dict[str, Any]:
-        """Tokens and speeds. That of the prompt is of what was computed, without what was
-        reused."""
+        """Tokens, the time to the first of them, which has that of waiting in it, and the speed
+        behind it."""
         end, usage = self.end, self.end.usage
         return {
             "ended": self.ended,
@@ -34,8 +34,7 @@ class FinishedAnswer:
             "reused": usage.reused,
             "reused_from": usage.reused_from,
             "generated": end.tokens,
-            "prompt_seconds": round(end.timings.prompt, 3),
-            "prompt_tokens_per_second": _speed(usage.prompt - usage.reused, end.timings.prompt),
+            "first_token_seconds": round(end.timings.prompt, 3),
             "tokens_per_second": _speed(end.tokens - 1, end.timings.decode),
             "accept_length": round(usage.drafts.accept_length, 2) or None,
             "exact": usage.exact,

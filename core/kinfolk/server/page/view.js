@@ -208,7 +208,7 @@ function kvflash(paged) {
   const all = there + paged.away_chunks;
   return [
     ["budget", `${count(paged.budget_tokens)} tokens a request`],
-    ["paged now", `${count(paged.sequences)} requests`],
+    ["paged now", `${count(paged.sequences)} of the running`],
     ["on the device", `${count(there * paged.chunk_tokens)} tokens (${percent(there, all)})`],
     ["away", `${count(paged.away_chunks * paged.chunk_tokens)} tokens`],
     ["evicted", `${count(paged.evictions)} chunks`],
@@ -254,8 +254,7 @@ function recentTable([recent, times]) {
     ["reason", (each) => each.reason],
     ["prompt", (each) => count(each.prompt), true],
     ["reused", (each) => (each.reused ? `${count(each.reused)} (${each.reused_from})` : "0"), true],
-    ["first token", (each) => `${short(each.prompt_seconds)} s`, true],
-    ["prompt tokens/s", (each) => short(each.prompt_tokens_per_second), true],
+    ["first token", (each) => `${short(each.first_token_seconds)} s`, true],
     ["answer", (each) => count(each.generated), true],
     ["tokens/s", (each) => short(each.tokens_per_second), true],
     ["accept length", (each) => short(each.accept_length), true],
