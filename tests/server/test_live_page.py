@@ -69,8 +69,8 @@ def served(make_service, make_engine, run_server):
             view("a", slot=2),
             view("b", slot=None, status=Status.WAITING, position=0, emitted=0, prompt=12345),
         )
-        service = make_service(engine, **options)
-        return engine, service, run_server(service).url
+        running = run_server(make_service(engine, **options))
+        return engine, running.server.feed, running.url
 
     return start
 
@@ -224,14 +224,14 @@ def test_the_page_works_behind_a_prefix(make_service, make_engine, run_server, o
 
 
 def test_a_chart_has_a_line_and_says_its_speeds(served, open_page):
-    _, service, url = served()
+    _, feed, url = served()
     history = {"bin_seconds": 5, "generated": [None] * 57 + [12.34, 0.0, 250.0], "prompt": []}
-    told = service.feed.status
+    told = feed.status
 
     async def status():
         return {**await told(), "speeds": history}
 
-    service.feed.status = status
+    feed.status = status
     page = open_page(url)
     chart = page.locator("#speeds svg").first
     chart.wait_for()

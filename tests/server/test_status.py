@@ -310,15 +310,13 @@ def quick(monkeypatch):
 def served(quick, make_service, make_engine, run_server):
     def start(**options: Any) -> Any:
         engine = make_engine("x")
-        service = make_service(engine, **options)
-        service.feed = status_feed.StatusFeed(service, 0.02)
-        return engine, service, run_server(service)
+        return engine, run_server(make_service(engine, **options))
 
     return start
 
 
 def test_an_event_comes_at_once_and_then_with_each_change(served):
-    engine, _, running = served()
+    engine, running = served()
     reader = Reader(running.url)
     reader.until(lambda status: status.running == [])
     engine.views = (view("a", emitted=1),)
@@ -329,7 +327,7 @@ def test_an_event_comes_at_once_and_then_with_each_change(served):
 
 
 def test_nothing_is_sent_while_nothing_changes(served):
-    engine, _, running = served()
+    engine, running = served()
     reader = Reader(running.url)
     reader.until(lambda status: True)
     looks = engine.looks
@@ -341,13 +339,13 @@ def test_nothing_is_sent_while_nothing_changes(served):
 
 
 def test_the_engine_is_left_alone_when_nobody_listens(served):
-    engine, service, running = served()
+    engine, running = served()
     assert engine.looks == 0, "nobody has listened yet"
     with httpx.stream("GET", running.url + "/status/events", timeout=30) as response:
         assert next(response.iter_lines()).startswith("data: ")
-        assert service.feed.listeners == 1
+        assert running.server.feed.listeners == 1
     deadline = time.monotonic() + 10
-    while service.feed.listeners:
+    while running.server.feed.listeners:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     looks = engine.looks
@@ -356,7 +354,7 @@ def test_the_engine_is_left_alone_when_nobody_listens(served):
 
 
 def test_several_listeners_cost_one_look(served):
-    engine, _, running = served()
+    engine, running = served()
     readers = [Reader(running.url) for _ in range(5)]
     for reader in readers:
         reader.until(lambda status: True)
@@ -370,7 +368,7 @@ def test_several_listeners_cost_one_look(served):
 
 def test_more_listeners_than_a_server_has_places_for_are_refused(served, monkeypatch):
     monkeypatch.setattr(status_feed, "MOST_LISTENERS", 1)
-    _, _, running = served()
+    _, running = served()
     Reader(running.url).until(lambda status: True)
     refused = httpx.get(running.url + "/status/events")
     assert refused.status_code == 503
@@ -380,7 +378,7 @@ def test_more_listeners_than_a_server_has_places_for_are_refused(served, monkeyp
 def test_a_listener_that_reads_nothing_is_dropped_and_others_go_on(served, run_server, monkeypatch):
     """It gets what the kernel keeps for it; then a write takes too long."""
     monkeypatch.setattr("kinfolk.server.status_page.WRITE_SECONDS", 0.3)
-    engine, service, running = served()
+    engine, running = served()
     host, port = running.url.removeprefix("http://").split(":")
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -389,7 +387,7 @@ def test_a_listener_that_reads_nothing_is_dropped_and_others_go_on(served, run_s
         reader = Reader(running.url)
         reader.until(lambda status: True)
         deadline, turn = time.monotonic() + 60, 0
-        while service.feed.listeners != 1 or turn < 3:
+        while running.server.feed.listeners != 1 or turn < 3:
             assert time.monotonic() < deadline
             turn += 1
             engine.views = tuple(
@@ -401,7 +399,7 @@ def test_a_listener_that_reads_nothing_is_dropped_and_others_go_on(served, run_s
 
 
 def test_a_server_that_ends_does_not_wait_for_those_who_listen(served):
-    _, _, running = served(grace=60.0)
+    _, running = served(grace=60.0)
     reader = Reader(running.url)
     reader.until(lambda status: True)
     running.stop()

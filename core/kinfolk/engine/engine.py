@@ -230,7 +230,7 @@ class Engine:
             limits.slots,
             tuple(str(row["name"]) for row in self.loaded.drafters.report()),
             limits.checkpoints,
-            limits.host_bytes,
+            limits.host_bytes or 0,
             0 if self._disk is None else self._disk.cache.limit,
         )
 

@@ -18,7 +18,6 @@ from kinfolk.server.bridge import ActiveRequest, Mailbox
 from kinfolk.server.errors import ApiError, unavailable
 from kinfolk.server.finished import MOST_FINISHED, FinishedAnswer
 from kinfolk.server.request_log import ACTIVE_REQUEST
-from kinfolk.server.status_feed import StatusFeed
 
 if TYPE_CHECKING:
     from kinfolk.engine.compression import Compressor
@@ -31,7 +30,7 @@ class Service:
 
     At most ``capacity`` generations are in flight: ``slots`` running and ``max_queue`` waiting.
     ``compressor``: compresses prompts, if there is a model that scores them. ``recent`` are the
-    last finished answers, the newest first; ``feed`` tells the live page what happens.
+    last finished answers, the newest first.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class Service:
         self.tokens: Counter[str] = Counter()
         self.drafts = NO_DRAFTS
         self.recent: deque[FinishedAnswer] = deque(maxlen=MOST_FINISHED)
-        self.feed = StatusFeed(self)
         self._released_tokens = 0
         self._active: set[ActiveRequest] = set()
         self._aborted = False

@@ -65,7 +65,8 @@ def _requests(
     service: Service, requests: Iterable[SequenceView], speeds: RequestSpeeds
 ) -> dict[str, Any]:
     """Those with a slot by their slots, and those that wait in the order in which they get one."""
-    running, waiting = [], []
+    running: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
     for each in requests:
         entry = {
             "id": each.request_id,
@@ -157,8 +158,10 @@ def _kvflash(counters: Counters) -> dict[str, int] | None:
     budget = counters.get("kvflash_tokens", 0)
     if not budget:
         return None
-    names = ("tau", "scorers", "sequences", "resident_chunks", "away_chunks", "evictions")
-    names += ("recalls", "selections", "scorer_failures")
+    names = (
+        *("tau", "scorers", "sequences", "resident_chunks", "away_chunks", "evictions"),
+        *("recalls", "selections", "scorer_failures"),
+    )
     found = {name: counters.get(f"kvflash_{name}", 0) for name in names}
     return {"budget_tokens": budget, "chunk_tokens": CHUNK_POSITIONS, **found}
 

@@ -30,9 +30,8 @@ class StatusFeed:
     """Used on the event loop. A listener gets the newest status when it is ready for it, so one
     that reads slowly misses some and delays nobody."""
 
-    def __init__(self, service: Service, period: float = PERIOD_SECONDS) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._period = period
         self._speeds, self._history = RequestSpeeds(), SpeedHistory()
         self._listeners = 0
         self._watching: asyncio.Future[None] | None = None
@@ -106,7 +105,7 @@ class StatusFeed:
                     self._news = news
                     self._version += 1
                     self._announce()
-                await asyncio.sleep(self._period)
+                await asyncio.sleep(PERIOD_SECONDS)
         except ApiError as error:
             log.debug("no more status: %s", error)
         except Exception:

@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from kinfolk.server.responses import json_response
-from kinfolk.server.service import Service
 from kinfolk.server.sse import EventStream
+from kinfolk.server.status_feed import StatusFeed
 
 WRITE_SECONDS: Final = 5.0
 """A listener that takes longer to read what was sent is dropped."""
@@ -36,7 +36,7 @@ _HEADERS: Final = {
 }
 
 
-def status_router(service: Service) -> APIRouter:
+def status_router(feed: StatusFeed) -> APIRouter:
     router = APIRouter()
 
     @router.get("/status")
@@ -50,11 +50,10 @@ def status_router(service: Service) -> APIRouter:
 
     @router.get("/status/json")
     async def status() -> Response:
-        return json_response(await service.feed.status())
+        return json_response(await feed.status())
 
     @router.get("/status/events")
     async def events() -> Response:
-        feed = service.feed
         return EventStream(feed.listen(), feed.leave, QUIET_SECONDS, WRITE_SECONDS)
 
     for name in _FILES:
