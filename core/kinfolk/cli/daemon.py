@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,10 +16,13 @@ import click
 
 from kinfolk.cli.console import note
 from kinfolk.cli.loading import open_runtime, read_settings, warm_up
+from kinfolk.cli.main import BUILT_IN
 from kinfolk.cli.options import ENGINE, LOADING, PREFIXES, model_argument, setting, settings_options
 from kinfolk.cli.streams import OutputLost
 from kinfolk.daemon.frames import Wire
 from kinfolk.errors import SettingsError
+from kinfolk.registry import Registry
+from kinfolk.settings import Settings
 
 if TYPE_CHECKING:
     from kinfolk.daemon.connection import LineSource
@@ -93,11 +97,11 @@ def daemon(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     with open_runtime(settings, model) as runtime:
         if not params["no_warmup"]:
             warm_up(runtime.engine)
+        options = _options(runtime, settings, ignore_eos=params["ignore_eos"])
         if params["socket_path"] is not None:
-            _listen(params["socket_path"], runtime, wire, ignore_eos=params["ignore_eos"])
+            _listen(params["socket_path"], runtime, wire, options)
         from kinfolk.daemon.connection import Connection
 
-        options = _options(runtime, "stdin", ignore_eos=params["ignore_eos"])
         lost = Connection(runtime.engine, options, wire, _lines(), write, write_text).run()
     if lost:
         raise OutputLost(f"the stream cannot be written: {lost}")
@@ -130,19 +134,22 @@ def _unbuffered(stream: Any) -> Callable[[bytes], int | None]:
     return write
 
 
-def _options(runtime: Runtime, name: str, *, ignore_eos: bool) -> SessionOptions:
+def _options(runtime: Runtime, settings: Settings, *, ignore_eos: bool) -> SessionOptions:
     from kinfolk.daemon.surroundings import SessionOptions
+    from kinfolk.engine.token_compressor import TokenCompressor
 
+    registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     return SessionOptions(
-        name=name,
+        name="stdin",
         slots=runtime.loaded.limits.slots,
         context=runtime.loaded.limits.context,
         stop=frozenset() if ignore_eos else frozenset(runtime.tokenizer.eog),
         snapshots=runtime.engine.named_prefixes(),
+        compressor=TokenCompressor(runtime.engine, runtime.tokenizer, settings, registry),
     )
 
 
-def _listen(path: Path, runtime: Runtime, wire: Wire, *, ignore_eos: bool) -> NoReturn:
+def _listen(path: Path, runtime: Runtime, wire: Wire, options: SessionOptions) -> NoReturn:
     """Serve connections until the process is told to end."""
     from kinfolk.daemon.connection import Connection
     from kinfolk.daemon.listener import accept, listening
@@ -150,9 +157,9 @@ def _listen(path: Path, runtime: Runtime, wire: Wire, *, ignore_eos: bool) -> No
     _, write_text = _outputs(None)
 
     def serve(connection: socket.socket, number: int) -> None:
-        options = _options(runtime, f"socket-{number}", ignore_eos=ignore_eos)
+        own = replace(options, name=f"socket-{number}")
         lines = connection.makefile("rb")
-        Connection(runtime.engine, options, wire, lines, connection.send, write_text).run()
+        Connection(runtime.engine, own, wire, lines, connection.send, write_text).run()
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from time import monotonic
+from typing import TypeVar
 
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.disk_tier import DiskTier
@@ -45,6 +46,8 @@ from kinfolk.state.prefix import PrefixCache
 from kinfolk.types import Parkable
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -187,6 +190,11 @@ class Engine:
         """What the engine does now, as soon as the running step is over. Delays no step: the next
         one may be running already."""
         return self._inbox.look(lambda: EngineOverview(self.stats(), self._scheduler.view()))
+
+    def between_steps(self, work: Callable[[], T]) -> T:
+        """Do something that needs the device on the engine's thread, while no step is under way.
+        Blocks, raises what ``work`` raises, and may be used while the model is parked."""
+        return self._inbox.ask(work)
 
     def park(self, part: Parkable = "all", *, drain: bool = False) -> None:
         """Free the weights of the ``target``, of its ``draft``er or of ``all``, and with the target
