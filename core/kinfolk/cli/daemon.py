@@ -45,6 +45,7 @@ Lines, each with one terminal reply (docs/daemon.md has all of them):
   SCHED_BATCH_PEEK|TARGET_STEP|TARGET_TAIL|DRAIN [max]
   CANCEL 4, LIST_REQUESTS, LIST_TARGET_CACHE_SLOTS, quit
   ./ids.bin 100                  a request that runs to its end
+  compress ids.bin 200 small.gguf [nopark]   keep a fifth of the tokens, by another model
 \b
 Frames of --stream-tagged: [-2, id, token], [-2, id, -4] = the turn is over,
 [-2, id, -1] = the request has ended or the command is done; v2 adds [-2, id, -5] before the last,
