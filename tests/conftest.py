@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shutil
 from collections.abc import Callable, Generator, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ TIERS = ("cpu", "long", "interpreter", "gpu", "packaging", "browser")
 INTERPRET_AT_START = os.environ.get("TRITON_INTERPRET")
 PROBLEM = pytest.StashKey[str]()
 MAX_WORKERS = 8
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 hypothesis.settings.register_profile("dev", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
@@ -146,6 +148,8 @@ def problem_of(selected: Set[str]) -> str | None:
         return f"TRITON_INTERPRET=1 is set, but tests of other tiers are selected: {others}"
     if "gpu" in selected and not cuda_present():
         return "the gpu tier was selected, and torch sees no CUDA device"
+    if "browser" in selected and find_browser() is None:
+        return f"the browser tier was selected, and none is on PATH: {', '.join(BROWSERS)}"
     return None
 
 
@@ -155,6 +159,11 @@ def cuda_present() -> bool:
     return torch.cuda.is_available()
 
 
+def find_browser() -> str | None:
+    """A Chromium of this machine."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
 # -- fixtures -------------------------------------------------------------------------------------
 
 
@@ -162,6 +171,14 @@ def cuda_present() -> bool:
 def repo() -> Path:
     """The root of the repository."""
     return REPO
+
+
+@pytest.fixture(scope="session")
+def browser_path() -> str:
+    """The browser of the tier with this name, which does not run without one."""
+    path = find_browser()
+    assert path is not None
+    return path
 
 
 @pytest.fixture(autouse=True)

@@ -125,6 +125,15 @@ def test_a_gpu_tier_without_a_device_is_an_error_and_no_skip(run_pytest):
     assert "skipped" not in result.stdout
 
 
+def test_a_browser_tier_without_a_browser_is_an_error_and_no_skip(run_pytest, monkeypatch):
+    source = ONE_OF_EACH + "@pytest.mark.browser\ndef test_page(): pass\n"
+    monkeypatch.setenv("PATH", "")
+    result = run_pytest(source, "-m", "browser")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "none is on PATH: chromium" in result.stderr + result.stdout
+    assert "skipped" not in result.stdout
+
+
 def test_examples_are_the_same_each_time_under_ci(run_pytest, monkeypatch):
     source = (
         "import hypothesis\n"

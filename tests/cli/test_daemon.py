@@ -149,3 +149,22 @@ def test_a_reader_that_leaves_ends_the_program(model, ids, tmp_path):
     assert process.wait(PATIENCE_SECONDS) != 0
     process.stdin.close()
     process.stderr.close()
+
+
+def test_token_ids_are_compressed_by_a_model_that_the_line_names(kinfolk, model, tmp_path):
+    tokens = np.random.default_rng(3).permutation(np.arange(10, 650)).tolist()
+    path = tmp_path / "long.bin"
+    np.array(tokens, "<i4").tofile(path)
+    lines = f"REQ 7 compress {path} 125 {model}\nREQ 8 free drafter\nREQ 9 compress {path} 1 no\n"
+    done = kinfolk("daemon", "-m", model, "--stream-tagged", stdin=lines)
+    assert done.exit_code == 0
+    frames = words(done.stdout_bytes, 3)
+    kept = [word for _, request, word in frames if request == 7][:-1]
+    rest = iter(tokens)
+    assert all(token in rest for token in kept)
+    assert len(kept) == 2 * 32, "of 20 passages an eighth"
+    assert kept[-32:] == tokens[-32:]
+    ends = [(request, word) for _, request, word in frames if word < 0]
+    assert ends == [(7, -1), (8, -1), (9, -1)]
+    assert "kept=64 of=640" in done.stderr
+    assert "no: " in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -150,3 +151,27 @@ def test_prompts_are_compressed_across_the_two_processes(serve, model):
     off = {**body, "prefill_compression": "off"}
     full = httpx.post(url + "/completions", json=off, timeout=60).json()["usage"]
     assert full["prompt_tokens"] == figures["original_tokens"]
+
+
+def test_the_status_crosses_the_two_processes_while_an_answer_runs(serve, stream):
+    """The engine's counters and its running request are told by the process of the server."""
+    process, _, url = serve("--slots", 2, "--cache-memory", 1)
+    page = url.removesuffix("/v1") + "/status"
+    assert page in process.stderr.readline()
+    stream(url)
+    with httpx.stream("GET", page + "/events", timeout=60) as response:
+        told = (json.loads(line[6:]) for line in response.iter_lines() if line[:6] == "data: ")
+        first = next(each for each in told if each["running"])
+        (running,) = first["running"]
+        assert (running["slot"], first["slots"], first["server"]["in_flight"]) == (1, 2, 1)
+        assert first["model"]["device"].startswith("cpu")
+        assert first["cache"]["places"][1]["most_bytes"] == 2**30
+        later = next(each for each in told if each["running"][0]["generated"] > 50)
+        assert later["running"][0]["id"] == running["id"]
+        assert later["engine"]["steps"] > first["engine"]["steps"]
+    # Whoever watches does not keep the program from ending.
+    with httpx.stream("GET", page + "/events", timeout=60) as response:
+        next(response.iter_lines())
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, 130)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.compress.scored_text import ScoredText, joined_scores, messages_in
+from kinfolk.compress.scored_text import ScoredText, joined_scores, messages_in, pieces
 from kinfolk.compress.spans import Span
 
 
@@ -25,23 +25,23 @@ def text_of(words, **fields):
 @given(length=st.integers(1, 400), most=st.integers(16, 200))
 def test_pieces_hold_every_token_once_and_the_question_each(length, most):
     whole = text_of(["w"] * length)
-    pieces = whole.pieces(most)
-    assert all(len(tokens) <= most for tokens, _ in pieces)
-    scored = [token for tokens, count in pieces for token in tokens[:count]]
+    read = pieces(whole.tokens, most)
+    assert all(len(tokens) <= most for tokens, _ in read)
+    scored = [token for tokens, count in read for token in tokens[:count]]
     assert scored == list(range(length))
-    if len(pieces) > 1:
+    if len(read) > 1:
         end = min(96, most // 4)
-        for tokens, _ in pieces:
+        for tokens, _ in read:
             assert tokens[-end:] == tuple(range(length - end, length))
 
 
 @given(length=st.integers(1, 300), most=st.integers(16, 64))
 def test_scores_of_pieces_are_in_the_order_of_their_tokens(length, most):
-    pieces = text_of(["w"] * length).pieces(most)
-    found = joined_scores(pieces, iter([np.float32(tokens) for tokens, _ in pieces]))
+    read = pieces(text_of(["w"] * length).tokens, most)
+    found = joined_scores(read, iter([np.float32(tokens) for tokens, _ in read]))
     assert found.shape == (length,)
     first = 0
-    for _, count in pieces:
+    for _, count in read:
         assert (np.diff(found[first : first + count]) > 0).all()
         first += count
 

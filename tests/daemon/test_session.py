@@ -367,7 +367,7 @@ def test_a_snapshot_without_room_is_refused(scene):
         ("SLOT 5 CANCEL 1", 0, "slot 5 is not below 2"),
         ("CANCEL", 0, "CANCEL needs a request"),
         ("park target", 0, "park: requests 1 have not ended"),
-        ("compress a 5 b", 0, "the daemon compresses no prompts"),
+        ("compress a 5 b", 0, "this session has nothing that compresses"),
         ("what", 0, "unknown_command 'what'"),
     ],
 )

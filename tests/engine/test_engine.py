@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 import pytest
 
 from kinfolk.engine.engine import Engine
+from kinfolk.engine.inbox import Inbox
 from kinfolk.errors import EngineError, StateError
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request, Sampling
@@ -232,21 +232,22 @@ def test_closing_ends_what_runs_and_what_waits(engine, text, gate, collect):
         running.submit(Request("late", (1,), 1))
 
 
-def test_a_request_that_slips_in_while_the_engine_closes_is_ended_too(engine, text, gate):
+def test_a_request_that_slips_in_while_the_engine_closes_is_ended_too(
+    engine, text, gate, monkeypatch
+):
     running = engine()
     listener = gate(running)
+    take = Inbox.take
 
-    class Inbox(deque):
+    def slip_in(inbox):
         """When it is found empty, a last request arrives, and then the engine is closed."""
+        action = take(inbox)
+        if action is None and not inbox.closing:
+            running.submit(Request("late", tuple(text[:9]), 5), listener)
+            inbox.close()
+        return action
 
-        def __bool__(self):
-            if not len(self) and not running._closing:
-                running.submit(Request("late", tuple(text[:9]), 5), listener)
-                running._closing = True
-                return False
-            return len(self) > 0
-
-    running._inbox = Inbox()
+    monkeypatch.setattr(Inbox, "take", slip_in)
     running.submit(Request("first", tuple(text[:9]), 300))
     assert listener.result().end.reason is FinishReason.CANCELLED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 from multiprocessing import Pipe
 from queue import SimpleQueue
 
@@ -196,3 +197,41 @@ def test_when_the_client_is_lost_its_requests_are_cancelled(connect):
     assert engine.cancelled.get(timeout=10) == ("b", FinishReason.CANCELLED)
     assert link.handled.get(timeout=10) is None
     assert engine.cancelled.empty()
+
+
+class SlowToLook:
+    """An engine whose step is not over: it answers everything but looks."""
+
+    def __init__(self):
+        self.asked: SimpleQueue[Future] = SimpleQueue()
+
+    def overview(self):
+        found: Future = Future()
+        self.asked.put(found)
+        return found
+
+    def stats(self):
+        return {"steps": 3}
+
+
+def test_a_look_that_waits_delays_no_other_call(connect):
+    engine = SlowToLook()
+    client = connect(engine).client
+    found = client.overview()
+    waiting = engine.asked.get(timeout=20)
+    assert client.stats() == {"steps": 3}
+    assert not found.done()
+    waiting.set_result("shown")
+    assert found.result(20) == "shown"
+
+
+def test_an_overview_comes_through_a_connection(engine, text, connect):
+    running = engine()
+    client = connect(running).client
+    list(running.submit(Request("a", tuple(text[:9]), 3)))
+    found = client.overview().result(20)
+    assert found.requests == ()
+    assert found.counters == running.stats()
+    running.close()
+    with pytest.raises(EngineError, match="has stopped"):
+        client.overview().result(20)

@@ -58,6 +58,12 @@ def test_the_bundle_holds_exactly_what_its_members_hold(wheels):
     assert sum(len(files) for files in members) == len(contents(wheels["bundle"]))
 
 
+def test_the_core_carries_the_files_of_the_live_page(wheels, repo):
+    files = list((repo / "core/kinfolk/server/page").iterdir())
+    assert len(files) > 3
+    assert {f"kinfolk/server/page/{path.name}" for path in files} <= contents(wheels["core"])
+
+
 def test_no_wheel_carries_tests_or_build_leftovers(wheels):
     for wheel in wheels.values():
         names = contents(wheel)

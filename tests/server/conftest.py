@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from kinfolk.descriptors import ModelCard
+from kinfolk.engine.facts import EngineFacts
+from kinfolk.engine.overview import EngineOverview
 from kinfolk.engine.text import open_text
 from kinfolk.errors import EngineError
 from kinfolk.model_api import ModelInfo
@@ -24,6 +27,7 @@ from kinfolk.sched.draft_counts import DraftCounts
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.plan import TokenLogprob
 from kinfolk.sched.request import FinishReason, Request
+from kinfolk.sched.view import SequenceView
 from kinfolk.server.app import create_app
 from kinfolk.server.lifecycle import GracefulServer, bind
 from kinfolk.server.options import ServerOptions
@@ -74,6 +78,8 @@ class FakeEngine:
     ended: list[Finished] = field(default_factory=list)
     refuse: Exception | None = None
     drafts: DraftCounts = DRAFTS
+    views: tuple[SequenceView, ...] = ()
+    looks: int = 0
 
     def __post_init__(self) -> None:
         self._free = threading.Semaphore(self.slots)
@@ -153,6 +159,13 @@ class FakeEngine:
     def stats(self) -> dict[str, int]:
         return {"steps": 7, "running": 0, "waiting": 0}
 
+    def overview(self) -> Future[EngineOverview]:
+        """Of its counters, and of the ``views`` that a test gives it."""
+        self.looks += 1
+        found: Future[EngineOverview] = Future()
+        found.set_result(EngineOverview(self.stats(), self.views))
+        return found
+
     def wait_until_ended(self, count: int, seconds: float = 5.0) -> list[Finished]:
         deadline = time.monotonic() + seconds
         while len(self.ended) < count:
@@ -210,6 +223,9 @@ def make_runtime(text):
         context: int = 256,
         card: ModelCard | None = None,
         chat_format: ChatFormat = chat_format,
+        drafters: tuple[str, ...] = (),
+        host_bytes: int = 0,
+        disk_bytes: int = 0,
     ) -> SimpleNamespace:
         template = ChatTemplate(TEMPLATE, tokenizer, chat_format) if chat else None
         info = ModelInfo(
@@ -228,6 +244,7 @@ def make_runtime(text):
             chat_format=chat_format,
             card=card,
             info=info,
+            facts=EngineFacts("cpu (toy)", 8, drafters, 4, host_bytes, disk_bytes),
         )
 
     return make

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kinfolk.daemon.compressing import TokenCompressor
 from kinfolk.daemon.connection import Connection
 from kinfolk.daemon.frames import TAG, FrameReader, TextReader, Wire
 from kinfolk.daemon.surroundings import SessionOptions
@@ -35,6 +36,7 @@ class Talk:
         stop: frozenset[int] = frozenset(),
         write: Callable[[bytes], int | None] | None = None,
         most: int = 2**20,
+        compressor: TokenCompressor | None = None,
     ) -> None:
         self.folder = folder
         self.frames: list[tuple[int, int]] = []
@@ -51,7 +53,9 @@ class Talk:
         self._sink = io.FileIO(out, "w")
         self._connection = Connection(
             engine,
-            SessionOptions(f"talk-{id(self)}", slots, context, stop, engine.named_prefixes()),
+            SessionOptions(
+                *(f"talk-{id(self)}", slots, context, stop, engine.named_prefixes(), compressor)
+            ),
             wire,
             self._source,
             write or self._sink.write,

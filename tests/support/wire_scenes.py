@@ -122,6 +122,7 @@ class Scene:
         defaults: dict[str, Any] = {"slots": 2, "context": 512, "slice": 16, "step_tokens": 32}
         limits = SchedulerLimits(**{**defaults, "vocabulary": 29, "max_queue": 0, **given})
         stop = options.pop("stop", frozenset())
+        compressor = options.pop("compressor", None)
         self.folder = folder
         self.wire = wire
         self.engine = StoppedEngine(limits, **options)
@@ -130,7 +131,7 @@ class Scene:
         self._actions: list[Callable[[], None]] = []
         self.session = Session(
             self.engine,
-            SessionOptions("toy", limits.slots, limits.context, stop),
+            SessionOptions("toy", limits.slots, limits.context, stop, compressor=compressor),
             Output(wire, self._write, self.said.append),
             self._actions.append,
         )

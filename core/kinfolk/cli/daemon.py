@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,11 +16,14 @@ import click
 
 from kinfolk.cli.console import note
 from kinfolk.cli.loading import open_runtime, read_settings, warm_up
+from kinfolk.cli.main import BUILT_IN
 from kinfolk.cli.options import ENGINE, LOADING, PREFIXES, model_argument, setting, settings_options
 from kinfolk.cli.streams import OutputLost
 from kinfolk.daemon.frames import Wire
 from kinfolk.errors import SettingsError
+from kinfolk.registry import Registry
 from kinfolk.residency.options import refuse_oracle
+from kinfolk.settings import Settings
 
 if TYPE_CHECKING:
     from kinfolk.daemon.connection import LineSource
@@ -42,6 +46,7 @@ Lines, each with one terminal reply (docs/daemon.md has all of them):
   SCHED_BATCH_PEEK|TARGET_STEP|TARGET_TAIL|DRAIN [max]
   CANCEL 4, LIST_REQUESTS, LIST_TARGET_CACHE_SLOTS, quit
   ./ids.bin 100                  a request that runs to its end
+  compress ids.bin 200 small.gguf [nopark]   keep a fifth of the tokens, by another model
 \b
 Frames of --stream-tagged: [-2, id, token], [-2, id, -4] = the turn is over,
 [-2, id, -1] = the request has ended or the command is done; v2 adds [-2, id, -5] before the last,
@@ -95,11 +100,11 @@ def daemon(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     with open_runtime(settings, model) as runtime:
         if not params["no_warmup"]:
             warm_up(runtime.engine)
+        options = _options(runtime, settings, ignore_eos=params["ignore_eos"])
         if params["socket_path"] is not None:
-            _listen(params["socket_path"], runtime, wire, ignore_eos=params["ignore_eos"])
+            _listen(params["socket_path"], runtime, wire, options)
         from kinfolk.daemon.connection import Connection
 
-        options = _options(runtime, "stdin", ignore_eos=params["ignore_eos"])
         lost = Connection(runtime.engine, options, wire, _lines(), write, write_text).run()
     if lost:
         raise OutputLost(f"the stream cannot be written: {lost}")
@@ -132,19 +137,22 @@ def _unbuffered(stream: Any) -> Callable[[bytes], int | None]:
     return write
 
 
-def _options(runtime: Runtime, name: str, *, ignore_eos: bool) -> SessionOptions:
+def _options(runtime: Runtime, settings: Settings, *, ignore_eos: bool) -> SessionOptions:
     from kinfolk.daemon.surroundings import SessionOptions
+    from kinfolk.engine.token_compressor import TokenCompressor
 
+    registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     return SessionOptions(
-        name=name,
+        name="stdin",
         slots=runtime.loaded.limits.slots,
         context=runtime.loaded.limits.context,
         stop=frozenset() if ignore_eos else frozenset(runtime.tokenizer.eog),
         snapshots=runtime.engine.named_prefixes(),
+        compressor=TokenCompressor(runtime.engine, runtime.tokenizer, settings, registry),
     )
 
 
-def _listen(path: Path, runtime: Runtime, wire: Wire, *, ignore_eos: bool) -> NoReturn:
+def _listen(path: Path, runtime: Runtime, wire: Wire, options: SessionOptions) -> NoReturn:
     """Serve connections until the process is told to end."""
     from kinfolk.daemon.connection import Connection
     from kinfolk.daemon.listener import accept, listening
@@ -152,9 +160,9 @@ def _listen(path: Path, runtime: Runtime, wire: Wire, *, ignore_eos: bool) -> No
     _, write_text = _outputs(None)
 
     def serve(connection: socket.socket, number: int) -> None:
-        options = _options(runtime, f"socket-{number}", ignore_eos=ignore_eos)
+        own = replace(options, name=f"socket-{number}")
         lines = connection.makefile("rb")
-        Connection(runtime.engine, options, wire, lines, connection.send, write_text).run()
+        Connection(runtime.engine, own, wire, lines, connection.send, write_text).run()
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -31,6 +31,7 @@ from kinfolk.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from kinfolk.descriptors import ModelCard
+    from kinfolk.engine.facts import EngineFacts
     from kinfolk.engine.runtime import Runtime
     from kinfolk.model_api import ModelInfo
     from kinfolk.sched.prompt_scoring import ScorerFacts
@@ -66,6 +67,7 @@ class Serve:
     name: str
     info: ModelInfo
     card: ModelCard | None
+    facts: EngineFacts
     slots: int
     options: ServerOptions
     scorer: ScorerFacts | None
@@ -119,7 +121,8 @@ class HttpProcess:
         :class:`KinfolkError` if they cannot."""
         sys.setswitchinterval(SWITCH_SECONDS)
         scorer = None if runtime.scorer is None else runtime.scorer.facts
-        message = Serve(runtime.name, runtime.info, runtime.card, slots, options, scorer)
+        name, info, card, facts = runtime.name, runtime.info, runtime.card, runtime.facts
+        message = Serve(name, info, card, facts, slots, options, scorer)
         self._server = EngineServer(runtime.engine, self._connection, self._handle)
         self._server.send(message)
         self._answered.wait()
@@ -200,6 +203,7 @@ class RemoteRuntime:
     chat_format: ChatFormat
     card: ModelCard | None
     info: ModelInfo
+    facts: EngineFacts
 
 
 def main(connection_fd: int, socket_fd: int) -> None:
@@ -241,7 +245,7 @@ def _run(connection: Connection, sock: socket.socket) -> int:
         own = settings.model_copy(update={"model_family": None})
         scorer_tokenizer, _, _ = open_text(wanted.drafter, own, registry)
         compressor = Compressor(wanted, serve.scorer, engine.scoring, text[0], scorer_tokenizer)
-    runtime = RemoteRuntime(serve.name, engine, *text, serve.card, serve.info)
+    runtime = RemoteRuntime(serve.name, engine, *text, serve.card, serve.info, serve.facts)
     service = Service(cast("Runtime", runtime), serve.options, serve.slots, compressor)
     server = GracefulServer(service, note, lambda: engine.send(Listening()))
     for number in _SIGNALS:

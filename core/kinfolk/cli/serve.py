@@ -112,6 +112,9 @@ Examples:
 def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
     """Serve the model in FILE to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models.
 
+    /status is a live page: slots and waiting requests, stored prefixes, speculation, speeds. It
+    shows numbers, never a prompt or an answer. With --api-key it asks for the key.
+
     Up to --slots answers run at once and --max-queue others wait; further ones are refused with
     429. Each finished request is logged on stderr, unless --log-level is above info. On a GPU, the
     port opens when the steps that --slots and --step-tokens make likely are compiled and captured.
@@ -147,6 +150,7 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
             note("warning: anyone who can reach this address can send requests; set --api-key")
         where = f"[{host}]" if ":" in host else host
         note(f"{options.model_name} at http://{where}:{port}/v1  (Ctrl-C to stop)")
+        note(f"live page: http://{where}:{port}/status")
         code = http[0].wait()
         if code:  # a second signal: nothing more is written to the disk
             runtime.engine.close(flush=False)

@@ -46,19 +46,6 @@ class ScoredText:
         none = np.array([], np.int64)
         return np.setdiff1d(np.concatenate([none, *inside]), np.concatenate([none, *kept]))
 
-    def pieces(self, most: int) -> list[Piece]:
-        """What is read of it, at most ``most`` tokens at once. A longer text is cut, and its end,
-        the question, is read behind each piece."""
-        tokens = self.tokens.tolist()
-        if len(tokens) <= most:
-            return [(tuple(tokens), len(tokens))]
-        end = -min(QUERY_TOKENS, most // 4)
-        query, body, room = tokens[end:], tokens[:end], most + end
-        pieces = [body[start : start + room] for start in range(0, len(body), room)]
-        read = [((*piece, *query), len(piece)) for piece in pieces]
-        read[-1] = (read[-1][0], read[-1][1] + len(query))
-        return read
-
     def cut(self, scores: Numbers) -> dict[int, str]:
         """The texts of its messages, by number, without what is left out."""
         optional = self.optional
@@ -76,6 +63,20 @@ class ScoredText:
             whole = repaired(self.text, [*spans, *self.kept], within)
             texts[number] = joined_spans(self.text, whole or repaired(self.text, [first], within))
         return texts
+
+
+def pieces(ids: Tokens, most: int) -> list[Piece]:
+    """What is read of a text, at most ``most`` tokens at once. A longer text is cut, and its end,
+    the question, is read behind each piece."""
+    tokens = ids.tolist()
+    if len(tokens) <= most:
+        return [(tuple(tokens), len(tokens))]
+    end = -min(QUERY_TOKENS, most // 4)
+    query, body, room = tokens[end:], tokens[:end], most + end
+    cut = [body[start : start + room] for start in range(0, len(body), room)]
+    read = [((*piece, *query), len(piece)) for piece in cut]
+    read[-1] = (read[-1][0], read[-1][1] + len(query))
+    return read
 
 
 def tokens_inside(places: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.int64]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from kinfolk.daemon.batching import run_batch
@@ -33,6 +32,7 @@ from kinfolk.daemon.commands import (
     StartCommand,
     StepCommand,
 )
+from kinfolk.daemon.compressing import Compressing
 from kinfolk.daemon.drain import Drain
 from kinfolk.daemon.grammar import LineError, parse
 from kinfolk.daemon.keeping import Keeping
@@ -41,11 +41,12 @@ from kinfolk.daemon.output import LateReply, Output
 from kinfolk.daemon.parking import first_unpark, park, unpark
 from kinfolk.daemon.served import Rotation, Served
 from kinfolk.daemon.snapshots import Snapshot, Snapshots
+from kinfolk.daemon.starting import Starting
 from kinfolk.daemon.surroundings import SessionOptions, TurnEngine
-from kinfolk.daemon.token_files import read_tokens, write_tokens
-from kinfolk.errors import EngineError, KinfolkError, QueueFull, RequestError, SlotTaken
+from kinfolk.daemon.token_files import write_tokens
+from kinfolk.errors import EngineError, KinfolkError, RequestError
 from kinfolk.sched.events import Blocked, Emitted, Finished, Held, SchedulerEvent
-from kinfolk.sched.request import FinishReason, Request, Sampling
+from kinfolk.sched.request import FinishReason
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +74,10 @@ class Session:
         self._snapshots = Snapshots(options.snapshots)
         self._drain: Drain | None = None
         self._keeping = Keeping(engine, self._snapshots, post, self._go_on)
+        self._compressing = Compressing(options.compressor, self._served, post, self._go_on)
+        self._starting = Starting(engine, options, self._served, self._snapshots, self._hear)
         self._leaving = False
         self._quit: int | None = None
-        self._count = 0
 
     @property
     def waiting(self) -> int:
@@ -124,6 +126,10 @@ class Session:
         else:
             self._lines.append(LateReply(number, text, failed))
 
+    def _hear(self, served: Served, event: SchedulerEvent) -> None:
+        """Called on the engine's thread."""
+        self._post(partial(self._take, served, event))
+
     def _take(self, served: Served, event: SchedulerEvent) -> None:
         """Something has happened to a request."""
         if isinstance(event, Emitted):
@@ -162,7 +168,7 @@ class Session:
                 self._output.reply(line.request, f"err {error}", failed=True)
             self._lines.popleft()
         self._drain_on()
-        if self._leaving and "target" in self._engine.parked:  # nothing would end by itself
+        if self._leaving and self._is_parked:  # nothing would end by itself
             for served in self._served:
                 self._end(served)
         if self._leaving and not self._lines and not self._served.busy:
@@ -181,8 +187,8 @@ class Session:
                 self._output.reply(quit_line)
 
     def _execute(self, line: Line | LateReply) -> bool:
-        """False: ask again when a turn is over, or a snapshot is on the disk. Never so if neither
-        is under way."""
+        """False: ask again when a turn is over, a snapshot is on the disk, or tokens are
+        compressed. Never so if nothing of this is under way."""
         if self._served.busy and not self._output.wire.tagged:
             return False
         if isinstance(line, LateReply):
@@ -192,9 +198,9 @@ class Session:
         command = line.command
         match command:
             case StartCommand():
-                return self._start(line, command)
+                return self._starting.start(line, command)
             case GenerateCommand():
-                return self._generate(line, command)
+                return self._starting.generate(line, command)
             case ContinueCommand():
                 return self._continue(line, command)
             case StepCommand():
@@ -216,9 +222,18 @@ class Session:
                 self._output.reply(line.request)
             case QuitCommand():
                 return self._leave(line.request)
-            case CompressCommand() | FreeDrafterCommand():
-                raise RequestError("the daemon compresses no prompts: kinfolk serve does")
+            case CompressCommand():
+                return self._compress(line, command)
+            case FreeDrafterCommand():
+                if not self._compressing.free():
+                    return False
+                self._output.reply(line.request)
         return True
+
+    @property
+    def _is_parked(self) -> bool:
+        """Whether nothing runs until a line unparks the target."""
+        return "target" in self._engine.parked and not self._compressing.parks
 
     def _listing(self, what: Listing) -> str:
         if what is Listing.SNAPSHOTS:
@@ -231,38 +246,6 @@ class Session:
             raise RequestError(f"slot {slot} is not below {self._options.slots} (--slots)")
 
     # -- requests -----------------------------------------------------------------------------
-
-    def _start(self, line: Line, command: StartCommand) -> bool:
-        if not line.request:
-            raise RequestError("START needs a request: REQ <id> START ...")
-        if not self._is_free(line.request):
-            return False
-        prompt = read_tokens(command.path, self._options.context)
-        request = self._request(prompt, command.total, command.sampling)
-        quantum = min(command.quantum, command.total)
-        slot = None if line.slot is None else line.slot + 1
-        request = replace(request, quantum=quantum, grant=quantum, slot=slot)
-        return self._submit(Served(line.request, request, line.slot))
-
-    def _generate(self, line: Line, command: GenerateCommand) -> bool:
-        """Without a header for it, a line that generates uses slot 0."""
-        if not self._is_free(line.request):
-            return False
-        counted = command.out is not None
-        prompt = read_tokens(command.path, self._options.context, counted=counted)
-        if command.restore is not None:
-            if self._served.taking(command.restore.numbers):
-                return False
-            self._snapshots.check_prompt(command.restore, prompt)
-        request = self._request(prompt, command.total, command.sampling)
-        marks: tuple[int, ...] = ()
-        if command.keep is not None:
-            self._snapshots.check_number(command.keep[1])
-            marks = command.keep[:1]
-        slot = line.slot or 0
-        request = replace(request, slot=slot + 1, checkpoints=marks)
-        served = Served(line.request, request, slot, out=command.out, keep=command.keep)
-        return self._submit(served)
 
     def _snapshot(self, line: Line, command: SnapshotCommand) -> bool:
         """Without a header for it, that of the request in slot 0. Lines wait until it is on the
@@ -281,34 +264,17 @@ class Session:
             self._output.reply(line.request, text)
         return bool(text)
 
-    def _is_free(self, number: int) -> bool:
-        """Whether an id is that of no request; false while that may change."""
-        served = self._served.get(number)
-        if served is not None and (served.held or served.blocked):
-            raise RequestError(f"request {number} has not ended; use another id, or cancel it")
-        return served is None
-
-    def _request(self, prompt: tuple[int, ...], total: int, sampling: Sampling) -> Request:
-        self._count += 1
-        name = f"{self._options.name}-{self._count}"
-        return Request(name, prompt, total, sampling, self._options.stop)
-
-    def _submit(self, served: Served) -> bool:
-        try:
-            self._engine.submit(
-                served.request,
-                lambda event: self._post(partial(self._take, served, event)),
-                lambda pause: self._post(partial(self._take, served, pause)),
-            )
-        except (QueueFull, SlotTaken) as error:
-            if self._served.busy:
-                return False
-            if isinstance(error, QueueFull):
-                raise
-            owner = self._served.in_slot(served.slot or 0)
-            whose = "another session" if owner is None else f"request {owner.number}"
-            raise RequestError(f"slot {served.slot} is taken by {whose}") from None
-        self._served.add(served)
+    def _compress(self, line: Line, command: CompressCommand) -> bool:
+        """The tokens that are kept come like those of a request with the id of the header."""
+        if not self._starting.is_free(line.request):
+            return False
+        found = self._compressing.compress(command)
+        if found is None:
+            return False
+        kept, text = found
+        for token in kept:
+            self._output.token(line.request, token)
+        self._output.done(line.request, text)
         return True
 
     def _continue(self, line: Line, command: ContinueCommand) -> bool:
@@ -451,8 +417,9 @@ class Session:
         self._drain.lines.append(line.request)
 
     def _drain_on(self) -> None:
-        # Lines come before turns of a drain, but those that wait for the disk.
-        if self._drain is None or (self._lines and not self._keeping.waits):
+        # Lines come before turns of a drain, but those that wait for disk or compression.
+        waits = self._keeping.waits or self._compressing.waits
+        if self._drain is None or (self._lines and not waits):
             return
         if self._served.busy and not self._output.wire.tagged:
             return
@@ -490,7 +457,7 @@ class Session:
     def _unpark_first(self) -> bool:
         """A parked model ends no turn that lines wait for: the line that unparks it goes before
         them. False if there is none."""
-        found = first_unpark(self._lines) if "target" in self._engine.parked else None
+        found = first_unpark(self._lines) if self._is_parked else None
         if found is None:
             return False
         line, command = found

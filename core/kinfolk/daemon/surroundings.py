@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kinfolk.daemon.compressing import TokenCompressor
 from kinfolk.daemon.snapshots import SnapshotDisk
 from kinfolk.sched.events import Event, Pause
 from kinfolk.sched.request import Request
@@ -44,10 +45,12 @@ class TurnEngine(Protocol):
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """``name`` tells the requests of a session from those of others; ``stop`` are token ids that
-    end an answer. ``snapshots`` are those on the disk, if there is one."""
+    end an answer. ``snapshots`` are those on the disk, if there is one; ``compressor`` is what
+    compresses token ids."""
 
     name: str
     slots: int
     context: int
     stop: frozenset[int] = frozenset()
     snapshots: SnapshotDisk | None = None
+    compressor: TokenCompressor | None = None

@@ -14,8 +14,11 @@ from kinfolk.errors import OutputError, RequestError
 _TOKEN_SIZE: Final = 4
 
 
-def read_tokens(path: str, most: int, *, counted: bool = False) -> tuple[int, ...]:
-    """The token ids in a file of at most ``most``. Raises :class:`RequestError`."""
+def read_tokens(
+    path: str, most: int, *, counted: bool = False, whose: str = "the context holds"
+) -> tuple[int, ...]:
+    """The token ids in a file of at most ``most``, which is ``whose`` limit. Raises
+    :class:`RequestError`."""
     try:
         # A pipe or a device may never end.
         found = os.stat(path)
@@ -23,8 +26,7 @@ def read_tokens(path: str, most: int, *, counted: bool = False) -> tuple[int, ..
             raise RequestError(f"{path}: is no file of token ids")
         if found.st_size > (most + counted) * _TOKEN_SIZE:
             raise RequestError(
-                f"{path}: has {found.st_size // _TOKEN_SIZE - counted} tokens, the context holds "
-                f"{most}"
+                f"{path}: has {found.st_size // _TOKEN_SIZE - counted} tokens, {whose} {most}"
             )
         raw = Path(path).read_bytes()
     except (OSError, ValueError) as error:

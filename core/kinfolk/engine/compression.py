@@ -31,7 +31,13 @@ from kinfolk.compress.rules import (
     SkipReason,
     choose_messages,
 )
-from kinfolk.compress.scored_text import ScoredText, joined_scores, messages_in, tokens_inside
+from kinfolk.compress.scored_text import (
+    ScoredText,
+    joined_scores,
+    messages_in,
+    pieces,
+    tokens_inside,
+)
 from kinfolk.compress.spans import LONGEST_QUESTION, Span, question, token_places
 from kinfolk.engine.compressed import Compression
 from kinfolk.engine.prompt import Prompt, chat_prompt, text_prompt
@@ -251,7 +257,7 @@ class Compressor:
     def score(self, job: CompressionJob) -> Future[list[Numbers]]:
         """The scores of the tokens of each part. Raises no error: the future has it. Cancelling the
         future gives the texts up."""
-        texts = [part.pieces(self.facts.context) for part in job.parts]
+        texts = [pieces(part.tokens, self.facts.context) for part in job.parts]
         flat = [text for of_part in texts for text in of_part]
         answer: Future[list[Numbers]] = Future()
         found: dict[str, Numbers] = {}

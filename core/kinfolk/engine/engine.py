@@ -14,11 +14,14 @@ from typing import TypeVar
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.disk_tier import DiskTier
 from kinfolk.engine.expert_policy import ExpertPolicy
+from kinfolk.engine.facts import EngineFacts, device_in_words
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
+from kinfolk.engine.inbox import Inbox
 from kinfolk.engine.loading import LoadedModel, Progress
 from kinfolk.engine.model_runner import ModelRunner, PendingStep
 from kinfolk.engine.named_prefixes import NamedPrefixes
+from kinfolk.engine.overview import EngineOverview
 from kinfolk.engine.parking import Parking
 from kinfolk.engine.probe import probe
 from kinfolk.engine.readers import Readers
@@ -81,17 +84,18 @@ class Engine:
         self._kv_cache, state = loaded.new_state()
         self._runner = ModelRunner(loaded, state, readers := readers or Readers())
         self._experts = ExpertPolicy(loaded)
-        self._wake = threading.Condition()
+        self._inbox = Inbox()
         prefixes = PrefixCache(
             self._kv_cache.checkpoints, loaded.limits.checkpoints, prefix_bytes(loaded.plan)
         )
         self._disk: DiskTier | None = None
         if disk is not None:
-            self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._wake)
+            self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._inbox.wake)
         books = None if self._disk is None else self._disk.books
         self._root = 0 if disk is None else disk.root
-        readings = self._readings = readers.books()
-        self.scoring = ScoringQueue(texts, self._post) if (texts := readings.texts) else None
+        readings, post = readers.books(), self._inbox.post
+        self._readings, texts = readings, readings.texts
+        self.scoring = None if texts is None else ScoringQueue(texts, post)
         self._scheduler = Scheduler(
             limits, self._kv_cache, prefixes, drafter, books, loaded.residency, readings
         )
@@ -99,8 +103,6 @@ class Engine:
         self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
         self._tickets: dict[str, Ticket] = {}
         self._histories: dict[str, History] = {}
-        self._inbox: deque[Callable[[], Sequence[SchedulerEvent]]] = deque()
-        self._closing = False
         self._warm = False
         self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
         self._thread.start()
@@ -121,13 +123,13 @@ class Engine:
         history, prompt = History(request), HashedTokens(request.prompt, root=self._root)
         read = self._readings.read(request, self.loaded.residency)
         ticket = Ticket(request, self.cancel, on_event, on_pause)
-        with self._wake:
+        with self._inbox.wake:
             if request.id in self._tickets:
                 raise RequestError(f"request {request.id!r} is still running; use another id")
             self._require_place(request)
             self._tickets[request.id] = ticket
         try:
-            self._post(lambda: self._enter(request, history, prompt, read))
+            self._inbox.post(lambda: self._enter(request, history, prompt, read))
         except EngineError:
             del self._tickets[request.id]
             raise
@@ -137,18 +139,18 @@ class Engine:
         """Compile and capture the steps that clients are likely to need, so that no step waits for
         it later. Blocks; call it before requests are submitted. ``progress`` is called on the
         engine's thread. Raises the error of a step that cannot be captured."""
-        self._ask(lambda: self._warm_up(progress))
+        self._inbox.ask(lambda: self._warm_up(progress))
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End a request; unknown and finished ids are ignored."""
         if not isinstance(request_id, str):
             raise RequestTypeError(f"the id of a request is a text, got {shown(request_id)}")
-        self._post(lambda: self._scheduler.cancel(request_id, reason))
+        self._inbox.post(lambda: self._scheduler.cancel(request_id, reason))
 
     def grant(self, request_id: str, tokens: int | None = None) -> None:
         """Let a request that was submitted with a grant emit ``tokens`` more, ``None`` = all;
         unknown and finished ids are ignored."""
-        self._post(lambda: self._scheduler.grant(request_id, tokens))
+        self._inbox.post(lambda: self._scheduler.grant(request_id, tokens))
 
     def keep(self, request_id: str, length: int | None = None) -> bool:
         """Keep the state of a held request as a checkpoint for later prompts that begin with its
@@ -156,7 +158,7 @@ class Engine:
         running step is over. Raises :class:`RequestError` with the name of the family if it has no
         state there any more."""
         try:
-            return self._ask(lambda: self._scheduler.keep(request_id, length))
+            return self._inbox.ask(lambda: self._scheduler.keep(request_id, length))
         except RequestError as error:
             raise RequestError(f"{self.loaded.family.name}: {error}") from None
 
@@ -174,7 +176,7 @@ class Engine:
                 return ()
 
             try:
-                self._post(act)
+                self._inbox.post(act)
             except EngineError as error:
                 heard(str(error))
 
@@ -185,11 +187,21 @@ class Engine:
         all, and alone. Copies compute it, so nothing changes. Blocks until it is done; raises
         :class:`PoolExhausted` if there are no slots or blocks for the copies."""
         books = self._scheduler, self._runner, self._histories
-        return self._ask(lambda: probe(request_ids, *books, self._fail_all))
+        return self._inbox.ask(lambda: probe(request_ids, *books, self._fail_all))
 
     def view(self) -> tuple[SequenceView, ...]:
         """All requests that have not ended. Blocks until the running step is over."""
-        return self._ask(self._scheduler.view)
+        return self._inbox.ask(self._scheduler.view)
+
+    def overview(self) -> Future[EngineOverview]:
+        """What the engine does now, as soon as the running step is over. Delays no step: the next
+        one may be running already."""
+        return self._inbox.look(lambda: EngineOverview(self.stats(), self._scheduler.view()))
+
+    def between_steps(self, work: Callable[[], T]) -> T:
+        """Do something that needs the device on the engine's thread, while no step is under way.
+        Blocks, raises what ``work`` raises, and may be used while the model is parked."""
+        return self._inbox.ask(work)
 
     def park(self, part: Parkable = "all", *, drain: bool = False) -> None:
         """Free the weights of the ``target``, of its ``draft``er or of ``all``, and with the target
@@ -200,7 +212,7 @@ class Engine:
         meanwhile, run after unparking.
         """
         parked: Future[None] = Future()
-        self._post(lambda: self._begin_parking(part, drain, parked))
+        self._inbox.post(lambda: self._begin_parking(part, drain, parked))
         parked.result()
 
     def unpark(self, part: Parkable = "all", progress: Progress | None = None) -> None:
@@ -212,7 +224,7 @@ class Engine:
             if self._warm:
                 self._warm_up(progress or _silently)
 
-        self._ask(act)
+        self._inbox.ask(act)
 
     @property
     def parked(self) -> frozenset[str]:
@@ -223,6 +235,19 @@ class Engine:
     def loaded(self) -> LoadedModel:
         """The model; without weights while they are parked."""
         return self._runner.loaded
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What does not change."""
+        limits = self.loaded.limits
+        return EngineFacts(
+            device_in_words(self.loaded.device),
+            limits.slots,
+            tuple(str(row["name"]) for row in self.loaded.drafters.report()),
+            limits.checkpoints,
+            limits.host_bytes or 0,
+            0 if self._disk is None else self._disk.cache.limit,
+        )
 
     def stats(self) -> dict[str, int]:
         """Counters since the start; the host memory that state takes; and the numbers of requests:
@@ -246,7 +271,7 @@ class Engine:
     def expert_use(self) -> Mapping[int, tuple[int, ...]]:
         """How often rows have chosen each expert, by layer; empty if all experts are on the device.
         Blocks until the running step is over, and brings :meth:`stats` up to date."""
-        return self._ask(self._runner.expert_use)
+        return self._inbox.ask(self._runner.expert_use)
 
     def uncapturable_ops(self) -> Mapping[str, str]:
         """Uncapturable ops with the reason; if there are any, every step runs eagerly."""
@@ -262,7 +287,7 @@ class Engine:
         """Whether a call of a client (submit, cancel, close), or what the disk has done, waits for
         the engine's thread."""
         disk = self._disk is not None and self._disk.busy
-        return bool(self._inbox) or disk or self._closing
+        return bool(self._inbox) or disk or self._inbox.closing
 
     def check_integrity(self) -> None:
         """Recount blocks and slots, compare experts with their homes, and for a closed engine also
@@ -281,9 +306,7 @@ class Engine:
         is written first; an interrupt of this wait, such as Ctrl-C, ends that."""
         if self._disk is not None and not flush:
             self._disk.abort()
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
+        self._inbox.close()
         if threading.current_thread() is self._thread:
             return
         try:
@@ -308,16 +331,16 @@ class Engine:
         plan = self._scheduler.plan()
         if plan is None:
             return False
-        plan = self._experts.with_swaps(plan)
         try:
-            step: PendingStep | None = self._runner.launch(plan, self._histories)
+            planned = self._experts.with_swaps(plan)
+            step: PendingStep | None = self._runner.launch(planned, self._histories)
             while step is not None:
                 try:
                     following = self._launch_next(step)
                 finally:  # this step is collected even if the next one fails
                     self._dispatch(self._scheduler.commit(self._runner.collect(step)))
-                    if (harvested := self._runner.take_expert_use()) is not None:
-                        self._experts.harvest(*harvested)
+                    self._experts.harvest(self._runner)
+                    self._inbox.show()
                 step = following
         except (Exception, SystemExit) as error:
             log.exception("a step failed")
@@ -371,15 +394,16 @@ class Engine:
         """Nothing can run, and has not since some time: wait for a client, and let the disk
         work."""
         seconds = None
-        while not self.pending_calls:
+        while not (self.pending_calls or self._inbox.looks):
             if self._disk is not None:
                 seconds = self._disk.rest(self._scheduler, monotonic() - since)
-            with self._wake:
-                self._wake.wait_for(lambda: self.pending_calls, seconds)
+            wake = self._inbox.wake
+            with wake:
+                wake.wait_for(lambda: self.pending_calls or self._inbox.looks, seconds)
 
     def _warm_up(self, progress: Progress) -> None:
         self._warm = True
-        self._runner.warm_up(self._scheduler.limits, progress, lambda: self._closing)
+        self._runner.warm_up(self._scheduler.limits, progress, lambda: self._inbox.closing)
 
     def _begin_parking(
         self, part: Parkable, drain: bool, parked: Future[None]
@@ -412,9 +436,10 @@ class Engine:
 
     def _take_inbox(self) -> bool:
         """Execute the actions that clients posted; false when the engine is to stop."""
-        closing = self._closing  # read first: once it is set, nothing more is posted
-        while self._inbox:
-            self._dispatch(self._inbox.popleft()())
+        closing = self._inbox.closing  # read first: once it is set, nothing more is posted
+        while (action := self._inbox.take()) is not None:
+            self._dispatch(action())
+        self._inbox.show()
         if self._disk is not None:
             self._disk.take(self._scheduler)
         return not closing
@@ -469,28 +494,7 @@ class Engine:
         except Exception:
             log.exception("the listener of request %r failed: cancelling it", ticket.request_id)
             if not isinstance(event, Finished):
-                self._inbox.append(lambda: self._scheduler.cancel(ticket.request_id))
-
-    def _ask(self, question: Callable[[], T]) -> T:
-        """The answer of the engine's thread, between two steps."""
-        answer: Future[T] = Future()
-
-        def act() -> Sequence[SchedulerEvent]:
-            try:
-                answer.set_result(question())
-            except Exception as error:
-                answer.set_exception(error)
-            return ()
-
-        self._post(act)
-        return answer.result()
-
-    def _post(self, action: Callable[[], Sequence[SchedulerEvent]]) -> None:
-        with self._wake:
-            if self._closing:
-                raise EngineError("the engine has stopped")
-            self._inbox.append(action)
-            self._wake.notify()
+                self._inbox.later(lambda: self._scheduler.cancel(ticket.request_id))
 
 
 def _silently(done: int, total: int, what: str) -> None:

@@ -10,7 +10,7 @@ from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.errors import OutputError
 from kinfolk.experts.swaps import SwapQueue
-from kinfolk.plans import ExpertResidency, ExpertUse
+from kinfolk.plans import ExpertUse
 from kinfolk.sched.plan import StepPlan
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,11 @@ class ExpertPolicy:
         swaps = self._queue.take()
         return replace(plan, swaps=swaps) if swaps else plan
 
-    def harvest(self, use: ExpertUse, residency: ExpertResidency) -> None:
-        """Counters have come, and no step is planned yet."""
+    def harvest(self, runner: ModelRunner) -> None:
+        """Between steps: take the counters, if any have come."""
+        if (harvested := runner.take_expert_use()) is None:
+            return
+        use, residency = harvested
         self._count(use)
         if self._profile is not None:
             self._save(self._profile.save_if_due)

@@ -29,6 +29,7 @@ from kinfolk.sched.request import FinishReason, Request
 
 if TYPE_CHECKING:
     from kinfolk.engine.engine import Engine
+    from kinfolk.engine.overview import EngineOverview
     from kinfolk.engine.scoring_queue import OnScored, ScoringQueue
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,14 @@ class CancelText:
 @dataclass(frozen=True, slots=True)
 class AskStats:
     """Report the engine's counters; answered by a :class:`Reply`."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskOverview:
+    """Report what the engine does, once its running step is over; answered by a
+    :class:`Reply`."""
 
     call: int
 
@@ -147,6 +156,8 @@ class EngineServer:
                     self._answer(message.call, partial(self._submit, message.request))
                 elif isinstance(message, AskStats):
                     self._answer(message.call, self._engine.stats)
+                elif isinstance(message, AskOverview):
+                    self._look(message.call)
                 elif isinstance(message, SubmitText):
                     self._answer(message.call, partial(self._submit_text, message.request))
                 elif isinstance(message, Cancel):
@@ -167,6 +178,15 @@ class EngineServer:
         reply = _reply(call, work)
         with self._sending:
             self._connection.send([reply])
+
+    def _look(self, call: int) -> None:
+        """Reply when the running step is over; the reader goes on meanwhile."""
+        try:
+            overview = self._engine.overview()
+        except EngineError as error:  # it has stopped
+            self._outbox.put(Reply(call, error=error))
+            return
+        overview.add_done_callback(lambda done: self._outbox.put(_reply(call, done.result)))
 
     def _submit(self, request: Request) -> None:
         self._running.add(request.id)
@@ -304,6 +324,10 @@ class EngineClient:
         """The engine's counters. Blocks until they arrive."""
         return dict(self.call(AskStats))
 
+    def overview(self) -> Future[EngineOverview]:
+        """What the engine does, once its running step is over. Raises as :meth:`send` does."""
+        return self._begin(AskOverview)
+
     def send(self, message: object) -> None:
         """Raises :class:`EngineError` if the connection has ended."""
         try:
@@ -315,7 +339,12 @@ class EngineClient:
     def call(self, message: Callable[[int], object]) -> Any:
         """Send a message with the number of this call, and return the value of its reply, or raise
         its error."""
+        return self._begin(message).result()
+
+    def _begin(self, message: Callable[[int], object]) -> Future[Any]:
+        """Send a message with the number of this call; its reply ends the future."""
         answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # nobody cancels what the engine answers
         with self._lock:
             if self._lost:
                 raise EngineError(_LOST)
@@ -323,7 +352,7 @@ class EngineClient:
             call = self._next_call
             self._calls[call] = answer
         self.send(message(call))
-        return answer.result()
+        return answer
 
     def _read(self) -> None:
         with suppress(OSError, EOFError):

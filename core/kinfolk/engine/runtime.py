@@ -15,6 +15,7 @@ from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.disk_tier import open_disk
 from kinfolk.engine.engine import Engine
+from kinfolk.engine.facts import EngineFacts
 from kinfolk.engine.loading import LoadedModel, less_memory, load_model
 from kinfolk.engine.preparing_drafters import named_drafters
 from kinfolk.engine.prompt_scorer import PromptScorer
@@ -61,6 +62,10 @@ class Runtime:
     @property
     def info(self) -> ModelInfo:
         return self.loaded.info
+
+    @property
+    def facts(self) -> EngineFacts:
+        return self.engine.facts
 
     @property
     def config(self) -> Any:

@@ -8,6 +8,7 @@ from kinfolk.sched.acceptance import check_request, positions_of
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.paging import Paging
 from kinfolk.sched.request import Place, Request, Sequence
+from kinfolk.sched.reuse_counts import ReuseCounts
 from kinfolk.state.chunks import Checkpoint
 from kinfolk.state.disk_books import DiskBooks
 from kinfolk.state.kv_cache_manager import KVCacheManager
@@ -17,7 +18,8 @@ from kinfolk.state.stored_prefix import PrefixKind, StoredPrefix
 
 class Admission:
     """The waiting line. Its head is never overtaken by a request behind it, unless it waits for the
-    disk: it is out of the line then, and comes back to its place."""
+    disk: it is out of the line then, and comes back to its place. ``reused`` counts what those
+    that got a slot started from."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class Admission:
         self._waiting: list[Sequence] = []
         self._fetching: dict[int, list[Sequence]] = {}
         self._blocked = False
+        self.reused = ReuseCounts()
 
     def __len__(self) -> int:
         return len(self._waiting) + sum(map(len, self._fetching.values()))
@@ -127,6 +130,8 @@ class Admission:
                 sequence.reused = sequence.computed = length
                 sequence.start = None if start is None else start.whole
                 self._prefixes.started(start)
+                if sequence.reused_from is not None:
+                    self.reused.add(sequence.reused_from, length)
                 if self._disk is not None and sequence.reused_from in ("device", "host"):
                     self._disk.started(start)
                 return True

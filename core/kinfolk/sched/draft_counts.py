@@ -98,6 +98,12 @@ class DraftTally:
         self.emitted += emitted
         self.runs[depth, accepted] += 1
 
+    @property
+    def accept_length(self) -> float:
+        """Tokens that a drafting step has emitted on average so far, 0 without such steps."""
+        steps = self.runs.total()
+        return self.emitted / steps if steps else 0.0
+
     def counts(self, mode: DraftMode) -> DraftCounts:
         """The counts so far."""
         runs = self.runs.items()

@@ -165,7 +165,8 @@ class Scheduler:
         """Counters of the prefix cache, of the disk behind it, of paging, and of scored texts."""
         disk = {} if self._disk is None else self._disk.stats()
         paging = self._paging.stats(tuple(self._alive.values()))
-        return self._prefixes.stats() | disk | paging | self._readings.stats()
+        reused = self._admission.reused.stats()
+        return self._prefixes.stats() | reused | disk | paging | self._readings.stats()
 
     # -- requests -----------------------------------------------------------------------------
 

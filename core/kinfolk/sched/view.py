@@ -12,7 +12,9 @@ from kinfolk.sched.request import Sequence, Status
 class SequenceView:
     """``position`` positions are in the state, and ``pending`` is the token that comes next, if one
     is chosen. ``slot`` and ``epoch`` are those of its lease, ``None`` while it waits. ``left`` =
-    tokens that it may emit before it ends or is held."""
+    tokens that it may emit before it ends or is held. ``reused`` positions came from a stored
+    prefix; ``accept_length`` = tokens that its drafting steps emit on average, 0 without such
+    steps."""
 
     request_id: str
     status: Status
@@ -25,6 +27,9 @@ class SequenceView:
     remaining: int
     left: int
     quantum: int | None
+    priority: int
+    reused: int
+    accept_length: float
 
     @classmethod
     def of(cls, sequence: Sequence) -> Self:
@@ -42,4 +47,7 @@ class SequenceView:
             remaining=sequence.remaining,
             left=sequence.budget,
             quantum=sequence.request.quantum,
+            priority=sequence.request.priority,
+            reused=sequence.reused,
+            accept_length=sequence.drafts.accept_length,
         )

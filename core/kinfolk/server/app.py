@@ -27,16 +27,21 @@ from kinfolk.server.middleware import (
 from kinfolk.server.models import models_router
 from kinfolk.server.request_log import CLIENT_GONE, RequestLog
 from kinfolk.server.service import Service
+from kinfolk.server.status_feed import StatusFeed
+from kinfolk.server.status_page import PUBLIC_FILES, status_router
 from kinfolk.version import __version__
 
 LOCAL_ORIGINS: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service, feed: StatusFeed | None = None) -> FastAPI:
+    """The application of a service; ``feed`` is for whoever ends it before the service ends."""
     # The routes parse their bodies themselves, so a generated OpenAPI schema would be empty.
     app = FastAPI(title="kinfolk", version=__version__, openapi_url=None)
-    for router in (chat_router, completions_router, models_router, metrics_router):
+    routers = (chat_router, completions_router, models_router, metrics_router)
+    for router in routers:
         app.include_router(router(service))
+    app.include_router(status_router(feed or StatusFeed(service)))
     app.add_exception_handler(ApiError, _on_error)
     app.add_exception_handler(KinfolkError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -50,7 +55,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     options = service.options
     app.add_middleware(BodyLimit, limit=options.max_body)
     if options.api_keys:
-        public = PUBLIC | {"/metrics"} if options.public_metrics else PUBLIC
+        public = PUBLIC | PUBLIC_FILES | ({"/metrics"} if options.public_metrics else set())
         app.add_middleware(ApiKeys, keys=options.api_keys, public=public)
     app.add_middleware(UnhandledErrors)
     app.add_middleware(RequestIds)

@@ -15,6 +15,7 @@ import uvicorn
 from kinfolk.errors import SettingsError, shown
 from kinfolk.server.app import create_app
 from kinfolk.server.service import Service
+from kinfolk.server.status_feed import StatusFeed
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class GracefulServer(uvicorn.Server):
     First signal: refuse new requests; running ones have ``grace`` seconds to finish and are then
     aborted. Second signal: abort them now, with an error to their clients; ``exit_code`` becomes
     128 + the signal's number. Third signal: exit immediately. ``notify`` gets a message for each.
-    ``listening`` is called when clients can connect.
+    ``listening`` is called when clients can connect. ``feed`` tells the live page what happens, and
+    ends before anything else.
     """
 
     def __init__(
@@ -71,9 +73,10 @@ class GracefulServer(uvicorn.Server):
         notify: Callable[[str], None] = logger.warning,
         listening: Callable[[], None] = lambda: None,
     ):
+        self.feed = StatusFeed(service)
         super().__init__(
             uvicorn.Config(
-                create_app(service),
+                create_app(service, self.feed),
                 loop="asyncio",
                 http="h11",
                 ws="none",
@@ -120,6 +123,7 @@ class GracefulServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.service.draining = True
+        await self.feed.close()
         loop = asyncio.get_running_loop()
         ending = loop.call_later(self.service.options.grace, self._end_grace)
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from kinfolk.errors import shown
 from kinfolk.server.errors import ApiError
@@ -57,13 +58,18 @@ def models_router(service: Service) -> APIRouter:
         return json_response({"status": "ok"})
 
     @router.get("/")
-    async def root() -> Response:
+    async def root(request: Request) -> Response:
+        if "text/html" in request.headers.get("Accept", ""):  # a browser: the live page
+            return RedirectResponse("status")
         return json_response(
             {
                 "name": "kinfolk",
                 "version": __version__,
                 "model": service.options.model_name,
-                "endpoints": ["/v1/chat/completions", "/v1/completions", "/v1/models", "/health"],
+                "endpoints": [
+                    *("/v1/chat/completions", "/v1/completions", "/v1/models", "/health"),
+                    *("/metrics", "/status", "/status/json", "/status/events"),
+                ],
             }
         )
 

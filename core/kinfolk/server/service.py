@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from kinfolk.engine.generation import Generation
 from kinfolk.sched.draft_counts import NO_DRAFTS, DraftCounts
 from kinfolk.server.bridge import ActiveRequest, Mailbox
 from kinfolk.server.errors import ApiError, unavailable
+from kinfolk.server.finished import MOST_FINISHED, FinishedAnswer
 from kinfolk.server.request_log import ACTIVE_REQUEST
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class Service:
     """State shared by all routes. Used on the event loop; signal handlers set only ``draining``.
 
     At most ``capacity`` generations are in flight: ``slots`` running and ``max_queue`` waiting.
-    ``compressor``: compresses prompts, if there is a model that scores them.
+    ``compressor``: compresses prompts, if there is a model that scores them. ``recent`` are the
+    last finished answers, the newest first.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class Service:
         self.finished: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self.drafts = NO_DRAFTS
+        self.recent: deque[FinishedAnswer] = deque(maxlen=MOST_FINISHED)
+        self._released_tokens = 0
         self._active: set[ActiveRequest] = set()
         self._aborted = False
         self._mailbox: Mailbox | None = None
@@ -113,6 +117,7 @@ class Service:
     def _release(self, active: ActiveRequest, count: int) -> None:
         self._active.discard(active)
         self.in_flight -= count
+        self._released_tokens += active.completion_tokens
         if active.open:
             self.finished["disconnected"] += 1
 
@@ -122,10 +127,17 @@ class Service:
             self.finished[end.reason.value] += 1
             self.tokens["generated"] += end.tokens
             self.tokens["reasoning"] += end.reasoning_tokens
+            self.recent.appendleft(FinishedAnswer.of(end))
         self.drafts = DraftCounts.total((self.drafts, active.drafts))
         if active.ends:
             self.tokens["prompt"] += active.prompt_tokens
             self.tokens["cached"] += active.cached_tokens or 0
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far, also those of running answers."""
+        running = sum(active.completion_tokens for active in self._active)
+        return self._released_tokens + running
 
     @property
     def requests(self) -> int:
