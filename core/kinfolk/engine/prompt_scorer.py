@@ -201,6 +201,7 @@ def scorer_settings(path: Path, settings: Settings) -> Settings:
             "cache_memory": 0.0,
             "cache_disk": 0.0,
             "kvflash": "off",
+            "expert_budget": "all",
             "kv_codec": None,
             "v_codec": None,
             "graphs": "off",
