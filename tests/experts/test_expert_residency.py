@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.errors import CapacityError, HookValueError, StateError
+from kinfolk.errors import HookValueError, StateError
 from kinfolk.experts.records import RecordLayout, numbers
 from kinfolk.experts.residency import ExpertResidency, check_budget
 from kinfolk.experts.swaps import ExpertSwap, SwapQueue
@@ -118,7 +118,7 @@ def test_a_placement_with_an_expert_in_two_bays_is_refused():
 
 
 def test_a_placement_beyond_the_budget_is_refused_with_both_numbers():
-    with pytest.raises(CapacityError, match="take 1000 bytes, the budget is 999"):
+    with pytest.raises(HookValueError, match="take 1000 bytes, the budget is 999"):
         check_budget(Placement(((0, 1), (), (2,))), {0: 400, 2: 200}, 999)
 
 

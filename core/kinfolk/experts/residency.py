@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kinfolk.errors import CapacityError, StateError
+from kinfolk.errors import HookValueError, StateError
 from kinfolk.experts.arena import HostArena
 from kinfolk.experts.placement import bay_map
 from kinfolk.experts.records import RecordLayout
@@ -250,10 +250,10 @@ class ExpertResidency:
 
 
 def check_budget(placement: Placement, nbytes: Mapping[int, int], budget: int) -> None:
-    """Raise :class:`CapacityError` if a placement needs more than ``budget`` bytes."""
+    """Raise :class:`HookValueError` if a placement needs more than ``budget`` bytes."""
     needed = sum(len(bays) * nbytes.get(i, 0) for i, bays in enumerate(placement.bays))
     if needed > budget:
-        raise CapacityError(
+        raise HookValueError(
             f"hook place_experts: its bays take {needed} bytes, the budget is {budget}: answer "
             "fewer bays, or raise --expert-budget"
         )
