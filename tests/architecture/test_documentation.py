@@ -165,10 +165,9 @@ def test_the_reference_says_which_hooks_nothing_calls(repo, tmp_path):
     assert uncalled == set(MODEL) - {"allocate_cache"}
 
 
-def test_every_hook_but_one_has_a_caller_as_the_guide_says(plugins_page, hooks_page):
-    assert "Every hook but `swap_experts` has a caller." in plugins_page
-    uncalled = [line for line in hooks_page.splitlines() if "nothing calls it yet" in line]
-    assert [line.split("`")[1] for line in uncalled] == ["swap_experts"]
+def test_every_hook_has_a_caller_as_the_guide_says(plugins_page, hooks_page):
+    assert "Every hook has a caller." in plugins_page
+    assert "nothing calls it yet" not in hooks_page
 
 
 def test_an_expert_without_a_bay_is_an_error_as_the_guide_says(plugins_page):
@@ -177,7 +176,7 @@ def test_an_expert_without_a_bay_is_an_error_as_the_guide_says(plugins_page):
     from kinfolk.errors import UnsupportedModelError
     from kinfolk.experts.store import ExpertStore
 
-    assert "An expert without a bay is an error" in plugins_page
+    assert "An expert without a\nbay is an error if" in plugins_page
     with pytest.raises(UnsupportedModelError, match="1 of 2 experts have no bay"):
         ExpertStore.place(0, *(torch.zeros(2, 4, 4) for _ in range(3)), (0,))
 

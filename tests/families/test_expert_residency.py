@@ -10,7 +10,7 @@ import torch
 
 from kinfolk.plans import Placement
 from kinfolk.testing.checks.experts import (
-    BAYS,
+    BAY_COUNTS,
     assert_same_bits,
     placed,
     run_requests,
@@ -29,7 +29,7 @@ def kit(request, tmp_path_factory) -> Kit:
 @pytest.mark.long
 @pytest.mark.parametrize("swap", [True, False])
 @pytest.mark.parametrize("op", ["experts=torch", "experts=reference"])
-@pytest.mark.parametrize("bays", BAYS)
+@pytest.mark.parametrize("bays", BAY_COUNTS)
 def test_any_number_of_bays_gives_the_same_bits(kit, bays, op, swap):
     for seed in range(3):
         assert_same_bits(kit, bays, seed, op=op, swap=swap)

@@ -80,8 +80,6 @@ class MemoryPlan:
     paged: int = 0
     state: dict[str, int] = field(default_factory=dict)
     """The parts that are state."""
-    homes: int = 0
-    """Bytes of host memory for experts, of this plan if the device is the host."""
 
     @property
     def beside(self) -> int:
@@ -170,7 +168,7 @@ def plan_memory(
         cache = min(cache_bytes(None, usable), left - sum(state.values()))
         fixed[DEMOTED] = cache
     limits = replace(limits, host_bytes=(cache or 0) + paged)
-    return MemoryPlan(usable, fixed | state, limits, others, paged, state, homes)
+    return MemoryPlan(usable, fixed | state, limits, others, paged, state)
 
 
 def cache_bytes(asked: int | None, free: int) -> int:

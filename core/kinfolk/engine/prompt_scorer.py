@@ -260,6 +260,7 @@ def _own_settings(path: Path, settings: Settings, context: int, slots: int) -> S
             "kvflash": "off",
             "kvflash_policy": "qk",
             "kvflash_drafter": None,
+            "expert_budget": "all",
             "kv_codec": None,
             "v_codec": None,
             "graphs": "off",

@@ -43,7 +43,11 @@ class HostArena:
         if lock is None and device.type != "cuda":
             return
         try:
-            (lock or lock_with_driver)(self._bytes)
+            if lock is not None:
+                lock(self._bytes)
+            else:
+                lock_with_driver(self._bytes, device)
+                locked.append(device)
         except (RuntimeError, OSError) as error:
             self.release()
             raise CapacityError(
@@ -52,8 +56,6 @@ class HostArena:
                 "locks half of its memory= at most), or raise --expert-budget so that fewer "
                 "experts stay there"
             ) from error
-        if lock is None:
-            locked.append(device)
 
     def take(self, count: int, record: int) -> torch.Tensor:
         """The next ``count`` records, uint8 [count, record]."""
@@ -70,11 +72,12 @@ class HostArena:
         self._end()
 
 
-def lock_with_driver(memory: torch.Tensor) -> None:
-    """Lock ``memory``, so that the device reads it by address. Raises :class:`RuntimeError`."""
-    memory[:: mmap.PAGESIZE].zero_()
-    code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
-    torch.cuda.check_error(code)
+def lock_with_driver(memory: torch.Tensor, device: torch.device) -> None:
+    """Lock ``memory``, so that ``device`` reads it by address. Raises :class:`RuntimeError`."""
+    memory[:: mmap.PAGESIZE].zero_()  # Every page is touched first.
+    with torch.cuda.device(device):
+        code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
+        torch.cuda.check_error(code)
 
 
 def _map(nbytes: int) -> mmap.mmap:
@@ -86,7 +89,8 @@ def _map(nbytes: int) -> mmap.mmap:
 
 def _release(mapping: mmap.mmap, memory: torch.Tensor, locked: list[torch.device]) -> None:
     for device in locked:
-        torch.cuda.synchronize(device)  # Steps may be under way.
-        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        with torch.cuda.device(device):
+            torch.cuda.synchronize()  # Steps may be under way.
+            torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
     if hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)

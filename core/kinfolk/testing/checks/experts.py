@@ -21,7 +21,7 @@ from kinfolk.testing.kit import ROOM, Kit
 from kinfolk.testing.marks import needs
 from kinfolk.types import CHUNK_POSITIONS
 
-BAYS: tuple[str, ...] = ("0", "1", "K-1", "K", "half", "E-1", "E")
+BAY_COUNTS: tuple[str, ...] = ("0", "1", "K-1", "K", "half", "E-1", "E")
 """Numbers of near bays of a layer with E experts, of which a row chooses K."""
 
 
@@ -42,7 +42,7 @@ class ExpertChecks:
 
 
 def placement(kit: Kit, bays: str, seed: int = 0) -> Placement:
-    """Near bays of each layer: one of :data:`BAYS`, or random numbers of random experts."""
+    """Near bays of each layer: one of :data:`BAY_COUNTS`, or random numbers of random experts."""
     source, rows = random.Random(f"{bays} {seed}"), []
     for count in kit.config.experts:
         known = {"0": 0, "1": 1, "K-1": top_k(kit) - 1, "K": top_k(kit), "half": count // 2}

@@ -1,0 +1,67 @@
+"""Experts in page-locked host memory: loaded, swapped without a wait, and read by steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kinfolk.engine.loading import load_model
+from kinfolk.engine.score import logits
+from kinfolk.experts.arena import HostArena
+from kinfolk.registry import Registry
+from kinfolk.settings import load_settings
+
+pytestmark = pytest.mark.gpu
+
+TOKENS = [5, 300, 71, 9, 640, 2, 33, 500, 17, 90, 4, 4]
+
+
+@pytest.fixture(scope="module")
+def opened(cases):
+    registry = Registry.discover(load_settings())
+
+    def run(case, **settings):
+        fixed = {"device": "cuda", "context": 256, "slots": 2, "draft": "off", "memory": 4}
+        return load_model(cases / f"{case}.gguf", load_settings(**{**fixed, **settings}), registry)
+
+    return run
+
+
+def test_the_arena_is_locked_until_it_is_released():
+    arena = HostArena(1 << 22, torch.device("cuda", 0))
+    records = arena.take(4, 1 << 20)
+    assert records.is_pinned()
+    records.fill_(3)
+    assert (records.to("cuda", non_blocking=True) == 3).all()
+    arena.release()
+    assert not records.is_pinned()
+    assert not records.any()
+
+
+@pytest.mark.parametrize("case", ["qwen35moe", "laguna", "gemma4moe"])
+def test_homes_and_bays_have_the_same_bytes_and_swaps_need_no_wait(opened, case):
+    far = opened(case, expert_budget="40%")
+    experts = far.experts
+    assert experts is not None
+    experts.check_integrity()
+    layer = next(iter(experts.layers.values()))
+    away = next(expert for expert in range(layer.count) if expert not in layer.placed)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        layer.swap(away, 0)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert int(layer.expert_of_bay[0]) == away
+    experts.check_integrity()
+
+
+@pytest.mark.parametrize("case", ["qwen35moe", "laguna", "gemma4moe"])
+@pytest.mark.parametrize("budget", ["0%", "30%", "90%"])
+def test_logits_are_those_of_a_model_with_all_experts_near(opened, case, budget):
+    usual, far = opened(case), opened(case, expert_budget=budget)
+    for rows in (1, 5):
+        found, expected = (torch.cat(list(logits(m, TOKENS, chunk=rows))) for m in (far, usual))
+        assert torch.equal(found, expected)
+    assert far.experts is not None
+    far.experts.check_integrity()
