@@ -33,6 +33,7 @@ __all__ = [
 
 NEED_TRITON = [
     "test_dependent_launches.py",
+    "test_far_launches.py",
     "test_gemm_f16.py",
     "test_gemm_mma.py",
     "test_gemv.py",

@@ -1,0 +1,298 @@
+"""Experts in page-locked host memory, and their fetching, on the GPU."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from expert_records import RecordLayout, planes_of, put, some, spread
+from fetch_model import assert_follows, scenes
+from hypothesis import given, settings
+
+from kinfolk_kernels.experts import triton_backend as kernels
+from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
+from kinfolk_kernels.fetch import op as fetch_reference
+from kinfolk_kernels.fetch import triton_backend as fetching
+from kinfolk_kernels.fetch.op import FetchArguments
+from kinfolk_kernels.packing import empty
+from kinfolk_kernels.planes import LAYOUTS, unpack
+from kinfolk_kernels.route.op import RouteArguments
+from kinfolk_kernels.route.triton_backend import route
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+
+TOP_K = 8
+
+SHAPES = {
+    "Q6_K": (48, 512, 2048, "Q4_K", "Q6_K", "silu"),
+    "Q5_0": (32, 704, 2816, "Q4_K", "Q5_0", "gelu_tanh"),
+}
+"""Experts, channels, width, formats and activation of layers of released models, with fewer
+experts."""
+
+
+def random_stack(name, experts, rows, columns):
+    """Planes of random codes, whose numbers have a variance of about 1 / columns."""
+    planes = empty(name, experts * rows, columns, "cuda")
+    for plane in planes.tensors:
+        plane.random_(-(2**31), 2**31 - 1)
+    if planes.scales is not None:
+        planes.scales.bitwise_and_(0x1F1F1F1F)
+    halves = 0.5 + torch.rand(*planes.supers.shape, 2, device="cuda")
+    planes.supers.copy_(halves.half().view(torch.int32).squeeze(-1))
+    size = float(unpack(planes[:1024]).std()) * columns**0.5
+    planes.supers.copy_((planes.supers.view(torch.float16) / size).view(torch.int32))
+    return planes.stacked(experts)
+
+
+def random_layer(experts, channels, width, upper, lower, activation):
+    torch.manual_seed(experts)
+    gate, up = (random_stack(upper, experts, channels, width) for _ in range(2))
+    down = random_stack(lower, experts, width, channels)
+    bays = torch.randperm(experts, device="cuda")
+    return ExpertsArguments(gate, up, down, bays, activation, TOP_K, torch.float16)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def full(request):
+    """A layer where every expert is in a near bay."""
+    return random_layer(*SHAPES[request.param])
+
+
+def random_rows(rows, layer):
+    x = torch.randn(rows, layer.width, device="cuda").to(layer.dtype)
+    ids = torch.rand(rows, layer.count, device="cuda").argsort(1)[:, :TOP_K].contiguous()
+    return x, ids, torch.rand(rows, TOP_K, device="cuda")
+
+
+def run(layer, operands):
+    verdict = kernels.supports(layer)
+    assert verdict, verdict.reason
+    return kernels.experts(layer, *operands)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 16, 32, 64, 600])
+def test_where_an_expert_lies_changes_no_bit(full, rows):
+    operands = random_rows(rows, full)
+    expected = run(full, operands)
+    count = full.count
+    for bays in (0, 1, TOP_K - 1, TOP_K, count // 2, count - 1, count):
+        layer = spread(full, some(count, bays, rows, empty=min(1, bays)), pin=True)
+        for _ in range(2):
+            assert torch.equal(run(layer, operands), expected), bays
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_nor_in_any_format(name):
+    full = random_layer(16, 768, 1024, name, name, "silu")
+    layer = spread(full, some(16, 5, 1, empty=2), pin=True)
+    for rows in (1, 3, 20, 40, 300):
+        operands = random_rows(rows, full)
+        assert torch.equal(run(layer, operands), run(full, operands)), rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_nor_in_plain_numbers(dtype):
+    torch.manual_seed(0)
+
+    def stack(*shape):
+        return (torch.randn(shape, device="cuda") / shape[2] ** 0.5).to(dtype)
+
+    stacks = stack(16, 128, 256), stack(16, 128, 256), stack(16, 256, 128)
+    bays = torch.randperm(16, device="cuda")
+    full = ExpertsArguments(*stacks, bays, "silu", TOP_K, dtype)
+    layer = spread(full, some(16, 5, 1), pin=True)
+    for rows in (1, 30, 400):
+        operands = random_rows(rows, full)
+        assert torch.equal(run(layer, operands), run(full, operands)), rows
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 40, 600])
+def test_absent_experts_and_padding_rows_are_not_read(full, poisoned, rows):
+    x, ids, weights = random_rows(rows, full)
+    absent, real = list(range(0, full.count, 3)), rows - rows // 3
+    without = torch.where(torch.isin(ids, torch.tensor(absent, device="cuda")), 0.0, weights)
+    expected = run(full, (x, ids, without))
+    ids[real:], weights[real:], x[real:] = 10**6, torch.nan, torch.nan
+    layer = spread(full, some(full.count, 9, 2, empty=1), absent=absent, pin=True)
+    layer = replace(layer, rows=torch.tensor([real], dtype=torch.int32, device="cuda"))
+    with poisoned():
+        found = run(layer, (x, ids, weights))
+    assert torch.equal(found[:real], expected[:real])
+    assert not found[real:].any()
+
+
+def test_memory_that_the_driver_registered_is_read_too(full):
+    """One mapping for all experts, registered once, as the loader makes it."""
+    operands = random_rows(3, full)
+    expected = run(full, operands)
+    layout = RecordLayout.of((full.gate, full.up, full.down))
+    arena = layout.arena(full.count)
+    home = layout.stacks(arena)
+    bays = full.bay_of_expert.tolist()
+    for source, there in zip((full.gate, full.up, full.down), home, strict=True):
+        for expert, bay in enumerate(bays):
+            put(there, expert, source, bay)
+    layer = spread(full, [3, None, 1], pin=True)
+    pageable = replace(layer, far=FarExperts(*home))
+    assert "cannot read" in kernels.supports(pageable).reason
+    driver = torch.cuda.cudart()
+    assert int(driver.cudaHostRegister(arena.data_ptr(), arena.numel(), 2)) == 0
+    try:
+        assert torch.equal(run(pageable, operands), expected)
+        torch.cuda.synchronize()
+    finally:
+        assert int(driver.cudaHostUnregister(arena.data_ptr())) == 0
+
+
+@settings(max_examples=settings.default.max_examples * 4)
+@given(scene=scenes(most_experts=40, most_rows=20))
+def test_fetch_does_what_the_plain_model_does(scene):
+    assert_follows(fetching.fetch, scene, "cuda")
+
+
+def records(full, bays, pinned, seed):
+    """A layer in records, and the arguments of the op that fetches its experts."""
+    owners = some(full.count, bays, seed)
+    layout = RecordLayout.of((full.gate, full.up, full.down))
+    near, far = layout.arena(bays, device="cuda"), layout.arena(full.count, pin_memory=True)
+    here, there = layout.stacks(near), layout.stacks(far)
+    for source, home in zip((full.gate, full.up, full.down), there, strict=True):
+        for expert, bay in enumerate(full.bay_of_expert.tolist()):
+            put(home, expert, source, bay)
+    bay_of = bays + torch.arange(full.count)
+    for bay, owner in enumerate(owners):
+        near[bay].copy_(far[owner])
+        bay_of[owner] = bay
+    layer = replace(
+        full,
+        **dict(zip(("gate", "up", "down"), here, strict=True)),
+        far=FarExperts(*there),
+        bay_of_expert=bay_of.cuda(),
+        rows=torch.zeros(1, dtype=torch.int32, device="cuda"),
+    )
+    count = full.count
+    fetch = FetchArguments(
+        near,
+        far,
+        layer.bay_of_expert,
+        torch.tensor(owners, dtype=torch.int32, device="cuda"),
+        torch.zeros(count, device="cuda"),
+        torch.zeros(count, dtype=torch.int64, device="cuda"),
+        torch.zeros(3, dtype=torch.int64, device="cuda"),
+        layer.rows,
+        pinned,
+    )
+    return layer, fetch
+
+
+def on_host(arguments):
+    moved = {
+        field.name: part.cpu().clone()
+        for field in fields(arguments)
+        if isinstance(part := getattr(arguments, field.name), torch.Tensor)
+    }
+    return replace(arguments, **moved)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 48, 512])
+@pytest.mark.parametrize("bays", [0, 9, 20])
+def test_a_graph_of_route_fetch_and_experts_replays_the_bits_of_full_residency(full, rows, bays):
+    """Launches that begin early, on, and no wait for the host."""
+    layer, fetch = records(full, bays, min(2, bays), rows)
+    assert fetching.supports(fetch), fetching.supports(fetch).reason
+    router = torch.randn(full.count, full.width, device="cuda") / full.width**0.5
+    chooses = RouteArguments(router, "softmax", TOP_K, full.dtype)
+    x = torch.randn(rows, full.width, device="cuda").to(full.dtype)
+    ids_of_step = torch.zeros(rows, TOP_K, dtype=torch.int64, device="cuda")
+
+    def step():
+        ids, weights = route(chooses, x)
+        ids_of_step.copy_(ids)
+        fetching.fetch(fetch, ids)
+        return kernels.experts(layer, x, ids, weights)
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step()
+    expected_state = on_host(fetch)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x.copy_(torch.randn(x.shape, device="cuda"))
+        real = rows if seed % 2 else max(1, rows - 1)
+        layer.rows.fill_(real)
+        expected_state.rows.fill_(real)
+        ids, weights = route(chooses, x)
+        expected = run(replace(full, rows=layer.rows), (x, ids, weights))
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            graph.replay()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.equal(y, expected)
+        assert torch.equal(ids_of_step, ids)
+        fetch_reference.fetch(expected_state, ids.cpu())
+        for name in ("bay_of_expert", "expert_of_bay", "score", "uses", "traffic", "near"):
+            found = getattr(fetch, name).cpu()
+            assert torch.equal(found, getattr(expected_state, name)), (seed, name)
+    assert bays == 0 or int(fetch.traffic[1]) > 0
+
+
+def test_what_a_bay_held_before_is_not_seen_after_a_fetch(full):
+    """The same bay gets another expert in each of many replays, right before it is read."""
+    layer, fetch = records(full, TOP_K, 0, 1)
+    layer.rows.fill_(1)
+    x, _, weights = random_rows(1, full)
+    ids = torch.zeros(1, TOP_K, dtype=torch.int64, device="cuda")
+
+    def step():
+        fetching.fetch(fetch, ids)
+        return kernels.experts(layer, x, ids, weights)
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step()
+    for turn in range(200):
+        ids.copy_(torch.randperm(full.count, device="cuda")[:TOP_K])
+        graph.replay()
+        assert torch.equal(y, run(replace(full, rows=layer.rows), (x, ids, weights))), turn
+
+
+def test_copies_are_whole_for_records_of_every_length():
+    """Lengths around the pieces in which programs copy; neighbours of a record stay as they are."""
+    for words in (4, 64, 4096 - 4, 4096, 4096 + 64, 3 * 4096 + 20):
+        far = torch.randint(0, 256, (5, 4 * words), dtype=torch.uint8).pin_memory()
+        near = torch.full((4, 4 * words), 7, dtype=torch.uint8, device="cuda")
+        made = FetchArguments(
+            near[1:3],
+            far,
+            2 + torch.arange(5, device="cuda"),
+            torch.full((2,), -1, dtype=torch.int32, device="cuda"),
+            torch.zeros(5, device="cuda"),
+            torch.zeros(5, dtype=torch.int64, device="cuda"),
+            torch.zeros(3, dtype=torch.int64, device="cuda"),
+            torch.ones(1, dtype=torch.int32, device="cuda"),
+        )
+        assert fetching.supports(made), fetching.supports(made).reason
+        before = copy.copy(far)
+        fetching.fetch(made, torch.tensor([[4, 1]], device="cuda"))
+        assert torch.equal(near[1:3].cpu(), before[[1, 4]])
+        assert bool((near[0] == 7).all())
+        assert bool((near[3] == 7).all())
+
+
+def test_planes_of_records_are_where_the_layout_says(full):
+    """The test's own arenas: views of a record hold what was put there."""
+    layout = RecordLayout.of((full.gate, full.up, full.down))
+    stacks = layout.stacks(layout.arena(2, device="cuda"))
+    for stack, source in zip(stacks, (full.gate, full.up, full.down), strict=True):
+        put(stack, 1, source, 3)
+        for name, plane in planes_of(stack).items():
+            assert torch.equal(plane[1], planes_of(source)[name][3])
