@@ -322,7 +322,8 @@ def test_requests_beside_one_another_keep_their_figures_and_metrics_are_their_su
         engine.start()
         ends = [server, engine]
         text = chains.tokenizer, chains.chat, chains.chat_format
-        runtime = RemoteRuntime(chains.name, engine, *text, chains.card, chains.info)
+        facts = chains.card, chains.info, chains.facts
+        runtime = RemoteRuntime(chains.name, engine, *text, *facts)
     url = run_server(Service(runtime, ServerOptions("case"), SLOTS)).url
     asked = {
         "plain": {"enabled": False},
