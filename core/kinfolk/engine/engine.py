@@ -93,12 +93,11 @@ class Engine:
             self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._inbox.wake)
         books = None if self._disk is None else self._disk.books
         self._root = 0 if disk is None else disk.root
-        readings, post = readers.books(), self._inbox.post
-        self._readings, texts = readings, readings.texts
+        self._readings, post = readers.books(), self._inbox.post
+        texts = self._readings.texts
         self.scoring = None if texts is None else ScoringQueue(texts, post)
-        self._scheduler = Scheduler(
-            limits, self._kv_cache, prefixes, drafter, books, loaded.residency, readings
-        )
+        rules = loaded.residency, self._readings
+        self._scheduler = Scheduler(limits, self._kv_cache, prefixes, drafter, books, *rules)
         self._parking = Parking(self._runner, self._scheduler, readers, self.scoring)
         self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
         self._tickets: dict[str, Ticket] = {}
