@@ -86,14 +86,16 @@ TILES = {
 """Tiles for many rows: the default ones, and others to compare."""
 
 
-def random_stack(name: str, experts: int, rows: int, columns: int) -> PlanesStack:
+def random_stack(
+    name: str, experts: int, rows: int, columns: int, device: str = "cuda"
+) -> PlanesStack:
     """Planes of random codes, whose numbers have a variance of about 1 / columns."""
-    planes = empty(name, experts * rows, columns, "cuda")
+    planes = empty(name, experts * rows, columns, device)
     for plane in planes.tensors:
         plane.random_(-(2**31), 2**31 - 1)
     if planes.scales is not None:
         planes.scales.bitwise_and_(0x1F1F1F1F)
-    halves = torch.rand(*planes.supers.shape, 2, device="cuda") * 0.01
+    halves = torch.rand(*planes.supers.shape, 2, device=device) * 0.01
     planes.supers.copy_(halves.half().view(torch.int32).squeeze(-1))
     size = float(unpack(planes[:4096]).std()) * columns**0.5
     planes.supers.copy_((planes.supers.view(torch.float16) / size).view(torch.int32))
