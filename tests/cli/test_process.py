@@ -246,4 +246,6 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded(program, tmp_path):
 def test_an_open_address_without_a_key_is_warned_about(start, model):
     process = start("serve", "-m", model, "--port", 0, "--host", "0.0.0.0")
     assert "anyone who can reach this address" in process.stderr.readline()
+    where = r" at (http://0\.0\.0\.0:\d+)/v1  \(live page: \1/status, Ctrl-C to stop\)$"
+    assert re.search(where, process.stderr.readline())
     assert os.getpid() != process.pid

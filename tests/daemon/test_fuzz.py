@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from talk import eventually
 from wire_scenes import Scene
 
 from kinfolk.daemon.frames import Wire
@@ -135,6 +136,18 @@ def test_random_lines_are_all_answered_and_nothing_hangs(tmp_path, wire, max_que
         run_client(scene, 100, seed)
 
 
+class EveryThird:
+    """Compresses at once; its thread is as late as it likes."""
+
+    parks = False
+
+    def compress(self, path, tokens, ratio, *, park):
+        return tokens[::3]
+
+    def free(self):
+        pass
+
+
 # -- exactly one reply -----------------------------------------------------------------------------
 
 STEPWISE = st.lists(
@@ -146,7 +159,8 @@ STEPWISE = st.lists(
 @given(script=STEPWISE, max_queue=st.sampled_from([0, 2]))
 def test_lines_of_different_ids_have_one_terminal_reply_each(tmp_path_factory, script, max_queue):
     """Each line has an id of its own, so that its replies can be told from those of others."""
-    scene = Scene(tmp_path_factory.mktemp("wire"), Wire.TAGGED_V2, slots=3, max_queue=max_queue)
+    options = {"slots": 3, "max_queue": max_queue, "compressor": EveryThird()}
+    scene = Scene(tmp_path_factory.mktemp("wire"), Wire.TAGGED_V2, **options)
     scene.file("a.bin", tuple(range(20)))
     kinds = [
         "START {d}/a.bin 5 2",
@@ -160,6 +174,9 @@ def test_lines_of_different_ids_have_one_terminal_reply_each(tmp_path_factory, s
         "SCHED_BATCH_DRAIN",
         "SCHED_BATCH_PEEK",
         "CONTINUE 4",
+        "compress {d}/a.bin 300 small.gguf",
+        "compress {d}/a.bin 300 small.gguf nopark",
+        "free drafter",
         "bad",
     ]
     for number, (pick, steps) in enumerate(script, start=1):
@@ -170,7 +187,7 @@ def test_lines_of_different_ids_have_one_terminal_reply_each(tmp_path_factory, s
             if not scene.step() and not scene.step():
                 break
     scene.end()
-    assert scene.session.over
+    eventually(lambda: scene.run() or scene.session.over)
     found = Counter(request for request, word in scene.frames if word == DONE)
     assert found == dict.fromkeys(range(1, len(script) + 1), 1)
     scene.engine.world.check_idle()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kinfolk.daemon.compressing import IdCompressor
+from kinfolk.daemon.compressing import SessionCompressor
 from kinfolk.daemon.connection import Connection
 from kinfolk.daemon.frames import TAG, FrameReader, TextReader, Wire
 from kinfolk.daemon.surroundings import SessionOptions
@@ -36,7 +36,7 @@ class Talk:
         stop: frozenset[int] = frozenset(),
         write: Callable[[bytes], int | None] | None = None,
         most: int = 2**20,
-        compressor: IdCompressor | None = None,
+        compressor: SessionCompressor | None = None,
     ) -> None:
         self.folder = folder
         self.frames: list[tuple[int, int]] = []

@@ -149,8 +149,8 @@ def serve(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         if not keys and params["host"] not in LOOPBACK:
             note("warning: anyone who can reach this address can send requests; set --api-key")
         where = f"[{host}]" if ":" in host else host
-        note(f"{options.model_name} at http://{where}:{port}/v1  (Ctrl-C to stop)")
-        note(f"live page: http://{where}:{port}/status")
+        url = f"http://{where}:{port}"
+        note(f"{options.model_name} at {url}/v1  (live page: {url}/status, Ctrl-C to stop)")
         code = http[0].wait()
         if code:  # a second signal: nothing more is written to the disk
             runtime.engine.close(flush=False)

@@ -17,7 +17,7 @@ MAX_COMPRESSED_TOKENS: Final = 2**22
 Kept = tuple[int, ...]
 
 
-class IdCompressor(Protocol):
+class SessionCompressor(Protocol):
     """What compresses token ids. Sessions share it; both methods block."""
 
     def compress(self, path: str, tokens: tuple[int, ...], ratio: float, *, park: bool) -> Kept:
@@ -44,7 +44,7 @@ class Compressing:
 
     def __init__(
         self,
-        compressor: IdCompressor | None,
+        compressor: SessionCompressor | None,
         served: Rotation,
         post: Callable[[Callable[[], None]], None],
         go_on: Callable[[], None],
@@ -95,7 +95,7 @@ class Compressing:
             self._begin(free)
         return self._reply() is not None
 
-    def _require(self) -> IdCompressor:
+    def _require(self) -> SessionCompressor:
         if self._compressor is None:
             raise RequestError("this session has nothing that compresses")
         return self._compressor

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kinfolk.daemon.compressing import IdCompressor
+from kinfolk.daemon.compressing import SessionCompressor
 from kinfolk.daemon.snapshots import SnapshotDisk
 from kinfolk.sched.events import Event, Pause
 from kinfolk.sched.request import Request
@@ -53,4 +53,4 @@ class SessionOptions:
     context: int
     stop: frozenset[int] = frozenset()
     snapshots: SnapshotDisk | None = None
-    compressor: IdCompressor | None = None
+    compressor: SessionCompressor | None = None

@@ -14,7 +14,7 @@ from typing import TypeVar
 from kinfolk.draft_api import Drafter
 from kinfolk.engine.disk_tier import DiskTier
 from kinfolk.engine.expert_policy import ExpertPolicy
-from kinfolk.engine.facts import EngineFacts, device_in_words
+from kinfolk.engine.facts import EngineFacts
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
 from kinfolk.engine.inbox import Inbox
@@ -238,15 +238,7 @@ class Engine:
     @property
     def facts(self) -> EngineFacts:
         """What does not change."""
-        limits = self.loaded.limits
-        return EngineFacts(
-            device_in_words(self.loaded.device),
-            limits.slots,
-            tuple(str(row["name"]) for row in self.loaded.drafters.report()),
-            limits.checkpoints,
-            limits.host_bytes or 0,
-            0 if self._disk is None else self._disk.cache.limit,
-        )
+        return EngineFacts.of(self.loaded, 0 if self._disk is None else self._disk.cache.limit)
 
     def stats(self) -> dict[str, int]:
         """Counters since the start; the host memory that state takes; and the numbers of requests:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from torch import device as Device
+
+    from kinfolk.engine.loading import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,19 @@ class EngineFacts:
     device_prefixes: int = 0
     host_bytes: int = 0
     disk_bytes: int = 0
+
+    @classmethod
+    def of(cls, loaded: LoadedModel, disk_bytes: int) -> Self:
+        """Those of an engine that runs a model."""
+        limits = loaded.limits
+        return cls(
+            device_in_words(loaded.device),
+            limits.slots,
+            tuple(str(row["name"]) for row in loaded.drafters.report()),
+            limits.checkpoints,
+            limits.host_bytes or 0,
+            disk_bytes,
+        )
 
 
 def device_in_words(device: Device) -> str:

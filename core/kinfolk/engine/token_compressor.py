@@ -135,9 +135,13 @@ class TokenCompressor:
         if self._scorer is not None and self._scorer.loaded.file.path != path:
             self._drop()
         if self._scorer is None or self._books is None:
-            self._scorer = self._between_steps(
-                lambda: PromptScorer.open(path, self._settings, self._registry)
-            )
+            try:
+                self._scorer = self._between_steps(
+                    lambda: PromptScorer.open(path, self._settings, self._registry)
+                )
+            except KinfolkError:
+                self._drop()  # what was loaded of it
+                raise
             self._books = self._scorer.books()
         return self._scorer, self._books
 
