@@ -1,4 +1,4 @@
-"""Counters of finished programs, by which the last program of a launch knows that it is last."""
+"""Counters of programs that have ended: by them the last program of a launch knows what it is."""
 
 from __future__ import annotations
 

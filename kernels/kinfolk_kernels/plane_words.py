@@ -15,11 +15,11 @@ from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0, low_c
 
 
 @triton.jit
-def load(pointers, mask, MASKED: tl.constexpr):
-    """Load ``pointers``; with MASKED, zero where ``mask`` is false."""
+def load(pointers, mask, MASKED: tl.constexpr, CACHE: tl.constexpr = ""):
+    """Load ``pointers``; with MASKED, zero where ``mask`` is false. CACHE: a cache modifier."""
     if MASKED:
-        return tl.load(pointers, mask=mask, other=0)
-    return tl.load(pointers)
+        return tl.load(pointers, mask=mask, other=0, cache_modifier=CACHE)
+    return tl.load(pointers, cache_modifier=CACHE)
 
 
 @triton.jit
@@ -58,6 +58,7 @@ def matrix_words(
     K: tl.constexpr,
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
+    CACHE: tl.constexpr = "",
 ):
     """Word ``t`` of each of the four runs of a group of 64 weights, for the four rows of ``quad``:
     words, their high bits, scales and supers, [lanes, 4] each. Pointers are those of one matrix, or
@@ -70,21 +71,21 @@ def matrix_words(
     r = tl.arange(0, 4)[None, :]
     at, step = run_of(group, K // 64, 4 if EIGHT else 2)
     base = q_ptr + quad * (WORDS * 4) + (at + t) * 4 + r
-    q = (load(base, there, MASKED),)
+    q = (load(base, there, MASKED, CACHE),)
     for i in tl.static_range(1, 4):
-        q = q + (load(base + i * step * 4, there, MASKED),)
+        q = q + (load(base + i * step * 4, there, MASKED, CACHE),)
     high = q
     if FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0:
         at, step = high_run_of(group, K, FORMAT)
         base = high_ptr + quad * (HIGHS * 4) + (at + t) * 4 + r
-        high = (load(base, there, MASKED),)
+        high = (load(base, there, MASKED, CACHE),)
         for i in tl.static_range(1, 4):
-            high = high + (load(base + i * step * 4, there, MASKED),)
+            high = high + (load(base + i * step * 4, there, MASKED, CACHE),)
     at = group // (1 if SMALL else 4)
-    supers = load(supers_ptr + quad * (SUPERS * 4) + at * 4 + r, there, MASKED)
+    supers = load(supers_ptr + quad * (SUPERS * 4) + at * 4 + r, there, MASKED, CACHE)
     scales = supers
     if not SMALL:
-        scales = load(scales_ptr + quad * (K // 64 * 4) + group * 4 + r, there, MASKED)
+        scales = load(scales_ptr + quad * (K // 64 * 4) + group * 4 + r, there, MASKED, CACHE)
     return q, high, scales, supers
 
 

@@ -10,11 +10,11 @@ from kinfolk_kernels.experts.group_launches import FEW_PAIRS, GROUP_ROWS, Order,
 pytestmark = pytest.mark.interpreter
 
 
-def sorted_pairs(ids, experts, block):
+def sorted_pairs(ids, experts, block, rows=None):
     order = Order(
         *(part.fill_(-12345) for part in Order.make(ids.numel(), experts, ids.device).parts)
     )
-    for launch in sort(ids, order, block):
+    for launch in sort(ids, order, block, rows):
         launch.run()
     return order
 
@@ -38,6 +38,18 @@ def test_pairs_of_an_expert_lie_together_in_their_own_order(rows, top_k, experts
     found = sorted_pairs(ids, experts, block)
     for part, wanted in zip(found.parts, expected(ids, experts, block), strict=True):
         assert torch.equal(part.long(), wanted)
+
+
+@pytest.mark.parametrize(("rows", "real"), [(3, 2), (3, 0), (17, 20), (150, 101)])
+def test_pairs_of_padding_rows_are_left_out(rows, real):
+    ids = torch.randint(0, 20, (rows, 8), generator=torch.Generator().manual_seed(rows))
+    wanted = expected(ids[:real], 20, 16)
+    ids[real:] = 10**6
+    found = sorted_pairs(ids, 20, 16, torch.tensor([real], dtype=torch.int32))
+    sizes = (min(rows, real) * 8, 21, 20)
+    for part, numbers, size in zip(found.parts, wanted, sizes, strict=True):
+        assert torch.equal(part[:size].long(), numbers)
+    assert bool((found.order[sizes[0] :] == -12345).all())
 
 
 @pytest.mark.parametrize("rows", [FEW_PAIRS, FEW_PAIRS + 1, 2 * GROUP_ROWS + 100])

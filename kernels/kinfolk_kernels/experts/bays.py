@@ -24,21 +24,17 @@ def base(near: Stack, far: Stack | None) -> Stack:
     return near if far is None or near.shape[0] else far
 
 
-def places(near: Stack, far: Stack | None, *, as_bytes: bool) -> dict[str, Any]:
-    """The arguments that lead from bay 0 to a bay. Those of far experts count in records, others in
-    the elements of each plane."""
-    stack = base(near, far)
-    first = _first(stack, as_bytes)
+def places(
+    near: Stack, far: Stack | None, first: torch.Tensor, *, as_bytes: bool
+) -> dict[str, Any]:
+    """The arguments that lead to a bay from bay 0, whose codes or numbers are at ``first``: in
+    records with far experts, else in the elements of each plane."""
     if far is None:
-        return {"far_ptr": first, "near": 0, "record": 0, **steps(stack, as_bytes=as_bytes)}
-    record = _stride(tensors_of(far)[0]) // UNIT
-    none = dict.fromkeys(steps(stack, as_bytes=as_bytes), 0)
-    return {"far_ptr": _first(far, as_bytes), "near": near.shape[0], "record": record, **none}
-
-
-def _first(stack: Stack, as_bytes: bool) -> torch.Tensor:
-    """The plane that distances are computed from."""
-    return pointers("first", stack, as_bytes=as_bytes)["first_q"]
+        return {"far_ptr": first, "near": 0, "record": 0, **steps(near, as_bytes=as_bytes)}
+    none = dict.fromkeys(steps(far, as_bytes=as_bytes), 0)
+    home = pointers("home", far, as_bytes=as_bytes)["home_q"]
+    record = _stride(home) // UNIT
+    return {"far_ptr": home, "near": near.shape[0], "record": record, **none}
 
 
 def _stride(plane: torch.Tensor) -> int:

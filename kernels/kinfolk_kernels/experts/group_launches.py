@@ -150,8 +150,8 @@ def gate_up_groups(
 ) -> Launch:
     """The launch that computes inner [R K, F], in sorted order, from x [R, W]."""
     far = experts.far
-    gate = base(experts.gate, far.gate if far else None)
-    up = base(experts.up, far.up if far else None)
+    gate = pointers("gate", base(experts.gate, far.gate if far else None), as_bytes=True)
+    up = pointers("up", base(experts.up, far.up if far else None), as_bytes=True)
     return Launch(
         group_kernels.group_gate_up_kernel,
         (-(-experts.channels // tile.rows), order.blocks(tile.pairs)),
@@ -159,10 +159,10 @@ def gate_up_groups(
             "x_ptr": x,
             **order.arguments,
             "bay_ptr": experts.bay_of_expert,
-            **pointers("gate", gate, as_bytes=True),
-            **pointers("up", up, as_bytes=True),
+            **gate,
+            **up,
             "inner_ptr": inner,
-            **places(experts.gate, far.gate if far else None, as_bytes=True),
+            **places(experts.gate, far.gate if far else None, gate["gate_q"], as_bytes=True),
         },
         {
             "K": experts.width,
@@ -185,6 +185,7 @@ def down_groups(
 ) -> Launch:
     """The launch that computes each [R K, W], in the order before sorting, from inner [R K, F]."""
     far = experts.far.down if experts.far else None
+    down = pointers("down", base(experts.down, far), as_bytes=True)
     return Launch(
         group_kernels.group_down_kernel,
         (-(-experts.width // tile.rows), order.blocks(tile.pairs)),
@@ -192,9 +193,9 @@ def down_groups(
             "inner_ptr": inner,
             **order.arguments,
             "bay_ptr": experts.bay_of_expert,
-            **pointers("down", base(experts.down, far), as_bytes=True),
+            **down,
             "pairs_ptr": each,
-            **places(experts.down, far, as_bytes=True),
+            **places(experts.down, far, down["down_q"], as_bytes=True),
         },
         {
             "F": experts.channels,

@@ -312,6 +312,8 @@ def down_kernel(
                                     SHARED_F, SHARED, True)  # fmt: skip
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     OWN: tl.constexpr = F // 64 * SHARE
+    # A launch of the step may have written near bays: it has ended, as gate and up waited for it.
+    CACHE: tl.constexpr = ".cg" if FAR else ""
     stop = TOP_K * OWN
     if PADDED:
         stop = tl.where(row < early(rows_ptr), stop, 0)
@@ -322,7 +324,7 @@ def down_kernel(
         pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
         # The ids are written: the gate and up launch waited for them before it let this one start.
         if GAPS:
-            # A launch of the step may have written the map: it has ended for the same reason.
+            # So has the launch of the step that may have written the map.
             bay = early(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
             there &= bay >= 0
         else:
@@ -339,7 +341,7 @@ def down_kernel(
             words = words + (
                 matrix_words(
                     planes[0], planes[1], planes[2], planes[3],
-                    first + n, group, t, there, F, FORMAT, MASKED,
+                    first + n, group, t, there, F, FORMAT, MASKED, CACHE,
                 ),
             )  # fmt: skip
         wait_for_producers(PDL)

@@ -115,8 +115,8 @@ def gate_up_pairs(
     form, width, pairs = format_of(experts.gate), experts.width, choice.ids.numel()
     shared, shared_gate, shared_form = experts.shared, None, pair_kernels.NO_SHARED_EXPERT.value
     far = experts.far
-    gate = base(experts.gate, far.gate if far else None)
-    up = base(experts.up, far.up if far else None)
+    gate = pointers("gate", base(experts.gate, far.gate if far else None), as_bytes=False)
+    up = pointers("up", base(experts.up, far.up if far else None), as_bytes=False)
     needed = [_lanes(form, width)]
     at_once = gcd(QUADS, experts.channels // INTERLEAVE, experts.shared_channels // INTERLEAVE)
     programs, parts = pairs, experts.channels // INTERLEAVE // at_once
@@ -138,10 +138,10 @@ def gate_up_pairs(
             "ids_ptr": choice.ids,
             "bay_ptr": experts.bay_of_expert,
             **rows_pointer(experts),
-            **pointers("gate", gate, as_bytes=False),
-            **pointers("up", up, as_bytes=False),
-            **pointers("shared_gate", shared.gate if shared else gate, as_bytes=False),
-            **pointers("shared_up", shared.up if shared else up, as_bytes=False),
+            **gate,
+            **up,
+            **pointers("shared_gate", shared.gate if shared else experts.gate, as_bytes=False),
+            **pointers("shared_up", shared.up if shared else experts.up, as_bytes=False),
             "shared_gate_ptr": inner.open if shared_gate is None else shared_gate,
             "inner_ptr": inner.pairs,
             "shared_inner_ptr": inner.shared,
@@ -149,7 +149,7 @@ def gate_up_pairs(
             "pairs": pairs,
             "d_step": rows.scale.stride(0),
             "numbers_row": x.stride(0),
-            **places(experts.gate, far.gate if far else None, as_bytes=False),
+            **places(experts.gate, far.gate if far else None, gate["gate_q"], as_bytes=False),
         },
         {
             "K": width,
@@ -197,7 +197,8 @@ def down_pairs(
     lanes = _down_lanes(choice, experts)
     at_once = gcd(DOWN_QUADS, width // INTERLEAVE)
     far = experts.far.down if experts.far else None
-    down, skips = base(experts.down, far), switches(experts)
+    down = pointers("down", base(experts.down, far), as_bytes=False)
+    skips = switches(experts)
     return Launch(
         pair_kernels.down_kernel,
         (rows, width // INTERLEAVE // at_once),
@@ -211,10 +212,10 @@ def down_pairs(
             "weights_ptr": choice.weights,
             "bay_ptr": experts.bay_of_expert,
             **rows_pointer(experts),
-            **pointers("down", down, as_bytes=False),
-            **pointers("shared", shared.down if shared else down, as_bytes=False),
+            **down,
+            **pointers("shared", shared.down if shared else experts.down, as_bytes=False),
             "y_ptr": y,
-            **places(experts.down, far, as_bytes=False),
+            **places(experts.down, far, down["down_q"], as_bytes=False),
         },
         {
             "F": channels,
