@@ -94,13 +94,14 @@ def test_a_pair_of_a_far_expert_gives_the_bits_of_a_near_one_in_every_format(ful
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_so_do_pairs_of_an_expert_together(full, name):
-    made, found = full(name, name), []
-    x, ids, weights = step(made, 4)
-    for layer in (spread(made, [None, int(ids[0, 1]), int(ids[1, 0])]), made):
-        found.append(torch.full(x.shape, torch.nan))
-        for launch in group_launches(x, Choice(ids, weights), layer, found[-1]):
-            launch.run()
-    assert torch.equal(*found)
+    for made in (full(name, "Q8_0"), full("Q8_0", name)):
+        x, ids, weights = step(made, 3)
+        found = []
+        for layer in (spread(made, [None, int(ids[0, 1]), int(ids[1, 0])]), made):
+            found.append(torch.full(x.shape, torch.nan))
+            for launch in group_launches(x, Choice(ids, weights), layer, found[-1]):
+                launch.run()
+        assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -114,7 +115,7 @@ def test_and_in_plain_numbers(full, dtype):
 
 @pytest.mark.parametrize(
     ("rows", "numbers_of_bays"),
-    [(1, (0, 1, 2, 3, 5, 6)), (4, (0, 3)), (GROUPS, (0, 1, 2, 3, 5, 6))],
+    [(1, (0, 1, 2, 3, 5, 6)), (3, (0,)), (GROUPS, (0, 1, 2, 3, 5, 6))],
 )
 def test_any_number_of_bays_gives_the_same_bits(full, rows, numbers_of_bays):
     made = full()
