@@ -11,6 +11,7 @@ from expert_records import RecordLayout, some, spread
 
 from kinfolk_kernels.experts import pair_launches as pair
 from kinfolk_kernels.experts import triton_backend as kernels
+from kinfolk_kernels.experts.bays import unreadable
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts, SharedExpert
@@ -144,6 +145,17 @@ def test_absent_experts_and_padding_rows_are_not_read(full, rows):
 
 
 @pytest.mark.parametrize("rows", [2, GROUPS])
+def test_padding_rows_are_not_read_where_every_expert_is_near(full, rows):
+    made, real = full(), rows - 1
+    x, ids, weights = step(made, rows)
+    expected = run(made, (x, ids, weights))
+    ids[real:], weights[real:] = 10**6, torch.nan
+    found = run(replace(made, rows=torch.tensor([real], dtype=torch.int32)), (x, ids, weights))
+    assert torch.equal(found[:real], expected[:real])
+    assert not found[real:].any()
+
+
+@pytest.mark.parametrize("rows", [2, GROUPS])
 def test_without_far_bays_an_expert_may_be_absent_too(full, rows):
     """As where the experts of a layer are divided over several devices."""
     made = full()
@@ -235,8 +247,8 @@ def test_it_says_which_far_experts_it_cannot_read(full):
 
 
 def test_a_device_does_not_read_pageable_memory():
-    from kinfolk_kernels.experts.bays import readable
-
     memory = torch.zeros(16, dtype=torch.uint8)
-    assert readable(memory, torch.device("cpu"))
-    assert not readable(memory.to("meta"), torch.device("cuda", 0))
+    gpu = torch.device("cuda", 0)
+    assert unreadable(memory, torch.device("cpu")) == ""
+    assert "not page-locked" in unreadable(memory, gpu)
+    assert "meta that cuda:0 cannot read" in unreadable(memory.to("meta"), gpu)
