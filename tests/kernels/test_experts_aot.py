@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -110,7 +111,10 @@ def launches():
             made = pair_launches if rows <= 4 else group_launches
             if rows <= 4 and layer.activation == "silu" and not dense:
                 layer = replace(layer, shared=shared_expert(layer))
-            for kind, taken in (("", layer), ("far, ", spread(layer))):
+            kinds = [("", layer)]
+            if rows != 512 and not title.endswith("Q8_0"):
+                kinds.append(("far, ", spread(layer)))
+            for kind, taken in kinds:
                 for launch in made(x, choice, taken, empty(rows, layer.width)):
                     yield f"{title}, {kind}{rows} rows: {launch.kernel.__name__}", launch
     x, logits = empty(2048, 2816, dtype=torch.bfloat16), empty(2048, 128)
@@ -138,13 +142,26 @@ def launches():
 
 
 ARITHMETIC = {
-    "loads of 16 bytes": r"ld\.global[\w.:]*\.v4\.b32",
-    "sums": r"add\.(?:rn\.)?f32",
-    "products": r"mul\.(?:rn\.)?f32",
-    "products with a sum": r"fma\.rn\.f32",
-    "int8 products": r"dp[24]a",
-    "matrix products": r"(?:wg)?mma[\w.:]*\.m\d+n\d+k\d+",
+    "loads of 16 bytes": r"LDG\S*\.128",
+    "sums": "FADD",
+    "products": "FMUL",
+    "products with a sum": "FFMA",
+    "int8 products": "IDP",
+    "matrix products": "HG?MMA",
 }
+"""Instructions by what they do."""
+
+
+def does(code):
+    """How often machine code has each of ``ARITHMETIC``."""
+    from kinfolk_kernels.aot import TOOLS
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        command = [TOOLS / "nvdisasm", "-c", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {what: len(re.findall(rf"\s{name}\b", text)) for what, name in ARITHMETIC.items()}
 
 
 def main(capability: int) -> None:
@@ -160,9 +177,8 @@ def main(capability: int) -> None:
         seen.add((key, types))
         compiled = compiled_for(launch, capability)
         usage = usage_of(compiled.asm["cubin"], compiled.metadata.shared)
-        ptx = compiled.asm["ptx"]
-        does = {what: len(re.findall(code, ptx)) for what, code in ARITHMETIC.items()}
-        found[name] = [usage.shared, usage.registers, usage.spilled, usage.loop_spills, does]
+        numbers = [usage.shared, usage.registers, usage.spilled, usage.loop_spills]
+        found[name] = [*numbers, does(compiled.asm["cubin"])]
     sys.stdout.write(json.dumps(found))
 
 
@@ -184,7 +200,7 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     far = {name: use[4] for name, use in found.items() if "far, " in name}
     near = {name: found[name.replace("far, ", "")][4] for name in far}
     assert {name: (near[name], far[name]) for name in far if far[name] != near[name]} == {}
-    assert sum(does["loads of 16 bytes"] > 0 for does in far.values()) >= 8
+    assert sum(use["loads of 16 bytes"] > 0 for use in far.values()) >= 8
     too_large = {name: use for name, use in found.items() if use[0] > SHARED or use[2] > SPILLED}
     assert too_large == {}
 

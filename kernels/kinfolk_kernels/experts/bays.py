@@ -71,18 +71,21 @@ def refuses_far(arguments: ExpertsArguments[Stack]) -> str:
         if there.shape[0] != arguments.count:
             return f"{there.shape[0]} far bays of {name} for {arguments.count} experts"
         for plane in tensors_of(there):
-            if not readable(plane, device):
-                return f"the far {name} is in memory of {plane.device} that {device} cannot read"
+            reason = unreadable(plane, device)
+            if reason:
+                return f"the far {name} is {reason}"
     both = [pairs["gate"], pairs["up"]]
     return _refuses_records("gate and up", both) or _refuses_records("down", [pairs["down"]])
 
 
-def readable(memory: torch.Tensor, device: torch.device) -> bool:
-    """Whether kernels on a device read memory by its address: its own, and page-locked host memory,
-    by torch or by the driver's registration."""
+def unreadable(memory: torch.Tensor, device: torch.device) -> str:
+    """The reason why kernels on a device cannot read memory by its address; empty if they can: its
+    own, and host memory that torch or the driver has page-locked."""
     if memory.device == device:
-        return True
-    return device.type == "cuda" and memory.device.type == "cpu" and memory.is_pinned()
+        return ""
+    if device.type == "cuda" and memory.device.type == "cpu":
+        return "" if memory.is_pinned() else "in host memory that is not page-locked"
+    return f"in memory of {memory.device} that {device} cannot read"
 
 
 def _differs(name: str, near: Stack, far: Stack) -> str:

@@ -12,7 +12,7 @@ import triton
 
 from kinfolk_kernels.counters import counters
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.experts.bays import UNIT, readable
+from kinfolk_kernels.experts.bays import UNIT, unreadable
 from kinfolk_kernels.fetch.kernel import fetch_kernel
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.launch import Launch
@@ -56,10 +56,9 @@ def supports(arguments: FetchArguments) -> Verdict:
             return no(f"{name} is not contiguous")
     if far.dtype != torch.uint8 or near.shape[1:] != far.shape[1:]:
         return no(f"records of {list(near.shape[1:])} bytes, at home of {list(far.shape[1:])}")
-    if not readable(far, device):
-        return no(
-            f"the homes of the experts are in memory of {far.device} that {device} cannot read"
-        )
+    reason = unreadable(far, device)
+    if reason:
+        return no(f"the homes of the experts are {reason}")
     for records in (near, far):
         begins = 0 if records.shape[0] == 0 else records.data_ptr()
         step = 0 if records.shape[0] <= 1 else records.stride(0)
