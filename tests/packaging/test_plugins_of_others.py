@@ -105,7 +105,8 @@ def test_every_family_passes_the_kit_from_installed_wheels(others, family):
     assert report["ok"]
     statuses = [check["status"] for check in report["checks"]]
     assert statuses.count("passed") > 50
-    assert statuses.count("not applicable") < 8
+    left_out = [each for each in report["checks"] if each["status"] == "not applicable"]
+    assert len({each["check"].partition("[")[0] for each in left_out}) < 8
 
 
 def test_the_drafter_passes_the_kit_from_installed_wheels(others):
