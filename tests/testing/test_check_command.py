@@ -63,10 +63,12 @@ def test_a_new_family_is_green_before_its_authors_first_edit(installed, tmp_path
         by_status.setdefault(check["status"], []).append(check["check"])
     assert len(by_status["passed"]) > 50
     assert sorted(by_status["not applicable"]) == [
+        "test_answers_do_not_depend_on_where_experts_are",
         "test_bays_of_experts_change_nothing",
         "test_chunks_leave_behind_a_window",
         f"test_converted_checkpoints_give_their_logits[{name}-tied]",
         f"test_converted_checkpoints_give_their_logits[{name}-tiny]",
+        *(f"test_experts_may_be_anywhere[{bays}]" for bays in ("0", "K", "random")),
         *(["test_neighbouring_rows_of_heads_turn_together"] if name == "olive-2" else []),
         "test_windows_are_crossed_at_any_length",
     ]

@@ -394,6 +394,21 @@ def test_experts_that_matter_by_their_bay_are_found(kit_of):
     fails(kit, "test_bays_of_experts_change_nothing")
 
 
+def test_experts_that_are_read_wrongly_from_their_homes_are_found(tmp_path, monkeypatch):
+    from kinfolk_kernels.experts import torch_backend
+
+    read = torch_backend.of_expert
+
+    def doubled(arguments, *rest):
+        found = read(arguments, *rest)
+        return found if arguments.far is None else tuple(2 * matrix for matrix in found)
+
+    monkeypatch.setattr(torch_backend, "of_expert", doubled)
+    kit = Kit("laguna", tmp_path)
+    fails(kit, "test_experts_may_be_anywhere", "differs", bays="0")
+    fails(kit, "test_answers_do_not_depend_on_where_experts_are", "request")
+
+
 def test_rows_of_heads_that_are_taken_in_other_pairs_are_found(kit_of):
     """A new plugin of this name turns halves; what holds for neighbours must not hold for it."""
     fails(

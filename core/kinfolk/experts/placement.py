@@ -30,12 +30,13 @@ def place_by_frequency(stats: ExpertStats, budget: int) -> Placement:
 
     Of equals, those that are used more; of these, those that come first among the experts of their
     layer, so that without counts the layers have equal numbers of bays. Within a layer the order is
-    that of the ids, so that a full placement is the identity. No bay is pinned.
+    that of the ids, so that a full placement is the identity. No bay is pinned. Experts without
+    records, of 0 bytes, all have bays.
     """
     sizes = stats.record_bytes
     counts = stats.counts or tuple((0,) * experts for experts in stats.layers)
     ranked = sorted(
-        (-count / sizes[layer], -count, place, layer, expert)
+        (-count / max(1, sizes[layer]), -count, place, layer, expert)
         for layer, row in enumerate(counts)
         for place, (count, expert) in enumerate(
             sorted(zip(row, range(len(row)), strict=True), key=lambda one: (-one[0], one[1]))
