@@ -261,6 +261,7 @@ def _own_settings(path: Path, settings: Settings, context: int, slots: int) -> S
             "kvflash_policy": "qk",
             "kvflash_drafter": None,
             "expert_budget": "all",
+            "expert_profile": None,
             "kv_codec": None,
             "v_codec": None,
             "graphs": "off",
