@@ -170,7 +170,8 @@ def test_the_status_crosses_the_two_processes_while_an_answer_runs(serve, stream
         assert later["engine"]["steps"] > first["engine"]["steps"]
     # Whoever watches does not keep the program from ending.
     with httpx.stream("GET", page + "/events", timeout=60) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # dropping this would close the connection
+        next(lines)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) in (0, 130)

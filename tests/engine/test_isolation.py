@@ -156,10 +156,10 @@ def test_a_request_whose_penalties_cannot_be_entered_ends_alone(beside, text, mo
 def test_a_request_that_cannot_be_put_in_line_ends_alone(beside, text, monkeypatch):
     submit = Scheduler.submit
 
-    def submitted(self, request, prompt):
+    def submitted(self, request, *rest):
         if request.id == "bad":
             raise ZeroDivisionError("no such line")
-        submit(self, request, prompt)
+        submit(self, request, *rest)
 
     monkeypatch.setattr(Scheduler, "submit", submitted)
     outcome = beside(victim(text))
