@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
-from kinfolk.engine.preparing import LOGIT_ROWS, SLICE_ROWS, default_checkpoints
+from kinfolk.engine.preparing import LOGIT_ROWS, default_checkpoints
 from kinfolk.engine.preparing_drafters import HOST_DRAFT
 from kinfolk.engine.sizing import GIB, LEAST_COUNTS
+from kinfolk.engine.step_rows import SLICE_ROWS, longest_slice, longest_step
 from kinfolk.errors import CapacityError
 from kinfolk.gguf.inventory import Inventory, TensorInfo
 from kinfolk.gguf.metadata import Metadata
@@ -72,12 +74,15 @@ class Model:
             activations=settings.activations,
         )
         self.wanted = _wanted(settings, self.context)
-        hooks = ModelHookCaller(family_provider(family, config))
-        self.plan = hooks.allocate_cache(config, self.wanted)
+        self.hooks = ModelHookCaller(family_provider(family, config))
+        self.config = config
 
     def memory(self, usable: int, context: int | None = None) -> MemoryPlan:
         """How ``usable`` bytes of a GPU are divided. Raises :class:`CapacityError`."""
-        rows, slots, layers = 2 * SLICE_ROWS["cuda"], self.wanted.slots, len(self.plan.layers)
+        longest = longest_slice("cuda", self.weights, usable)
+        wanted = replace(self.wanted, step_rows=longest)
+        plan = self.hooks.allocate_cache(self.config, wanted)
+        rows, slots, layers = longest_step(None, longest), wanted.slots, len(plan.layers)
         captures = most_captures(usable, layers, wanted_captures(slots, rows, host=HOST_DRAFT))
         return plan_memory(
             usable=usable,
@@ -85,8 +90,8 @@ class Model:
             work=work_bytes(self.weights, rows, LOGIT_ROWS),
             graphs=graph_bytes(self.weights, layers, captures, *largest_step(slots)),
             is_host=False,
-            plan=self.plan,
-            wanted=self.wanted,
+            plan=plan,
+            wanted=wanted,
             model_context=self.context,
             asked=context,
             flexible=frozenset(LEAST_COUNTS),

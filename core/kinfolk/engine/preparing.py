@@ -30,6 +30,7 @@ from kinfolk.engine.memory import (
 )
 from kinfolk.engine.preparing_drafters import PreparedDrafters, prepare_drafters
 from kinfolk.engine.sizing import GIB, free_memory, host_memory
+from kinfolk.engine.step_rows import longest_slice, longest_step
 from kinfolk.errors import SettingsError
 from kinfolk.experts.placement import DefaultPlacement
 from kinfolk.experts.profile import ExpertProfile
@@ -54,10 +55,6 @@ if TYPE_CHECKING:
     from kinfolk_kernels.planes import Activations
 
 log = logging.getLogger(__name__)
-
-SLICE_ROWS = {"cpu": 512, "cuda": 2048}
-"""Rows of a prompt slice, by device; constant, so that results do not depend on load. No draft is
-longer."""
 
 WEIGHT_SHARE = 0.6
 """Part of the free memory that dense weights may use; larger weights stay quantised."""
@@ -114,7 +111,8 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     weight_plan = family.weight_plan(config, file.inventory)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
-    slice_rows = SLICE_ROWS[device.type]
+    usable = usable_memory(device, settings.memory)
+    slice_rows = longest_slice(device.type, weight_plan, usable)
     if settings.asked("context"):
         _check_context(settings.context, config.context)
     cache, host_free = _asked_cache(settings), host_memory()
@@ -129,7 +127,6 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     trunk, drafter, plan = plan, drafters.with_weights, drafters.behind(plan)
     wanted = replace(wanted, tree_rows=max(wanted.tree_rows, wanted.slots * drafters.arena_rows))
     ops = _ops(registry, settings, device)
-    usable = usable_memory(device, settings.memory)
     both = drafters.beside(weight_plan)
     form = choose_form(settings.weights, both, dtype, device, usable)
     nbytes = partial(
@@ -137,7 +134,8 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     )
     if form == "blocks" and is_host:
         _warn_of_blocks(settings.weights, partial(nbytes, weight_plan, file.inventory), usable)
-    step_tokens, layers = settings.step_tokens or 2 * slice_rows, len(plan.layers)
+    step_tokens = longest_step(settings.step_tokens, slice_rows)
+    layers = len(plan.layers)
     captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafters))
     features, drafts = _draft_sizes(drafters, config, wanted.slots)
     parted = partial(

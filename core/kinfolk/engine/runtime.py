@@ -20,6 +20,7 @@ from kinfolk.engine.loading import LoadedModel, less_memory, load_model
 from kinfolk.engine.preparing_drafters import named_drafters
 from kinfolk.engine.prompt_scorer import PromptScorer
 from kinfolk.engine.readers import Readers, start_reading
+from kinfolk.engine.step_rows import longest_step
 from kinfolk.engine.text import open_text
 from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
@@ -135,7 +136,7 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
     return SchedulerLimits(
         slots=loaded.limits.slots,
         context=loaded.limits.context,
-        step_tokens=settings.step_tokens or 2 * rows,
+        step_tokens=longest_step(settings.step_tokens, rows),
         slice=rows,
         quantum=settings.quantum,
         checkpoint_every=settings.checkpoint_every,
