@@ -11,7 +11,7 @@ from kinfolk_kernels.linear.dequantize_kernel import dequantize_kernel, gather_k
 from kinfolk_kernels.linear.segments import Segments
 from kinfolk_kernels.planes import INTERLEAVE, LAYOUTS, Planes
 
-GROUPS, PROGRAM_WORDS = 8, 64
+GROUPS, PROGRAM_WORDS = 4, 64
 """Groups of four rows of a program, and words of each."""
 
 FUSE = False
