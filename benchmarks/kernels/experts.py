@@ -1,6 +1,6 @@
 """Router and experts of one layer, in the shapes of released models: time against lower bounds.
 
-    python benchmarks/kernels/experts.py [--rows 1 4 16 64 2048] [--shape NAME]… [--json FILE]
+    python benchmarks/kernels/experts.py [--rows 1 16 64] [--shape NAME]… [--json FILE]
 
 A line has a shape, a number of rows, and the microseconds of a whole step and of each launch. A
 step consists of the router's product, the choice and the experts' products. One CUDA graph holds
@@ -8,7 +8,8 @@ several steps with different rows, so that the experts of one step are not in th
 next. The floor is the larger of two times: reading the planes of the distinct experts at the copy
 bandwidth, and multiplying at the matrix rate, both measured in the same run. If both kinds of
 kernels can run, by pairs and by groups of pairs, both are timed, and pairs also with the shared
-expert if the model has one; `*` marks the one that the op chooses.
+expert if the model has one, groups also with rows in int8, in blocks of 8 to 32 pairs; `*` marks
+the one that the op chooses.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from timing import copy_bandwidth, replay_seconds
 from kinfolk_kernels.act_and_mul.op import Activation
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import GroupTile, group_launches
+from kinfolk_kernels.experts.int8_group_launches import eights_for, int8_group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
-from kinfolk_kernels.experts.triton_backend import PAIRED_ROWS
+from kinfolk_kernels.experts.triton_backend import INT8_GROUPED_ROWS, PAIRED_ROWS
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, with_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import int8_rows
@@ -84,6 +86,11 @@ TILES = {
     "2 stages": (GroupTile(64, 128, 4, 2), GroupTile(64, 128, 4, 2)),
 }
 """Tiles for many rows: the default ones, and others to compare."""
+
+INT8_GROUPS = {"int8 8": 1, "int8 16": 2, "int8 24": 3, "int8 32": 4}
+"""Groups of pairs with rows in int8: eights of pairs in a block."""
+
+MOST_INT8_ROWS = 512
 
 
 def random_stack(
@@ -154,6 +161,8 @@ class Step:
             return list(group_launches(self.x, self.choice, layer, self.y, TILES[way]))
         # The norm before also stores few rows as int8.
         x = with_int8(self.x, int8_rows(self.x)) if len(self.x) <= MAX_INT8_ROWS else self.x
+        if way in INT8_GROUPS:
+            return list(int8_group_launches(x, self.choice, layer, self.y, eights=INT8_GROUPS[way]))
         return list(pair_launches(x, self.choice, layer, self.y))
 
 
@@ -218,8 +227,9 @@ def measure(
     timing: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
     timing["router"] = each([lambda s=s: s.route(router) for s in steps])  # type: ignore[misc]
     results = {}
-    for way in ("beside", "pairs", *TILES):
-        if (way not in TILES and rows > 64) or (way == "beside" and shared is None):
+    for way in ("beside", "pairs", *INT8_GROUPS, *TILES):
+        most = {"beside": 64, "pairs": 64, **dict.fromkeys(INT8_GROUPS, MOST_INT8_ROWS)}
+        if rows > most.get(way, rows) or (way == "beside" and shared is None):
             continue
         if TILES.get(way) is not None and rows <= 64:
             continue
@@ -240,16 +250,21 @@ def measure(
         results[way] = steps[0].y.clone()
         assert results[way].isfinite().all(), (shape, rows, way)
         timing["ways"][way] = {"seconds": whole, "share": floor / whole, "launches": parts}  # type: ignore[index]
-    if "pairs" in results:
-        pairs, groups = results["pairs"], results["groups"]
-        timing["difference"] = float((pairs - groups).norm() / groups.norm())
-        assert timing["difference"] < 5e-2, (shape, rows, timing)
+    groups = results["groups"]
+    for way in ("pairs", *INT8_GROUPS):
+        if way in results:
+            difference = float((results[way] - groups).norm() / groups.norm())
+            timing[f"difference, {way}"] = difference
+            assert difference < 5e-2, (shape, rows, timing)
     return timing
 
 
 def report(title: str, rows: int, timing: dict[str, object]) -> str:
     few = "beside" if "beside" in timing["ways"] else "pairs"  # type: ignore[operator]
     taken = few if rows <= PAIRED_ROWS else "groups"
+    if PAIRED_ROWS < rows <= INT8_GROUPED_ROWS:
+        eights = eights_for(rows * SHAPES[title].top_k, SHAPES[title].experts)
+        taken = f"int8 {8 * eights}"
     lines = [
         f"{title:12} {rows:4} rows: {timing['distinct']:5.1f} distinct experts, "
         f"floor {timing['floor'] * 1e6:.1f} us, router {timing['router'] * 1e6:.1f} us"  # type: ignore[operator]
@@ -266,7 +281,7 @@ def report(title: str, rows: int, timing: dict[str, object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64, 2048])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 32, 64, 128, 512, 2048])
     parser.add_argument("--shape", choices=SHAPES, nargs="*", default=list(SHAPES))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

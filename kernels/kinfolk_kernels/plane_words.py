@@ -13,9 +13,12 @@ import triton.language as tl
 
 from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0, low_codes, top_codes
 
+ANY_CACHE = tl.constexpr("")
+"""No cache modifier. Triton 3.6 does not accept a plain string as a default."""
+
 
 @triton.jit
-def load(pointers, mask, MASKED: tl.constexpr, CACHE: tl.constexpr = ""):
+def load(pointers, mask, MASKED: tl.constexpr, CACHE: tl.constexpr = ANY_CACHE):
     """Load ``pointers``; with MASKED, zero where ``mask`` is false. CACHE: a cache modifier."""
     if MASKED:
         return tl.load(pointers, mask=mask, other=0, cache_modifier=CACHE)
@@ -58,7 +61,7 @@ def matrix_words(
     K: tl.constexpr,
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
-    CACHE: tl.constexpr = "",
+    CACHE: tl.constexpr = ANY_CACHE,
 ):
     """Word ``t`` of each of the four runs of a group of 64 weights, for the four rows of ``quad``:
     words, their high bits, scales and supers, [lanes, 4] each. Pointers are those of one matrix, or

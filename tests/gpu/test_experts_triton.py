@@ -13,6 +13,7 @@ import torch
 from kinfolk_kernels.experts import triton_backend as kernels
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import group_launches
+from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.int8_rows import dequantize
@@ -139,6 +140,16 @@ def test_rows_alone(layer, poisoned, assert_near, rows):
     mine = sample(rows)
     expected = exact(x, choice, layer, mine, as_int8, as_lanes(layer.down.format))
     assert_near(y[mine], expected, FLIPS)
+
+
+@pytest.mark.parametrize("eights", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [2, 16, 33, 100, 512])
+def test_rows_of_an_expert_in_int8(layer, poisoned, assert_near, rows, eights):
+    x, choice = random_rows(rows, layer)
+    y = computed(lambda y: int8_group_launches(x, choice, layer, y, eights=eights), x, poisoned)
+    mine = sample(rows)
+    assert y.isfinite().all()
+    assert_near(y[mine], exact(x, choice, layer, mine, as_int8, as_int8), FLIPS)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 33, 64, 65, 700, 2048])

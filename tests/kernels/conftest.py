@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from digest_inputs import assert_same_digest, query_steps, scored_chunks, stored_keys
+from expert_layers import layer, planes_stack
 from kernel_inputs import (
     assert_near,
     candidates,
@@ -21,9 +22,11 @@ __all__ = [
     "assert_same_digest",
     "candidates",
     "drafted_sequences",
+    "layer",
     "memories",
     "numbers",
     "placements",
+    "planes_stack",
     "query_steps",
     "random_planes",
     "scored_chunks",

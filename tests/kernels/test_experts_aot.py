@@ -98,6 +98,7 @@ def launches():
     yield from fetches()
     from kinfolk_kernels.experts.choice import Choice
     from kinfolk_kernels.experts.group_launches import group_launches
+    from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
     from kinfolk_kernels.experts.pair_launches import pair_launches
     from kinfolk_kernels.experts.stacks import DENSE, format_of
     from kinfolk_kernels.route.op import RouteArguments
@@ -116,6 +117,12 @@ def launches():
                 kinds.append(("far, ", spread(layer)))
             for kind, taken in kinds:
                 for launch in made(x, choice, taken, empty(rows, layer.width)):
+                    yield f"{title}, {kind}{rows} rows: {launch.kernel.__name__}", launch
+        for rows, kind, taken in ((64, "", layer), (512, "far, ", spread(layer))):
+            choice = Choice(empty(rows, 8, dtype=torch.int64), empty(rows, 8))
+            x = empty(rows, layer.width, dtype=torch.float16)
+            if not dense:
+                for launch in int8_group_launches(x, choice, taken, empty(rows, layer.width)):
                     yield f"{title}, {kind}{rows} rows: {launch.kernel.__name__}", launch
     x, logits = empty(2048, 2816, dtype=torch.bfloat16), empty(2048, 128)
     yield "2048 rows: logits", logits_of_many(x, empty(128, 2816), logits)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
+from expert_layers import (
+    EXACT,
+    FLIPS,
+    HALF,
+    INT8,
+    as_int8,
+    choice,
+    placed,
+    rows_of,
+)
 
 from kinfolk.ops.binding import Ops
 from kinfolk.ops.builtin import OP_BACKENDS
@@ -14,56 +24,13 @@ from kinfolk_kernels.experts import group_launches as group
 from kinfolk_kernels.experts import pair_launches as pair
 from kinfolk_kernels.experts import triton_backend as kernels
 from kinfolk_kernels.experts.choice import Choice
-from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments, SharedExpert
+from kinfolk_kernels.experts.op import EXPERTS, SharedExpert
 from kinfolk_kernels.int8_rows import dequantize, quantize
-from kinfolk_kernels.planes import LAYOUTS, PlanesStack, unpack
+from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = pytest.mark.interpreter
 
-EXACT = (3e-6, 2e-5)
-"""Exact integer products or products of float32, summed in float32."""
-
-HALF = (4e-3, 3e-2)
-"""Weights, rows and what is between the products as float16; of random scales and minima, many a
-weight is a small difference of large numbers."""
-
-FLIPS = (6e-3, 5e-2)
-"""What is between the products in int8 may round to the next of 255 steps."""
-
-INT8 = (5e-2, 0.3)
-"""Rows of 64 numbers in int8, between them one that is four times as large as usual."""
-
 ACTIVATIONS = pytest.mark.parametrize("activation", CODES)
-
-
-@dataclass
-class Layer:
-    """Experts in bays, and the matrices of each expert as float64."""
-
-    experts: ExpertsArguments
-    gate: torch.Tensor
-    up: torch.Tensor
-    down: torch.Tensor
-
-    def run(self, x, choice, **changes):
-        """The result of the op."""
-        arguments = replace(self.experts, **changes)
-        return kernels.experts(arguments, x, choice.ids, choice.weights)
-
-    def inner(self, x, expert):
-        gate, up = self.gate[expert] @ x, self.up[expert] @ x
-        if self.experts.activation == "silu":
-            return gate * gate.sigmoid() * up
-        return torch.nn.functional.gelu(gate, approximate="tanh") * up
-
-    def exact(self, x, ids, weights, round=lambda x: x, between=lambda inner: inner):
-        """In float64; ``round`` changes the rows, ``between`` the input of the last matrix."""
-        x = round(x.double())
-        out = torch.zeros(len(ids), self.down.shape[1], dtype=torch.float64)
-        for row, (chosen, shares) in enumerate(zip(ids.tolist(), weights.double(), strict=True)):
-            for expert, share in zip(chosen, shares, strict=True):
-                out[row] += share * (self.down[expert] @ between(self.inner(x[row], expert)))
-        return out
 
 
 @pytest.fixture(autouse=True)
@@ -72,68 +39,12 @@ def _large_programs(monkeypatch):
     monkeypatch.setattr(pair, "QUADS", 16)
 
 
-@pytest.fixture
-def planes_stack(random_planes):
-    """``planes_stack(format, experts, rows, columns, seed=)``: numbers of a normal size."""
-
-    def make(name, experts, rows, columns, seed=0):
-        planes = random_planes(name, experts * rows, columns, seed)
-        size = float(unpack(planes).std()) * columns**0.5
-        supers = (planes.supers.view(torch.float16) / size).view(torch.int32)
-        return replace(planes, supers=supers).stacked(experts)
-
-    return make
-
-
-def numbers_of(stack):
-    if isinstance(stack, PlanesStack):
-        return torch.stack([unpack(stack[i]) for i in range(len(stack))]).double()
-    return stack.double()
-
-
-def placed(gate, up, down, activation="silu", seed=0):
-    """The stacks as the bays hold them; expert e lies in a bay of its own."""
-    bays = torch.randperm(gate.shape[0], generator=torch.Generator().manual_seed(seed))
-    dense = (numbers_of(stack)[bays] for stack in (gate, up, down))
-    experts = ExpertsArguments(gate, up, down, bays, activation, 2, torch.float16)
-    return Layer(experts, *dense)
-
-
-@pytest.fixture
-def layer(planes_stack):
-    """``layer(gate and up's format, down's, experts=, width=, channels=)``."""
-
-    def make(upper, lower, experts=5, width=64, channels=64, activation="silu", outputs=None):
-        if LAYOUTS[upper].block == 256:
-            width = -(-width // 256) * 256
-        if LAYOUTS[lower].block == 256:
-            channels = -(-channels // 256) * 256
-        gate, up = (planes_stack(upper, experts, channels, width, seed) for seed in (1, 2))
-        return placed(
-            gate, up, planes_stack(lower, experts, outputs or width, channels, 3), activation
-        )
-
-    return make
-
-
-def choice(rows, top_k, experts, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.rand(rows, experts, generator=generator).argsort(1)[:, :top_k].contiguous()
-    return Choice(ids, torch.rand(rows, top_k, generator=generator))
-
-
 def poisoned_inner(chosen, experts):
     inner = pair.Inner.make(chosen, experts)
     for part in (inner.pairs, inner.shared, inner.open, inner.scale):
         if part is not None:
             part.fill_(torch.nan)
     return inner
-
-
-def as_int8(numbers):
-    return (
-        dequantize(quantize(numbers.float().view(-1, numbers.shape[-1]))).double().view_as(numbers)
-    )
 
 
 def as_lanes(name):
@@ -154,11 +65,6 @@ def as_stored(numbers):
     """Rows between the products: first words 0 and 1 of every group, then 2 and 3, and so on."""
     words = numbers.unflatten(1, (-1, 8, 2, 4))
     return words.transpose(1, 2).flatten(1)
-
-
-def rows_of(numbers, rows, layer):
-    """Rows without outliers, whose products are of a normal size."""
-    return numbers(rows, layer.experts.width).clamp(-4, 4)
 
 
 # -- each pair for itself -------------------------------------------------------------------------
@@ -387,11 +293,13 @@ def test_the_number_of_rows_decides_between_pairs_and_groups(layer, numbers, mon
     def noting(name):
         return lambda *arguments, **options: taken.append(name) or []
 
-    for name in ("pair_launches", "group_launches"):
+    for name in ("pair_launches", "int8_group_launches", "group_launches"):
         monkeypatch.setattr(kernels, name, noting(name))
-    for rows in (1, 16, 17, 32, 33, 64):
+    monkeypatch.setattr(kernels, "INT8_GROUPED_ROWS", 48)
+    for rows in (1, 16, 17, 32, 33, 48, 49, 64):
         made.run(rows_of(numbers, rows, made), choice(rows, 2, 5))
-    assert taken == ["pair_launches"] * 4 + ["group_launches"] * 2
+    few, some, many = "pair_launches", "int8_group_launches", "group_launches"
+    assert taken == [few] * 4 + [some] * 2 + [many] * 2
 
 
 def test_activations_of_the_matrices_decide_between_int8_and_float16(layer, numbers, assert_near):

@@ -134,8 +134,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     )
     if form == "blocks" and is_host:
         _warn_of_blocks(settings.weights, partial(nbytes, weight_plan, file.inventory), usable)
-    step_tokens = longest_step(settings.step_tokens, slice_rows)
-    layers = len(plan.layers)
+    step_tokens, layers = longest_step(settings.step_tokens, slice_rows), len(plan.layers)
     captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafters))
     features, drafts = _draft_sizes(drafters, config, wanted.slots)
     parted = partial(

@@ -18,8 +18,8 @@ from kinfolk_kernels.experts.weight_tiles import weight_tile
 
 
 @triton.jit
-def _block(starts_ptr, ends_ptr, E: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr):
-    """This program's block: its expert (E beyond the last block), first pair and end of pairs."""
+def block_of(starts_ptr, ends_ptr, E: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr):
+    """The block of program_id(1): its expert (E beyond the last), first pair, end of pairs."""
     block = tl.program_id(1)
     e = tl.arange(0, SIZE)
     ends = tl.load(ends_ptr + e, mask=e < E, other=0x7FFFFFFF)
@@ -85,7 +85,7 @@ def group_gate_up_kernel(
 ):  # fmt: skip
     """Grid (F / BN, blocks): inner [P, F] = activation(gate x) * up x, pairs in sorted order.
     Nothing is stored for absent experts."""
-    expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
+    expert, first, stop = block_of(starts_ptr, ends_ptr, E, SIZE, BM)
     there_is = expert < E
     if GAPS:
         bay = tl.load(bay_ptr + expert, mask=there_is, other=-1).to(tl.int64)
@@ -141,7 +141,7 @@ def group_down_kernel(
 ):  # fmt: skip
     """Grid (W / BN, blocks): pairs [P, W] = down inner, in the order before sorting. Nothing
     is stored for absent experts."""
-    expert, first, stop = _block(starts_ptr, ends_ptr, E, SIZE, BM)
+    expert, first, stop = block_of(starts_ptr, ends_ptr, E, SIZE, BM)
     there_is = expert < E
     if GAPS:
         bay = tl.load(bay_ptr + expert, mask=there_is, other=-1).to(tl.int64)

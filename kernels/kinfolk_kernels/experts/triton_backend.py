@@ -19,6 +19,7 @@ from kinfolk_kernels.experts.bays import refuses_far
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_kernels import group_gate_up_kernel
 from kinfolk_kernels.experts.group_launches import group_launches
+from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.pair_launches import joins, pair_launches
 from kinfolk_kernels.experts.shared_launches import add_shared, shared_rows
@@ -31,6 +32,10 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 PAIRED_ROWS = 32
 """Up to this many rows, pairs are computed separately if the matrices allow int8 activations: few
 rows share an expert then."""
+
+INT8_GROUPED_ROWS = 0
+"""Above ``PAIRED_ROWS`` and up to this many rows, the pairs of an expert are multiplied together
+with rows in int8 if the matrices allow that. 0 = never: not yet measured on a GPU."""
 
 MAX_STACKED_EXPERTS = 1024
 MOST_CHOSEN = 32
@@ -90,14 +95,16 @@ def experts(
         x = x.contiguous()
     choice, shared = Choice(ids.contiguous(), weights.contiguous()), arguments.shared
     y = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    compiled = isinstance(group_gate_up_kernel, triton.JITFunction)
     if x.shape[0] <= PAIRED_ROWS and takes_int8(arguments):
-        compiled = isinstance(group_gate_up_kernel, triton.JITFunction)
         routed = arguments
         if joins(arguments, choice):
             shared = None
         elif shared is not None:
             routed = replace(arguments, shared=None)
         launches = pair_launches(x, choice, routed, y, asm=compiled)
+    elif x.shape[0] <= INT8_GROUPED_ROWS and takes_int8(arguments):
+        launches = int8_group_launches(x, choice, arguments, y, asm=compiled)
     else:
         rows = x.to(type_of(arguments.gate)).contiguous()
         launches = group_launches(rows, choice, arguments, y)

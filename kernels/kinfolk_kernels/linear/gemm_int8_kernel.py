@@ -44,7 +44,7 @@ UPPER = tl.constexpr(-0x55555556)
 
 
 @triton.jit
-def _group(
+def group_words(
     q_ptr,
     scales_ptr,
     supers_ptr,
@@ -55,8 +55,8 @@ def _group(
     FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """The loads of a lane for the first or second 64 columns of a pair, [32, 4] each for its four
-    rows: words c and c + 4, for 8-bit codes also c + 8 and c + 12, then scales."""
+    """A lane's loads of the ``i``-th 64 columns of a pair, [32, 4] each for its four rows: words c
+    and c + 4, for 8-bit codes also c + 8 and c + 12, then scales."""
     EIGHT: tl.constexpr = FORMAT == Q8_0
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     WORDS: tl.constexpr = K // 4 if EIGHT else K // 8
@@ -77,14 +77,7 @@ def _group(
 
 
 @triton.jit
-def _pair(
-    high_ptr,
-    supers_ptr,
-    quad,
-    pair,
-    K: tl.constexpr,
-    FORMAT: tl.constexpr,
-):
+def pair_words(high_ptr, supers_ptr, quad, pair, K: tl.constexpr, FORMAT: tl.constexpr):
     """The further loads of a lane for both groups of a pair, [32, 4] each: the words with the bits
     above the nibbles, and the block's scales."""
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
@@ -101,26 +94,25 @@ def _pair(
 
 
 @triton.jit
-def _quads(tile, N):
+def quads_of(tile, N):
     """The group of four rows of a tile that a lane reads, [32, 1], clamped to the last group."""
     g = tl.arange(0, 32)[:, None] // 4
     return tl.minimum(tile * 8 + g, (N + 3) // 4 - 1).to(tl.int64)
 
 
 @triton.jit
-def _words_of_x(x_ptr, row, c, pair, i, K: tl.constexpr, MASKED: tl.constexpr):
-    """A lane's four words of 64 columns of a row of x: c, c + 4, c + 8 and c + 12."""
-    at = x_ptr + (row * (K // 4) + 4 * c + tl.arange(0, 4)[None, :])
+def _words_of_x(x_at, c, pair, i, K: tl.constexpr, MASKED: tl.constexpr):
+    """A lane's four words of 64 columns of a row of x that begins at ``x_at`` [32, 1]: c, c + 4,
+    c + 8 and c + 12."""
+    at = x_at + (4 * c + tl.arange(0, 4)[None, :])
     return four(load(at + pair * 32 + i * 16, 2 * pair + i + 0 * c < K // 64, MASKED))
 
 
 @triton.jit
-def _scales_of_x(
-    d_ptr, c, pair, i, j: tl.constexpr, K: tl.constexpr, NT: tl.constexpr, MASKED: tl.constexpr
-):
-    """Scales of rows 2 c and 2 c + 1 of the ``j``-th eight rows of x."""
-    at = d_ptr + (2 * c + tl.arange(0, 2)[None, :]) + pair * (16 * NT) + (i * 8 * NT + 8 * j)
-    return tl.split(load(at, 2 * pair + i + 0 * c < K // 64, MASKED))
+def _scales_of_x(d_at, d_step, c, pair, i, K: tl.constexpr, MASKED: tl.constexpr):
+    """Scales of the two rows of x whose first scales are at ``d_at`` [32, 2]."""
+    there = 2 * pair + i + 0 * c < K // 64
+    return tl.split(load(d_at + pair * (2 * d_step) + i * d_step, there, MASKED))
 
 
 @triton.jit
@@ -258,10 +250,16 @@ def _segment(
     start, stop = program * SHARE, tl.minimum((program + 1) * SHARE, end)
     first_tile, last_tile = start // SPAN, (stop - 1) // SPAN
     wait_for_producers(PDL)
-    quad, pair = _quads(first_tile, N), start - first_tile * SPAN
-    words = _group(q_ptr, scales_ptr, supers_ptr, quad, pair, 0, K, FORMAT, MASKED)
-    words += _group(q_ptr, scales_ptr, supers_ptr, quad, pair, 1, K, FORMAT, MASKED)
-    more = _pair(high_ptr, supers_ptr, quad, pair, K, FORMAT)
+    quad, pair = quads_of(first_tile, N), start - first_tile * SPAN
+    words = group_words(q_ptr, scales_ptr, supers_ptr, quad, pair, 0, K, FORMAT, MASKED)
+    words += group_words(q_ptr, scales_ptr, supers_ptr, quad, pair, 1, K, FORMAT, MASKED)
+    more = pair_words(high_ptr, supers_ptr, quad, pair, K, FORMAT)
+    c, g = tl.arange(0, 32)[:, None] % 4, tl.arange(0, 32)[:, None] // 4
+    x_at, d_at, own_at = (), (), ()
+    for j in tl.static_range(NT):
+        x_at += (x_ptr + tl.minimum(8 * j + g, rows - 1) * (K // 4),)
+        d_at += (d_ptr + (8 * j + 2 * c + tl.arange(0, 2)[None, :]),)
+        own_at += (d_ptr + (8 * j + g),)
     for tile in tl.range(first_tile, last_tile + 1):
         stop_pair = tl.minimum(stop - tile * SPAN, PAIRS)
         zero = tl.zeros([32], tl.float32)
@@ -273,10 +271,10 @@ def _segment(
             # last pair prefetches itself.
             on = (pair + 1 == stop_pair) & (tile < last_tile)
             following = tl.where(on, 0, tl.minimum(pair + 1, stop_pair - 1))
-            quad = _quads(tl.where(on, tile + 1, tile), N)
-            sums, words, more = _products(
+            quad = quads_of(tl.where(on, tile + 1, tile), N)
+            sums, words, more = products(
                 sums, words, more, pair, following, quad,
-                q_ptr, high_ptr, scales_ptr, supers_ptr, x_ptr, d_ptr, rows,
+                q_ptr, high_ptr, scales_ptr, supers_ptr, x_at, d_at, own_at, 8 * NT,
                 K, FORMAT, NT, MASKED, ASM,
             )  # fmt: skip
         if tile == last_tile:
@@ -286,7 +284,7 @@ def _segment(
         last = parts == 1
         if parts > 1:
             for j in tl.static_range(NT):
-                tl.store(_part(part_ptr, program, tile, j, NT, SHARE, SPAN), _beside(sums, j))
+                tl.store(_part(part_ptr, program, tile, j, NT, SHARE, SPAN), beside(sums, j))
             tl.debug_barrier()
             last = tl.atomic_add(done_ptr + first, 1, sem="acq_rel") == parts - 1
         if last:
@@ -294,7 +292,7 @@ def _segment(
                 tl.debug_barrier()
                 tl.store(done_ptr + first, 0)
             for j in tl.static_range(NT):
-                total = _beside(sums, j)
+                total = beside(sums, j)
                 if parts > 1:
                     total = tl.zeros([32, 8], tl.float32)
                     for p in tl.static_range(MOST):
@@ -326,7 +324,7 @@ def _store(total, tile, j: tl.constexpr, y_ptr, N, rows):
 
 
 @triton.jit
-def _products(
+def products(
     sums,
     words,
     more,
@@ -337,9 +335,10 @@ def _products(
     high_ptr,
     scales_ptr,
     supers_ptr,
-    x_ptr,
-    d_ptr,
-    rows,
+    x_at,
+    d_at,
+    own_at,
+    d_step,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
     NT: tl.constexpr,
@@ -350,14 +349,16 @@ def _products(
 
     ``words`` and ``more`` were loaded for this pair. Returns the sums, and those of the
     ``following`` pair of the rows of ``quad``, whose loads are issued when the current words are
-    unpacked.
+    unpacked. For each eight rows of x, a lane 4 g + c has three addresses: ``x_at`` [32, 1] of the
+    words of row g, ``d_at`` [32, 2] of the first scales of rows 2 c and 2 c + 1, and ``own_at``
+    [32, 1] of that of row g. The scales of the next 64 columns are ``d_step`` further on.
     """
     SMALL: tl.constexpr = FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0
     LEAST: tl.constexpr = FORMAT == Q4_K or FORMAT == Q5_K
     HIGH: tl.constexpr = FORMAT == Q5_K or FORMAT == Q6_K or FORMAT == Q5_0
     Q: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     lane = tl.arange(0, 32)
-    c, g = lane[:, None] % 4, lane[:, None] // 4
+    c = lane[:, None] % 4
     none = tl.zeros([32], tl.int32)
     high, supers = words, (none, none, none, none)
     if HIGH:
@@ -382,15 +383,16 @@ def _products(
             q += (words[i * (Q + 1) + 2], words[i * (Q + 1) + 3])
         w = _operands(q, high, i, FORMAT, ASM)
         scales = four(words[i * (Q + 1) + Q])
-        next_words += _group(q_ptr, scales_ptr, supers_ptr, quad, following, i, K, FORMAT, MASKED)
+        next_words += group_words(
+            q_ptr, scales_ptr, supers_ptr, quad, following, i, K, FORMAT, MASKED
+        )
         if i == 1:
-            next_more = _pair(high_ptr, supers_ptr, quad, following, K, FORMAT)
+            next_more = pair_words(high_ptr, supers_ptr, quad, following, K, FORMAT)
         x = ()
         d = ()
         for j in tl.static_range(NT):
-            row = tl.minimum(j * 8 + g, rows - 1)
-            x += (_words_of_x(x_ptr, row, c, pair, i, K, MASKED),)
-            d += (_scales_of_x(d_ptr, c, pair, i, j, K, NT, MASKED),)
+            x += (_words_of_x(x_at[j], c, pair, i, K, MASKED),)
+            d += (_scales_of_x(d_at[j], d_step, c, pair, i, K, MASKED),)
         added = ()
         for j in tl.static_range(NT):
             begun = _begun(x[j], FORMAT, ASM)
@@ -422,8 +424,7 @@ def _products(
         least = four(minima(own_scales, ASM))
         added = ()
         for j in tl.static_range(NT):
-            at = d_ptr + (c % 2 * (8 * NT) + g) + pair * (16 * NT) + 8 * j
-            own = tl.reshape(tl.load(at), [32])
+            own = tl.reshape(tl.load(own_at[j] + c % 2 * d_step + pair * (2 * d_step)), [32])
             coarse, fine = in_two_parts(
                 (runs[4 * j] + runs[4 * j + 2]).to(tl.float32) * own,
                 (runs[4 * j + 1] + runs[4 * j + 3]).to(tl.float32) * own,
@@ -443,7 +444,7 @@ def _products(
 
 
 @triton.jit
-def _beside(sums, j: tl.constexpr):
+def beside(sums, j: tl.constexpr):
     """Eight sums [32] from 8 j on -> [32, 8]."""
     a = tl.join(sums[8 * j], sums[8 * j + 4])
     b = tl.join(sums[8 * j + 1], sums[8 * j + 5])
