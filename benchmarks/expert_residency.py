@@ -1,7 +1,7 @@
 """The simulator: what a trace costs with some of the experts in bays, by policy.
 
-Nothing here is measured. ``DecayedCount`` does what the op ``fetch`` does, so that on the same trace
-and from the same placement it counts what the op counts (``tests/benchmarks``).
+Nothing here is measured. ``DecayedCount`` does what the op ``fetch`` does, so on the same trace and
+from the same placement it counts what the op counts (``tests/benchmarks/test_residency.py``).
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ To simulate a text of your own, record a model that reads and continues it, and 
 
 'record' runs step by step with all experts wherever they fit; layers, experts and choices of the
 simulation are then those of the file, and --record-bytes are those of an expert of your model
-('kinfolk plan' shows them). 'bench' plays a trace in a full-size model, whose weights may be random:
+(their tensors in the file, divided by the experts). 'bench' plays a trace in a full-size model,
+whose weights may be random:
 
     kinfolk synth qwen3.5-35b-a3b model.gguf
     python benchmarks/residency.py bench -m model.gguf --trace sticky --expert-budget 50%
@@ -48,6 +49,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,13 +85,13 @@ with all experts on the device, the difference, the difference that the simulato
 measured rate of the link, the bar, whether it holds, the share of chosen experts that were near, MB
 fetched and read in place in a step, and whether the device counted what the simulator counts.
 
-Bars: bays that stay: far bytes / 0.80 B + 0.3 ms. One sequence and a sticky trace: 2.55, 1.56 and
-0.92 ms with 25, 50 and 75 % of a 35B-A3B in bays, 1.9 ms of Laguna-XS.2 and 2.2 of 26B-A4B with 50 %.
-Several rows: missed bytes / 0.75 B, and a tenth more. A prompt: cold bytes / 0.6 B. --memory 8 and
-12: 3.2 and 2.2 ms. All others are only reported.
+Bars, B being the rate of the link: with bays that stay, far bytes / 0.80 B + 0.3 ms. One sequence
+and a sticky trace: 2.55, 1.56 and 0.92 ms with 25, 50 and 75 % of a 35B-A3B in bays, with 50 % of
+Laguna-XS.2 1.9 ms and of 26B-A4B 2.2. Several rows: missed bytes / 0.75 B, and a tenth more. A
+prompt: cold bytes / 0.6 B. --memory 8 and 12: 3.2 and 2.2 ms. All others are only reported.
 
---all takes every row of the table of speeds: all experts near, then 50, 25 and 75 % with and without
-swaps, 16 sequences, 16 drafted rows and a prompt of 2048 at 50 %, --memory 8 and 12."""
+--all takes every row of the table of speeds: all experts near, then 50, 25 and 75 % with swaps and
+without, 16 sequences, 16 drafted rows and a prompt of 2048 at 50 %, --memory 8 and 12."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -110,6 +112,7 @@ class Results:
 
     path: Path | None
     options: argparse.Namespace
+    machine: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, row: dict[str, Any]) -> None:
@@ -117,7 +120,7 @@ class Results:
         if self.path is not None:
             told = {name: str(value) for name, value in vars(self.options).items()}
             taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            content = {"options": told, "taken": taken, "rows": self.rows}
+            content = {"options": told, "taken": taken, **self.machine, "rows": self.rows}
             self.path.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -256,7 +259,7 @@ def as_text(rows: Sequence[dict[str, Any]]) -> str:
 def record_form() -> tuple[argparse.ArgumentParser, Any]:
     parser = argparse.ArgumentParser(
         prog="residency.py record",
-        description="Record which experts a model chooses, while it reads texts and continues them.",
+        description="Record which experts a model chooses while it reads and continues texts.",
     )
     parser.add_argument("-m", "--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -298,7 +301,7 @@ def run_recording(options: argparse.Namespace) -> None:
             tokens = runtime.tokenizer.encode(text, parse_special=False)[: options.prompt]
             if not tokens:
                 continue
-            # A request ends with the tokens that were asked for, and so never early.
+            # No token ends it early, as none is named.
             *_, end = runtime.engine.submit(Request(f"{number}", tuple(tokens), options.tokens))
             if getattr(end, "error", None) is not None:
                 raise ValueError(f"{paths[number]}: {end.error}")
@@ -341,7 +344,8 @@ def bench_form() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def run_bench(options: argparse.Namespace) -> None:
-    from residency_bench import Experts, registry_with_traces, rows_of
+    from residency_bench import Experts, machine, registry_with_traces, rows_of
+
     from kinfolk.errors import KinfolkError
     from kinfolk.settings import load_settings
 
@@ -365,13 +369,12 @@ def run_bench(options: argparse.Namespace) -> None:
     except KinfolkError as error:
         raise ValueError(str(error)) from error
     sizes = {"layers": found.layers, "experts": found.experts, "top_k": found.top_k}
-    longest = max(work.prompt + work.generate * work.rows for work in works)
 
+    @cache
     def drawn(kind: str, sequences: int) -> Trace:
-        tokens = (2 + options.repeats) * longest if sequences == 1 else 1024
-        return traced(kind, tokens, sequences, sizes, options.seed)
+        return traced(kind, 4096 if sequences == 1 else 512, sequences, sizes, options.seed)
 
-    results = Results(options.json, options)
+    results = Results(options.json, options, machine(options.device))
     link = None if options.link is None else options.link * 1e9
     for row in rows_of(options.model, plan, drawn, common, registry,
                        repeats=options.repeats, seconds=options.seconds, link=link):  # fmt: skip
@@ -442,7 +445,7 @@ def bench_line(row: dict[str, Any]) -> str:
     counted = "" if device is None else (
         f"; device {device}: {equal[device == row['simulated']]}"
     )  # fmt: skip
-    peak = f"; peak {row['peak_GiB']:.2f} GiB" if row["peak_GiB"] else ""
+    peak = f"; peak {row['peak_GiB']:.2f} GiB" if "peak_GiB" in row else ""
     return (
         f"{said}, added {added} (predicted {row['predicted_ms']:.3f}, {bar}{held}); "
         f"{row['hit_share']:.1%} near, {row['copied_MB']:.1f} MB fetched, {row['far_MB']:.1f} MB "

@@ -1,9 +1,9 @@
 """Decoding of the real engine with a played trace: what experts outside cost, beside the bars.
 
-Used by ``residency.py bench``. A model is opened once for each budget and way of swapping, and every
-case runs there in an engine of its own: a run that captures, a run from the placement on that warms
-the bays, and the timed runs. What is added is the time of a step less that of the same case with
-all experts on the device. The device counts hits, records fetched and records read far; the
+Used by ``residency.py bench``. A model is opened once for each budget, with swaps and without, and
+every case runs there in an engine of its own: a run that captures, a run from the placement on that
+warms the bays, and the timed runs. What is added is the time of a step less that of the same case
+with all experts on the device. The device counts hits, records fetched and records read far; the
 simulator counts the same on the steps that the device says it has run, and so tells the traffic of
 decoding steps apart from that of prompts.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from expert_residency import (
     walk,
 )
 from expert_traces import Trace
+from results import kernels_hash
 from resume import copy_rate
 from traced_routes import Player, playing, with_traced_routes
 
@@ -123,9 +123,7 @@ class Experts:
 
 
 def registry_with_traces() -> Registry:
-    return with_traced_routes(
-        Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
-    )
+    return with_traced_routes(Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys()))
 
 
 def rows_of(
@@ -140,7 +138,7 @@ def rows_of(
     link: float | None = None,
 ) -> Iterator[Row]:
     """A row for each case of each opening, as soon as it is measured. One that fails says why, and
-    what would begin behind ``seconds`` says that it was left out."""
+    so do those of openings that would begin behind ``seconds``."""
     started = time.perf_counter()
     bases: dict[str, float] = {}
     for opening in openings:
@@ -149,16 +147,14 @@ def rows_of(
         if left <= 0:
             yield from ({**name, "skipped": f"--seconds {seconds:g} are over"} for name in names)
             continue
-        done = 0
         try:
             for row in opened_rows(path, opening, draw, common, registry, repeats, link):
-                if opening.budget == "all":
+                if opening.budget == "all" and "ms" in row:
                     bases.setdefault(row["case"], row["ms"])
                 yield judged(row, bases.get(row["case"]))
-                done += 1
         except (KinfolkError, RuntimeError, ValueError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            yield from ({**name, "failed": reason} for name in names[done:])
+            reason = f"cannot be opened: {type(error).__name__}: {error}"
+            yield from ({**name, "failed": reason} for name in names)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -189,17 +185,36 @@ def opened_rows(
         rate = link or copy_rate(runtime.loaded.device)
         for case in opening.cases:
             player.use(traces[case.name])
-            row = measured(runtime, settings, player, case, repeats, rate)
-            peak = torch.cuda.max_memory_reserved() if cuda else 0
+            try:
+                row = measured(runtime, settings, player, case, repeats, rate)
+            except (KinfolkError, RuntimeError, ValueError) as error:
+                row = {"case": case.name, "failed": f"{type(error).__name__}: {error}"}
             yield {
                 "opening": str(opening),
                 "memory": opening.memory,
                 "swap": opening.swap,
                 "opened_seconds": round(opened, 1),
                 "link_GB_s": round(rate / 1e9, 2),
-                "peak_GiB": round(peak / GIB, 3),
+                **memory_taken(cuda),
                 **row,
             }
+
+
+def memory_taken(cuda: bool) -> Row:
+    """GiB of the device: the most that torch has taken, and what is taken now by all programs and
+    the driver."""
+    if not cuda:
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    peak = torch.cuda.max_memory_reserved()
+    return {"peak_GiB": round(peak / GIB, 3), "taken_GiB": round((total - free) / GIB, 3)}
+
+
+def machine(device: str) -> Row:
+    """Where this runs."""
+    cuda = device != "cpu" and torch.cuda.is_available()
+    name = torch.cuda.get_device_name() if cuda else "cpu"
+    return {"machine": name, "torch": torch.__version__, "kernels": kernels_hash()}
 
 
 def measured(
@@ -330,7 +345,7 @@ def judged(row: Row, base: float | None) -> Row:
 
 
 def bar_of(row: Row) -> float | None:
-    """Most milliseconds that a step, or a prompt, may take longer; ``None``: it is reported only."""
+    """Most milliseconds that a step, or a prompt, may take longer; ``None``: only reported."""
     link = row["link_GB_s"]
     copied, read = row["copied_MB"], row["far_MB"]
     if row["prompts"]:

@@ -97,8 +97,8 @@ class Player:
         self._table: torch.Tensor | None = None
 
     def use(self, trace: Trace) -> None:
-        """Play another trace, from its beginning. Captured steps play on the old one, so this is for
-        a new engine. Raises :class:`ValueError` if the trace does not fit the model."""
+        """Play another trace, from its beginning, in a new engine: captured steps of an old one
+        would play the old trace. Raises :class:`ValueError` if it does not fit the model."""
         old, new = ((t.layers, t.experts, t.top_k) for t in (self.trace, trace))
         if old != new:
             raise ValueError(f"trace {trace.name} is of other layers than {self.trace.name}")
