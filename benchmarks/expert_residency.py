@@ -24,8 +24,9 @@ Numbers = npt.NDArray[np.int64]
 DECAY = next(float(each.default) for each in fields(FetchArguments) if each.name == "decay")
 """That of the op ``fetch``."""
 
-FETCHED_SHARE, PLACE_SHARE = 0.91, 0.75
-"""Predicted rates as shares of one large copy: of fetching, and of reading experts in place."""
+FETCHED_SHARE, PAIRS_SHARE, GROUPS_SHARE = 0.91, 0.75, 0.50
+"""Predicted rates as shares of one large copy: of fetching, and of reading experts in place with
+few rows and with the many of a prompt."""
 
 IDLE_SECONDS = 3e-6
 """Predicted for ``fetch`` in a layer of a step that misses nothing."""
@@ -78,12 +79,19 @@ class Traffic:
         return int(((self.fetched + self.swapped) * record).sum()), int((self.far * record).sum())
 
 
-def predicted_seconds(traffic: Traffic, record: Numbers, link: float, *, fetches: bool) -> float:
+def predicted_seconds(
+    traffic: Traffic,
+    record: Numbers,
+    link: float,
+    *,
+    fetches: bool,
+    read_share: float = PAIRS_SHARE,
+) -> float:
     """What all steps take longer than with all experts near, by a link whose large copies take
     ``link`` bytes a second."""
     copied, read = traffic.missed_bytes(record)
     idle = traffic.steps * len(record) * IDLE_SECONDS if fetches else 0.0
-    return copied / (FETCHED_SHARE * link) + read / (PLACE_SHARE * link) + idle
+    return copied / (FETCHED_SHARE * link) + read / (read_share * link) + idle
 
 
 @dataclass

@@ -156,6 +156,24 @@ def load(path: Path) -> Trace:
     return Trace(str(arrays["name"]), experts, ids)
 
 
+def load_or_draw(
+    name: str,
+    tokens: int,
+    *,
+    layers: int,
+    experts: int,
+    top_k: int,
+    sequences: int = 1,
+    seed: int = 0,
+) -> Trace:
+    """A drawn trace of the kind of this name, or the one in a file, whose sizes are its own, for so
+    many sequences."""
+    if name not in KINDS:
+        return load(Path(name)).split(sequences)
+    sizes = {"layers": layers, "experts": experts, "top_k": top_k}
+    return draw(name, tokens, sequences=sequences, seed=seed, **sizes)
+
+
 def draw(
     kind: str,
     tokens: int,

@@ -1,361 +1,171 @@
-"""Decoding of the real engine with a played trace: what experts outside cost, beside the bars.
-
-Used by ``residency.py bench``. A model is opened once for each budget, with swaps and without, and
-every case runs there in an engine of its own: a run that captures, a run from the placement on that
-warms the bays, and the timed runs. What is added is the time of a step less that of the same case
-with all experts on the device. The device counts hits, records fetched and records read far; the
-simulator counts the same on the steps that the device says it has run, and so tells the traffic of
-decoding steps apart from that of prompts.
-"""
+"""``residency.py bench``: its options, the rows that it takes, and how they are shown."""
 
 from __future__ import annotations
 
-import gc
-import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import argparse
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from expert_residency import (
-    DECAY,
-    DecayedCount,
-    Numbers,
-    Residency,
-    Static,
-    Traffic,
-    predicted_seconds,
-    walk,
+from expert_traces import KINDS, Trace, load_or_draw
+from played_decoding import (
+    Case,
+    Experts,
+    Opening,
+    link_rate,
+    machine,
+    registry_with_traces,
+    rows_of,
 )
-from expert_traces import Trace
-from results import kernels_hash
-from resume import copy_rate
-from traced_routes import Player, playing, with_traced_routes
+from row_file import RowFile
 
-from kinfolk.cli.bench_runs import Workload, measure
-from kinfolk.cli.main import BUILT_IN
-from kinfolk.engine.buckets import largest_step
-from kinfolk.engine.engine import Engine
-from kinfolk.engine.expert_plan import ExpertPlan
-from kinfolk.engine.loading import LoadedModel
-from kinfolk.engine.preparing import prepare_model
-from kinfolk.engine.runtime import Runtime, scheduler_limits
-from kinfolk.engine.sizing import GIB
-from kinfolk.errors import KinfolkError
-from kinfolk.plans import Placement
-from kinfolk.registry import Registry
-from kinfolk.settings import Settings, load_settings
-from kinfolk.spec.random_drafts import RandomDrafts
+from kinfolk.cli.bench_runs import Workload
+from kinfolk.settings import load_settings
 
-STEADY = {
-    "qwen35moe": {25: 2.55, 50: 1.56, 75: 0.92},
-    "laguna": {50: 1.9},
-    "gemma4": {50: 2.2},
-}
-"""Bars in ms a token, by architecture and percent of the experts in bays: one sequence, a sticky
-trace, bays that change. They are of 35B-A3B, Laguna-XS.2 and 26B-A4B, and of a link of 55 GB/s."""
+BENCH_HELP = """Decode with a played trace in the real engine, and print what experts outside add.
 
-CARDS = {8: 3.2, 12: 2.2}
-"""The same of the 35B-A3B by ``--memory``."""
+Each line: what was opened, the case, the milliseconds of a step (or of a prompt), those of the same
+with all experts on the device, the difference, the difference that the simulator predicts with the
+measured rate of the link, the bar, whether it holds, the share of chosen experts that were near, MB
+fetched and read in place in a step, and whether the device counted what the simulator counts.
 
-MEMORY_CONTEXT = 8192
+Bars, B being the rate of the link: with bays that stay, far bytes / 0.80 B + 0.3 ms. One sequence
+and a sticky trace: 2.55, 1.56 and 0.92 ms with 25, 50 and 75 % of a 35B-A3B in bays, with 50 % of
+Laguna-XS.2 1.9 ms and of 26B-A4B 2.2. Several rows: missed bytes / 0.75 B, and a tenth more. A
+prompt: cold bytes / 0.6 B. --memory 8 and 12: 3.2 and 2.2 ms. All others are only reported.
 
-Row = dict[str, Any]
-Draw = Callable[[str, int], Trace]
-"""A trace of this kind for so many sequences."""
+--all takes every row of the table of speeds: all experts near, then 50, 25 and 75 % with swaps and
+without, 16 sequences, 16 drafted rows and a prompt of 2048 at 50 %, --memory 8 and 12."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A workload on a kind of trace. ``prompts``: what is compared is the time of its prompts, not
-    that of a step of decoding."""
-
-    name: str
-    trace: str
-    work: Workload
-    prompts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """How a model is opened, and the cases that run then. ``budget``: ``all``, or a share or GiB of
-    experts on the device; or what ``memory`` leaves, in GiB."""
-
-    budget: str
-    swap: str
-    cases: tuple[Case, ...]
-    memory: float | None = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        fixed: dict[str, Any] = {"expert_swap": self.swap, "op": "route=played"}
-        if self.memory is None:
-            return {**fixed, "expert_budget": self.budget}
-        return {**fixed, "memory": self.memory, "context": MEMORY_CONTEXT, "slots": 1}
-
-    def __str__(self) -> str:
-        where = self.budget if self.memory is None else f"--memory {self.memory:g}"
-        return f"{where}, swap {self.swap}"
+def bench_form() -> tuple[argparse.ArgumentParser, Any]:
+    parser = argparse.ArgumentParser(
+        prog="residency.py bench",
+        description=BENCH_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-m", "--model", type=Path, required=True)
+    parser.add_argument("--trace", nargs="+", metavar="KIND|FILE", default=["sticky"],
+                        help=f"{', '.join(KINDS)}, or a recorded file")  # fmt: skip
+    parser.add_argument("--expert-budget", nargs="+", default=["50%"], metavar="N%|GIB")
+    parser.add_argument("--swap", nargs="+", choices=("on", "off"), default=["on", "off"])
+    parser.add_argument("--memory", nargs="+", type=float, default=[], metavar="GIB",
+                        help="also with what so much device memory leaves")  # fmt: skip
+    parser.add_argument("--sequences", nargs="+", type=int, default=[1])
+    parser.add_argument("--rows", type=int, default=1, help="of a sequence; all but one drafted")
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--generate", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--all", action="store_true", help="every row of the table of speeds")
+    parser.add_argument("--seconds", type=float, default=1500.0,
+                        help="open nothing more behind so many; default: 1500")  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="keep the rows that --json has")
+    parser.add_argument("--link", type=float, metavar="GB/s", help="default: measured")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--graphs", default="auto", choices=("auto", "on", "off"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    return parser, run_bench
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """The experts of a model as its plan has them; layers without experts are left out."""
-
-    architecture: str
-    layers: int
-    experts: int
-    top_k: int
-
-    @classmethod
-    def of(cls, path: Path, settings: Settings, registry: Registry) -> Experts:
-        """Raises :class:`ValueError` for a model without experts, or whose layers differ."""
-        ready = prepare_model(path, settings, registry)
-        with ready.file:
-            counts = [count for count in ready.experts.sizes.layers if count]
-        if len({*counts}) != 1:
-            raise ValueError(f"{path} has layers of {sorted({*counts}) or 'no'} experts: only a "
-                             "mixture whose layers are alike plays a trace")  # fmt: skip
-        return cls(ready.info.architecture, len(counts), counts[0], ready.experts.top_k)
-
-
-def registry_with_traces() -> Registry:
-    return with_traced_routes(Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys()))
-
-
-def rows_of(
-    path: Path,
-    openings: Sequence[Opening],
-    draw: Draw,
-    common: dict[str, Any],
-    registry: Registry,
-    *,
-    repeats: int,
-    seconds: float,
-    link: float | None = None,
-) -> Iterator[Row]:
-    """A row for each case of each opening, as soon as it is measured. One that fails says why, and
-    so do those of openings that would begin behind ``seconds``."""
-    started = time.perf_counter()
-    bases: dict[str, float] = {}
-    for opening in openings:
-        left = started + seconds - time.perf_counter()
-        names = [{"case": case.name, "opening": str(opening)} for case in opening.cases]
-        if left <= 0:
-            yield from ({**name, "skipped": f"--seconds {seconds:g} are over"} for name in names)
-            continue
-        try:
-            for row in opened_rows(path, opening, draw, common, registry, repeats, link):
-                if opening.budget == "all" and "ms" in row:
-                    bases.setdefault(row["case"], row["ms"])
-                yield judged(row, bases.get(row["case"]))
-        except (KinfolkError, RuntimeError, ValueError) as error:
-            reason = f"cannot be opened: {type(error).__name__}: {error}"
-            yield from ({**name, "failed": reason} for name in names)
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def opened_rows(
-    path: Path,
-    opening: Opening,
-    draw: Draw,
-    common: dict[str, Any],
-    registry: Registry,
-    repeats: int,
-    link: float | None,
-) -> Iterator[Row]:
-    """The rows of one opening."""
-    settings = load_settings(**{**common, **opening.settings})
-    traces = {case.name: draw(case.trace, case.work.sequences) for case in opening.cases}
-    cuda = settings.device != "cpu" and torch.cuda.is_available()
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    with (
-        playing(traces[opening.cases[0].name]) as player,
-        Runtime.open(path, settings, registry) as runtime,
-    ):
-        opened = time.perf_counter() - began
-        player.real_rows = runtime.loaded.real_rows
-        rate = link or copy_rate(runtime.loaded.device)
-        for case in opening.cases:
-            player.use(traces[case.name])
-            try:
-                row = measured(runtime, settings, player, case, repeats, rate)
-            except (KinfolkError, RuntimeError, ValueError) as error:
-                row = {"case": case.name, "failed": f"{type(error).__name__}: {error}"}
-            yield {
-                "opening": str(opening),
-                "memory": opening.memory,
-                "swap": opening.swap,
-                "opened_seconds": round(opened, 1),
-                "link_GB_s": round(rate / 1e9, 2),
-                **memory_taken(cuda),
-                **row,
-            }
-
-
-def memory_taken(cuda: bool) -> Row:
-    """GiB of the device: the most that torch has taken, and what is taken now by all programs and
-    the driver."""
-    if not cuda:
-        return {}
-    free, total = torch.cuda.mem_get_info()
-    peak = torch.cuda.max_memory_reserved()
-    return {"peak_GiB": round(peak / GIB, 3), "taken_GiB": round((total - free) / GIB, 3)}
-
-
-def machine(device: str) -> Row:
-    """Where this runs."""
-    cuda = device != "cpu" and torch.cuda.is_available()
-    name = torch.cuda.get_device_name() if cuda else "cpu"
-    return {"machine": name, "torch": torch.__version__, "kernels": kernels_hash()}
-
-
-def measured(
-    runtime: Runtime, settings: Settings, player: Player, case: Case, repeats: int, link: float
-) -> Row:
-    """One case, in an engine of its own."""
-    work, loaded = case.work, runtime.loaded
-    limits = scheduler_limits(loaded, settings)
-    limits = replace(limits, max_draft=work.rows - 1, widths="fixed")
-    drafter = RandomDrafts(loaded.info.vocabulary) if work.rows > 1 else None
-    with Engine(loaded, limits, drafter) as engine:
-        own = replace(runtime, engine=engine)
-        measure(own, work, seed=0)
-        engine.expert_use()  # nothing runs behind it
-        restart(loaded, player)
-        before = counters(engine)
-        measure(own, work, seed=1)
-        warm = len(player.rows())
-        runs = [measure(own, work, seed=2 + repeat) for repeat in range(repeats)]
-        engine.expert_use()
-        counted = [now - then for now, then in zip(counters(engine), before, strict=True)]
-        rows = player.rows()
-        refused = dict(engine.uncapturable_ops())
-    prompts = [round(1e3 * run.prompt, 3) for run in runs]
-    steps = [round(1e3 * run.decode / max(1, run.steps), 4) for run in runs]
-    row: Row = {
-        "case": case.name,
-        "architecture": loaded.info.architecture,
-        "trace": player.trace.name,
-        "sequences": work.sequences,
-        "rows": work.rows,
-        "prompts": case.prompts,
-        "ms": statistics.median(prompts if case.prompts else steps),
-        "prompt_ms": prompts,
-        "step_ms": steps,
-        "uncapturable_ops": refused,
+def run_bench(options: argparse.Namespace) -> None:
+    plan = table_openings(options) if options.all else asked_openings(options)
+    works = [case.work for opening in plan for case in opening.cases]
+    if min(options.repeats, options.rows, *options.sequences) < 1 or options.generate < 2:
+        raise ValueError("--repeats, --rows and --sequences are at least 1, --generate at least 2")
+    if any(work.prompt <= work.sequences * work.rows for work in works):
+        raise ValueError("--prompt must be more than --sequences times --rows, so that steps of "
+                         "prompts can be told from those that decode")  # fmt: skip
+    common: dict[str, Any] = {
+        "device": options.device,
+        "dtype": options.dtype,
+        "graphs": options.graphs,
+        "checkpoints": 0,
+        "draft": "off",
+        "slots": max(work.sequences for work in works),
+        "context": max(work.prompt + work.max_new for work in works),
     }
-    if loaded.experts is None:
-        return row
-    traffic = Traffics.of(loaded, player.trace, case.work, rows, warm)
-    return row | traffic.described(counted, link, repeats if case.prompts else 0)
+    registry = registry_with_traces()
+    found = Experts.of(options.model, load_settings(**common), registry)
+    sizes = {"layers": found.layers, "experts": found.experts, "top_k": found.top_k}
+
+    @cache
+    def drawn(kind: str, sequences: int) -> Trace:
+        tokens = 4096 if sequences == 1 else 512
+        return load_or_draw(kind, tokens, sequences=sequences, seed=options.seed, **sizes)
+
+    results = RowFile(options.json, options, machine(options.device))
+    before = results.resume() if options.resume else []
+    link = link_rate(options.device) if options.link is None else options.link * 1e9
+    limits: dict[str, Any] = {"repeats": options.repeats, "seconds": options.seconds}
+    asked = (options.model, plan, drawn, common, registry)
+    for row in rows_of(*asked, **limits, link=link, before=before):
+        results.add(row)
+        sys.stdout.write(f"{bench_line(row)}\n")
+        sys.stdout.flush()
 
 
-def restart(loaded: LoadedModel, player: Player) -> None:
-    """Experts and trace as they were when the model was opened. No step may run."""
-    with torch.inference_mode():
-        player.rewind()
-        if loaded.experts is None:
-            return
-        for layer in loaded.experts.layers.values():
-            layer.score.zero_()
-            layer.enter(layer.placed)
-        loaded.experts.restore()
+def asked_openings(options: argparse.Namespace) -> list[Opening]:
+    """All experts on the device first, to compare with, then what was asked for."""
+
+    def case(trace: str, sequences: int) -> Case:
+        work = Workload(options.prompt, options.generate, sequences, 0.0, rows=options.rows)
+        rows = f", {options.rows} drafted rows" if options.rows > 1 else ""
+        return Case(f"{Path(trace).name}, {sequences} sequences{rows}", trace, work)
+
+    cases = tuple(case(trace, each) for each in options.sequences for trace in options.trace)
+    alone = tuple(each for each in cases if each.work.sequences == 1)
+    budgets = [(budget, swap) for budget in options.expert_budget for swap in options.swap]
+    return [
+        Opening("all", "on", cases),
+        *(Opening(budget, swap, cases) for budget, swap in budgets),
+        *(Opening("", swap, alone, memory) for memory in options.memory for swap in options.swap),
+    ]
 
 
-def counters(engine: Engine) -> list[int]:
-    """Experts near, fetched and read far so far; empty with all of them on the device."""
-    stats = engine.stats()
-    names = ("expert_hits", "expert_fetched", "expert_far")
-    return [stats[name] for name in names if name in stats]
+def table_openings(options: argparse.Namespace) -> list[Opening]:
+    """The rows of the table of speeds, those first that matter most."""
+
+    def work(prompt: int = options.prompt, sequences: int = 1, rows: int = 1) -> Workload:
+        return Workload(prompt, options.generate, sequences, 0.0, rows=rows)
+
+    sticky = Case("sticky", "sticky", work())
+    uniform = Case("uniform", "uniform", work())
+    wide = (
+        Case("16 sequences", "sticky", work(sequences=16)),
+        Case("16 drafted rows", "sticky", work(rows=16)),
+        Case("prompt of 2048", "sticky", work(prompt=2048), prompts=True),
+    )
+    return [
+        Opening("all", "on", (sticky, uniform, *wide)),
+        Opening("50%", "on", (sticky, uniform, *wide)),
+        Opening("25%", "on", (sticky, uniform)),
+        Opening("75%", "on", (sticky, uniform)),
+        *(Opening(budget, "off", (sticky,)) for budget in ("50%", "25%", "75%")),
+        *(Opening("", "on", (sticky,), memory) for memory in (8.0, 12.0)),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Traffics:
-    """What the simulator counts on the steps that the device has run: ``whole`` is to equal the
-    device's counters; of the timed steps, those of prompts and those that decode."""
-
-    plan: ExpertPlan
-    record: Numbers
-    whole: Traffic
-    prompt: Traffic
-    decode: Traffic
-
-    @classmethod
-    def of(
-        cls, loaded: LoadedModel, trace: Trace, work: Workload, rows: Sequence[int], warm: int
-    ) -> Traffics:
-        assert loaded.source is not None
-        plan = loaded.source.ready.experts
-        layers = [layer for layer, count in enumerate(plan.sizes.layers) if count]
-        pinned = plan.placement.pinned
-        placement = Placement(
-            tuple(plan.placement.bays[layer] for layer in layers),
-            tuple(pinned[layer] for layer in layers) if pinned else (),
-        )
-        record: Numbers = np.array([plan.sizes.nbytes[layer] for layer in layers])
-        whole, prompt, decode = (Traffic.none(trace.layers) for _ in range(3))
-        policy = DecayedCount(DECAY) if plan.swap else Static()
-        residency = Residency.of(placement, trace.experts)
-        most = largest_step(1)[0]
-        for number, step in enumerate(walk(trace, policy, residency, rows, most)):
-            if step.counted:
-                whole.add(step)
-            if number >= warm:
-                (decode if step.rows <= work.sequences * work.rows else prompt).add(step)
-        return cls(plan, record, whole, prompt, decode)
-
-    def described(self, counted: Sequence[int], link: float, prompts: int) -> Row:
-        """Bytes and time of so many timed prompts, each; of a step that decodes, if that is 0."""
-        timed = self.prompt if prompts else self.decode
-        copied, read = timed.missed_bytes(self.record)
-        steps = prompts or max(1, timed.steps)
-        seconds = predicted_seconds(timed, self.record, link, fetches=self.plan.swap)
-        experts = sum(self.plan.sizes.layers)
-        return {
-            "bays": sum(self.plan.bays),
-            "percent": round(100 * sum(self.plan.bays) / experts, 1),
-            # Without swaps the device counts nothing.
-            "device": list(counted) if self.plan.swap else None,
-            "simulated": list(self.whole.totals),
-            "steps": timed.steps,
-            "hit_share": round(timed.hit_share, 4),
-            "decode_hit_share": round(self.decode.hit_share, 4),
-            "copied_MB": round(copied / steps / 1e6, 3),
-            "far_MB": round(read / steps / 1e6, 3),
-            "predicted_ms": round(1e3 * seconds / steps, 3),
-        }
-
-
-def judged(row: Row, base: float | None) -> Row:
-    """The row with what its experts add and, if the issue of this benchmark sets one, the bar."""
+def bench_line(row: dict[str, Any]) -> str:
+    what = f"{row['opening']:22} {row['case']:24}"
+    if reason := row.get("failed") or row.get("skipped"):
+        return f"{what} {reason}"
+    said = f"{what} {row['ms']:8.3f} ms"
     if "bays" not in row:
-        return row
-    bar = bar_of(row)
-    added = None if base is None else round(row["ms"] - base, 3)
-    held = None if bar is None or added is None else added <= bar
-    return {**row, "full_ms": base, "added_ms": added, "bar_ms": bar, "held": held}
-
-
-def bar_of(row: Row) -> float | None:
-    """Most milliseconds that a step, or a prompt, may take longer; ``None``: only reported."""
-    link = row["link_GB_s"]
-    copied, read = row["copied_MB"], row["far_MB"]
-    if row["prompts"]:
-        return round(read / (0.6 * link), 3)
-    if row["swap"] == "off":
-        return round(read / (0.80 * link) + 0.3, 3)
-    if row["sequences"] > 1 or row["rows"] > 1:
-        return round(1.1 * (copied + read) / (0.75 * link), 3)
-    if not str(row["trace"]).startswith("sticky"):
-        return None
-    if row["memory"] is not None:
-        return CARDS.get(round(row["memory"]))
-    return STEADY.get(row["architecture"], {}).get(round(row["percent"]))
+        return f"{said}, all experts near"
+    added = "?" if row["added_ms"] is None else f"{row['added_ms']:.3f}"
+    bar = "no bar" if row["bar_ms"] is None else f"bar {row['bar_ms']:.3f}"
+    held = {None: "", True: ", holds", False: ", MISSED"}[row["held"]]
+    equal = {True: "as simulated", False: f"simulated {row['simulated']}"}
+    device = row["device"]
+    counted = "" if device is None else (
+        f"; device {device}: {equal[device == row['simulated']]}"
+    )  # fmt: skip
+    peak = f"; peak {row['peak_GiB']:.2f} GiB" if "peak_GiB" in row else ""
+    return (
+        f"{said}, added {added} (predicted {row['predicted_ms']:.3f}, {bar}{held}); "
+        f"{row['hit_share']:.1%} near, {row['copied_MB']:.1f} MB fetched, {row['far_MB']:.1f} MB "
+        f"read far, link {row['link_GB_s']:.1f} GB/s{counted}{peak}"
+    )

@@ -195,9 +195,9 @@ class Recorder:
         layer = next(n for n, each in enumerate(self.layers) if each is arguments)
         self.ids[layer].append(ids.to("cpu", torch.int32, copy=True))
 
-    def trace(self, name: str) -> Trace:
-        """All that was chosen, as one sequence. Raises :class:`ValueError` for a model without
-        experts, and for one whose layers differ."""
+    def experts(self, name: str) -> int:
+        """Those of a layer. Raises :class:`ValueError` for a model without experts, and for one
+        whose layers differ."""
         sizes = {(int(each.weight.shape[0]), each.top_k) for each in self.layers}
         if len(sizes) != 1:
             raise ValueError(
@@ -205,9 +205,13 @@ class Recorder:
                 + (" and ".join(f"{k} of {e} experts" for e, k in sorted(sizes)) or "no experts")
                 + ": a trace is of layers that are alike"
             )
+        return sizes.pop()[0]
+
+    def trace(self, name: str) -> Trace:
+        """All that was chosen, as one sequence; raises what :meth:`experts` raises."""
+        experts = self.experts(name)
         ids = torch.stack([torch.cat(layer) for layer in self.ids], 1)
-        chosen = ids.numpy().astype(np.uint16)[:, None]
-        return Trace(name, sizes.pop()[0], chosen)
+        return Trace(name, experts, ids.numpy().astype(np.uint16)[:, None])
 
 
 _players: list[Player] = []

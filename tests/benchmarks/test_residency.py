@@ -23,7 +23,10 @@ from kinfolk.settings import load_settings
 from kinfolk_kernels.fetch import op as reference
 from kinfolk_kernels.fetch import torch_backend as fast
 
-SCRIPTS = ("expert_traces", "expert_residency", "traced_routes", "residency_bench", "residency")
+SCRIPTS = (
+    *("expert_traces", "expert_residency", "traced_routes", "row_file", "played_decoding"),
+    *("residency_bench", "residency"),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
