@@ -147,8 +147,9 @@ def run_simulation(options: argparse.Namespace) -> None:
 
 
 def described(trace: Trace) -> str:
+    many = f"{trace.sequences} sequences" if trace.sequences > 1 else "one sequence"
     return (
-        f"{trace.name}: {trace.tokens} tokens of {trace.sequences} sequences, {trace.top_k} of "
+        f"{trace.name}: {trace.tokens} tokens of {many}, {trace.top_k} of "
         f"{trace.experts} experts in {trace.layers} layers; {trace.reuse(1):.1%} of the choices "
         f"were the last token's, {trace.reuse(8):.1%} among the last eight; the busiest quarter "
         f"of the experts has {trace.busiest(0.25):.0%}"

@@ -113,7 +113,8 @@ def asked_openings(options: argparse.Namespace) -> list[Opening]:
     def case(trace: str, sequences: int) -> Case:
         work = Workload(options.prompt, options.generate, sequences, 0.0, rows=options.rows)
         rows = f", {options.rows} drafted rows" if options.rows > 1 else ""
-        return Case(f"{Path(trace).name}, {sequences} sequences{rows}", trace, work)
+        many = f"{sequences} sequences" if sequences > 1 else "one sequence"
+        return Case(f"{Path(trace).name}, {many}{rows}", trace, work)
 
     cases = tuple(case(trace, each) for each in options.sequences for trace in options.trace)
     alone = tuple(each for each in cases if each.work.sequences == 1)

@@ -334,6 +334,33 @@ def test_bench_leaves_out_what_begins_too_late_and_says_so(scripts, cases, capsy
     assert all(line.endswith("--seconds 0 are over") for line in shown)
 
 
+def test_bench_goes_on_from_the_rows_of_a_file_and_says_what_cannot_be_opened(
+    scripts, cases, traces, tmp_path, capsys
+):
+    """What was measured stays as it was; a row that failed is tried again."""
+    file, other = tmp_path / "rows.json", tmp_path / "other.npz"
+    traces.draw("uniform", 40, layers=5, experts=13, top_k=3).save(other)
+    fixed = ("--device", "cpu", "--dtype", "f32", "--repeats", "1", "--prompt", "6", "--swap", "on")
+    model = ("-m", str(cases / "qwen35moe.gguf"), *fixed, "--generate", "3", "--link", "10")
+    run, budget = scripts["residency"].main, ("--expert-budget", "30%")
+    run(["bench", *model, *budget, "--trace", str(other), "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    assert len(rows) == 2
+    assert all("trace uniform chooses 3 of 13 experts" in row["failed"] for row in rows)
+    kept = {"opening": "all, swap on", "case": "sticky, one sequence", "ms": 1000.0}
+    file.write_text(json.dumps({"rows": [*rows, kept]}))
+    run(["bench", *model, *budget, "--json", str(file), "--resume"])
+    first, second = json.loads(file.read_text())["rows"]
+    assert first == kept
+    assert second["opening"] == "30%, swap on"
+    assert second["added_ms"] == round(second["ms"] - 1000.0, 3)
+    file.write_text("{")
+    with pytest.raises(SystemExit):
+        run(["bench", *model, "--json", str(file), "--resume"])
+    assert "has no rows to go on from" in capsys.readouterr().err
+    assert file.read_text() == "{"
+
+
 def test_a_trace_of_another_model_is_refused_with_the_sizes(scripts, cases, traces, tmp_path):
     routes = scripts["traced_routes"]
     registry = routes.with_traced_routes(Registry.discover(load_settings()))
