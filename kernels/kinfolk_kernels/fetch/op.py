@@ -42,7 +42,7 @@ class FetchArguments:
     traffic: torch.Tensor
     rows: torch.Tensor
     pinned: int = 0
-    decay: float = 0.99
+    decay: float = 0.95
 
     @property
     def bays(self) -> int:
