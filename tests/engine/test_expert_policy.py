@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
+from threading import Event
 from typing import Any, ClassVar
 
 import pytest
@@ -132,6 +134,33 @@ def test_a_profile_is_written_at_the_end_and_places_the_most_used_experts(opened
     with Engine(again, SchedulerLimits(slots=1, **LIMITS)) as running:
         answer(running)
     assert json.loads(path.read_text())["tokens"] == 2 * rows
+
+
+def test_steps_go_on_while_the_disk_does_not_answer(opened, tmp_path, monkeypatch):
+    """The file is whole at the end, with what was counted meanwhile."""
+    asked, answers, late = Event(), Event(), []
+    real = os.fsync
+
+    def fsync(descriptor):
+        asked.set()
+        late.append(not answers.wait(20))
+        real(descriptor)
+
+    monkeypatch.setattr("kinfolk.experts.profile.SAVE_SECONDS", 0.0)
+    path = tmp_path / "profile.json"
+    with Engine(opened(expert_profile=path), SchedulerLimits(slots=1, **LIMITS)) as running:
+        monkeypatch.setattr("kinfolk.experts.profile.os.fsync", fsync)
+        answer(running)
+        assert asked.wait(60)
+        before = running.stats()["steps"]
+        answer(running)
+        assert running.stats()["steps"] - before > REPORT_STEPS
+        assert not path.exists()
+        answers.set()
+        rows = running.stats()["rows"]
+    assert not any(late)
+    assert json.loads(path.read_text())["tokens"] == rows
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_profile_of_another_model_is_refused_before_weights_are_read(opened, tmp_path, cases):
