@@ -14,6 +14,7 @@ from kinfolk.descriptors import PolicySpec
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.expert_reports import REPORT_STEPS
 from kinfolk.engine.loading import load_model
+from kinfolk.engine.preparing import prepare_model
 from kinfolk.errors import SettingsError
 from kinfolk.hookspecs import hookimpl
 from kinfolk.plans import ExpertSwap, ExpertSwaps
@@ -69,7 +70,7 @@ def opened(cases):
             registry = replace(registry, policies={"swaps": Provided(spec, "test", "test")})
             settings["policy"] = "swaps"
         fixed = {"device": "cpu", "dtype": "f32", "context": 256, "slots": 2, "draft": "off"}
-        options = load_settings(**fixed, expert_budget="30%", **settings)
+        options = load_settings(**{**fixed, "expert_budget": "30%", **settings})
         return load_model(cases / "laguna.gguf", options, registry)
 
     return run
@@ -134,6 +135,43 @@ def test_a_profile_is_written_at_the_end_and_places_the_most_used_experts(opened
     with Engine(again, SchedulerLimits(slots=1, **LIMITS)) as running:
         answer(running)
     assert json.loads(path.read_text())["tokens"] == 2 * rows
+
+
+@pytest.mark.parametrize(
+    "options", [{"expert_budget": "all"}, {"expert_budget": "30%", "expert_swap": "off"}]
+)
+def test_a_profile_can_be_made_where_bays_stay(opened, tmp_path, options):
+    """On a device with room for all experts, say. It is that of any other residency."""
+    profiles = []
+    for place, chosen in enumerate((options, {"expert_budget": "30%"})):
+        path = tmp_path / f"{place}.json"
+        loaded = opened(expert_profile=path, **chosen)
+        before = [layer.expert_of_bay.tolist() for layer in loaded.experts.layers.values()]
+        with Engine(loaded, SchedulerLimits(slots=1, **LIMITS)) as running:
+            tokens, _ = answer(running, 8)
+            running.check_integrity()
+            if place == 0:
+                after = [layer.expert_of_bay.tolist() for layer in loaded.experts.layers.values()]
+                assert after == before
+                assert running.expert_use()
+                assert running.stats()["expert_fetched"] == 0
+        profiles.append((json.loads(path.read_text()), tokens))
+    assert profiles[0] == profiles[1]
+
+
+def test_experts_that_are_counted_are_planned_as_records(cases, tmp_path):
+    registry, path = Registry.discover(load_settings()), tmp_path / "profile.json"
+    plans = [
+        prepare_model(cases / "laguna.gguf", load_settings(device="cpu", **options), registry)
+        for options in ({}, {"expert_profile": path})
+    ]
+    usual, counted = (each.memory.parts for each in plans)
+    sizes = plans[1].experts.sizes
+    assert counted["experts"] == sizes.total
+    assert counted.get("homes of experts", 0) == 0
+    assert counted["weights"] < usual["weights"]
+    assert "uses of" in plans[1].experts.describe()
+    assert not plans[0].experts.in_records
 
 
 def test_steps_go_on_while_the_disk_does_not_answer(opened, tmp_path, monkeypatch):
