@@ -15,9 +15,9 @@ from kinfolk.engine.engine import Engine
 from kinfolk.engine.expert_reports import REPORT_STEPS
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.preparing import prepare_model
-from kinfolk.errors import SettingsError
+from kinfolk.errors import HookValueError, SettingsError
 from kinfolk.hookspecs import hookimpl
-from kinfolk.plans import ExpertSwap, ExpertSwaps
+from kinfolk.plans import ExpertSwap, ExpertSwaps, Placement
 from kinfolk.registry import Provided, Registry
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import Request
@@ -53,12 +53,39 @@ class Fails:
         raise RuntimeError("no opinion")
 
 
+class SwapsTwice:
+    """A policy that gives one bay to two experts."""
+
+    @hookimpl
+    def swap_experts(self, use, residency):
+        layer = next(layer for layer, bays in enumerate(residency.bays) if bays)
+        bays = residency.bays[layer]
+        far = [e for e in range(residency.experts[layer]) if e not in bays]
+        return ExpertSwaps((ExpertSwap(layer, far[0], 0), ExpertSwap(layer, far[1], 0)))
+
+
+class PlacesTwice:
+    """A policy that has one expert in two bays."""
+
+    @hookimpl
+    def place_experts(self, stats, budget):
+        return Placement(tuple((0, 0) if experts else () for experts in stats.layers))
+
+
 def create(info):
     return BringsTheFirst()
 
 
 def create_failing(info):
     return Fails()
+
+
+def create_swapping_twice(info):
+    return SwapsTwice()
+
+
+def create_placing_twice(info):
+    return PlacesTwice()
 
 
 @pytest.fixture
@@ -103,12 +130,28 @@ def test_swaps_of_a_policy_are_executed_and_change_no_token(opened):
     assert [len(bays) for bays in residency.bays] == list(far.source.ready.experts.bays)
 
 
-def test_a_policy_that_fails_harms_no_request(opened, caplog):
-    with Engine(opened("create_failing"), SchedulerLimits(slots=1, **LIMITS)) as running:
-        _, event = answer(running, 2 * REPORT_STEPS + 8)
+@pytest.mark.parametrize(
+    ("policy", "steps", "told"),
+    [
+        ("create_failing", 2 * REPORT_STEPS, "no opinion"),
+        ("create_swapping_twice", REPORT_STEPS, "another swap takes that bay"),
+    ],
+)
+def test_a_policy_that_fails_harms_no_request(opened, caplog, policy, steps, told):
+    with Engine(opened(policy), SchedulerLimits(slots=1, **LIMITS)) as running:
+        _, event = answer(running, steps + 8)
         assert event.error is None
-        assert running.stats()["swap_experts_failures"] == 2
-    assert caplog.text.count("no opinion") == 1
+        assert running.stats()["swap_experts_failures"] == steps // REPORT_STEPS
+        running.check_integrity()
+    assert caplog.text.count(told) == 1
+
+
+def test_a_policy_that_places_an_expert_twice_is_named_before_weights_are_read(opened, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.delattr("kinfolk.engine.loading.load_weights")
+        with pytest.raises(HookValueError, match=r"expert 0 in bay 1.*policy 'swaps'"):
+            opened("create_placing_twice")
+    opened().experts.check_integrity()
 
 
 def test_bays_that_stay_are_not_asked_about(opened):
