@@ -45,6 +45,11 @@ def test_counts_of_the_file_and_of_this_run_are_added(saved):
     assert list(saved.parent.iterdir()) == [saved]
 
 
+def test_a_folder_that_does_not_exist_is_refused_before_anything_is_counted(tmp_path):
+    with pytest.raises(SettingsError, match=r"there is no folder .*missing"):
+        ExpertProfile.load(tmp_path / "missing" / "p.json", "model-a", LAYERS)
+
+
 @pytest.mark.parametrize(
     "counts", [((1, 1, 1), ()), ((1, 1), (), (1, 1)), ((1, 1, 1), (), (1, -1))]
 )

@@ -200,11 +200,13 @@ def _check_host(settings: Settings, homes: int, free: int, *, is_host: bool) -> 
     has = (
         f"the host has {free / GIB:.2f} GiB free" if asked is None else f"--expert-host is {asked}"
     )
+    why, instead = "not all experts fit on the device", "a smaller quantisation"
+    if settings.expert_budget != "auto":
+        why = f"--expert-budget {settings.expert_budget} leaves experts out"
+        instead = f"--expert-budget all or {instead}"
     raise CapacityError(
-        f"not all experts are on the device (--expert-budget {settings.expert_budget}), so all of "
-        f"them have their home in host memory: {homes / GIB:.2f} GiB, and {has}: use "
-        "--expert-budget all or a smaller quantisation, or set --expert-host to what the host "
-        "really has"
+        f"{why}, so all of them have their home in host memory: {homes / GIB:.2f} GiB, and {has}: "
+        f"use {instead}, or set --expert-host to what the host really has"
     )
 
 

@@ -53,12 +53,18 @@ class ExpertProfile:
 
         A table of comma-separated counts, one line for each layer with experts, is read too; it
         names no model, so only its shape is checked. Raises :class:`SettingsError` for a file that
-        cannot be read, is damaged, or is of another model; the file stays as it is.
+        cannot be read, is damaged, or is of another model, which stays as it is, and for a folder
+        that does not exist.
         """
         profile = cls(path, fingerprint, layers, clock)
         try:
             text = path.read_bytes().decode()
         except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise SettingsError(
+                    f"--expert-profile {path}: there is no folder {path.parent} to write it to",
+                    field="expert_profile",
+                ) from None
             return profile
         except (OSError, UnicodeDecodeError) as error:
             raise _refusal(path, f"cannot be read as text: {error}") from error
