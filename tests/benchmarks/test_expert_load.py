@@ -9,8 +9,6 @@ import pytest
 
 from kinfolk.experts.arena import HostArena
 
-pytest.importorskip("triton")
-
 
 @pytest.fixture
 def bench(repo, monkeypatch):
