@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import suppress
 
 import torch
@@ -20,6 +21,18 @@ def page_lock(memory: torch.Tensor) -> None:
 def page_unlock(memory: torch.Tensor) -> None:
     """Unlock what :func:`page_lock` has locked. No device may read it any more."""
     torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+
+
+def has_one_address(memory: torch.Tensor) -> bool:
+    """Whether the current device finds locked ``memory`` at the host's address of it, as on most
+    systems; true if the driver cannot be asked."""
+    try:
+        ask = ctypes.CDLL("libcuda.so.1").cuMemHostGetDevicePointer_v2
+    except (OSError, AttributeError):
+        return True
+    found = ctypes.c_uint64()
+    error = ask(ctypes.byref(found), ctypes.c_void_p(memory.data_ptr()), ctypes.c_uint(0))
+    return error != 0 or found.value == memory.data_ptr()
 
 
 def forget_error(device: torch.device) -> None:

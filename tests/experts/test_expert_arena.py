@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,6 +98,29 @@ def test_a_driver_that_refuses_is_told_with_its_words_and_what_limits_it(driver,
     arena = HostArena(1 << 20, gpu)
     assert list(working.locked.values()) == [1 << 20]
     arena.release()
+    assert not working.locked
+
+
+@pytest.mark.parametrize(("answer", "apart", "reads"), [(0, 0, True), (0, 64, False), (1, 9, True)])
+def test_a_device_with_another_address_for_host_memory_is_refused(
+    driver, monkeypatch, answer, apart, reads
+):
+    """As the driver says, if it says anything."""
+
+    def ask(found, address, flags):
+        found._obj.value = address.value + apart
+        return answer
+
+    library = SimpleNamespace(cuMemHostGetDevicePointer_v2=ask)
+    monkeypatch.setattr("kinfolk.page_lock.ctypes.CDLL", lambda name: library)
+    working, _ = driver(0)
+    if reads:
+        arena = HostArena(4096, torch.device("cuda", 0))
+        assert working.locked
+        arena.release()
+    else:
+        with pytest.raises(CapacityError, match="not read it at the address"):
+            HostArena(4096, torch.device("cuda", 0))
     assert not working.locked
 
 

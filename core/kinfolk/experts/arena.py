@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from kinfolk.errors import CapacityError
-from kinfolk.page_lock import forget_error, page_lock, page_unlock
+from kinfolk.page_lock import forget_error, has_one_address, page_lock, page_unlock
 
 _GIB = 2**30
 
@@ -82,6 +82,9 @@ def lock_with_driver(memory: torch.Tensor, device: torch.device) -> None:
         except RuntimeError:
             forget_error(device)
             raise
+        if not has_one_address(memory):
+            page_unlock(memory)
+            raise RuntimeError("the device does not read it at the address that the host has")
 
 
 def _map(nbytes: int) -> mmap.mmap:
