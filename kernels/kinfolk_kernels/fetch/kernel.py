@@ -71,7 +71,7 @@ def fetch_kernel(
     e = tl.arange(0, SIZE)
     wait_for_producers(PDL)
     # The number of rows may be any, and times TOP_K more than 32 bits hold.
-    real = tl.minimum(pairs // TOP_K, tl.load(rows_ptr)) * TOP_K
+    real = tl.minimum(pairs, tl.load(rows_ptr)) * TOP_K
     bay = tl.load(bay_ptr + e, mask=e < E, other=-1).to(tl.int32)
     score = tl.load(score_ptr + e, mask=e < E, other=0.0)
     uses = tl.load(uses_ptr + e, mask=e < E, other=0)
