@@ -16,6 +16,7 @@ from kinfolk.engine.expert_reports import REPORT_STEPS
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.preparing import prepare_model
 from kinfolk.errors import HookValueError, SettingsError
+from kinfolk.experts.cache import LayerExperts
 from kinfolk.hookspecs import hookimpl
 from kinfolk.plans import ExpertSwap, ExpertSwaps, Placement
 from kinfolk.registry import Provided, Registry
@@ -128,6 +129,28 @@ def test_swaps_of_a_policy_are_executed_and_change_no_token(opened):
     for layer, uses in enumerate(use.uses):
         assert sum(uses) == (rows * top_k if residency.experts[layer] else 0)
     assert [len(bays) for bays in residency.bays] == list(far.source.ready.experts.bays)
+
+
+def test_a_swap_that_breaks_in_the_middle_costs_its_step_alone(opened, monkeypatch):
+    far = opened("create")
+    swap, left = LayerExperts.swap, [2]
+
+    def breaks(layer, expert, bay):
+        left[0] -= 1
+        swap(layer, expert, bay)
+        if left[0] == 0:
+            layer.near[bay][:100] = 0xFF
+            layer.bay_of_expert[expert] = layer.bays + expert
+            raise RuntimeError("a cable was pulled")
+
+    monkeypatch.setattr(LayerExperts, "swap", breaks)
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        usual, event = answer(running)
+        assert "a cable was pulled" in event.error
+        running.check_integrity()
+        assert len(usual) >= REPORT_STEPS
+        assert answer(running, 8)[0] == usual[:8]
+        running.check_integrity()
 
 
 @pytest.mark.parametrize(
