@@ -262,7 +262,7 @@ def logits(path, registry, **options):
 def test_the_sample_plugins_register_without_a_problem(registry):
     assert registry.problems() == ()
     brought = {kind: getattr(registry, kind) for kind in ("policies", "drafters", "commands")}
-    assert {"no-drafts", "shared-tokens"} == set(brought["policies"])
+    assert {"no-drafts", "shared-tokens", "follows-use"} == set(brought["policies"])
     assert {"stutter"} < set(brought["drafters"])
     assert {"greet"} == set(brought["commands"])
     assert "SIGNS" in {provided.value.name for provided in registry.quant_formats}
@@ -280,6 +280,26 @@ def test_the_sample_op_back_end_is_chosen_and_right(cases, registry):
 def test_the_sample_policy_is_asked_first(cases, registry):
     loaded, _ = logits(cases / "qwen35.gguf", registry, policy="no-drafts")
     assert [who.split()[0] for who in loaded.hooks.asked("verify")] == ["policy", "family", "core"]
+
+
+def test_the_sample_policy_for_experts_swaps_what_is_used(samples):
+    from kinfolk.hooks import HookProvider, ModelHookCaller
+    from kinfolk.plans import ExpertResidency, ExpertSwap, ExpertUse
+
+    policy = importlib.import_module("kinfolk_example.swaps_plugin").create(None)
+    caller = ModelHookCaller(
+        HookProvider("family 'f'", object()), [], [HookProvider("policy 'p'", policy)]
+    )
+    use = ExpertUse(64, ((9, 1, 5, 0), (), (1, 1, 2, 2)), ((9, 5, 1), (0, 0, 0), (2, 0, 4)))
+    residency = ExpertResidency((4, 0, 4), ((0, 1), (), (0, 1)), (1, 0, 0), (8, 0, 8))
+    assert caller.swap_experts(use, residency).swaps == (ExpertSwap(0, 2, 1),)
+
+
+def test_the_sample_checks_of_expert_back_ends_can_pass(samples, tmp_path):
+    from kinfolk.testing.kit import Kit
+
+    module = importlib.import_module("kinfolk_example.test_expert_back_ends")
+    module.test_any_number_of_bays_gives_the_same_bits(Kit("qwen35moe", tmp_path), "K")
 
 
 def test_the_sample_drafter_proposes(registry):

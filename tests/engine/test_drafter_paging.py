@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from dataclasses import replace
@@ -307,3 +308,32 @@ def test_parking_frees_the_model_that_reads_along(start, collect):
     engine.unpark("target")
     assert collect(engine.submit(request)).tokens == before
     assert engine.stats()["kvflash_reading_failures"] == 0
+
+
+@pytest.mark.parametrize("name", ["laguna", "qwen35moe"])
+def test_a_second_model_neither_reads_nor_writes_the_profile_of_experts(
+    registry, cases, settings, tmp_path, name
+):
+    """The file has the fingerprint of the model that answers, and its rows alone."""
+    path = tmp_path / "profile.json"
+    values = settings(expert_budget="30%", expert_profile=path)
+    target = load_model(cases / "laguna.gguf", values, registry)
+    tokenizer = open_text(cases / "laguna.gguf", values, registry)[0]
+    planned = target.source.ready.experts
+    planned.profile.add([[0] * count for count in planned.sizes.layers], 1000)
+    planned.profile.save()
+    reader = PromptScorer.open_for_chunks(cases / f"{name}.gguf", values, registry)
+    assert reader.loaded.experts is None
+    readers = Readers(chunks=reader, start=start_reading(tokenizer, reader))
+    limits = SchedulerLimits(slots=1, context=CONTEXT, step_tokens=512, slice=256)
+    with Engine(target, limits, readers=readers) as engine:
+        for _ in engine.submit(Request("a", tokens_of(BUDGET + 60), 20)):
+            pass
+        assert engine.stats()["kvflash_read_tokens"] > BUDGET
+        counted = sum(map(sum, engine.expert_use().values()))
+    reader.close()
+    rows = counted // len(target.experts.layers) // planned.top_k
+    found = json.loads(path.read_text())
+    assert found["fingerprint"] == planned.profile.fingerprint
+    assert found["tokens"] == 1000 + rows
+    assert sum(map(sum, found["counts"])) == counted

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.engine.expert_plan import ExpertPlan, ExpertRecords, plan_experts
-from kinfolk.engine.memory import MemoryPlan
+from kinfolk.engine.memory import MemoryPlan, plan_memory
 from kinfolk.engine.preparing import prepare_model
 from kinfolk.errors import CapacityError, SettingsError
 from kinfolk.experts.profile import ExpertProfile
-from kinfolk.plans import Placement, StateLimits
+from kinfolk.plans import Codec, Paged, Placement, Section, StateLimits, StatePlan
 from kinfolk.settings import load_settings
 
 pytestmark = pytest.mark.cpu
@@ -105,6 +105,60 @@ def test_experts_that_must_all_be_near_are_refused_if_they_do_not_fit():
         planned("all", 500)
 
 
+MIB = 2**20
+STATE = StatePlan((Paged((Section("k", 2, 64, Codec("f32")),)),))
+
+
+@pytest.mark.parametrize(
+    ("taken", "is_host", "told"),
+    [
+        # A device without room for the core, and not even for one bay.
+        (
+            {"weights": 90 * MIB, "experts": 0, "homes": 200 * MIB},
+            False,
+            r"weights 0.09 .*experts 0.00 .*0.10 GiB can be used. A smaller quantisation",
+        ),
+        (
+            {"weights": 20 * MIB, "experts": 70 * MIB, "homes": 200 * MIB},
+            False,
+            r"weights 0.02 .*experts 0.07 .*0.10 GiB can be used. Lower --expert-budget",
+        ),
+        # State that was asked for does not fit beside bays that were.
+        (
+            {"weights": 20 * MIB, "experts": 50 * MIB, "homes": 200 * MIB},
+            False,
+            r"context of 65536 needs .*lower --context, --slots or --checkpoints, or "
+            r"--expert-budget \(0.10 GiB less weights 0.02 .*experts 0.05",
+        ),
+        (
+            {"weights": 20 * MIB, "experts": 30 * MIB, "homes": 60 * MIB},
+            True,
+            r"experts 0.03 \+ homes of experts 0.06.*Use --expert-budget all",
+        ),
+        (
+            {"weights": 20 * MIB, "experts": 90 * MIB},
+            True,
+            r"experts 0.09, and 0.10 GiB can be used. A smaller quantisation",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_parts_and_the_flag_to_change(taken, is_host, told):
+    wanted = StateLimits(slots=4, checkpoints=0, blocks=(), context=0, step_rows=128)
+    with pytest.raises(CapacityError, match=told):
+        plan_memory(
+            usable=100 * MIB,
+            work=10 * MIB,
+            graphs=5 * MIB,
+            is_host=is_host,
+            plan=STATE,
+            wanted=wanted,
+            model_context=65536,
+            asked=65536,
+            flexible=frozenset(),
+            **taken,
+        )
+
+
 def test_a_host_has_no_other_memory_for_experts():
     with pytest.raises(CapacityError, match="500 bytes less 700"):
         planned("auto", 500, is_host=True)
@@ -115,6 +169,8 @@ def test_host_memory_is_checked_and_what_the_user_says_is_believed():
         CapacityError, match=r"--expert-budget 50%.*--expert-budget all.*--expert-h"
     ):
         planned("50%", 2000, host_free=599)
+    with pytest.raises(CapacityError, match=r"^not all experts fit .*use a smaller.*--expert-h"):
+        planned("auto", 500, host_free=599)
     assert planned("50%", 2000, host_free=599, expert_host=1)[2] == 300
     with pytest.raises(CapacityError, match="--expert-host is 1e-07"):
         planned("50%", 2000, expert_host=1e-7)

@@ -13,8 +13,6 @@ from kinfolk.engine.expert_reports import REPORT_STEPS
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.engine.score import logits
-from kinfolk.errors import CapacityError
-from kinfolk.experts import arena
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.output import GGUFOutput, OutputTensor
 from kinfolk.plans import ExpertSwap
@@ -22,7 +20,7 @@ from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import StepPlan
-from kinfolk.sched.request import FinishReason, Request
+from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
 from kinfolk.testing.driver import Driver
 from kinfolk_kernels.fetch.op import FETCHED
@@ -181,56 +179,6 @@ def test_a_model_with_all_experts_near_has_no_counters(opened, quantised):
         assert not any(name.startswith("expert_") for name in running.stats())
 
 
-@pytest.mark.parametrize("nth", [1, 2, 5, 9, 14])
-def test_a_step_that_fails_in_the_middle_of_a_copy_spoils_no_expert(
-    opened, quantised, monkeypatch, nth
-):
-    """The nth fetch writes half a record and raises: the requests of that step end, and all later
-    answers are those of a model without far experts."""
-    path = quantised("laguna")
-    with Engine(opened(path), SchedulerLimits(slots=1, **LIMITS)) as usual:
-        expected = [tokens for tokens, _ in answers(usual)]
-    far = opened(path, expert_budget="30%")
-    left, layers = [nth], list(far.experts.layers.values())
-    moe = next(iter(module for module in mixtures(far.model)))
-    fetch = moe.fetch
-
-    def breaks(ids):
-        left[0] -= 1
-        if left[0] == 0:
-            layers[0].near[0][:100] = 0xFF
-            layers[0].bay_of_expert[layers[0].expert_of_bay[1].long()] = 0
-            raise RuntimeError("a cable was pulled")
-        return fetch(ids)
-
-    monkeypatch.setattr(moe, "fetch", breaks)
-    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
-        ended = [event for _, event in answers(running)]
-        failed = [event for event in ended if event.reason is FinishReason.ERROR]
-        assert len(failed) == 1
-        assert "a cable was pulled" in failed[0].error
-        running.check_integrity()
-        assert [tokens for tokens, _ in answers(running)] == expected
-        running.check_integrity()
-
-
-def mixtures(model):
-    """The MoE blocks of a model, found through its layers."""
-    seen, waiting = set(), [model]
-    while waiting:
-        each = waiting.pop(0)
-        if id(each) in seen or isinstance(each, torch.Tensor | str | int | float | type(None)):
-            continue
-        seen.add(id(each))
-        if type(each).__name__ == "MoE":
-            yield each
-            continue
-        if isinstance(each, list | tuple):
-            waiting += each
-        elif hasattr(each, "__dict__"):
-            waiting += vars(each).values()
-
-
 def test_parking_gives_the_host_memory_back(opened, quantised):
     path = quantised("laguna")
     far = opened(path, expert_budget="30%")
@@ -254,24 +202,3 @@ def test_swaps_of_a_plan_are_executed_before_its_rows(opened, quantised):
     runner.run(StepPlan(1, (), (), swaps=(ExpertSwap(number, away, 1),)), {})
     assert layer.expert_of_bay.tolist()[1] == away
     runner.check_integrity()
-
-
-def test_page_locking_that_is_refused_ends_loading_and_loses_nothing(
-    opened, quantised, monkeypatch
-):
-    real, refused = arena.HostArena, []
-
-    def locked(nbytes, device):
-        def lock(memory):
-            refused.append(memory.numel())
-            raise RuntimeError("operation not permitted")
-
-        return real(nbytes, device, lock)
-
-    path = quantised("laguna")
-    with monkeypatch.context() as patch:
-        patch.setattr("kinfolk.experts.cache.HostArena", locked)
-        with pytest.raises(CapacityError, match="page-locked"):
-            opened(path, expert_budget="30%")
-    assert refused
-    opened(path, expert_budget="30%").experts.check_integrity()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -30,12 +33,101 @@ def test_memory_is_locked_once_and_as_a_whole():
     assert [memory.numel() for memory in locked] == [4096]
 
 
-def test_memory_that_cannot_be_locked_says_how_much_and_what_limits_it():
-    def refuse(memory):
-        raise RuntimeError("out of memory")
+ERRORS = {
+    1: "invalid argument",
+    2: "out of memory",
+    100: "no CUDA-capable device is detected",
+    304: "OS call failed or operation not supported on this OS",
+    712: "part or all of the requested memory range is already mapped",
+    801: "operation not supported",
+}
+"""Of a driver that is asked to lock memory."""
 
-    with pytest.raises(CapacityError, match=r"2.00 GiB .* page-locked \(out of memory\).*ulimit"):
-        HostArena(2 * 2**30, CPU, lock=refuse)
+
+class Driver:
+    """Refuses with ``error``, 0 = locks."""
+
+    def __init__(self, error: int) -> None:
+        self.error = error
+        self.locked: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
+        if not self.error:
+            self.locked[address] = nbytes
+        return self.error
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.locked[address]
+        return 0
+
+    def cudaGetErrorString(self, error: int) -> str:
+        return ERRORS[error]
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """``driver(error)``, and the devices whose last error was forgotten."""
+    forgotten = []
+
+    def use(error):
+        made = Driver(error)
+        monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
+        return made, forgotten
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr("kinfolk.experts.arena.forget_error", forgotten.append)
+    return use
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_driver_that_refuses_is_told_with_its_words_and_what_limits_it(driver, error):
+    gpu = torch.device("cuda", 0)
+    _, forgotten = driver(error)
+    with pytest.raises(CapacityError) as refused:
+        HostArena(1 << 26, gpu)
+    told = str(refused.value)
+    for part in (
+        "0.06 GiB of experts in host memory cannot be page-locked",
+        f"({ERRORS[error]}, error {error} of cudaHostRegister)",
+        *("ulimit -l", "memlock=-1 of a container", "WSL", "--expert-budget all"),
+    ):
+        assert part in told
+    assert forgotten == [gpu]
+    working, _ = driver(0)
+    arena = HostArena(1 << 20, gpu)
+    assert list(working.locked.values()) == [1 << 20]
+    arena.release()
+    assert not working.locked
+
+
+@pytest.mark.parametrize(("answer", "apart", "reads"), [(0, 0, True), (0, 64, False), (1, 9, True)])
+def test_a_device_with_another_address_for_host_memory_is_refused(
+    driver, monkeypatch, answer, apart, reads
+):
+    """As the driver says, if it says anything."""
+
+    def ask(found, address, flags):
+        found._obj.value = address.value + apart
+        return answer
+
+    library = SimpleNamespace(cuMemHostGetDevicePointer_v2=ask)
+    monkeypatch.setattr("kinfolk.page_lock.ctypes.CDLL", lambda name: library)
+    working, _ = driver(0)
+    if reads:
+        arena = HostArena(4096, torch.device("cuda", 0))
+        assert working.locked
+        arena.release()
+    else:
+        with pytest.raises(CapacityError, match="not read it at the address"):
+            HostArena(4096, torch.device("cuda", 0))
+    assert not working.locked
+
+
+def test_without_homes_nothing_is_locked(driver):
+    working, _ = driver(0)
+    HostArena(0, torch.device("cuda", 0)).release()
+    assert not working.locked
 
 
 def test_memory_that_the_host_does_not_have_is_an_error_with_its_size():

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinfolk.errors import OutputError, SettingsError
-from kinfolk.experts.profile import SAVE_SECONDS, ExpertProfile
+from kinfolk.experts.profile import ExpertProfile
 
 LAYERS = (3, 0, 2)
 COUNTS = ((5, 0, 7), (), (1, 11))
@@ -45,6 +45,11 @@ def test_counts_of_the_file_and_of_this_run_are_added(saved):
     assert list(saved.parent.iterdir()) == [saved]
 
 
+def test_a_folder_that_does_not_exist_is_refused_before_anything_is_counted(tmp_path):
+    with pytest.raises(SettingsError, match=r"there is no folder .*missing"):
+        ExpertProfile.load(tmp_path / "missing" / "p.json", "model-a", LAYERS)
+
+
 @pytest.mark.parametrize(
     "counts", [((1, 1, 1), ()), ((1, 1), (), (1, 1)), ((1, 1, 1), (), (1, -1))]
 )
@@ -55,16 +60,16 @@ def test_wrong_counts_add_nothing(saved, counts):
     assert (profile.counts, profile.tokens) == (COUNTS, 12)
 
 
-def test_it_is_saved_again_after_ten_minutes(tmp_path):
-    now = [0.0]
-    profile = ExpertProfile(tmp_path / "p.json", "model-a", LAYERS, lambda: now[0])
+def test_a_call_that_saves_has_the_counts_of_when_it_was_made(tmp_path):
+    profile = ExpertProfile(tmp_path / "p.json", "model-a", LAYERS)
     profile.add(COUNTS, 1)
-    now[0] = SAVE_SECONDS - 1
-    profile.save_if_due()
-    assert not profile.path.exists()
-    now[0] = SAVE_SECONDS
-    profile.save_if_due()
-    assert profile.path.exists()
+    save = profile.saving()
+    profile.add(COUNTS, 2)
+    save()
+    assert ExpertProfile.load(profile.path, "model-a", LAYERS).counts == COUNTS
+    profile.save()
+    assert ExpertProfile.load(profile.path, "model-a", LAYERS).tokens == 3
+    assert profile.saving() is None
 
 
 def test_a_profile_that_cannot_be_written_keeps_its_counts(tmp_path):

@@ -7,7 +7,7 @@ import torch
 
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
-from kinfolk.experts.arena import HostArena
+from kinfolk.experts.arena import HostArena, lock_with_driver
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 
@@ -65,3 +65,38 @@ def test_logits_are_those_of_a_model_with_all_experts_near(opened, case, budget)
         assert torch.equal(found, expected)
     assert far.experts is not None
     far.experts.check_integrity()
+
+
+def test_kernels_that_cannot_read_them_leave_it_to_torch(opened):
+    """Triton rounds no rows of float32 to the halves of packed matrices."""
+    usual, far = (
+        opened("laguna", dtype="f32", expert_budget=budget, graphs="off")
+        for budget in ("all", "30%")
+    )
+    found, expected = (torch.cat(list(logits(m, TOKENS, chunk=5))) for m in (far, usual))
+    assert torch.equal(found, expected)
+    far.experts.check_integrity()
+
+
+@pytest.mark.parametrize("options", [{}, {"expert_budget": "30%", "expert_swap": "off"}])
+def test_counting_for_a_profile_moves_nothing(opened, tmp_path, options):
+    usual = opened("laguna")
+    counted = opened("laguna", expert_profile=tmp_path / "profile.json", **options)
+    layers = counted.experts.layers.values()
+    before = [layer.expert_of_bay.tolist() for layer in layers]
+    for rows in (1, 5):
+        found, expected = (torch.cat(list(logits(m, TOKENS, chunk=rows))) for m in (counted, usual))
+        assert torch.equal(found, expected)
+    assert [layer.expert_of_bay.tolist() for layer in layers] == before
+    top_k = counted.source.ready.experts.top_k
+    assert all(int(layer.uses.sum()) == 2 * len(TOKENS) * top_k for layer in layers)
+
+
+def test_a_refusal_to_lock_is_not_reported_again_by_the_next_kernel():
+    """What is locked already is refused; the memory that was locked stays so."""
+    gpu = torch.device("cuda", 0)
+    arena = HostArena(1 << 20, gpu)
+    with pytest.raises(RuntimeError, match="error 712 of cudaHostRegister"):
+        lock_with_driver(arena.take(1, 1 << 20).view(-1), gpu)
+    assert int(torch.ones(4, device=gpu).sum()) == 4
+    arena.release()

@@ -50,10 +50,11 @@ def test_sizes_of_models_give_the_numbers_of_the_reference(experts, bays, rows, 
     assert found.traffic[1] > 0
 
 
-def test_the_last_program_resets_the_counter_and_rows_beyond_the_array_are_not_read():
+@pytest.mark.parametrize("real", [9, torch.iinfo(torch.int32).max])
+def test_the_last_program_resets_the_counter_and_rows_beyond_the_array_are_not_read(real):
     model = FetchModel(Scene(8, 4, 0, 2, 0.99, 0, ()))
     arguments = model.arguments()
-    arguments.rows.fill_(9)
+    arguments.rows.fill_(real)
     ids = torch.tensor([[0, 1], [2, 3]])
     kernel.fetch(arguments, ids)
     model.step(ids, 2)

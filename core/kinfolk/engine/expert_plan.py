@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from kinfolk.engine.memory import MemoryPlan
@@ -67,6 +67,16 @@ class ExpertPlan:
         return self.bays != self.sizes.layers
 
     @property
+    def counted(self) -> bool:
+        """Whether uses are counted for a profile."""
+        return self.profile is not None and self.sizes.total > 0
+
+    @property
+    def in_records(self) -> bool:
+        """Whether the loader places experts: some are far, or uses are counted."""
+        return self.partial or self.counted
+
+    @property
     def device_bytes(self) -> int:
         return sum(n * size for n, size in zip(self.bays, self.sizes.nbytes, strict=True))
 
@@ -101,6 +111,8 @@ class ExpertPlan:
     def describe(self) -> str:
         """Where experts are, in a line."""
         near, count = sum(self.bays), sum(self.sizes.layers)
+        if not self.partial:
+            return f"--expert-profile: uses of {count} experts are counted, all are on the device"
         what = "those that are chosen come to the device" if self.swap else "bays stay as they are"
         return (
             f"--expert-budget: {near} of {count} experts are on the device "
@@ -117,8 +129,10 @@ def plan_experts(
     is_host: bool,
     host_free: int,
     form: Form,
+    counted: bool = False,
 ) -> tuple[MemoryPlan, R, int | None]:
     """Divide memory; the last answer is the bytes of near bays, ``None`` if all experts are near.
+    ``counted``: they are in records even then.
 
     Raises :class:`CapacityError` or :class:`SettingsError` with the arithmetic.
     """
@@ -126,7 +140,7 @@ def plan_experts(
     budget = _asked_bytes(asked, sizes.total)
     if budget is None or budget >= sizes.total:
         try:
-            return *divide(None, 0), None
+            return *divide(sizes.total if counted else None, 0), None
         except CapacityError as error:
             if asked != "auto" or not sizes.total or is_host:
                 raise
@@ -162,6 +176,9 @@ def place(
     stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
     room = sizes.total if budget is None else budget
     placement = hooks.place_experts(stats, room)
+    if profile is not None and not swap:
+        # Steps count uses as they fetch, and what is pinned stays.
+        placement = replace(placement, pinned=tuple(map(len, placement.bays)))
     return ExpertPlan(sizes, placement, swap, top_k, profile)
 
 
@@ -183,11 +200,13 @@ def _check_host(settings: Settings, homes: int, free: int, *, is_host: bool) -> 
     has = (
         f"the host has {free / GIB:.2f} GiB free" if asked is None else f"--expert-host is {asked}"
     )
+    why, instead = "not all experts fit on the device", "a smaller quantisation"
+    if settings.expert_budget != "auto":
+        why = f"--expert-budget {settings.expert_budget} leaves experts out"
+        instead = f"--expert-budget all or {instead}"
     raise CapacityError(
-        f"not all experts are on the device (--expert-budget {settings.expert_budget}), so all of "
-        f"them have their home in host memory: {homes / GIB:.2f} GiB, and {has}: use "
-        "--expert-budget all or a smaller quantisation, or set --expert-host to what the host "
-        "really has"
+        f"{why}, so all of them have their home in host memory: {homes / GIB:.2f} GiB, and {has}: "
+        f"use {instead}, or set --expert-host to what the host really has"
     )
 
 

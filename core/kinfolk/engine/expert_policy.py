@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.model_runner import ModelRunner
-from kinfolk.errors import OutputError
+from kinfolk.experts.profile_writer import ProfileWriter
 from kinfolk.experts.swaps import SwapQueue
 from kinfolk.plans import ExpertUse
 from kinfolk.sched.plan import StepPlan
@@ -28,6 +27,7 @@ class ExpertPolicy:
         self._queue = SwapQueue()
         self._swaps = planned is None or planned.swap
         self._profile = None if planned is None else planned.profile
+        self._writer = None if self._profile is None else ProfileWriter(self._profile)
         self._top_k = 1 if planned is None else max(1, planned.top_k)
         self.failures = 0
 
@@ -42,8 +42,8 @@ class ExpertPolicy:
             return
         use, residency = harvested
         self._count(use)
-        if self._profile is not None:
-            self._save(self._profile.save_if_due)
+        if self._writer is not None:
+            self._writer.save_if_due()
         if not self._swaps:
             return
         try:
@@ -56,9 +56,9 @@ class ExpertPolicy:
         self._queue.put(answer.swaps, residency.nbytes)
 
     def close(self, runner: ModelRunner) -> None:
-        """Count what has not been counted yet, which waits for the device, and write the profile.
-        No step may run."""
-        if self._profile is None:
+        """Count what has not been counted yet, and write the profile: this waits for the device and
+        for the disk. No step may run."""
+        if self._writer is None:
             return
         try:
             runner.expert_use()
@@ -68,15 +68,9 @@ class ExpertPolicy:
         else:
             if harvested is not None:
                 self._count(harvested[0])
-        self._save(self._profile.save)
+        self._writer.finish()
 
     def _count(self, use: ExpertUse) -> None:
         if self._profile is not None:
             rows = max((sum(uses) for uses in use.uses), default=0) // self._top_k
             self._profile.add(use.uses, rows)
-
-    def _save(self, save: Callable[[], None]) -> None:
-        try:
-            save()
-        except OutputError as error:
-            log.warning("--expert-profile cannot be written: %s", error)

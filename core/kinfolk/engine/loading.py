@@ -81,7 +81,8 @@ class LoadedModel:
     real_rows: torch.Tensor | None = None
     """Where steps write how many of their rows are no padding, for experts."""
     experts: ExpertCache | None = None
-    """The experts' bays and homes; ``None``: all are on the device, or there are none."""
+    """The experts' bays and homes; ``None``: all are on the device and nobody counts their uses,
+    or there are none."""
     source: ModelSource | None = None
     """Loads the same model again, with the same plans."""
 
@@ -171,7 +172,7 @@ class ModelSource:
         """Build the model over its weights, with its drafter or with room for it."""
         ready = self.ready
         experts = ready.experts
-        placement = experts.placement if experts.partial else None
+        placement = experts.placement if experts.in_records else None
         weights = _load(ready, ready.weights, ready.file, progress, placement)
         config, limits = ready.config, ready.memory.limits
         scored = None if limits.scored is None else ScoredAttention(limits.scored.layers)
@@ -180,7 +181,7 @@ class ModelSource:
             # The largest number: until a step writes its own, no row is padding.
             most = torch.iinfo(torch.int32).max
             rows = torch.full((1,), most, dtype=torch.int32, device=ready.device)
-            fetched = largest_step(1)[0] if experts.swap else 0
+            fetched = largest_step(1)[0] if experts.swap or experts.counted else 0
             context = replace(context, placement=experts.placement, rows=rows, fetch_rows=fetched)
         model = ready.family.build(config, weights, context)
         _ask_for_features(ready, model)

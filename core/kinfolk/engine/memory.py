@@ -142,7 +142,11 @@ def plan_memory(
     left -= others
     if left <= 0:
         needed = "A smaller quantisation or a larger device is needed"
-        if experts:
+        if is_host and homes:
+            needed = (
+                "Use --expert-budget all, which keeps no second copy, or a smaller quantisation"
+            )
+        elif experts and not is_host:
             needed = "Lower --expert-budget, or use a smaller quantisation"
         raise CapacityError(
             f"the model does not fit: {_sum(fixed)}, and {usable / GIB:.2f} GiB can be used. "
@@ -162,7 +166,8 @@ def plan_memory(
         limits = size_state(plan, wanted, model_context, left, asked, flexible)
     except CapacityError as error:
         taken = fixed | ({"left to others": others} if is_host else {})
-        raise CapacityError(f"{error} ({usable / GIB:.2f} GiB less {_sum(taken)})") from None
+        less = ", or --expert-budget" if experts and not is_host else ""
+        raise CapacityError(f"{error}{less} ({usable / GIB:.2f} GiB less {_sum(taken)})") from None
     state = state_bytes(plan, limits)
     if is_host and cache is None:
         cache = min(cache_bytes(None, usable), left - sum(state.values()))

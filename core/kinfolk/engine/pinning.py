@@ -9,6 +9,7 @@ import torch
 
 from kinfolk.engine.sizing import GIB
 from kinfolk.errors import CapacityError
+from kinfolk.page_lock import forget_error, page_lock, page_unlock
 from kinfolk.state.host_rows import SLAB_BYTES
 
 
@@ -35,8 +36,8 @@ def refuse_unpinnable(nbytes: int, limit: int | None, pin: Callable[[int], None]
             f"{nbytes / GIB:.2f} GiB of host memory are to be pinned, and this process may lock "
             f"{limit / GIB:.2f} GiB (RLIMIT_MEMLOCK = {limit} bytes; pinning more fails: {error}): "
             "raise the limit (ulimit -l, LimitMEMLOCK= of a service, --ulimit memlock=-1 of a "
-            "container), or lower --kvflash-host, --cache-memory or --context, or "
-            "raise --expert-budget"
+            "container), or lower --kvflash-host, --cache-memory or --context; with experts in "
+            "host memory, use --expert-budget all or a smaller quantisation"
         ) from error
 
 
@@ -45,6 +46,9 @@ def try_to_pin(nbytes: int) -> None:
     the system refuses."""
     memory = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
     memory.zero_()
-    cudart = torch.cuda.cudart()
-    torch.cuda.check_error(int(cudart.cudaHostRegister(memory.data_ptr(), nbytes, 0)))
-    torch.cuda.check_error(int(cudart.cudaHostUnregister(memory.data_ptr())))
+    try:
+        page_lock(memory)
+    except RuntimeError:
+        forget_error(torch.device("cuda"))
+        raise
+    page_unlock(memory)

@@ -205,18 +205,21 @@ def _with_experts(
         return plan_state(part, free)
 
     records = ExpertRecords(layers, tuple(found.get(layer, 0) for layer in indices))
-    form = keywords["form"]
-    memory, residency, budget = plan_experts(
-        settings, records, divide, is_host=is_host, host_free=host_free, form=form
-    )
-    top_k = file.metadata.integer(f"{config.architecture}.expert_used_count", default=0)
     path = settings.expert_profile
     profile = None
-    if path is not None and any(layers):
+    if path is not None and records.total:
         profile = ExpertProfile.load(path, model_hash(file), layers)
+    elif path is not None:
+        log.warning("--expert-profile: the model has no experts that could be counted")
+    memory, residency, budget = plan_experts(
+        *(settings, records, divide),
+        is_host=is_host,
+        host_free=host_free,
+        form=keywords["form"],
+        counted=profile is not None,
+    )
+    top_k = file.metadata.integer(f"{config.architecture}.expert_used_count", default=0)
     experts = place(hooks, records, budget, settings=settings, top_k=top_k, profile=profile)
-    if profile is not None and not experts.partial:
-        log.warning("--expert-profile: all experts are on the device, so no uses are counted")
     return memory, residency, experts
 
 

@@ -207,7 +207,9 @@ class PromptScorer:
         if source is None:
             raise EngineError("the model that scores prompts was not loaded from a file")
         self.state.allocate()
-        self.loaded = replace(self.loaded, model=source.load(progress, drafter=False).model)
+        read = source.load(progress, drafter=False)
+        self.loaded = replace(self.loaded, model=read.model, real_rows=read.real_rows)
+        self.state.real_rows = read.real_rows
 
     def close(self) -> None:
         self.loaded.file.close()

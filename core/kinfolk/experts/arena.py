@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from kinfolk.errors import CapacityError
+from kinfolk.page_lock import forget_error, has_one_address, page_lock, page_unlock
 
 _GIB = 2**30
 
@@ -31,8 +32,8 @@ class HostArena:
             mapping = _map(max(1, nbytes))
         except (OSError, ValueError, OverflowError) as error:
             raise CapacityError(
-                f"the host has no {nbytes / _GIB:.2f} GiB for the experts that are not on the "
-                f"device ({error}): raise --expert-budget, or use a smaller quantisation"
+                f"the host has no {nbytes / _GIB:.2f} GiB for the homes of experts ({error}): use "
+                "--expert-budget all or a smaller quantisation"
             ) from error
         # Steps in inference mode read it, and the loader's threads write to it.
         with torch.inference_mode(False):
@@ -40,7 +41,7 @@ class HostArena:
         locked: list[torch.device] = []
         self._end = weakref.finalize(self, _release, mapping, self._bytes, locked)
         self._end.atexit = False  # The process gives all memory back itself.
-        if lock is None and device.type != "cuda":
+        if not nbytes or (lock is None and device.type != "cuda"):
             return
         try:
             if lock is not None:
@@ -53,8 +54,8 @@ class HostArena:
             raise CapacityError(
                 f"{nbytes / _GIB:.2f} GiB of experts in host memory cannot be page-locked "
                 f"({error}): raise the limit (ulimit -l, --ulimit memlock=-1 of a container; WSL "
-                "locks half of its memory= at most), or raise --expert-budget so that fewer "
-                "experts stay there"
+                "locks half of its memory= at most), or use --expert-budget all or a smaller "
+                "quantisation"
             ) from error
 
     def take(self, count: int, record: int) -> torch.Tensor:
@@ -76,8 +77,14 @@ def lock_with_driver(memory: torch.Tensor, device: torch.device) -> None:
     """Lock ``memory``, so that ``device`` reads it by address. Raises :class:`RuntimeError`."""
     memory[:: mmap.PAGESIZE].zero_()  # Every page is touched first.
     with torch.cuda.device(device):
-        code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
-        torch.cuda.check_error(code)
+        try:
+            page_lock(memory)
+        except RuntimeError:
+            forget_error(device)
+            raise
+        if not has_one_address(memory):
+            page_unlock(memory)
+            raise RuntimeError("the device does not read it at the address that the host has")
 
 
 def _map(nbytes: int) -> mmap.mmap:
@@ -91,6 +98,6 @@ def _release(mapping: mmap.mmap, memory: torch.Tensor, locked: list[torch.device
     for device in locked:
         with torch.cuda.device(device):
             torch.cuda.synchronize()  # Steps may be under way.
-            torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+            page_unlock(memory)
     if hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)

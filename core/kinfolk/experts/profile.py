@@ -24,7 +24,7 @@ class ExpertProfile:
     """Uses of experts by layer, those of the file and those of this run.
 
     ``layers`` are the numbers of experts of each layer, 0 = none. ``fingerprint`` names the model;
-    the profile of another one is refused. Not safe for several threads.
+    the profile of another one is refused. All methods are for one thread.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ExpertProfile:
         self._uses = [[0] * experts for experts in layers]
         self._clock = clock
         self._saved_at = clock()
-        self._changed = False
+        self._added = self._saved = 0
 
     @classmethod
     def load(
@@ -53,12 +53,18 @@ class ExpertProfile:
 
         A table of comma-separated counts, one line for each layer with experts, is read too; it
         names no model, so only its shape is checked. Raises :class:`SettingsError` for a file that
-        cannot be read, is damaged, or is of another model; the file stays as it is.
+        cannot be read, is damaged, or is of another model, which stays as it is, and for a folder
+        that does not exist.
         """
         profile = cls(path, fingerprint, layers, clock)
         try:
             text = path.read_bytes().decode()
         except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise SettingsError(
+                    f"--expert-profile {path}: there is no folder {path.parent} to write it to",
+                    field="expert_profile",
+                ) from None
             return profile
         except (OSError, UnicodeDecodeError) as error:
             raise _refusal(path, f"cannot be read as text: {error}") from error
@@ -89,34 +95,46 @@ class ExpertProfile:
         for uses, more in zip(self._uses, counts, strict=True):
             uses[:] = map(int.__add__, uses, more)
         self.tokens += tokens
-        self._changed = self._changed or tokens > 0 or any(map(any, counts))
+        self._added += bool(tokens or any(map(any, counts)))
 
-    def save_if_due(self) -> None:
-        """Save if the last time is ten minutes ago."""
-        if self._clock() - self._saved_at >= SAVE_SECONDS:
-            self.save()
+    @property
+    def due(self) -> bool:
+        """Whether the last save was asked for ten minutes ago."""
+        return self._clock() - self._saved_at >= SAVE_SECONDS
 
-    def save(self) -> None:
-        """Replace the file if there is anything new: after a crash it is the old or the new one.
+    def saving(self) -> Callable[[], None] | None:
+        """A call that replaces the file, with the counts of now; ``None`` if it has them. After a
+        crash it is the old or the new file.
 
-        Raises :class:`OutputError` if it cannot be written; then the counts are still here, and
-        the next try is made as late as after a success.
+        Any thread may make the call, while more is counted, but one such call at a time. It raises
+        :class:`OutputError` if the file cannot be written; then the counts are still here, and the
+        next save is due as late as after a success.
         """
         self._saved_at = self._clock()
-        if not self._changed:
-            return
+        if self._saved == self._added:
+            return None
         content = {
             "version": PROFILE_VERSION,
             "fingerprint": self.fingerprint,
             "tokens": self.tokens,
-            "counts": self._uses,
+            "counts": [list(row) for row in self._uses],
         }
-        content["checksum"] = _checksum(content)
-        try:
-            _replace_file(self.path, (json.dumps(content) + "\n").encode())
-        except OSError as error:
-            raise OutputError.of(self.path, error) from error
-        self._changed = False
+        added = self._added
+
+        def save() -> None:
+            content["checksum"] = _checksum(content)
+            try:
+                _replace_file(self.path, (json.dumps(content) + "\n").encode())
+            except OSError as error:
+                raise OutputError.of(self.path, error) from error
+            self._saved = added
+
+        return save
+
+    def save(self) -> None:
+        """Replace the file now, if there is anything new. Raises as :meth:`saving` says."""
+        if (save := self.saving()) is not None:
+            save()
 
 
 def _refusal(path: Path, problem: str) -> SettingsError:

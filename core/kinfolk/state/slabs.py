@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from kinfolk.errors import CapacityError
+from kinfolk.page_lock import page_lock, page_unlock
 
 
 class Slabs:
@@ -69,7 +70,7 @@ def _make(nbytes: int) -> torch.Tensor:
 def _make_pinned(nbytes: int, registered: list[torch.Tensor]) -> torch.Tensor:
     slab = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
     slab.zero_()
-    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), nbytes, 0)))
+    page_lock(slab)
     registered.append(slab)
     return slab
 
@@ -90,4 +91,4 @@ def _release(
 def _unregister(registered: list[torch.Tensor], device: torch.device) -> None:
     torch.cuda.synchronize(device)  # Copies may be under way.
     for slab in registered:
-        torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())
+        page_unlock(slab)

@@ -125,14 +125,16 @@ def experts(
 def of_expert(
     arguments: ExpertsArguments[Stack], expert: int, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """Gate, up and down of an expert, wherever it is; ``None`` if it is absent."""
+    """Gate, up and down of an expert on the device, wherever it is; ``None`` if it is absent."""
     bay, near = int(arguments.bay_of_expert[expert]), arguments.near
+    device = arguments.bay_of_expert.device
     if bay < 0:
         return None
     there: Any = arguments
     if bay >= near:
         there, bay = arguments.far, bay - near
-    gate, up, down = (matrix(stack, bay, dtype) for stack in (there.gate, there.up, there.down))
+    stacks = there.gate, there.up, there.down
+    gate, up, down = (matrix(stack, bay, dtype).to(device) for stack in stacks)
     return gate, up, down
 
 

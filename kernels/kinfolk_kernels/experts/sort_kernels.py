@@ -23,7 +23,8 @@ COMPARED_PAIRS = tl.constexpr(16)
 def _real(pairs, rows_ptr, TOP_K: tl.constexpr, PADDED: tl.constexpr):
     """The number of pairs of rows that are no padding."""
     if PADDED:
-        pairs = tl.minimum(pairs, tl.load(rows_ptr) * TOP_K)
+        # The number of rows may be any, and times TOP_K more than 32 bits hold.
+        pairs = tl.minimum(pairs, tl.minimum(pairs, tl.load(rows_ptr)) * TOP_K)
     return pairs
 
 

@@ -70,7 +70,8 @@ def fetch_kernel(
     start_dependents(PDL)
     e = tl.arange(0, SIZE)
     wait_for_producers(PDL)
-    real = tl.load(rows_ptr) * TOP_K
+    # The number of rows may be any, and times TOP_K more than 32 bits hold.
+    real = tl.minimum(pairs, tl.load(rows_ptr)) * TOP_K
     bay = tl.load(bay_ptr + e, mask=e < E, other=-1).to(tl.int32)
     score = tl.load(score_ptr + e, mask=e < E, other=0.0)
     uses = tl.load(uses_ptr + e, mask=e < E, other=0)
