@@ -521,33 +521,6 @@ def test_a_paged_request_that_was_preempted_goes_on_as_if_it_had_not_been(
     assert seen == alone
 
 
-@pytest.mark.parametrize("done", [0, 1, 3, 6])
-def test_operations_of_paging_that_fail_half_way_harm_no_later_request(
-    open_family, start, collect, monkeypatch, done
-):
-    loaded = open_family(scorer=Wants(2, 3), kvflash_tau=16)
-    waiting = Request("b", tokens_of(loaded, 1000, 2), 6)
-    expected = collect(start(loaded).submit(waiting)).tokens
-    running = start(loaded)
-    state, failed = running._runner.state, []
-    apply = state.apply
-
-    def fail_after(operations):
-        kinds = {type(each).__name__ for each in operations}
-        if failed or not {"LoadBlock", "UnmapChunk", "SaveBlock"} & kinds or len(operations) < done:
-            return apply(operations)
-        failed.append(operations)
-        apply(operations[:done])
-        raise RuntimeError("the host has no memory")
-
-    monkeypatch.setattr(state, "apply", fail_after)
-    end = collect(running.submit(Request("a", tokens_of(loaded, 1400), 60))).end
-    assert "the host has no memory" in end.error
-    assert_nothing_saved(running)
-    assert collect(running.submit(waiting)).tokens == expected
-    assert_nothing_saved(running)
-
-
 def assert_nothing_saved(running):
     """Host memory holds no row, and none is promised to anyone. Rows of those that have ended are
     dropped by the next plan."""
