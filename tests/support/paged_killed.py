@@ -48,7 +48,8 @@ def chat(engine: Engine, seed: int) -> None:
         events = list(engine.submit(request))
         known += [token for event in events[:-1] for token in event.tokens]
         if engine.stats()["disk_spills"]:
-            print("written", flush=True)
+            sys.stdout.write("written\n")
+            sys.stdout.flush()
         known += [number * 7 % 700 for number in range(MESSAGE)]
 
 
