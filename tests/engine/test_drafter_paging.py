@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from kinfolk import hookimpl
+from kinfolk.engine import loading
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
-from kinfolk.engine.prompt_scorer import PromptScorer
+from kinfolk.engine.memory import WEIGHTS
+from kinfolk.engine.prompt_scorer import PromptScorer, planned_beside
 from kinfolk.engine.readers import Readers, start_reading
+from kinfolk.engine.runtime import Runtime
 from kinfolk.engine.text import open_text
 from kinfolk.hooks import HookProvider
 from kinfolk.sched.limits import SchedulerLimits
@@ -68,7 +71,7 @@ def start(registry, cases, settings, paged):
 
     def run(name="qwen35", model=None, **limits):
         loaded, tokenizer = model or paged[0], paged[1]
-        reader = PromptScorer.open_for_chunks(cases / f"{name}.gguf", settings(), registry)
+        reader = PromptScorer.open(cases / f"{name}.gguf", settings(), registry, chunks=True)
         readers = Readers(chunks=reader, start=start_reading(tokenizer, reader))
         values = {"slots": 3, "context": CONTEXT, "step_tokens": 1024, "slice": 512, **limits}
         found = SchedulerLimits(vocabulary=loaded.info.vocabulary, **values)
@@ -92,11 +95,11 @@ def tokens_of(count, seed=0):
 @torch.inference_mode()
 @pytest.mark.parametrize("family", ["qwen35", "gemma4"])
 def test_scores_are_those_of_the_whole_text_read_at_once(registry, cases, settings, paged, family):
-    """Read along in portions, and read as one text by a model that scores prompts: the mean of the
-    scores of the tokens of each chunk is the same."""
+    """Read along in portions, and read as one text by a model that scores prompts, beside it and
+    with the same weights: the mean of the scores of the tokens of each chunk is the same."""
     path, (_, tokenizer) = cases / f"{family}.gguf", paged
-    along = PromptScorer.open_for_chunks(path, settings(), registry)
     at_once = PromptScorer.open(path, settings(kvflash_policy="qk"), registry)
+    along = PromptScorer.open(path, settings(), registry, chunks=True, beside=at_once)
     readers = Readers(chunks=along, start=start_reading(tokenizer, along))
     reading, texts = readers.books().chunks, at_once.books()
     source = random.Random(0)
@@ -270,7 +273,7 @@ def test_a_request_that_was_preempted_while_it_was_read_goes_on(
 
     def opened():
         own = settings(slots=1)
-        reader = PromptScorer.open_for_chunks(cases / "qwen35.gguf", own, registry)
+        reader = PromptScorer.open(cases / "qwen35.gguf", own, registry, chunks=True)
         readers = Readers(chunks=reader, start=start_reading(tokenizer, reader))
         limits = SchedulerLimits(
             slots=1, context=CONTEXT, step_tokens=1024, slice=512, preempt=True
@@ -296,6 +299,43 @@ def test_a_request_that_was_preempted_while_it_was_read_goes_on(
         assert seen == alone
         engine.close()
         engine.check_integrity()
+
+
+def test_one_file_that_scores_prompts_and_chunks_is_loaded_once(registry, cases, monkeypatch):
+    """Its weights serve both; each has state of its own. So too after parking, and where they are
+    planned only."""
+    read, load = [], loading.load_weights
+
+    def counted(*arguments, **options):
+        read.append(arguments)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(loading, "load_weights", counted)
+    one, other = cases / "qwen35.gguf", cases / "gemma4.gguf"
+    values = {"device": "cpu", "dtype": "f32", "slots": 2, "context": CONTEXT, "draft": "off"}
+    values |= {"prefill_compression_drafter": one, "prefill_compression": "auto"}
+    values |= {"kvflash": BUDGET, "kvflash_policy": "drafter", "kvflash_burst": BURST}
+    prompt, settings = tokens_of(900), load_settings(**values, kvflash_drafter=one)
+    for file, count in ((one, 2), (other, 3)):  # with the model that answers
+        read.clear()
+        wanted = settings.model_copy(update={"kvflash_drafter": file})
+        with Runtime.open(one, wanted, registry) as runtime:
+            assert len(read) == count
+            prompts, chunks = runtime.readers.prompts, runtime.readers.chunks
+            assert prompts.state is not chunks.state
+            runtime.engine.park("target")
+            assert prompts.loaded.model is chunks.loaded.model is None
+            read.clear()
+            runtime.engine.unpark("target")
+            assert len(read) == count
+            *_, end = runtime.engine.submit(Request("a", prompt, 9))
+            assert end.error is None
+            assert runtime.engine.stats()["kvflash_read_tokens"] > len(prompt) - CHUNK_POSITIONS
+    weights = prompts.loaded.source.ready.memory.parts[WEIGHTS]
+    both, _ = planned_beside(settings, registry)
+    alone = {"prefill_compression": "off", "prefill_compression_drafter": None}
+    only, _ = planned_beside(settings.model_copy(update=alone), registry)
+    assert only["chunks"] - both["chunks"] == weights
 
 
 def test_parking_frees_the_model_that_reads_along(start, collect):

@@ -157,6 +157,23 @@ def less_memory(settings: Settings, taken: int) -> Settings:
     return settings.model_copy(update={"memory": left})
 
 
+class SharedWeights:
+    """The weights of a file, read once for several models that store them alike."""
+
+    def __init__(self) -> None:
+        self._weights: Weights | None = None
+
+    def load(self, read: Callable[[], Weights]) -> Weights:
+        """The weights; they are read if nobody has them."""
+        if self._weights is None:
+            self._weights = read()
+        return self._weights
+
+    def free(self) -> None:
+        """No model has them any more."""
+        self._weights = None
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Reads the weights of a planned model, as often as it is asked to."""
@@ -166,13 +183,19 @@ class ModelSource:
     batch_invariant: bool
     reading: PromptReading | None = None
     """The model scores the tokens of texts that it reads."""
+    shared: SharedWeights | None = None
+    """The weights are those of other models too."""
 
     def load(self, progress: Progress | None = None, *, drafter: bool = True) -> LoadedModel:
         """Build the model over its weights, with its drafter or with room for it."""
         ready = self.ready
         experts = ready.experts
         placement = experts.placement if experts.partial else None
-        weights = _load(ready, ready.weights, ready.file, progress, placement)
+
+        def read() -> Weights:
+            return _load(ready, ready.weights, ready.file, progress, placement)
+
+        weights = read() if self.shared is None else self.shared.load(read)
         config, limits = ready.config, ready.memory.limits
         scored = None if limits.scored is None else ScoredAttention(limits.scored.layers)
         context = self._context(scored)

@@ -101,8 +101,11 @@ class Prepared:
     experts: ExpertPlan
 
 
-def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
-    """Open ``path`` with the family that claims it, and plan the memory of the device.
+def prepare_model(
+    path: Path, settings: Settings, registry: Registry, *, there: int = 0
+) -> Prepared:
+    """Open ``path`` with the family that claims it, and plan the memory of the device. ``there``:
+    bytes of its weights that the device has already, for another model.
 
     Raises :class:`ModelFormatError`, :class:`UnsupportedModelError`, :class:`SettingsError` or
     :class:`CapacityError`.
@@ -129,7 +132,7 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     trunk, drafter, plan = plan, drafters.with_weights, drafters.behind(plan)
     wanted = replace(wanted, tree_rows=max(wanted.tree_rows, wanted.slots * drafters.arena_rows))
     ops = _ops(registry, settings, device)
-    usable = usable_memory(device, settings.memory)
+    usable = usable_memory(device, settings.memory) + there
     both = drafters.beside(weight_plan)
     form = choose_form(settings.weights, both, dtype, device, usable)
     nbytes = partial(
