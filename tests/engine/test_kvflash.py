@@ -361,6 +361,21 @@ def test_a_chat_longer_than_the_budget_goes_on_from_where_it_was(open_family, st
     assert collect(running.submit(short)).end.usage.exact
 
 
+def test_chunks_that_left_before_keep_no_later_request_from_being_kept(
+    open_family, start, collect
+):
+    """What is kept depends on the request, not on what was evicted since the start."""
+    running = start(open_family(checkpoints=4))
+    collect(running.submit(Request("long", tokens_of(running.loaded, 1000), 20)))
+    assert running.stats()["kvflash_evictions"] > 0
+    prompt = tokens_of(running.loaded, 200, 3)
+    first = collect(running.submit(Request("short", prompt, 20, keep=True)))
+    again = (*prompt, *first.tokens, *tokens_of(running.loaded, 30, 4))
+    usage = collect(running.submit(Request("again", again, 4))).end.usage
+    assert usage.exact
+    assert (usage.reused, usage.reused_from) == (219, "device")
+
+
 # -- sizes ----------------------------------------------------------------------------------------
 
 
@@ -386,8 +401,9 @@ def test_a_request_longer_than_what_the_host_has_room_for_is_refused(open_family
         start(loaded).submit(Request("a", tokens_of(loaded, CONTEXT), 10))
 
 
-def test_the_pool_of_a_budget_is_smaller_than_that_of_all_contexts(open_family):
-    paged, full = open_family(), open_family(kvflash="off")
+@pytest.mark.parametrize("family", ["qwen35", "qwen35moe"])
+def test_the_pool_of_a_budget_is_smaller_than_that_of_all_contexts(open_family, family):
+    paged, full = open_family(family), open_family(family, kvflash="off")
     assert paged.limits.blocks[0] == 4 * BUDGET // CHUNK_POSITIONS
     assert full.limits.blocks[0] == 4 * CONTEXT // CHUNK_POSITIONS
     assert open_family(kvflash="auto").residency is None, "16384 tokens are more than the context"
@@ -444,9 +460,15 @@ def test_drafts_on_a_paged_sequence_change_no_token_while_nothing_has_left(
     assert running.stats()["kvflash_evictions"] > 0
 
 
-def test_selections_are_due_by_committed_tokens_with_drafts_too(open_family, start, collect):
+@pytest.mark.parametrize(
+    "family",
+    ["qwen35", *(pytest.param(each, marks=pytest.mark.long) for each in FAMILIES[1:])],
+)
+def test_selections_are_due_by_committed_tokens_with_drafts_too(
+    open_family, start, collect, family
+):
     scorer = Wants(3)
-    loaded = open_family(scorer=scorer, kvflash_tau=20)
+    loaded = open_family(family, scorer=scorer, kvflash_tau=20)
     request = Request("a", tokens_of(loaded, 1000, 4), 200)
     plain = collect(start(loaded).submit(request)).tokens
     running = start(loaded, Foresees((*request.prompt, *plain)), max_draft=9, widths="fixed")
