@@ -361,9 +361,7 @@ def test_a_chat_longer_than_the_budget_goes_on_from_where_it_was(open_family, st
     assert collect(running.submit(short)).end.usage.exact
 
 
-def test_chunks_that_left_before_keep_no_later_request_from_being_kept(
-    open_family, start, collect
-):
+def test_chunks_that_left_before_keep_no_later_request_from_being_kept(open_family, start, collect):
     """What is kept depends on the request, not on what was evicted since the start."""
     running = start(open_family(checkpoints=4))
     collect(running.submit(Request("long", tokens_of(running.loaded, 1000), 20)))

@@ -124,11 +124,14 @@ def load_model(
     progress: Progress | None = None,
     *,
     beside: int = 0,
+    shared: SharedWeights | None = None,
+    there: int = 0,
 ) -> LoadedModel:
     """Load the model of a file. Everything is checked before weights are read; raises as
     :func:`kinfolk.engine.preparing.prepare_model` does. ``beside``: bytes of the device that
-    another model of this process has taken of what ``--memory`` allows."""
-    ready = prepare_model(path, less_memory(settings, beside), registry)
+    another model of this process has taken of what ``--memory`` allows. ``shared``: weights that
+    serve other models too, of which ``there`` bytes are on the device already."""
+    ready = prepare_model(path, less_memory(settings, beside), registry, there=there)
     graphs = _wants_graphs(settings, ready.device)
     # cuBLAS adds the parts of a split-K product in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -141,7 +144,7 @@ def load_model(
     if ready.device.type == "cuda" and (ready.residency is not None or ready.experts.partial):
         pinned = ready.experts.host_bytes + (ready.memory.beside if ready.residency else 0)
         refuse_unpinnable(pinned, lock_limit(), try_to_pin)
-    return ModelSource(ready, graphs, settings.batch_invariant).load(progress)
+    return ModelSource(ready, graphs, settings.batch_invariant, shared=shared).load(progress)
 
 
 def less_memory(settings: Settings, taken: int) -> Settings:
