@@ -32,7 +32,7 @@ def run(paging, cases, tmp_path):
         *("--context", "1500", "--budget", "832", "--burst", "3", "--short", "600"),
         *("--tokens", "70", "--chunk", "100", "--depths", "0,512", "--sequences", "1,2"),
         *("--codecs", "q8_0", "--host", "0.1", "--compressed", "1200", "--keep-ratio", "0.2"),
-        *("--each", "1", "--chunks", "12", "--places", ".3", "--needle", "3"),
+        *("--each", "1", "--chunks", "9", "--places", ".4", "--needle", "2"),
     ]
 
     def start(*options, fails=False):

@@ -287,7 +287,9 @@ def test_a_scorer_that_fails_costs_a_round_and_no_request(open_family, start, co
     assert stats["kvflash_selections"] >= 9
 
 
-@pytest.mark.parametrize("failure", ["an exception", "no number"])
+@pytest.mark.parametrize(
+    "failure", ["an exception", pytest.param("no number", marks=pytest.mark.long)]
+)
 def test_where_every_round_fails_chunks_stay_as_without_a_scorer_and_one_line_is_logged(
     open_family, start, caplog, failure
 ):
@@ -553,7 +555,7 @@ def assert_nothing_saved(running):
 
 
 @pytest.mark.parametrize("what", ["save", "load"])
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_a_copy_that_fails_costs_the_request_that_has_a_slot_and_no_row(
     open_family, start, collect, monkeypatch, what, number
 ):
@@ -698,7 +700,7 @@ def test_batch_invariant_requests_are_paged_alike_in_any_company(open_family, st
     assert found.logprobs == alone.logprobs
 
 
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("tree", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_drafts_of_the_device_on_a_paged_sequence(registry, start, collect, tmp_path, tree):
     """Chains and trees of a drafter with weights, whose own layers are paged along."""
     path = tmp_path / "mtp.gguf"

@@ -108,7 +108,9 @@ def said(prompt, outcome, more):
 PROMPT, MORE = tokens_of(1100), tokens_of(50, 5)
 
 
-@pytest.mark.parametrize("family", ["qwen35", "gemma4", "laguna"])
+@pytest.mark.parametrize(
+    "family", ["qwen35", "gemma4", pytest.param("laguna", marks=pytest.mark.long)]
+)
 def test_a_chat_longer_than_its_budget_goes_on_after_a_restart(model, run, family):
     loaded, kept = model(family), model(family, kvflash_tau=17)
     first = Request("a", PROMPT, 12, keep=True)

@@ -33,12 +33,10 @@ CONTEXT = 1024
 PROMPT, MORE = 650, 40
 SLICE = 128
 
-CHUNK_KINDS = [
-    *(kinds.UnmapChunk, kinds.MapChunk, kinds.SaveBlock, kinds.LoadBlock, kinds.DigestChunk),
-    kinds.DropSaved,
-]
-RECURRENT_KINDS = [
+CHUNK_KINDS = [kinds.UnmapChunk, kinds.SaveBlock, kinds.LoadBlock, kinds.DigestChunk]
+OTHER_KINDS = [
     *(kinds.CopyRecurrent, kinds.SaveRecurrent, kinds.LoadRecurrent, kinds.StoreRecurrent),
+    *(kinds.MapChunk, kinds.DropSaved),
 ]
 """Of requests longer than their budget, with checkpoints in host memory."""
 
@@ -173,13 +171,13 @@ def assert_answered(said, answers, costs=1):
 
 
 def test_the_requests_need_every_operation_that_is_to_fail(whole):
-    assert {*CHUNK_KINDS, *RECURRENT_KINDS} <= set(whole[2])
+    assert {*CHUNK_KINDS, *OTHER_KINDS} <= set(whole[2])
 
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(
     "kind",
-    [*CHUNK_KINDS, *(pytest.param(each, marks=pytest.mark.long) for each in RECURRENT_KINDS)],
+    [*CHUNK_KINDS, *(pytest.param(each, marks=pytest.mark.long) for each in OTHER_KINDS)],
     ids=lambda kind: kind.__name__,
 )
 def test_a_fault_at_an_operation_of_paging_costs_one_request(loaded, whole, intercept, kind, part):
@@ -243,7 +241,13 @@ def test_host_memory_that_is_refused_costs_one_request(loaded, whole, monkeypatc
     assert_answered(said, answers)
 
 
-@pytest.mark.parametrize("kind", [kinds.SpillSaved, kinds.FetchSaved], ids=["spill", "fetch"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kinds.SpillSaved, marks=pytest.mark.long, id="spill"),
+        pytest.param(kinds.FetchSaved, id="fetch"),
+    ],
+)
 def test_a_fault_at_an_operation_of_the_disk_costs_one_request(
     loaded, whole, intercept, tmp_path, kind
 ):
