@@ -115,11 +115,8 @@ def prepare_model(
     family = registry.family_for(file.metadata.architecture, settings.model_family)
     config = family.read_config(file.metadata)
     weight_plan = family.weight_plan(config, file.inventory)
-    device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device)
-    slice_rows = SLICE_ROWS[device.type]
-    if settings.asked("context"):
-        _check_context(settings.context, config.context)
+    device, dtype, slice_rows = _place(settings)
+    _check_context(settings, config.context)
     cache, host_free = _asked_cache(settings), host_memory()
     cached, is_host = cache_bytes(cache, host_free) > 0, device.type == "cpu"
     checkpoints = default_checkpoints(settings, is_host=is_host, cached=cached)
@@ -308,6 +305,12 @@ def _wanted_captures(settings: Settings, step_tokens: int, drafters: PreparedDra
     )
 
 
+def _place(settings: Settings) -> tuple[torch.device, torch.dtype, int]:
+    """Device, type of numbers, and rows of a slice of a prompt."""
+    device = choose_device(settings.device)
+    return device, choose_dtype(settings.dtype, device), SLICE_ROWS[device.type]
+
+
 def choose_device(name: str) -> torch.device:
     """The torch device of a setting: ``auto`` prefers CUDA, ``cuda`` is the first CUDA device. A
     CUDA device always has an index, as parts of torch require it. Raises :class:`SettingsError` for
@@ -370,8 +373,9 @@ def _warn_of_blocks(asked: str, nbytes: partial[int], usable: int) -> None:
         )
 
 
-def _check_context(asked: int | None, stated: int) -> None:
-    if asked is not None and asked > stated:
+def _check_context(settings: Settings, stated: int) -> None:
+    asked = settings.context
+    if asked is not None and settings.asked("context") and asked > stated:
         log.warning(
             "--context %d: the model supports %d positions, so the context is %d",
             asked,

@@ -197,6 +197,7 @@ class PromptScorer:
         """Free weights and state, also for whoever has the same weights. Nothing may be under
         way."""
         self.state.free()
+        self.kv_cache.forget_operations()  # of what has ended; with the tables it is gone
         source = self.loaded.source
         if source is not None and source.shared is not None:
             source.shared.free()
