@@ -5,29 +5,21 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 
 from paging_engine import Row
-from recall import Text, texts
-from resume import opened
+from policies import BUDGET, BURST, answers, measured, opened
+from recall import CHUNKS, texts
 
+from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.compression import Compressor, TextSource, compressor_of
-from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.prompt import Prompt, text_prompt
 from kinfolk.engine.runtime import Runtime
-from kinfolk.engine.text import open_text
 from kinfolk.errors import SettingsError
-from kinfolk.plans import SlotMapping
 from kinfolk.registry import Registry
-from kinfolk.residency.rules import ResidencyRules, least_chunks
 from kinfolk.sched.events import Emitted
 from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
 from kinfolk.types import CHUNK_POSITIONS
-
-SINK, TAIL, CHOSEN, BURST = 1, 2, 2, 2
-"""Chunks on the device: 5 of 63 are 8 %."""
 
 SOURCE = 8
 """Of the source that texts are made of, as a multiple of the length of one."""
@@ -38,72 +30,26 @@ WARM = 4096
 
 
 def recalled(options: argparse.Namespace) -> Row:
-    """Tokens that the bundled model repeats right, with a budget and with all chunks there."""
-    settings = load_settings()
-    registry = Registry.discover(settings)
+    """Tokens of the bundled model's answers that are those with everything on the device."""
+    registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     path = registry.bundled_model()
     if path is None:
         raise SettingsError("no installed family ships a model")
-    tokenizer, _, _ = open_text(path, settings, registry)
-    sizes = {"device": options.device, "slots": 1, "draft": "off", "checkpoints": 0}
-    context = (options.chunks + 2) * CHUNK_POSITIONS
-    budget = least_chunks(SINK, 4, BURST) * CHUNK_POSITIONS  # replaced below
-    paging = {"kvflash": budget, "kvflash_burst": BURST, "kvflash_policy": "qk"}
-    vocabulary, most = tokenizer.vocab_size, SOURCE * options.chunks * CHUNK_POSITIONS
-    cases = [
-        replace(each, rest=each.rest[: options.needle])
-        for each in texts(
-            *(tokenizer, vocabulary, options.places, options.each, 0, options.chunks, most)
-        )
-    ]
-    right, seen = {}, {}
-    for name, more in (("resident", {}), ("pooled", paging)):
-        own = load_settings(**sizes, context=context, **more)
-        loaded = load_model(path, own, registry)
-        if more:
-            loaded = with_chosen(loaded)
-        with opened(loaded, own) as engine:
-            answers = []
-            for number, case in enumerate(cases):
-                request = Request(str(number), tuple(case.tokens), len(case.rest), keep=False)
-                events = list(engine.submit(request))
-                if events[-1].error is not None:
-                    raise SettingsError(events[-1].error)
-                answers.append([token for event in events[:-1] for token in event.tokens])
-            seen[name] = engine.stats()["kvflash_recalls"]
-        right[name] = of_kinds(cases, answers)
-        loaded.file.close()
-    total = sum(len(case.rest) for case in cases)
-    pooled, resident = (sum(right[name].values()) for name in ("pooled", "resident"))
+    most = SOURCE * CHUNKS * CHUNK_POSITIONS
+    with opened(path, registry, options.device) as runtime:
+        vocabulary = runtime.info.vocabulary
+        found = texts(runtime.tokenizer, vocabulary, options.places, options.each, 0, most)
+        cases = list(found)
+        full = answers(runtime, cases)
+    row = measured(path, registry, options.device, "qk", cases, full)
+    right, total = sum(row.right.values()), sum(row.total.values())
     return {
-        "tokens": total,
-        "right": right,
-        "recalls": seen["pooled"],
-        "of_resident": round(pooled / max(1, resident), 4),
+        "resident_share": round((BUDGET // CHUNK_POSITIONS - BURST - 1) / CHUNKS, 3),
+        "recalls": row.recalled,
+        "right": row.right,
+        "total": row.total,
+        "of_resident": round(right / total, 4),
     }
-
-
-def with_chosen(loaded: LoadedModel) -> LoadedModel:
-    """The model with a budget for two chosen chunks and fewer at the end than by default."""
-    chunks = SINK + TAIL + CHOSEN + BURST + 1
-    pool = loaded.plan.windows.index(None)
-    rules = list(loaded.mapping.rules)
-    rules[pool] = replace(rules[pool], sink=SINK, tail=TAIL)
-    residency = loaded.residency
-    assert isinstance(residency, ResidencyRules)
-    return replace(
-        loaded,
-        mapping=SlotMapping(tuple(rules)),
-        residency=replace(residency, chunks=chunks, sink=SINK, tail=TAIL),
-    )
-
-
-def of_kinds(cases: Sequence[Text], answers: Sequence[list[int]]) -> dict[str, int]:
-    """Tokens that are right, by the kind of their text."""
-    right = dict.fromkeys((case.kind for case in cases), 0)
-    for case, answer in zip(cases, answers, strict=True):
-        right[case.kind] += sum(a == b for a, b in zip(answer, case.rest, strict=True))
-    return right
 
 
 # -- compressed prompts ---------------------------------------------------------------------------

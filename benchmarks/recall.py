@@ -233,13 +233,11 @@ SCORERS = (
 
 @dataclass(frozen=True)
 class Text:
-    """``tokens`` with a needle in ``chunk``, to which their end goes back; ``rest`` of the needle
-    follows."""
+    """``tokens`` with a needle in ``chunk``, to which their end goes back."""
 
     kind: str
     chunk: int
     tokens: list[int] = field(repr=False)
-    rest: list[int] = field(repr=False)
 
 
 def texts(
@@ -248,11 +246,10 @@ def texts(
     depths: Sequence[float],
     each: int,
     seed: int,
-    chunks: int = CHUNKS,
     most: int | None = None,
 ) -> Iterator[Text]:
-    """``each`` texts of so many ``chunks`` of every kind and depth. ``most``: how many tokens of
-    click's source are enough."""
+    """``each`` texts of every kind and depth. ``most``: tokens of click's source that are
+    enough."""
     chance = random.Random(seed)
     modules = sorted(str(file.locate()) for file in files("click") or () if file.suffix == ".py")
     source: list[int] = []
@@ -263,14 +260,14 @@ def texts(
         for depth in depths:
             for _ in range(each):
                 needle, end = KINDS[kind](tokenizer, vocabulary, chance)
-                at = chance.randrange(len(source) - chunks * CHUNK_POSITIONS)
-                tokens = source[at : at + chunks * CHUNK_POSITIONS]
-                chunk = SINK + round(depth * (chunks - SINK - TAIL - 1))
+                at = chance.randrange(len(source) - CHUNKS * CHUNK_POSITIONS)
+                tokens = source[at : at + CHUNKS * CHUNK_POSITIONS]
+                chunk = SINK + round(depth * (CHUNKS - SINK - TAIL - 1))
                 start = chunk * CHUNK_POSITIONS + chance.randrange(
                     CHUNK_POSITIONS - len(needle) + 1
                 )
                 tokens[start : start + len(needle)] = needle
-                yield Text(kind, chunk, tokens + end, needle[len(end) :])
+                yield Text(kind, chunk, tokens + end)
 
 
 def meaningless(
