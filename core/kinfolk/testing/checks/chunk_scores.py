@@ -15,6 +15,7 @@ import torch
 from kinfolk.engine import chunk_scoring
 from kinfolk.engine.runtime import Runtime
 from kinfolk.hooks import HookProvider, ModelHookCaller, family_provider
+from kinfolk.registry import Registry
 from kinfolk.score_api import ChunkQuery, Keep, ScoreReason, Scores
 from kinfolk.settings import Settings
 from kinfolk.testing.checks.engine import answers
@@ -36,15 +37,17 @@ REUSED: Final = 640
 @dataclass(frozen=True, slots=True)
 class ScorerUnderTest:
     """Somebody who answers ``score_chunks``: ``alone`` makes a caller that asks a new object of it
-    and nobody after it, ``paging`` are settings with which ``model`` asks it too."""
+    and nobody else. With the settings ``paging`` and the plugins of ``registry`` it is asked in an
+    engine with the ``model``."""
 
     model: Kit
     alone: Callable[[], ModelHookCaller]
     paging: Settings
+    registry: Registry
 
     @classmethod
     def of_policy(cls, kit: PolicyKit) -> ScorerUnderTest:
-        return cls(kit.model, kit.alone, kit.paged_settings())
+        return cls(kit.model, kit.alone, kit.paged_settings(), kit.registry)
 
     @classmethod
     def of_family(cls, kit: Kit) -> ScorerUnderTest:
@@ -52,7 +55,7 @@ class ScorerUnderTest:
             own = family_provider(kit.family, kit.config)
             return ModelHookCaller(HookProvider("nobody", object()), (), [own])
 
-        return cls(kit, alone, kit.paged_settings())
+        return cls(kit, alone, kit.paged_settings(), kit.registry)
 
 
 class ChunkScoreChecks:
@@ -149,7 +152,7 @@ def check_rounds(scorer: ScorerUnderTest) -> None:
     kit = scorer.model
     prompts = [kit.random_tokens(count, seed=count) for count in LONG_PROMPTS]
     again = [*prompts[0][:REUSED], *kit.random_tokens(250, seed=1)]
-    with logged() as lines, Runtime.open(kit.path, scorer.paging, kit.registry) as runtime:
+    with logged() as lines, Runtime.open(kit.path, scorer.paging, scorer.registry) as runtime:
         ended = answers(runtime, prompts, checkpoints=(REUSED,))
         ended += answers(runtime, [again])
         stats = runtime.engine.stats()
