@@ -208,6 +208,14 @@ def test_an_error_of_the_model_costs_rounds_and_no_request(start, collect, monke
     told = [each for each in caplog.records if "by recency this time" in each.message]
     assert len(told) == 1
     assert "no device" in told[0].message
+    # The next try would wait for seconds; a model that is loaded again is tried at once.
+    monkeypatch.undo()
+    engine.park("target")
+    engine.unpark("target")
+    failed, read = stats["kvflash_reading_failures"], stats["kvflash_read_tokens"]
+    assert collect(engine.submit(Request("b", tokens_of(900), 40))).end.error is None
+    assert engine.stats()["kvflash_reading_failures"] == failed
+    assert engine.stats()["kvflash_read_tokens"] > read
 
 
 def test_what_fits_its_budget_is_not_read(start, collect):

@@ -222,6 +222,7 @@ class Engine:
 
         def act() -> None:
             self._parking.unpark(part, progress)
+            self._readings.loaded_again()
             if self._warm:
                 self._warm_up(progress or _silently)
 
